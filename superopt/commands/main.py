@@ -157,8 +157,8 @@ def verify(
 
     A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
     Two ONNX models A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why;
-    so are two StableHLO modules A.mlir B.mlir, as text or as the bytes that jax.export writes, and two programs A.py:NAME
-    B.py:NAME, where NAME() returns (function, arguments).
+    so are two StableHLO modules A.mlir B.mlir, as text or as the bytes that jax.export writes, and two programs
+    A.py:NAME B.py:NAME, where NAME() returns (function, arguments).
     """
     kinds = {kind for kind in map(_kind_of, asked["files"]) if kind}
     if kinds:

@@ -7,7 +7,6 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
-from jax import lax
 from jax import numpy as jnp
 from jaxlib import xla_client
 
@@ -249,7 +248,12 @@ def test_a_composite_is_what_it_is_composed_of() -> None:
 
 
 def test_tensors_behind_the_module() -> None:
-    text = main([AT], AT, f"%c = stablehlo.constant dense_resource<w> : {AT}\n    %r = stablehlo.add %a, %c : {AT}\n    return %r : {AT}", ["%a"])
+    text = main(
+        [AT],
+        AT,
+        f"%c = stablehlo.constant dense_resource<w> : {AT}\n    %r = stablehlo.add %a, %c : {AT}\n    return %r : {AT}",
+        ["%a"],
+    )
     blob = (4).to_bytes(4, "little") + B.tobytes()
     behind = '{-# dialect_resources: { builtin: { w: "0x%s" } } #-}\n'
     (got,) = by_us(text + behind % blob.hex(), [A])
@@ -293,7 +297,9 @@ def test_files_that_are_refused(text: str, why: str) -> None:
 
 
 def test_functions_that_call_each_other_twice_are_bounded() -> None:
-    call = f"%r = func.call @f{{0}}(%a) : ({AT}) -> {AT}\n %s = func.call @f{{0}}(%r) : ({AT}) -> {AT}\n return %s : {AT}"
+    call = (
+        f"%r = func.call @f{{0}}(%a) : ({AT}) -> {AT}\n %s = func.call @f{{0}}(%r) : ({AT}) -> {AT}\n return %s : {AT}"
+    )
     functions = [f"func.func @f{i}(%a: {AT}) -> {AT} {{\n {call.format(i + 1)}\n}}" for i in range(30)]
     functions.append(f"func.func @f30(%a: {AT}) -> {AT} {{\n return %a : {AT}\n}}")
     text = "module {\n" + "\n".join(functions).replace("@f0(", "@main(") + "\n}"

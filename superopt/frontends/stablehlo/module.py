@@ -13,8 +13,8 @@ import numpy as np
 from superopt.errors import FileLimitError, InputError, ModelFileError, SuperoptError
 from superopt.files.reading import LIMITS, cause_of, shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
-from superopt.frontends.stablehlo.ops import OPS, Call, Value, struct
-from superopt.frontends.stablehlo.read import Block, Module, Op, read_module
+from superopt.frontends.stablehlo.ops import OPS, HloCall, Value, struct
+from superopt.frontends.stablehlo.read import HloBlock, HloModule, HloOp, read_module
 
 DEPTH = 50
 """Functions that call functions."""
@@ -55,9 +55,9 @@ def load_module(source: str | Path | bytes) -> StableHloModule:
         return _Walk(module).block(main, args, {}, (name,))
 
     fn.__name__ = "main"
-    given = module.results[name]
-    results = (shown(given[i]) if i < len(given) and given[i] else f"result {i}" for i in range(len(main.ops[-1].operands)))
-    return StableHloModule(module.name, fn, arguments, tuple(results))
+    names = module.results[name] or [""] * len(main.ops[-1].operands)
+    results = tuple(shown(given) or f"result {i}" for i, given in enumerate(names))
+    return StableHloModule(module.name, fn, arguments, results)
 
 
 def import_module(module: StableHloModule) -> Imported:
@@ -80,34 +80,34 @@ def import_module(module: StableHloModule) -> Imported:
 class _Walk:
     """Evaluates blocks on traced arrays."""
 
-    def __init__(self, module: Module) -> None:
+    def __init__(self, module: HloModule) -> None:
         self.functions, self.count = module.functions, 0
-        self.makers: dict[int, Op] = {}
+        self.makers: dict[int, HloOp] = {}
 
     def block(
-        self, block: Block, args: Sequence[Value], outer: Mapping[int, Value], within: tuple[str, ...]
+        self, block: HloBlock, args: Sequence[Value], outer: Mapping[int, Value], within: tuple[str, ...]
     ) -> tuple[Value, ...]:
         """The operands of a block's last operation."""
         env = {**outer, **{number: x for (number, _), x in zip(block.arguments, args, strict=True)}}
         self.count += len(block.ops)
         if self.count > LIMITS.nodes:
-            raise FileLimitError(f"the module has more than {LIMITS.nodes} operations, those of called functions counted")
+            raise FileLimitError(f"the module has more than {LIMITS.nodes} operations, those that it calls counted")
         for op in block.ops[:-1]:
             self.makers |= {number: op for number, _ in op.results}
             found = self._results(op, env, within)
             env.update({number: value for (number, _), value in zip(op.results, found, strict=True)})
         return tuple(env[x] for x in block.ops[-1].operands)
 
-    def _results(self, op: Op, env: Mapping[int, Value], within: tuple[str, ...]) -> Sequence[Value]:
-        def run(block: Block, args: Sequence[Value]) -> tuple[Value, ...]:
+    def _results(self, op: HloOp, env: Mapping[int, Value], within: tuple[str, ...]) -> Sequence[Value]:
+        def run(block: HloBlock, args: Sequence[Value]) -> tuple[Value, ...]:
             return self.block(block, args, env, within)
 
-        def function(call: Call, name: str, args: Sequence[Value]) -> tuple[Value, ...]:
+        def function(call: HloCall, name: str, args: Sequence[Value]) -> tuple[Value, ...]:
             if name in within or len(within) > DEPTH or name not in self.functions:
                 raise call.refused(f"calls {name}, which calls itself or is nested too deep")
             return self.block(self.functions[name], args, {}, (*within, name))
 
-        call = Call(op, run, function, self.makers)
+        call = HloCall(op, run, function, self.makers)
         entry = OPS.get(op.name)
         if entry is None:
             raise call.refused("is not known here")

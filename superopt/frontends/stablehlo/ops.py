@@ -18,15 +18,16 @@ from jax import numpy as jnp
 
 from superopt.errors import InputError
 from superopt.files.reading import shown
-from superopt.frontends.stablehlo.read import Block, Op, Type, read_module
+from superopt.frontends.stablehlo.read import DIALECTS, HloBlock, HloOp, Type, read_module
+from superopt.ir.scalar import SCALARS
 
 Value = Any
 """A traced array, or a NumPy array of a constant."""
-Run = Callable[[Block, Sequence[Value]], tuple[Value, ...]]
+Run = Callable[[HloBlock, Sequence[Value]], tuple[Value, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class HloCall:
     """One operation under way.
 
     Attributes:
@@ -36,10 +37,10 @@ class Call:
         makers: number of a value -> the operation that makes it.
     """
 
-    op: Op
+    op: HloOp
     run: Run
-    function: Callable[[Call, str, Sequence[Value]], tuple[Value, ...]]
-    makers: Mapping[int, Op]
+    function: Callable[[HloCall, str, Sequence[Value]], tuple[Value, ...]]
+    makers: Mapping[int, HloOp]
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what stands for one that is not there."""
@@ -72,21 +73,21 @@ Entry = Callable[..., Any]
 _PRECISION = {"DEFAULT": lax.Precision.DEFAULT, "HIGH": lax.Precision.HIGH, "HIGHEST": lax.Precision.HIGHEST}
 
 
-def _compare(call: Call, x: Value, y: Value) -> Value:
+def _compare(call: HloCall, x: Value, y: Value) -> Value:
     if call.get("compare_type") == "TOTALORDER":
         raise call.refused("compares by the total order of floats")
     return getattr(lax, call.get("comparison_direction").lower())(x, y)
 
 
-def _select(call: Call, which: Value, then: Value, orelse: Value) -> Value:
+def _select(call: HloCall, which: Value, then: Value, orelse: Value) -> Value:
     return lax.select_n(which, orelse, then)
 
 
-def _convert(call: Call, x: Value) -> Value:
+def _convert(call: HloCall, x: Value) -> Value:
     return lax.convert_element_type(x, call.dtype)
 
 
-def _broadcast_in_dim(call: Call, x: Value) -> Value:
+def _broadcast_in_dim(call: HloCall, x: Value) -> Value:
     dims = call.get("broadcast_dimensions")
     if np.shape(x) == call.shape and dims == tuple(range(len(dims))):
         return x  # a constant stays one
@@ -96,7 +97,7 @@ def _broadcast_in_dim(call: Call, x: Value) -> Value:
     return lax.broadcast_in_dim(x, call.shape, dims)
 
 
-def _dot_general(call: Call, x: Value, y: Value) -> Value:
+def _dot_general(call: HloCall, x: Value, y: Value) -> Value:
     if call.get("algorithm") is not None:
         raise call.refused(f"names an algorithm: {call.get('algorithm')}")
     d = call.get("dot_dimension_numbers")
@@ -107,23 +108,24 @@ def _dot_general(call: Call, x: Value, y: Value) -> Value:
     )
 
 
-def _dot(call: Call, x: Value, y: Value) -> Value:
+def _dot(call: HloCall, x: Value, y: Value) -> Value:
     contract = ((np.ndim(x) - 1,), (0,))
     return lax.dot_general(
         x, y, (contract, ((), ())), precision=_precision(call), preferred_element_type=jnp.dtype(call.dtype)
     )
 
 
-def _precision(call: Call) -> Any:
+def _precision(call: HloCall) -> Any:
     found = tuple(_PRECISION[x] for x in call.get("precision_config", ()))
     return None if set(found) <= {lax.Precision.DEFAULT} else found
 
 
-def _convolution(call: Call, x: Value, w: Value) -> Value:
+def _convolution(call: HloCall, x: Value, w: Value) -> Value:
     d = call.get("dimension_numbers")
     spatial = list(d.kernel_spatial_dimensions)
     ones = [1] * len(spatial)
-    reversal = [axis for axis, flip in zip(spatial, call.get("window_reversal", [0] * len(spatial)), strict=True) if flip]
+    flips = call.get("window_reversal", [False] * len(spatial))
+    reversal = [axis for axis, flip in zip(spatial, flips, strict=True) if flip]
     numbers = lax.ConvDimensionNumbers(
         (d.input_batch_dimension, d.input_feature_dimension, *d.input_spatial_dimensions),
         (d.kernel_output_feature_dimension, d.kernel_input_feature_dimension, *spatial),
@@ -180,7 +182,7 @@ def _identity_of(name: str, dtype: str) -> Any:
     return np.asarray(jnp.iinfo(kind).min if least else jnp.iinfo(kind).max, kind)
 
 
-def _monoid(call: Call) -> str:
+def _monoid(call: HloCall) -> str:
     """The name of the function of two arguments that the body is."""
     (block,) = call.op.blocks
     arguments, ops = [i for i, _ in block.arguments], block.ops
@@ -188,14 +190,16 @@ def _monoid(call: Call) -> str:
         made, last = ops[0], ops[1]
         if set(made.operands) == set(arguments) and last.operands == (made.results[0][0],):
             return made.name
-    raise call.refused("reduces by a function that is not one of " + ", ".join(x.removeprefix("stablehlo.") for x in _REDUCE))
+    raise call.refused(
+        "reduces by a function that is not one of " + ", ".join(x.removeprefix("stablehlo.") for x in _REDUCE)
+    )
 
 
 def _is(value: Value, number: Any) -> bool:
     return isinstance(value, np.ndarray) and bool(value == number)
 
 
-def _reduce(call: Call, *xs: Value) -> Any:
+def _reduce(call: HloCall, *xs: Value) -> Any:
     if len(xs) == 4:
         return _argument(call, *xs)
     if len(xs) != 2:
@@ -213,11 +217,12 @@ _CHOSEN = "or(compare {0}(a0,a2),compare NE(a0,a0))"
 _INDEX = "select(or({0},and(compare EQ(a0,a2),compare LT(a1,a3))),a1,a3)"
 
 
-def _argument(call: Call, x: Value, places: Value, start: Value, first: Value) -> tuple[Value, Value]:
+def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value) -> tuple[Value, Value]:
     """The extremum and its place, where the body is that of an argmax or argmin."""
     told, axes = _told(call.op.blocks[0]), call.get("dimensions")
     for direction, arg, over, name in (
-        ("GT", lax.argmax, lax.reduce_max, "stablehlo.maximum"), ("LT", lax.argmin, lax.reduce_min, "stablehlo.minimum"),
+        ("GT", lax.argmax, lax.reduce_max, "stablehlo.maximum"),
+        ("LT", lax.argmin, lax.reduce_min, "stablehlo.minimum"),
     ):  # fmt: skip
         chosen = _CHOSEN.format(direction)
         if told != [f"select({chosen},a0,a2)", _INDEX.format(chosen)] or len(axes) != 1:
@@ -228,11 +233,13 @@ def _argument(call: Call, x: Value, places: Value, start: Value, first: Value) -
     raise call.refused("reduces two tensors at once, and is no argmax or argmin as JAX writes them")
 
 
-def _told(block: Block, most: int = 10_000) -> list[str]:
+def _told(block: HloBlock, most: int = 10_000) -> list[str]:
     """The results of a block as expressions of its arguments; one that is too long is nothing known."""
     known = {value: f"a{i}" for i, (value, _) in enumerate(block.arguments)}
     for op in block.ops[:-1]:
-        kind = " ".join([op.name.removeprefix("stablehlo."), *filter(None, [op.attributes.get("comparison_direction")])])
+        kind = " ".join(
+            [op.name.removeprefix("stablehlo."), *filter(None, [op.attributes.get("comparison_direction")])]
+        )
         if "value" in op.attributes:
             kind += f" {op.attributes['value'].tobytes().hex()}"
         text = f"{kind}({','.join(known.get(v, '?') for v in op.operands)})"
@@ -240,7 +247,7 @@ def _told(block: Block, most: int = 10_000) -> list[str]:
     return [known.get(v, "?") for v in block.ops[-1].operands]
 
 
-def _sort(call: Call, *xs: Value) -> Any:
+def _sort(call: HloCall, *xs: Value) -> Any:
     """A sort by the first operands in ascending order, floats in the total order that JAX means."""
     axis, stable = call.get("dimension", -1), bool(call.get("is_stable", False))
     dtypes = tuple(str(x.dtype) for x in xs)
@@ -261,7 +268,7 @@ def _comparator(dtypes: tuple[str, ...], keys: int) -> list[str] | None:
     return next((_told(op.blocks[0]) for op in ops if op.name == "stablehlo.sort"), None)
 
 
-def _counts(call: Call, value: int, shape: tuple[int, ...], axis: int) -> bool:
+def _counts(call: HloCall, value: int, shape: tuple[int, ...], axis: int) -> bool:
     """Does a value hold the index along an axis?"""
     op = call.makers.get(value)
     while op is not None and op.name == "stablehlo.broadcast_in_dim":
@@ -273,7 +280,7 @@ def _counts(call: Call, value: int, shape: tuple[int, ...], axis: int) -> bool:
     return op is not None and op.name == "stablehlo.iota" and op.attributes["iota_dimension"] == axis
 
 
-def _reduce_window(call: Call, *xs: Value) -> Value:
+def _reduce_window(call: HloCall, *xs: Value) -> Value:
     if len(xs) != 2:
         raise call.refused(f"reduces {len(xs) // 2} tensors at once")
     name, (x, start) = _monoid(call), xs
@@ -305,24 +312,24 @@ def _reduce_window(call: Call, *xs: Value) -> Value:
 # ---- movement
 
 
-def _slice(call: Call, x: Value) -> Value:
+def _slice(call: HloCall, x: Value) -> Value:
     return lax.slice(x, call.get("start_indices"), call.get("limit_indices"), call.get("strides"))
 
 
-def _dynamic_slice(call: Call, x: Value, *starts: Value) -> Value:
+def _dynamic_slice(call: HloCall, x: Value, *starts: Value) -> Value:
     return lax.dynamic_slice(x, starts, call.get("slice_sizes"), allow_negative_indices=False)
 
 
-def _dynamic_update_slice(call: Call, x: Value, update: Value, *starts: Value) -> Value:
+def _dynamic_update_slice(call: HloCall, x: Value, update: Value, *starts: Value) -> Value:
     return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
 
 
-def _pad(call: Call, x: Value, value: Value) -> Value:
+def _pad(call: HloCall, x: Value, value: Value) -> Value:
     edges = zip(call.get("edge_padding_low"), call.get("edge_padding_high"), call.get("interior_padding"), strict=True)
     return lax.pad(x, value, list(edges))
 
 
-def _gather(call: Call, x: Value, where: Value) -> Value:
+def _gather(call: HloCall, x: Value, where: Value) -> Value:
     d = call.get("dimension_numbers")
     at = d.index_vector_dim
     if at == np.ndim(where):
@@ -339,72 +346,68 @@ def _gather(call: Call, x: Value, where: Value) -> Value:
     return lax.gather(x, where, numbers, call.get("slice_sizes"), mode=lax.GatherScatterMode.CLIP)
 
 
-def _constant(call: Call) -> Value:
+def _constant(call: HloCall) -> Value:
     value: np.ndarray = call.get("value")
     if value.shape and value.size and not any(value.strides):  # the same everywhere
         return lax.broadcast(np.asarray(value.flat[0]), value.shape)
     return value
 
 
-def _iota(call: Call) -> Value:
+def _iota(call: HloCall) -> Value:
     return lax.broadcasted_iota(jnp.dtype(call.dtype), call.shape, call.get("iota_dimension"))
 
 
 # ---- control
 
 
-def _while(call: Call, *state: Value) -> tuple[Value, ...]:
+def _while(call: HloCall, *state: Value) -> tuple[Value, ...]:
     cond, body = call.op.blocks
     return lax.while_loop(lambda s: call.run(cond, s)[0], lambda s: call.run(body, s), tuple(state))
 
 
-def _if(call: Call, which: Value) -> tuple[Value, ...]:
+def _if(call: HloCall, which: Value) -> tuple[Value, ...]:
     then, orelse = call.op.blocks
     return lax.cond(which, lambda: call.run(then, ()), lambda: call.run(orelse, ()))
 
 
-def _case(call: Call, which: Value) -> tuple[Value, ...]:
+def _case(call: HloCall, which: Value) -> tuple[Value, ...]:
     last = len(call.op.blocks) - 1
     inside = lax.bitwise_and(lax.ge(which, np.int32(0)), lax.le(which, np.int32(last)))
     branches = [functools.partial(call.run, block, ()) for block in call.op.blocks]
     return lax.switch(lax.select_n(inside, np.int32(last), which), branches)
 
 
-def _call(call: Call, *xs: Value) -> tuple[Value, ...]:
+def _call(call: HloCall, *xs: Value) -> tuple[Value, ...]:
     name = "decomposition" if call.op.name == "stablehlo.composite" else "callee"
     return call.function(call, call.get(name), xs)
 
 
-def _custom_call(call: Call, *xs: Value) -> Any:
+def _custom_call(call: HloCall, *xs: Value) -> Any:
     target = call.get("call_target_name")
     if target == "Sharding" and len(xs) == 1:
         return xs[0]
     raise call.refused(f"calls {target!r}")
 
 
-def _batch_norm_inference(call: Call, x: Value, scale: Value, offset: Value, mean: Value, variance: Value) -> Value:
+def _batch_norm_inference(call: HloCall, x: Value, scale: Value, offset: Value, mean: Value, variance: Value) -> Value:
     axis = (call.get("feature_index"),)
     scale, offset, mean, variance = (lax.broadcast_in_dim(v, call.shape, axis) for v in (scale, offset, mean, variance))
     epsilon = lax.broadcast(np.asarray(call.get("epsilon"), jnp.dtype(call.dtype)), call.shape)
     return lax.add(lax.mul(scale, lax.div(lax.sub(x, mean), lax.sqrt(lax.add(variance, epsilon)))), offset)
 
 
-def _reduce_precision(call: Call, x: Value) -> Value:
+def _reduce_precision(call: HloCall, x: Value) -> Value:
     return lax.reduce_precision(x, call.get("exponent_bits"), call.get("mantissa_bits"))
 
 
-_ELEMENTS: dict[str, str] = {
-    "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "not": "bitwise_not", "cosine": "cos", "sine": "sin",
-    "count_leading_zeros": "clz", "divide": "div", "exponential": "exp", "exponential_minus_one": "expm1",
-    "log_plus_one": "log1p", "maximum": "max", "minimum": "min", "multiply": "mul", "negate": "neg",
-    "popcnt": "population_count", "power": "pow", "remainder": "rem", "subtract": "sub",
+_NAMES = {
+    "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "bitwise_not": "not", "cos": "cosine",
+    "sin": "sine", "clz": "count_leading_zeros", "div": "divide", "exp": "exponential",
+    "expm1": "exponential_minus_one", "log1p": "log_plus_one", "max": "maximum", "min": "minimum", "mul": "multiply",
+    "neg": "negate", "population_count": "popcnt", "pow": "power", "rem": "remainder", "sub": "subtract",
+    "nextafter": "next_after",
 }  # fmt: skip
-"""Functions of elements that have another name in lax."""
-_SAME = (
-    "abs add atan2 cbrt ceil clamp exp floor is_finite log logistic rsqrt shift_left shift_right_arithmetic "
-    "shift_right_logical sign sqrt tan tanh"
-).split()
-_CHLO = "acos acosh asin asinh atan atanh bessel_i1e cosh digamma erf erf_inv erfc lgamma sinh square tan zeta".split()
+"""Functions of elements that have another name than in lax."""
 
 
 def _function(name: str) -> Entry:
@@ -413,8 +416,12 @@ def _function(name: str) -> Entry:
 
 
 def _table() -> dict[str, Entry]:
-    table = {f"stablehlo.{name}": _function(_ELEMENTS.get(name, name)) for name in (*_ELEMENTS, *_SAME) if name != "exp"}
-    table |= {f"chlo.{name}": _function(name) for name in _CHLO}
+    table: dict[str, Entry] = {}
+    for name in (*SCALARS, *_NAMES, "clamp", "digamma", "square", "zeta", "bessel_i1e"):
+        for dialect in ("stablehlo", "chlo"):
+            own = f"{dialect}.{_NAMES.get(name, name)}"
+            if own in DIALECTS and hasattr(lax, name):
+                table[own] = _function(name)
     names = (
         _compare, _select, _convert, _broadcast_in_dim, _dot_general, _dot, _convolution, _reduce, _reduce_window,
         _slice, _dynamic_slice, _dynamic_update_slice, _pad, _gather, _iota, _while, _if, _case, _custom_call,
@@ -436,7 +443,6 @@ def _table() -> dict[str, Entry]:
         "stablehlo.composite": _call,
         "func.call": _call,
         "chlo.top_k": lambda call, x: lax.top_k(x, call.get("k")),
-        "chlo.next_after": lambda call, x, y: lax.nextafter(x, y),
         "chlo.is_inf": lambda call, x: lax.eq(lax.abs(x), lax.full_like(x, np.inf)),
     }
 
@@ -456,4 +462,4 @@ def struct(kind: Type, where: str) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))  # pyright: ignore[reportArgumentType]
 
 
-__all__ = ["OPS", "Call", "Value", "struct"]
+__all__ = ["OPS", "HloCall", "Value", "struct"]

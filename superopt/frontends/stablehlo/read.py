@@ -25,6 +25,13 @@ from superopt.files.reading import LIMITS, plain_file, shown, text_of
 MAX_BYTES = 2**31 - 1
 DEPTH = 200
 """Brackets within brackets: exports of real programs have fewer than 20."""
+DIALECTS = frozenset(
+    str(op.OPERATION_NAME)
+    for module in (stablehlo, chlo)
+    for op in vars(module).values()
+    if hasattr(op, "OPERATION_NAME")
+)
+"""Names of all operations."""
 _BYTECODE = b"ML\xefR"
 _RESOURCE = re.compile(r'\b([A-Za-z0-9_.$-]+|"[^"]*")\s*:\s*"0x([0-9A-Fa-f]*)"')
 _PLACE = re.compile(r'"([^"]*)":(\d+):\d+')
@@ -41,7 +48,7 @@ Type = tuple[tuple[int | None, ...], str]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class HloOp:
     """An operation.
 
     Attributes:
@@ -57,20 +64,20 @@ class Op:
     operands: tuple[int, ...]
     results: tuple[tuple[int, Type], ...]
     attributes: Mapping[str, Any]
-    blocks: tuple[Block, ...]
+    blocks: tuple[HloBlock, ...]
     where: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Block:
+class HloBlock:
     """Operations in their order; the last one says what they give."""
 
     arguments: tuple[tuple[int, Type], ...]
-    ops: tuple[Op, ...]
+    ops: tuple[HloOp, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Module:
+class HloModule:
     """What a file holds.
 
     Attributes:
@@ -80,11 +87,11 @@ class Module:
     """
 
     name: str
-    functions: Mapping[str, Block]
+    functions: Mapping[str, HloBlock]
     results: Mapping[str, tuple[str, ...]]
 
 
-def read_module(source: str | Path | bytes) -> Module:
+def read_module(source: str | Path | bytes) -> HloModule:
     """The functions of a verified module.
 
     Args:
@@ -125,7 +132,6 @@ def _depth(data: bytes) -> int:
 
 def _parsed(data: str | bytes, name: str) -> Any:
     with mlir.make_ir_context() as context:
-        context.enable_multithreading = False
         try:
             if isinstance(data, bytes):
                 context.attach_diagnostic_handler(lambda _: True)  # which would be written to the terminal
@@ -158,8 +164,8 @@ class _Reader:
         self.name, self.resources = name, resources
         self.numbers: dict[Any, int] = {}
 
-    def module(self, module: Any) -> Module:
-        functions: dict[str, Block] = {}
+    def module(self, module: Any) -> HloModule:
+        functions: dict[str, HloBlock] = {}
         results: dict[str, tuple[str, ...]] = {}
         for op in (x.operation for x in module.body.operations):
             if op.name == "sdy.mesh":
@@ -169,19 +175,19 @@ class _Reader:
             name = op.attributes["sym_name"].value
             if op.regions[0].blocks:
                 functions[name] = self.block(op.regions[0].blocks[0])
-            given = op.attributes["res_attrs"] if "res_attrs" in op.attributes else ()
+            given = op.attributes.get("res_attrs", ())
             results[name] = tuple(x["jax.result_info"].value if "jax.result_info" in x else "" for x in given)
-        return Module(self.name, functions, results)
+        return HloModule(self.name, functions, results)
 
-    def block(self, block: Any) -> Block:
+    def block(self, block: Any) -> HloBlock:
         arguments = tuple((self.number(x), type_of(x.type, "an argument")) for x in block.arguments)
-        return Block(arguments, tuple(self.op(x.operation) for x in block.operations))
+        return HloBlock(arguments, tuple(self.op(x.operation) for x in block.operations))
 
-    def op(self, op: Any) -> Op:
+    def op(self, op: Any) -> HloOp:
         where = f"{shown(op.name)} ({place(op.location)})"
         operands = tuple(self.number(x) for x in op.operands)
         results = tuple((self.number(x), type_of(x.type, where)) for x in op.results)
-        blocks: list[Block] = []
+        blocks: list[HloBlock] = []
         for region in op.regions:
             if len(region.blocks) > 1:
                 raise InputError(f"{where} has a region of more than one block")
@@ -189,7 +195,7 @@ class _Reader:
         attributes = {x: self.plain(op.attributes[x]) for x in op.attributes if x != "value"}
         if op.name == "stablehlo.constant":
             attributes["value"] = _array(op.attributes["value"], results[0][1], self.resources, where)
-        return Op(op.name, operands, results, attributes, tuple(blocks), where)
+        return HloOp(op.name, operands, results, attributes, tuple(blocks), where)
 
     def number(self, value: Any) -> int:
         return self.numbers.setdefault(value, len(self.numbers))
@@ -210,7 +216,7 @@ class _Reader:
             return tuple(map(self.plain, ir.ArrayAttr(value)))
         if isinstance(value, ir.DenseIntElementsAttr):
             dense = ir.DenseIntElementsAttr(value)
-            return np.array([dense[i] for i in range(len(dense))]).reshape(dense.type.shape)
+            return np.array([dense[i] for i in range(len(dense))]).reshape(ir.ShapedType(dense.type).shape)
         return str(value)
 
 
@@ -295,7 +301,11 @@ def _resources(text: str) -> dict[str, bytes]:
     at = text.rfind("dialect_resources")
     if at < 0:
         return {}
-    return {name.strip('"'): bytes.fromhex(digits)[4:] for name, digits in _RESOURCE.findall(text, at) if len(digits) % 2 == 0}
+    return {
+        name.strip('"'): bytes.fromhex(digits)[4:]
+        for name, digits in _RESOURCE.findall(text, at)
+        if len(digits) % 2 == 0
+    }
 
 
 def _resource(text: str, resources: Mapping[str, bytes], shape: Any, of: np.dtype[Any], where: str) -> np.ndarray:
@@ -303,11 +313,13 @@ def _resource(text: str, resources: Mapping[str, bytes], shape: Any, of: np.dtyp
     name = "" if found is None else found[1].strip('"')
     data = resources.get(name)
     if data is None:
-        raise InputError(f"{where}: the values of {shown(name)} are not in the file", hint="print it with its constants")
+        raise InputError(
+            f"{where}: the values of {shown(name)} are not in the file", hint="print it with its constants"
+        )
     count = int(np.prod(shape, dtype=object))
     if len(data) != count * of.itemsize:
         raise InputError(f"{where}: {shown(name)} has {len(data)} bytes, its type takes {count * of.itemsize}")
     return np.frombuffer(data, of).reshape(shape)
 
 
-__all__ = ["Block", "Module", "Op", "Type", "read_module"]
+__all__ = ["DIALECTS", "HloBlock", "HloModule", "HloOp", "Type", "read_module"]
