@@ -139,7 +139,7 @@ def optimize(
 @click.option(
     "--kernels", is_flag=True, help="Prove schedules of kernels, and the lemmas behind them; refute wrong ones."
 )
-@click.option("--dims", multiple=True, metavar="NAME=SIZE", help="With two models: size of a symbolic dimension.")
+@click.option("--dims", multiple=True, metavar="NAME=SIZE", help="With two programs: size of a symbolic dimension.")
 @click.option("--numerics", type=click.Choice(["exact", "real", "range"]), default="real", show_default=True,
               help="With two models: the widest class of rules that may be used.")  # fmt: skip
 @_JSON
@@ -158,7 +158,8 @@ def verify(
     A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
     Two ONNX models A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why;
     so are two StableHLO modules A.mlir B.mlir, as text or as the bytes that jax.export writes, and two programs
-    A.py:NAME B.py:NAME, where NAME() returns (function, arguments).
+    A.py:NAME B.py:NAME, where NAME() returns (function, arguments): for the sizes of the arguments, or for all sizes
+    where arguments are shapes over names ("b 64").
     """
     kinds = {kind for kind in map(_kind_of, asked["files"]) if kind}
     if kinds:
@@ -167,8 +168,8 @@ def verify(
                 "programs are compared two at a time, both of one kind",
                 hint="superopt verify A.onnx B.onnx, A.mlir B.mlir or A.py:NAME B.py:NAME",
             )
-        if dims and kinds != {"models"}:
-            raise UsageError("--dims is for two ONNX models")
+        if dims and kinds == {"modules"}:
+            raise UsageError("--dims is for two ONNX models, and for functions of shapes over names")
         with Store() as store:
             pair = _compared(kinds.pop(), asked["files"], parse_dims(dims), {"numerics": numerics, "store": store})
         emit(pair.to_json()) if as_json else click.echo(str(pair))
@@ -203,7 +204,7 @@ def _compared(kind: str, files: Sequence[str], dims: dict[str, int], options: di
     if kind == "modules":
         return compare.compare_modules(*files, **options)
     (first, args, frozen), (second, _, _) = map(import_module("superopt.pipeline.target").made_by, files)
-    return compare.compare_functions(first, second, *args, frozen=frozen, **options)
+    return compare.compare_functions(first, second, *args, frozen=frozen, sizes=dims, **options)
 
 
 def _verified(
