@@ -13,6 +13,9 @@ from superopt.errors import InputError
 from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.ir.graph import Graph, topological
 
+NODES = 500
+"""Of a model, for which `SECONDS` are meant."""
+
 if TYPE_CHECKING:
     from superopt.store import Store
 
@@ -33,7 +36,7 @@ def compare_models(
         first, second: files, bytes or messages.
         dims: sizes of symbolic dimensions; the verdict holds for these.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: after which no further piece is tried.
+        seconds: after which no further piece is tried; models of more than 500 nodes have as much more.
         seed: of the inputs of the refuter.
         store: of certificates.
 
@@ -53,6 +56,7 @@ def compare_models(
     places = [_needed(graphs[i], taken[i], taken[1 - i]) for i in range(2)]
     graphs = [_of_inputs(graph, kept) for graph, kept in zip(graphs, places, strict=True)]
     names = [o.name for o in models[0].outputs]
+    seconds *= max(1.0, max(sum(model.op_counts.values()) for model in models) / NODES)
     paths = [str(x) if isinstance(x, str | Path) else None for x in (first, second)]
     found = compare_graphs(
         graphs[0], graphs[1], names=names, numerics=numerics, seconds=seconds, seed=seed, store=store,
