@@ -58,6 +58,9 @@ neg-of-product: A[*a]  B[*a]
   -(A * B)  ==  A * (-B)
   prefer frozen(B)
 
+neg-of-difference: A[*a]  B[*a]
+  -(A - B)  ==  B - A
+
 select-same: P[*a]  A[*a]
   where(P, A, A)  ==  A
 

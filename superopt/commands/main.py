@@ -139,7 +139,7 @@ def optimize(
 @click.option(
     "--kernels", is_flag=True, help="Prove schedules of kernels, and the lemmas behind them; refute wrong ones."
 )
-@click.option("--dims", multiple=True, metavar="NAME=SIZE", help="With two models: size of a symbolic dimension.")
+@click.option("--dims", multiple=True, metavar="NAME=SIZE", help="With two programs: size of a symbolic dimension.")
 @click.option("--numerics", type=click.Choice(["exact", "real", "range"]), default="real", show_default=True,
               help="With two models: the widest class of rules that may be used.")  # fmt: skip
 @_JSON
@@ -153,29 +153,27 @@ def verify(
     as_json: bool,
     **asked: Any,
 ) -> int:
-    """Prove or refute every rule and statement of the FILES, or of the library, or that two ONNX models are equal.
+    """Prove or refute every rule and statement of the FILES, or of the library, or that two programs are equal.
 
     A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
-    Two files A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why; so
-    are two programs A.py:NAME B.py:NAME, where NAME() returns (function, arguments).
+    Two ONNX models A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why;
+    so are two StableHLO modules A.mlir B.mlir, as text or as the bytes that jax.export writes, and two programs
+    A.py:NAME B.py:NAME, where NAME() returns (function, arguments): for the sizes of the arguments, or for all sizes
+    where arguments are shapes over names ("b 64").
     """
-    models = [f for f in asked["files"] if f.endswith(".onnx")]
-    if models:
-        if len(models) != 2 or len(asked["files"]) != 2:
-            raise UsageError("models are compared two at a time", hint="superopt verify A.onnx B.onnx")
-        compare = import_module("superopt.compare.models").compare_models
+    kinds = {kind for kind in map(_kind_of, asked["files"]) if kind}
+    if kinds:
+        if len(kinds) != 1 or [bool(_kind_of(f)) for f in asked["files"]] != [True, True]:
+            raise UsageError(
+                "programs are compared two at a time, both of one kind",
+                hint="superopt verify A.onnx B.onnx, A.mlir B.mlir or A.py:NAME B.py:NAME",
+            )
+        if dims and kinds == {"modules"}:
+            raise UsageError("--dims is for two ONNX models, and for functions of shapes over names")
         with Store() as store:
-            pair = compare(*models, dims=parse_dims(dims), numerics=numerics, store=store)
-        return _told_pair(pair, as_json)
-    makers = [f for f in asked["files"] if ".py:" in f]
-    if makers:
-        if len(makers) != 2 or len(asked["files"]) != 2:
-            raise UsageError("programs are compared two at a time", hint="superopt verify A.py:NAME B.py:NAME")
-        (first, args, frozen), (second, _, _) = map(import_module("superopt.pipeline.target").made_by, makers)
-        compare = import_module("superopt.compare.functions").compare_functions
-        with Store() as store:
-            pair = compare(first, second, *args, frozen=frozen, numerics=numerics, store=store)
-        return _told_pair(pair, as_json)
+            pair = _compared(kinds.pop(), asked["files"], parse_dims(dims), {"numerics": numerics, "store": store})
+        emit(pair.to_json()) if as_json else click.echo(str(pair))
+        return OK if pair.status == PROVED else UNVERIFIED
     if dims:
         raise UsageError("--dims is for two ONNX models")
     if program:
@@ -190,10 +188,23 @@ def verify(
     return OK if good else UNVERIFIED
 
 
-def _told_pair(pair: Any, as_json: bool) -> int:
-    """Print what is known of two programs."""
-    emit(pair.to_json()) if as_json else click.echo(str(pair))
-    return OK if pair.status == PROVED else UNVERIFIED
+def _kind_of(file: str) -> str:
+    """What a file is compared as, the name of a module of `superopt.compare`; empty where it holds rules."""
+    if ".py:" in file:
+        return "functions"
+    suffix = f".{file.rpartition('.')[2]}"
+    return "models" if suffix == ".onnx" else "modules" if suffix in (".mlir", ".mlirbc", ".stablehlo") else ""
+
+
+def _compared(kind: str, files: Sequence[str], dims: dict[str, int], options: dict[str, Any]) -> Any:
+    """What is known of two programs."""
+    compare = import_module(f"superopt.compare.{kind}")
+    if kind == "models":
+        return compare.compare_models(*files, dims=dims, **options)
+    if kind == "modules":
+        return compare.compare_modules(*files, **options)
+    (first, args, frozen), (second, _, _) = map(import_module("superopt.pipeline.target").made_by, files)
+    return compare.compare_functions(first, second, *args, frozen=frozen, sizes=dims, **options)
 
 
 def _verified(

@@ -137,10 +137,17 @@ class _Run:
 
     def live(self, node: Node) -> bool:
         """Does a node depend on an argument of the call?"""
-        for x in topological([node]) if node not in self._live else ():
-            if x not in self._live:
-                self._live[x] = any(self._live[y] for y in x.inputs) or (x.op == "input" and not x["frozen"])
-        return self._live[node]
+        known, stack = self._live, [node]
+        while stack:
+            top = stack[-1]
+            missing = [] if top in known else [x for x in top.inputs if x not in known]
+            if missing:
+                stack += missing
+                continue
+            stack.pop()
+            if top not in known:
+                known[top] = any(known[x] for x in top.inputs) or (top.op == "input" and not top["frozen"])
+        return known[node]
 
     def unproved(self, proof: PairProof) -> list[Node]:
         """Nodes of the second program that are not yet the first's, those behind what is stuck left out."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax import tree_util
 
+from superopt.compare.symbolic import compare_symbolic
 from superopt.compare.verdict import PairVerdict, compare_graphs
 from superopt.errors import InputError
 from superopt.frontends.jax.jaxpr import Imported, import_function
@@ -31,23 +32,30 @@ def compare_functions(
     seed: int = 0,
     store: Store | None = None,
     kwargs: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | None = None,
 ) -> PairVerdict:
     """Prove or refute that two functions compute the same, leaf by leaf of their results.
 
     Args:
         first, second: functions that `jax.make_jaxpr` traces.
         args: example arguments, pytrees of arrays or of `jax.ShapeDtypeStruct`; the verdict holds for their types.
+            Where a leaf is a shape over names (`"b 64"`, `"int32[n]"`), it holds for all sizes.
         frozen: arguments whose values are part of both functions: weights that one of them folds.
         numerics: exact, real or range: the widest class of rules that may be used.
         seed: of the inputs of the refuter.
         store: of certificates.
         kwargs: example keyword arguments.
+        sizes: of the names, at which is compared what is open for all sizes.
 
     Raises:
         ArgumentError: a function refuses the arguments.
         InputError: the structures of the results differ.
         VerificationError: something was proved that evaluation refutes: a defect of the prover.
     """
+    if any(isinstance(x, str) for x in tree_util.tree_leaves((args, kwargs or {}))):
+        if frozen not in ((), None):
+            raise InputError("frozen arguments have values, and shapes over names have none")
+        return compare_symbolic(first, second, args, kwargs or {}, sizes, numerics, store)
     both = [import_function(fn, args, kwargs, frozen=frozen) for fn in (first, second)]
     trees = [x.out_tree for x in both]
     if trees[0] != trees[1]:

@@ -112,15 +112,14 @@ class Evaluation:
             return [np.asarray(x) for x in self._known[side, wide](*arrays)]
 
 
-def differences(shared: Shared, seed: int, wanted: Mapping[int, bool]) -> dict[int, PairDifference]:
+def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict[int, PairDifference]:
     """For outputs, inputs on which the programs differ.
 
     Args:
-        shared: both programs.
+        both: the programs.
         seed: of the inputs.
         wanted: numbers of outputs -> are they said to be equal (then one look suffices).
     """
-    both = Evaluation(shared)
     found: dict[int, PairDifference] = {}
     for number, scale in enumerate(SCALES):
         live = inputs(both.types, seed + number, scale)
@@ -152,15 +151,17 @@ def differences(shared: Shared, seed: int, wanted: Mapping[int, bool]) -> dict[i
     return found
 
 
-def contradiction(shared: Shared, proved: Sequence[int], exactness: str, seed: int) -> str:
+def contradiction(both: Evaluation, proved: Sequence[int], exactness: str, seed: int) -> str:
     """Where outputs that are proved equal differ by what rounding cannot explain, in words; empty where they do not.
 
     Integers take the ends of their types, and where the proof claims every bit floats are strewn with NaN, infinities
     and zeros of both signs.  XLA evaluates both programs, and the interpreter where they are small.
     """
-    both = Evaluation(shared)
-    floats = any(dtype in FLOATS for node in (*shared.first.nodes(), *shared.second.nodes()) for dtype in _dtypes(node))
-    for attempt, kind in enumerate(_KINDS if floats and exactness == "exact" else _KINDS[:1]):
+    nodes = (*both.shared.first.nodes(), *both.shared.second.nodes())
+    floats = any(dtype in FLOATS for node in nodes for dtype in _dtypes(node))
+    if floats and exactness != "exact":  # `differences` has looked at what rounding does not explain
+        return ""
+    for attempt, kind in enumerate(_KINDS if floats else _KINDS[:1]):
         live = _strewn(both.types, seed + attempt, kind)
         for who, results in (
             ("XLA", [both.run(side, live) for side in (0, 1)]),
@@ -170,7 +171,7 @@ def contradiction(shared: Shared, proved: Sequence[int], exactness: str, seed: i
                 a, b = results[0][i], results[1][i]
                 if not floats and not np.array_equal(a, b):
                     return f"output {i} on integers at the ends of their types, by {who}"
-                if floats and exactness == "exact" and not _same_kinds(a, b):
+                if floats and not _same_kinds(a, b):
                     return f"output {i} where inputs are {kind or 'ordinary'}, by {who}"
     return ""
 

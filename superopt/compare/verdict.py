@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.certify.library import ledger_of, proved_library
 from superopt.compare.cuts import PairProof, prove
 from superopt.compare.folding import Folded
-from superopt.compare.refute import PairDifference, contradiction, differences
+from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences
 from superopt.compare.sharing import Shared, arguments, differing_types, share
 from superopt.errors import ProverDefectError, UsageError
 from superopt.ir.graph import Graph, Node
@@ -147,13 +147,14 @@ def compare_graphs(
         numerics, begin + seconds,
     )  # fmt: skip
     wanted = {i: x is y for i, (x, y) in enumerate(zip(proof.outputs, shared.first.outputs, strict=True))}
-    found = differences(shared, seed, wanted)
+    both = Evaluation(shared)
+    found = differences(both, seed, wanted)
     for i in found:
         if wanted[i]:
             raise ProverDefectError(
                 f"output {titles[i]} was proved, and evaluation refutes it: {found[i]}", hint=_REPORT
             )
-    told = contradiction(shared, [i for i in wanted if wanted[i]], proof.exactness, seed)
+    told = contradiction(both, [i for i in wanted if wanted[i]], proof.exactness, seed)
     if told:
         raise ProverDefectError(f"what was proved differs: {told}", hint=_REPORT)
     differs = _first_stuck(proof, shared)

@@ -65,3 +65,36 @@ def test_the_command_compares_what_makers_give(tmp_path: Path) -> None:
 def test_results_of_two_structures() -> None:
     with pytest.raises(InputError, match="structures"):
         compare_functions(plain, lambda p, x: x, PARAMS, X)
+
+
+def test_all_sizes_leaf_by_leaf(tmp_path: Path) -> None:
+    text = "import jax.numpy as jnp\ndef make():\n    return (lambda p, x: {0}), ({{'w': 'k n'}}, 'm k')\n"
+    bodies = {
+        "a": "{'y': jnp.tanh(x @ p['w']).T, 's': x.sum() + 1}",
+        "b": "{'y': jnp.tanh(p['w'].T @ x.T), 's': 1 + x.sum(1).sum()}",
+        "c": "{'y': jnp.tanh(p['w'].T @ x.T), 's': x.sum()}",
+    }
+    for name, body in bodies.items():
+        (tmp_path / f"{name}.py").write_text(text.replace("{0}", body).replace("{{", "{").replace("}}", "}"))
+    a, b, c = (f"{tmp_path}/{name}.py:make" for name in "abc")
+    found = CliRunner().invoke(cli, ["verify", a, b])
+    assert found.exit_code == 0, found.output
+    assert "2 of 2 outputs proved" in found.output
+    assert "for all sizes" in found.output.splitlines()[0]
+    wrong = json.loads(CliRunner().invoke(cli, ["verify", a, c, "--json"]).stdout)
+    assert {o["name"]: o["status"] for o in wrong["outputs"]} == {"result['s']": REFUTED, "result['y']": PROVED}
+    assert "array" in wrong["code"]
+
+
+def test_what_is_open_for_all_sizes_is_compared_at_given_ones() -> None:
+    def one(x: Any) -> Any:
+        return jnp.sort(x) * 2, x + 1
+
+    def two(x: Any) -> Any:
+        return 2 * jnp.sort(x), 1 + x
+
+    found = compare_functions(one, two, "n", sizes={"n": 5})
+    assert found.status == PROVED, str(found)
+    assert "result[0] at n = 5 alone" in str(found).splitlines()[0] or "alone" not in str(found)
+    with pytest.raises(InputError, match="frozen"):
+        compare_functions(one, two, "n", frozen=0)

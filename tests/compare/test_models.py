@@ -252,3 +252,22 @@ def test_what_cannot_be_compared(tmp_path: Path) -> None:
     found = compare_graphs(BEFORE, two)
     assert found.status == REFUTED
     assert "the second 2" in found.outputs[0].cause
+
+
+def test_an_input_that_nothing_reads_may_be_dropped(tmp_path: Path) -> None:
+    paths: list[str] = []
+    for number, (inputs, op) in enumerate(((("x", "spare", "y"), "Sub"), (("x", "y"), "Sub"), (("x", "y"), "Add"))):
+        infos = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3]) for name in (*inputs, "z")]
+        nodes = [onnx.helper.make_node(op, ["x", "y"], ["z"])]
+        graph = onnx.helper.make_graph(nodes, "g", infos[:-1], infos[-1:])
+        made = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+        paths.append(str(tmp_path / f"{number}.onnx"))
+        onnx.save(made, paths[-1])
+    found = compare_models(paths[0], paths[1])
+    assert found.status == PROVED
+    assert "without spare, which only one takes" in str(found).splitlines()[0]
+    wrong = compare_models(paths[2], paths[0])
+    assert wrong.status == REFUTED
+    names: dict[str, Any] = {}
+    exec(wrong.code, names)
+    assert names["x"][0, 0] != names["y"][0, 0]

@@ -545,6 +545,13 @@ def _recommender(b: NetworkBuilder) -> str:
     return b("Sigmoid", b.linear(b("Relu", b.linear(b("Concat", x, z, axis=1), 7, 8)), 8, 1))
 
 
+def _text(b: NetworkBuilder) -> str:
+    ids = b.input("ids", 2, 9, integers=True)
+    x = b("Transpose", b("Gather", b.weight(11, 6, scale=1.0), ids), perm=[0, 2, 1])
+    rows = [b("ReduceMax", b("Relu", b.conv(x, 4, 6, n, bias=True, dims=1)), axes=[2], keepdims=0) for n in (1, 3)]
+    return b("Softmax", b.linear(b("Dropout", b("Concat", *rows, axis=1)), 8, 3), axis=1)
+
+
 def _graph_net(b: NetworkBuilder) -> str:
     x, a = b.input("x", 6, 4), b.input("a", 6, 6)
     degree = b("ReduceSum", a, b.integers(1))
@@ -597,7 +604,7 @@ _BUILD: dict[str, Callable[[NetworkBuilder], str | list[str]]] = {
     "speech": _speech, "swin": _swin, "linear-attention": _linear_attention, "mixer": _mixer, "lstm": _lstm,
     "gru": _gru, "temporal": _temporal, "wavenet": _wavenet, "tabular": _tabular, "recommender": _recommender,
     "graph-net": _graph_net, "autoencoder": _autoencoder, "points": _points, "quantised": _quantised,
-    "shapes": _shapes,
+    "shapes": _shapes, "text": _text,
 }  # fmt: skip
 NETWORKS = tuple(_BUILD)
 

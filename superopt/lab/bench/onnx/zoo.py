@@ -27,7 +27,7 @@ def light(name: str, seed: int) -> onnx.ModelProto:
     read = {x for n in nodes for x in n.input}
     kept = [t for t in graph.initializer if t.name not in weights and t.name in read]
     kept += [numpy_helper.from_array(np.asarray(w), k) for k, w in weights.items() if k in read]
-    inputs = [i for i in graph.input if i.name not in {t.name for t in kept}]
+    inputs = [i for i in graph.input if i.name in read and i.name not in {t.name for t in kept}]
     for field, items in ((graph.node, nodes), (graph.initializer, kept), (graph.input, inputs)):
         del field[:]
         field.extend(items)  # pyright: ignore[reportArgumentType]

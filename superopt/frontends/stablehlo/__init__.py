@@ -1,0 +1,1 @@
+"""StableHLO modules as JAX functions: MLIR's parser reads them, `jax.lax` says what an operation means."""

@@ -1,0 +1,465 @@
+"""What the operations of StableHLO and CHLO are in `jax.lax`: name -> function(call, operands).
+
+Most have a primitive of the same meaning; where the definitions differ (indices below zero, branches out of range,
+the order of broadcast axes) the difference is written out.  What has no entry is refused by name and place.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from superopt.errors import InputError
+from superopt.files.reading import shown
+from superopt.frontends.stablehlo.read import DIALECTS, HloBlock, HloOp, Type, read_module
+from superopt.ir.scalar import SCALARS
+
+Value = Any
+"""A traced array, or a NumPy array of a constant."""
+Run = Callable[[HloBlock, Sequence[Value]], tuple[Value, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class HloCall:
+    """One operation under way.
+
+    Attributes:
+        op: of the module.
+        run: the results of a block on arguments; what the block reads from outside of it is known.
+        function: the results of a function of the module by name.
+        makers: number of a value -> the operation that makes it.
+    """
+
+    op: HloOp
+    run: Run
+    function: Callable[[HloCall, str, Sequence[Value]], tuple[Value, ...]]
+    makers: Mapping[int, HloOp]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """An attribute, or what stands for one that is not there."""
+        return self.op.attributes.get(name, default)
+
+    def padding(self, rank: int) -> list[tuple[int, int]]:
+        """Pairs of an attribute that is a table of them."""
+        table = self.get("padding")
+        return [(0, 0)] * rank if table is None else [(int(a), int(b)) for a, b in table.reshape(rank, 2)]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the first result."""
+        shape = self.op.results[0][1][0]
+        if None in shape:
+            raise self.refused("leaves sizes open")
+        return tuple(n for n in shape if n is not None)
+
+    @property
+    def dtype(self) -> str:
+        """Of the first result."""
+        return self.op.results[0][1][1]
+
+    def refused(self, why: str) -> InputError:
+        """The error that says why the operation is not taken."""
+        return InputError(f"{self.op.where} {shown(why, 200)}")
+
+
+Entry = Callable[..., Any]
+_PRECISION = {"DEFAULT": lax.Precision.DEFAULT, "HIGH": lax.Precision.HIGH, "HIGHEST": lax.Precision.HIGHEST}
+
+
+def _compare(call: HloCall, x: Value, y: Value) -> Value:
+    if call.get("compare_type") == "TOTALORDER":
+        raise call.refused("compares by the total order of floats")
+    return getattr(lax, call.get("comparison_direction").lower())(x, y)
+
+
+def _select(call: HloCall, which: Value, then: Value, orelse: Value) -> Value:
+    return lax.select_n(which, orelse, then)
+
+
+def _convert(call: HloCall, x: Value) -> Value:
+    return lax.convert_element_type(x, call.dtype)
+
+
+def _broadcast_in_dim(call: HloCall, x: Value) -> Value:
+    dims = call.get("broadcast_dimensions")
+    if np.shape(x) == call.shape and dims == tuple(range(len(dims))):
+        return x  # a constant stays one
+    order = sorted(range(len(dims)), key=dims.__getitem__)
+    if order != list(range(len(dims))):
+        x, dims = lax.transpose(x, order), tuple(dims[i] for i in order)
+    return lax.broadcast_in_dim(x, call.shape, dims)
+
+
+def _dot_general(call: HloCall, x: Value, y: Value) -> Value:
+    if call.get("algorithm") is not None:
+        raise call.refused(f"names an algorithm: {call.get('algorithm')}")
+    d = call.get("dot_dimension_numbers")
+    contract = d.lhs_contracting_dimensions, d.rhs_contracting_dimensions
+    batch = d.lhs_batching_dimensions, d.rhs_batching_dimensions
+    return lax.dot_general(
+        x, y, (contract, batch), precision=_precision(call), preferred_element_type=jnp.dtype(call.dtype)
+    )
+
+
+def _dot(call: HloCall, x: Value, y: Value) -> Value:
+    contract = ((np.ndim(x) - 1,), (0,))
+    return lax.dot_general(
+        x, y, (contract, ((), ())), precision=_precision(call), preferred_element_type=jnp.dtype(call.dtype)
+    )
+
+
+def _precision(call: HloCall) -> Any:
+    found = tuple(_PRECISION[x] for x in call.get("precision_config", ()))
+    return None if set(found) <= {lax.Precision.DEFAULT} else found
+
+
+def _convolution(call: HloCall, x: Value, w: Value) -> Value:
+    d = call.get("dimension_numbers")
+    spatial = list(d.kernel_spatial_dimensions)
+    ones = [1] * len(spatial)
+    flips = call.get("window_reversal", [False] * len(spatial))
+    reversal = [axis for axis, flip in zip(spatial, flips, strict=True) if flip]
+    numbers = lax.ConvDimensionNumbers(
+        (d.input_batch_dimension, d.input_feature_dimension, *d.input_spatial_dimensions),
+        (d.kernel_output_feature_dimension, d.kernel_input_feature_dimension, *spatial),
+        (d.output_batch_dimension, d.output_feature_dimension, *d.output_spatial_dimensions),
+    )
+    return lax.conv_general_dilated(
+        x,
+        lax.rev(w, reversal) if reversal else w,
+        window_strides=call.get("window_strides", ones),
+        padding=call.padding(len(spatial)),
+        lhs_dilation=call.get("lhs_dilation", ones),
+        rhs_dilation=call.get("rhs_dilation", ones),
+        dimension_numbers=numbers,
+        feature_group_count=call.get("feature_group_count", 1),
+        batch_group_count=call.get("batch_group_count", 1),
+        precision=_precision(call),
+        preferred_element_type=jnp.dtype(call.dtype),
+    )
+
+
+# ---- reductions
+
+_REDUCE: dict[str, tuple[Any, Any]] = {
+    "stablehlo.add": (lax.add, lax.reduce_sum),
+    "stablehlo.multiply": (lax.mul, lax.reduce_prod),
+    "stablehlo.maximum": (lax.max, lax.reduce_max),
+    "stablehlo.minimum": (lax.min, lax.reduce_min),
+    "stablehlo.and": (lax.bitwise_and, lax.reduce_and),
+    "stablehlo.or": (lax.bitwise_or, lax.reduce_or),
+    "stablehlo.xor": (lax.bitwise_xor, lax.reduce_xor),
+}
+
+
+_CUMULATIVE: dict[str, Any] = {
+    "stablehlo.add": lax.cumsum, "stablehlo.multiply": lax.cumprod,
+    "stablehlo.maximum": lax.cummax, "stablehlo.minimum": lax.cummin,
+}  # fmt: skip
+
+
+def _identity_of(name: str, dtype: str) -> Any:
+    """What leaves every number as it is, under the function of this name."""
+    kind = jnp.dtype(dtype)
+    if name in ("stablehlo.add", "stablehlo.or", "stablehlo.xor"):
+        return np.zeros((), kind)
+    if name == "stablehlo.multiply":
+        return np.ones((), kind)
+    if name == "stablehlo.and":
+        return np.asarray(True) if dtype == "bool" else ~np.zeros((), kind)
+    least = name == "stablehlo.maximum"
+    if dtype == "bool":
+        return np.asarray(not least)
+    if jnp.issubdtype(kind, jnp.floating):
+        return np.asarray(-np.inf if least else np.inf, kind)
+    return np.asarray(jnp.iinfo(kind).min if least else jnp.iinfo(kind).max, kind)
+
+
+def _monoid(call: HloCall) -> str:
+    """The name of the function of two arguments that the body is."""
+    (block,) = call.op.blocks
+    arguments, ops = [i for i, _ in block.arguments], block.ops
+    if len(ops) == 2 and len(arguments) == 2 and ops[0].name in _REDUCE:
+        made, last = ops[0], ops[1]
+        if set(made.operands) == set(arguments) and last.operands == (made.results[0][0],):
+            return made.name
+    raise call.refused(
+        "reduces by a function that is not one of " + ", ".join(x.removeprefix("stablehlo.") for x in _REDUCE)
+    )
+
+
+def _is(value: Value, number: Any) -> bool:
+    return isinstance(value, np.ndarray) and bool(value == number)
+
+
+def _reduce(call: HloCall, *xs: Value) -> Any:
+    if len(xs) == 4:
+        return _argument(call, *xs)
+    if len(xs) != 2:
+        raise call.refused(f"reduces {len(xs) // 2} tensors at once")
+    name, (x, start) = _monoid(call), xs
+    fn, over = _REDUCE[name]
+    y = over(x, call.get("dimensions"))
+    if _is(start, _identity_of(name, call.dtype)):
+        return y
+    return fn(y, lax.broadcast_in_dim(start, call.shape, ()))
+
+
+# the bodies of argmax and argmin as JAX writes them: (a0, a1) is the element with its index, (a2, a3) the best so far
+_CHOSEN = "or(compare {0}(a0,a2),compare NE(a0,a0))"
+_INDEX = "select(or({0},and(compare EQ(a0,a2),compare LT(a1,a3))),a1,a3)"
+
+
+def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value) -> tuple[Value, Value]:
+    """The extremum and its place, where the body is that of an argmax or argmin."""
+    told, axes = _told(call.op.blocks[0]), call.get("dimensions")
+    for direction, arg, over, name in (
+        ("GT", lax.argmax, lax.reduce_max, "stablehlo.maximum"),
+        ("LT", lax.argmin, lax.reduce_min, "stablehlo.minimum"),
+    ):  # fmt: skip
+        chosen = _CHOSEN.format(direction)
+        if told != [f"select({chosen},a0,a2)", _INDEX.format(chosen)] or len(axes) != 1:
+            continue
+        counted = _counts(call, call.op.operands[1], np.shape(x), axes[0])
+        if counted and _is(start, _identity_of(name, call.dtype)) and _is(first, 0):
+            return over(x, axes), arg(x, axes[0], jnp.dtype(call.op.results[1][1][1]))
+    raise call.refused("reduces two tensors at once, and is no argmax or argmin as JAX writes them")
+
+
+def _told(block: HloBlock, most: int = 10_000) -> list[str]:
+    """The results of a block as expressions of its arguments; one that is too long is nothing known."""
+    known = {value: f"a{i}" for i, (value, _) in enumerate(block.arguments)}
+    for op in block.ops[:-1]:
+        kind = " ".join(
+            [op.name.removeprefix("stablehlo."), *filter(None, [op.attributes.get("comparison_direction")])]
+        )
+        if "value" in op.attributes:
+            kind += f" {op.attributes['value'].tobytes().hex()}"
+        text = f"{kind}({','.join(known.get(v, '?') for v in op.operands)})"
+        known |= {r: text if len(text) < most and len(op.results) == 1 else "?" for r, _ in op.results}
+    return [known.get(v, "?") for v in block.ops[-1].operands]
+
+
+def _sort(call: HloCall, *xs: Value) -> Any:
+    """A sort by the first operands in ascending order, floats in the total order that JAX means."""
+    axis, stable = call.get("dimension", -1), bool(call.get("is_stable", False))
+    dtypes = tuple(str(x.dtype) for x in xs)
+    told = _told(call.op.blocks[0])
+    for keys in range(1, len(xs) + 1):
+        if told == _comparator(dtypes, keys):
+            return lax.sort(xs, dimension=axis % np.ndim(xs[0]), is_stable=stable, num_keys=keys)
+    raise call.refused("sorts by a comparison that JAX does not write")
+
+
+@functools.lru_cache(maxsize=64)
+def _comparator(dtypes: tuple[str, ...], keys: int) -> list[str] | None:
+    """How JAX writes the comparison of a sort by the first operands."""
+    types = [jax.ShapeDtypeStruct((2,), jnp.dtype(t)) for t in dtypes]
+    with jax.enable_x64(True):
+        text = jax.jit(lambda *xs: lax.sort(xs, num_keys=keys)).lower(*types).as_text()
+    ops = (op for block in read_module(text.encode()).functions.values() for op in block.ops)
+    return next((_told(op.blocks[0]) for op in ops if op.name == "stablehlo.sort"), None)
+
+
+def _counts(call: HloCall, value: int, shape: tuple[int, ...], axis: int) -> bool:
+    """Does a value hold the index along an axis?"""
+    op = call.makers.get(value)
+    while op is not None and op.name == "stablehlo.broadcast_in_dim":
+        dims, source = op.attributes["broadcast_dimensions"], call.makers.get(op.operands[0])
+        if axis not in dims or source is None or source.results[0][1][0][dims.index(axis)] != shape[axis]:
+            return False
+        axis, op = dims.index(axis), source
+        shape = tuple(n or 0 for n in op.results[0][1][0])
+    return op is not None and op.name == "stablehlo.iota" and op.attributes["iota_dimension"] == axis
+
+
+def _reduce_window(call: HloCall, *xs: Value) -> Value:
+    if len(xs) != 2:
+        raise call.refused(f"reduces {len(xs) // 2} tensors at once")
+    name, (x, start) = _monoid(call), xs
+    neutral, ones = _identity_of(name, call.dtype), [1] * np.ndim(x)
+    if not _is(start, neutral):
+        raise call.refused("begins at a value that is not neutral")
+    window, padding = call.get("window_dimensions"), call.padding(len(ones))
+    steps = [call.get(n, tuple(ones)) for n in ("window_strides", "base_dilations", "window_dilations")]
+    wide = [i for i, n in enumerate(window) if n != 1]
+    if name in _CUMULATIVE and len(wide) == 1 and all(set(n) == {1} for n in steps):
+        (axis,), n = wide, window[wide[0]]
+        for reverse, edge in ((False, (n - 1, 0)), (True, (0, n - 1))):
+            if n == np.shape(x)[axis] and padding == [edge if i == axis else (0, 0) for i in range(len(ones))]:
+                return _CUMULATIVE[name](x, axis=axis, reverse=reverse)
+    if name not in ("stablehlo.add", "stablehlo.maximum", "stablehlo.minimum"):
+        raise call.refused(f"reduces windows by {name}")
+    return lax.reduce_window(
+        x,
+        neutral,
+        _REDUCE[name][0],
+        window_dimensions=window,
+        window_strides=steps[0],
+        padding=padding,
+        base_dilation=steps[1],
+        window_dilation=steps[2],
+    )
+
+
+# ---- movement
+
+
+def _slice(call: HloCall, x: Value) -> Value:
+    return lax.slice(x, call.get("start_indices"), call.get("limit_indices"), call.get("strides"))
+
+
+def _dynamic_slice(call: HloCall, x: Value, *starts: Value) -> Value:
+    return lax.dynamic_slice(x, starts, call.get("slice_sizes"), allow_negative_indices=False)
+
+
+def _dynamic_update_slice(call: HloCall, x: Value, update: Value, *starts: Value) -> Value:
+    return lax.dynamic_update_slice(x, update, starts, allow_negative_indices=False)
+
+
+def _pad(call: HloCall, x: Value, value: Value) -> Value:
+    edges = zip(call.get("edge_padding_low"), call.get("edge_padding_high"), call.get("interior_padding"), strict=True)
+    return lax.pad(x, value, list(edges))
+
+
+def _gather(call: HloCall, x: Value, where: Value) -> Value:
+    d = call.get("dimension_numbers")
+    at = d.index_vector_dim
+    if at == np.ndim(where):
+        where = lax.expand_dims(where, (at,))
+    elif at != np.ndim(where) - 1:
+        where = lax.transpose(where, [i for i in range(np.ndim(where)) if i != at] + [at])
+    numbers = lax.GatherDimensionNumbers(
+        offset_dims=tuple(d.offset_dims),
+        collapsed_slice_dims=tuple(d.collapsed_slice_dims),
+        start_index_map=tuple(d.start_index_map),
+        operand_batching_dims=tuple(d.operand_batching_dims),
+        start_indices_batching_dims=tuple(d.start_indices_batching_dims),
+    )
+    return lax.gather(x, where, numbers, call.get("slice_sizes"), mode=lax.GatherScatterMode.CLIP)
+
+
+def _constant(call: HloCall) -> Value:
+    value: np.ndarray = call.get("value")
+    if value.shape and value.size and not any(value.strides):  # the same everywhere
+        return lax.broadcast(np.asarray(value.flat[0]), value.shape)
+    return value
+
+
+def _iota(call: HloCall) -> Value:
+    return lax.broadcasted_iota(jnp.dtype(call.dtype), call.shape, call.get("iota_dimension"))
+
+
+# ---- control
+
+
+def _while(call: HloCall, *state: Value) -> tuple[Value, ...]:
+    cond, body = call.op.blocks
+    return lax.while_loop(lambda s: call.run(cond, s)[0], lambda s: call.run(body, s), tuple(state))
+
+
+def _if(call: HloCall, which: Value) -> tuple[Value, ...]:
+    then, orelse = call.op.blocks
+    return lax.cond(which, lambda: call.run(then, ()), lambda: call.run(orelse, ()))
+
+
+def _case(call: HloCall, which: Value) -> tuple[Value, ...]:
+    last = len(call.op.blocks) - 1
+    inside = lax.bitwise_and(lax.ge(which, np.int32(0)), lax.le(which, np.int32(last)))
+    branches = [functools.partial(call.run, block, ()) for block in call.op.blocks]
+    return lax.switch(lax.select_n(inside, np.int32(last), which), branches)
+
+
+def _call(call: HloCall, *xs: Value) -> tuple[Value, ...]:
+    name = "decomposition" if call.op.name == "stablehlo.composite" else "callee"
+    return call.function(call, call.get(name), xs)
+
+
+def _custom_call(call: HloCall, *xs: Value) -> Any:
+    target = call.get("call_target_name")
+    if target == "Sharding" and len(xs) == 1:
+        return xs[0]
+    raise call.refused(f"calls {target!r}")
+
+
+def _batch_norm_inference(call: HloCall, x: Value, scale: Value, offset: Value, mean: Value, variance: Value) -> Value:
+    axis = (call.get("feature_index"),)
+    scale, offset, mean, variance = (lax.broadcast_in_dim(v, call.shape, axis) for v in (scale, offset, mean, variance))
+    epsilon = lax.broadcast(np.asarray(call.get("epsilon"), jnp.dtype(call.dtype)), call.shape)
+    return lax.add(lax.mul(scale, lax.div(lax.sub(x, mean), lax.sqrt(lax.add(variance, epsilon)))), offset)
+
+
+def _reduce_precision(call: HloCall, x: Value) -> Value:
+    return lax.reduce_precision(x, call.get("exponent_bits"), call.get("mantissa_bits"))
+
+
+_NAMES = {
+    "bitwise_and": "and", "bitwise_or": "or", "bitwise_xor": "xor", "bitwise_not": "not", "cos": "cosine",
+    "sin": "sine", "clz": "count_leading_zeros", "div": "divide", "exp": "exponential",
+    "expm1": "exponential_minus_one", "log1p": "log_plus_one", "max": "maximum", "min": "minimum", "mul": "multiply",
+    "neg": "negate", "population_count": "popcnt", "pow": "power", "rem": "remainder", "sub": "subtract",
+    "nextafter": "next_after",
+}  # fmt: skip
+"""Functions of elements that have another name than in lax."""
+
+
+def _function(name: str) -> Entry:
+    fn = getattr(lax, name)
+    return lambda call, *xs: fn(*xs)
+
+
+def _table() -> dict[str, Entry]:
+    table: dict[str, Entry] = {}
+    for name in (*SCALARS, *_NAMES, "clamp", "digamma", "square", "zeta", "bessel_i1e"):
+        for dialect in ("stablehlo", "chlo"):
+            own = f"{dialect}.{_NAMES.get(name, name)}"
+            if own in DIALECTS and hasattr(lax, name):
+                table[own] = _function(name)
+    names = (
+        _compare, _select, _convert, _broadcast_in_dim, _dot_general, _dot, _convolution, _reduce, _reduce_window,
+        _slice, _dynamic_slice, _dynamic_update_slice, _pad, _gather, _iota, _while, _if, _case, _custom_call,
+        _batch_norm_inference, _reduce_precision, _sort,
+    )  # fmt: skip
+    table |= {f"stablehlo.{fn.__name__[1:]}": fn for fn in names}
+    rounding = lax.RoundingMethod
+    return table | {
+        "stablehlo.constant": _constant,
+        "stablehlo.reshape": lambda call, x: lax.reshape(x, call.shape),
+        "stablehlo.transpose": lambda call, x: lax.transpose(x, call.get("permutation")),
+        "stablehlo.reverse": lambda call, x: lax.rev(x, call.get("dimensions")),
+        "stablehlo.broadcast": lambda call, x: lax.broadcast(x, call.get("broadcast_sizes")),
+        "stablehlo.concatenate": lambda call, *xs: lax.concatenate(xs, call.get("dimension")),
+        "stablehlo.bitcast_convert": lambda call, x: lax.bitcast_convert_type(x, jnp.dtype(call.dtype)),
+        "stablehlo.round_nearest_afz": lambda call, x: lax.round(x, rounding.AWAY_FROM_ZERO),
+        "stablehlo.round_nearest_even": lambda call, x: lax.round(x, rounding.TO_NEAREST_EVEN),
+        "stablehlo.optimization_barrier": lambda call, *xs: xs,
+        "stablehlo.composite": _call,
+        "func.call": _call,
+        "chlo.top_k": lambda call, x: lax.top_k(x, call.get("k")),
+        "chlo.is_inf": lambda call, x: lax.eq(lax.abs(x), lax.full_like(x, np.inf)),
+    }
+
+
+OPS: dict[str, Entry] = _table()
+
+
+def struct(kind: Type, where: str) -> jax.ShapeDtypeStruct:
+    """A type of a module as one of JAX.
+
+    Raises:
+        InputError: it leaves sizes open.
+    """
+    shape, dtype = kind
+    if None in shape:
+        raise InputError(f"{where} leaves sizes open", hint="export it for given sizes")
+    return jax.ShapeDtypeStruct(shape, jnp.dtype(dtype))  # pyright: ignore[reportArgumentType]
+
+
+__all__ = ["OPS", "HloCall", "Value", "struct"]
