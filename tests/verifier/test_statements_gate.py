@@ -18,8 +18,8 @@ from jax import lax
 
 import superopt
 from superopt.certify.rule_files import verify_files
+from verifier.equal.algebra import ANY_ZERO, FINITE_TEST, MIXED
 from verifier.statements.statement import check_statement, make_statement, proved_alone
-from verifier.statements.terms import ANY_ZERO, FINITE_TEST, MIXED
 from verifier.statements.watch import Contradiction
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 

@@ -1,8 +1,8 @@
-"""Graphs as terms of the prover: the op table's own denotations over symbolic indices.
+"""What the prover proves things about: the op table's own denotations over symbolic indices.
 
 `Terms` implements the protocol of `superopt.ir.algebra` with polynomials as indices and the terms of
-`verifier.equal.terms` as scalars, so that what is proved of a statement is said by the very code that the reference
-interpreter runs.
+`verifier.equal.terms` as scalars, so that what is proved of a rule, a statement or a schedule is said by the very code
+that the reference interpreter runs.
 
 An integer scalar that is a size or an index stays an index polynomial: a mask `iota(n) <= k` is an index condition, and
 an index computed from other indices can be read at.  It stays one only where its type holds it (`ranges`).  Arithmetic
@@ -18,7 +18,7 @@ so that no question to the solver multiplies unknowns.  `products` says which si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -38,8 +38,11 @@ from superopt.ir.types import Size as Extent
 from verifier.equal import conditions as c
 from verifier.equal.bits import FUNCTIONS, width_of
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
+from verifier.equal.equality import Proof
 from verifier.equal.monomial import Unsupported
+from verifier.equal.normal import REAL
 from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
+from verifier.equal.ranges import FLOAT_BITS, PremiseRanges, of_type
 from verifier.equal.solver import Context
 from verifier.equal.terms import (
     FALSE,
@@ -57,7 +60,6 @@ from verifier.equal.terms import (
     alike,
     walk_terms,
 )
-from verifier.statements.ranges import FLOAT_BITS, PremiseRanges, of_type
 
 LATTICE = frozenset({"max", "min"})
 
@@ -166,7 +168,7 @@ class Wraps(Exception):
 
 @dataclass
 class Terms:
-    """The algebra of statements.
+    """The algebra of rules, statements and schedules.
 
     Attributes:
         ctx: premises, ranges of index variables, the solver.
@@ -180,6 +182,7 @@ class Terms:
         assumptions: what was taken for granted on the way.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
         products: a product of sizes -> its factors, outermost first.
+        settled: sizes that a premise says in terms of others.
     """
 
     ctx: Context
@@ -193,14 +196,33 @@ class Terms:
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
     products: dict[Poly, tuple[Poly, ...]] = field(default_factory=dict[Poly, tuple[Poly, ...]])
+    settled: Mapping[str, Poly] = field(default_factory=dict[str, Poly])
     _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent])
     _held: dict[tuple[int, str], tuple[Term, bool]] = field(default_factory=dict[Any, Any])
+    _known: dict[tuple[Cond, tuple[Poly, ...]], bool] = field(default_factory=dict[Any, Any])
 
     def known(self, fact: Cond) -> bool:
         """Does a condition follow from the premises and the ranges of its variables?"""
         if fact in (c.TRUE, c.FALSE):
             return fact == c.TRUE
-        return self.ctx.holds(fact, self.ctx.facts_of(sorted(fact.vars)))
+        names = [x for x in sorted(fact.vars) if self.ctx.range_of(x) is not None]
+        renamed = {x: var(f"#{i}") for i, x in enumerate(names)}
+        key = fact.subst(renamed), tuple([self.ctx.ranges[x].subst(renamed) for x in names])
+        if key not in self._known:
+            self._known[key] = self.ctx.holds(fact, self.ctx.facts_of(names))
+        return self._known[key]
+
+    def certify(self, done: Proof) -> None:
+        """What was taken for granted stands in the certificate."""
+        for text in self.assumptions:
+            done.assume(text)
+        if ROUNDED in self.assumptions:
+            done.note(REAL, "sizes as floats")
+        if BESIDE_INFINITY in self.assumptions:
+            done.note(REAL, "infinities apart")
+            done.integers = False
+        if self.ranges.assumption:
+            done.assume(self.ranges.assumption)
 
     # ---- leaves
     def read(self, name: str, index: Sequence[Int], dtype: str) -> Term:
@@ -289,7 +311,8 @@ class Terms:
             if _without_value(args[0]):
                 return FALSE
             return TRUE if position(args[0]) is not None else self._finite(Apply("?is_finite", tuple(args)))
-        if fn in COMPARISONS and any(isinstance(a, Size) for a in args):  # of sizes that may be rounded
+        sizes = [a.value for a in args if isinstance(a, Size)] if fn in COMPARISONS else []
+        if not all(self.ranges.exact(p, dtype) for p in sizes):
             return Apply(f"?{fn}[{dtype}]", tuple(args))
         return None
 
@@ -317,7 +340,7 @@ class Terms:
         if not any(isinstance(a, Infinity) for a in args):
             return None
         found = _of_infinities(fn, args)
-        if found is not None:
+        if found is not None and (isinstance(found, Infinity) or fn not in LATTICE):
             self.assumptions[BESIDE_INFINITY] = None
         return found
 
@@ -372,6 +395,8 @@ class Terms:
         sides = [plain_position(a, dtype in INTEGERS and not self.typed) for a in args]
         if None in sides and dtype in INTEGERS and (found := self._compared_inside(fn, dtype, args)) is not None:
             return found
+        if any(isinstance(a, Where) for a in args) and all(map(_chosen_position, args)):
+            return self._cases(fn, dtype, args)
         if None in sides or all(isinstance(a, Read) for a in args):
             return None
         if dtype in FLOATS and not self._compared_alike([p for p in sides if p is not None], dtype):
@@ -622,6 +647,8 @@ class Terms:
         """An index as a scalar."""
         p = unwrap(index)
         found = integer(p)
+        if self.ranges.untyped:
+            return found
         if dtype in WIDE:  # the axis exists, so that it is no longer than any axis may be
             if p.value is None and not self.ranges.fits(p, dtype, assume=False):
                 self.ranges.assume()
@@ -666,7 +693,7 @@ class Terms:
 
     def reduce(self, monoid: str, extents: Sequence[Int], body: Callable[..., Term], dtype: str) -> Term:
         """Fold over fresh bound variables; short products are written out."""
-        sizes = [unwrap(n) for n in extents]
+        sizes = [unwrap(n).subst(self.settled) for n in extents]
         counts = [n.value for n in sizes]
         few = None not in counts and math.prod(n or 0 for n in counts) <= UNROLLED
         if monoid == "xor" and not few:
@@ -730,7 +757,11 @@ class Terms:
     def regroup(self, index: Sequence[Int], outer: Sequence[Int], inner: Sequence[Int]) -> Sequence[Int]:
         """The index in `inner` at the same row-major position as `index` in `outer`."""
         found: list[Int] = [0] * len(inner)
-        for ins, outs in common_groups(self._sizes(outer), self._sizes(inner)):
+        if 1 in (len(outer), len(inner)):
+            groups = [(tuple(range(len(outer))), tuple(range(len(inner))))]
+        else:
+            groups = common_groups(self._sizes(outer), self._sizes(inner))
+        for ins, outs in groups:
             flat = const(0)
             for d in ins:
                 flat = joined(flat, unwrap(outer[d]), unwrap(index[d]))
@@ -779,6 +810,13 @@ def _is_truth(t: Term) -> bool:
 def _choice(t: Term) -> tuple[Term, ...] | None:
     """The predicate of a choice between two terms, and these; None for other terms."""
     return t.args if isinstance(t, Apply) and t.fn == "select_n" and len(t.args) == 3 else None
+
+
+def _chosen_position(t: Term) -> bool:
+    """A position, or a choice between positions (a concatenation of positions)."""
+    if isinstance(t, Where):
+        return _chosen_position(t.then) and _chosen_position(t.orelse)
+    return position(t) is not None
 
 
 def _chosen(case: Term, which: Term, truth: int) -> Term:
