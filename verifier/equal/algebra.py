@@ -282,14 +282,19 @@ class Terms:
             return self._integers(fn, dtype, args)
         if dtype in FLOATS and (found := self._beside_infinity(fn, dtype, args)) is not None:
             return found
-        if fn in RING and any(isinstance(a, Size) for a in args):  # sizes as floats
-            known = [p for a in args if (p := position(a)) is not None]
-            if len(known) == len(args) and (p := of_positions(fn, known)) is not None:
-                self._as_float(p, dtype)
-                return integer(p)
+        if any(isinstance(a, Size) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
+            self._as_float(p, dtype)
+            return integer(p)
         if dtype not in FLOATS or fn in _UNROUNDED:
             return Apply(fn, args)
         return self._rounding(Apply(f"{fn}[{dtype}]" if self.apart else fn, args), dtype)
+
+    def _sum_of_sizes(self, fn: str, args: Sequence[Term]) -> Poly | None:
+        """Arithmetic on sizes as floats, where its zero is none with a sign."""
+        known = [p for a in args if (p := position(a)) is not None]
+        found = of_positions(fn, known) if fn in RING and len(known) == len(args) else None
+        signless = fn in ("add", "sub") or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
+        return found if found is None or signless or self.known(c.ne(found, 0)) else None
 
     def _rounding(self, made: Term, dtype: str) -> Term:
         """A float that was rounded to its type when it was computed."""
@@ -301,8 +306,11 @@ class Terms:
         return len({dtype for _, dtype in self.rounded.values()}) > 1
 
     def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
-        """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold."""
-        if fn in ("eq", "ne") and args[0] == args[1]:
+        """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold.
+
+        What is proved of a rule by more than exact laws is said to hold of finite values alone.
+        """
+        if fn in ("eq", "ne") and args[0] == args[1] and not self.ranges.untyped:
             if position(args[0]) is not None or _without_value(args[0]):
                 return TRUE if (fn == "eq") != (args[0] == NAN) else FALSE
             number = self._finite(Apply("?number", (args[0],)))
@@ -392,10 +400,10 @@ class Terms:
 
     def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
-        sides = [plain_position(a, dtype in INTEGERS and not self.typed) for a in args]
+        sides = [self._side(a, dtype) for a in args]
         if None in sides and dtype in INTEGERS and (found := self._compared_inside(fn, dtype, args)) is not None:
             return found
-        if any(isinstance(a, Where) for a in args) and all(map(_chosen_position, args)):
+        if any(isinstance(a, Where) for a in args) and all(self._chosen_side(a, dtype) for a in args):
             return self._cases(fn, dtype, args)
         if None in sides or all(isinstance(a, Read) for a in args):
             return None
@@ -408,6 +416,21 @@ class Terms:
             "lt": c.lt(a, b), "gt": c.lt(b, a), "ge": c.ge(a, b), "le": c.ge(b, a), "eq": c.eq(a, b), "ne": c.ne(a, b),
         }[fn]  # fmt: skip
         return self._truth(made)
+
+    def _side(self, t: Term, dtype: str) -> Poly | None:
+        """The integer that a term is for a comparison, which sees no sign of a zero."""
+        known = plain_position(t, dtype in INTEGERS and not self.typed)
+        if known is not None or dtype in INTEGERS or not isinstance(t, Apply) or t.fn not in RING:
+            return known
+        parts = [p for a in t.args if (p := self._side(a, dtype)) is not None]
+        found = of_positions(t.fn, parts) if len(parts) == len(t.args) else None
+        return found if found is not None and self.ranges.exact(found, dtype) else None
+
+    def _chosen_side(self, t: Term, dtype: str) -> bool:
+        """A position, or a choice between positions (a concatenation of positions)."""
+        if isinstance(t, Where):
+            return self._chosen_side(t.then, dtype) and self._chosen_side(t.orelse, dtype)
+        return self._side(t, dtype) is not None
 
     def _compared_inside(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A constant compared with a maximum of integers, or with a choice between constants: what that is inside.
@@ -810,13 +833,6 @@ def _is_truth(t: Term) -> bool:
 def _choice(t: Term) -> tuple[Term, ...] | None:
     """The predicate of a choice between two terms, and these; None for other terms."""
     return t.args if isinstance(t, Apply) and t.fn == "select_n" and len(t.args) == 3 else None
-
-
-def _chosen_position(t: Term) -> bool:
-    """A position, or a choice between positions (a concatenation of positions)."""
-    if isinstance(t, Where):
-        return _chosen_position(t.then) and _chosen_position(t.orelse)
-    return position(t) is not None
 
 
 def _chosen(case: Term, which: Term, truth: int) -> Term:

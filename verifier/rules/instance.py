@@ -195,9 +195,9 @@ def _affine(e: Expr, name: str) -> bool:
     )
 
 
-def symbolic(instance: RankInstance, metas: Mapping[str, str], *, finite: bool = False) -> Meaning[Scalar]:
-    """What terms mean at symbolic indices; `finite`: values that are tested for being finite numbers are."""
-    terms = Terms(instance.ctx, PremiseRanges(instance.ctx, untyped=True), finite=finite, settled=settled(instance.ctx))
+def symbolic(instance: RankInstance, metas: Mapping[str, str]) -> Meaning[Scalar]:
+    """What terms mean at symbolic indices."""
+    terms = Terms(instance.ctx, PremiseRanges(instance.ctx, untyped=True), settled=settled(instance.ctx))
     kinds = instance.env.rule.kinds
 
     def read(name: str, index: Sequence[Int]) -> Scalar:

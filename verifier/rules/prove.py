@@ -22,16 +22,14 @@ from rewrites.language.named import Env
 from rewrites.language.show import rule_key, text
 from rewrites.language.term import Rule, names_in, subterms
 from verifier.equal import conditions as c
-from verifier.equal.algebra import FINITE_TEST
 from verifier.equal.conditions import unwrap
 from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
-from verifier.equal.normal import REAL
 from verifier.equal.pointwise import MachineIntegers, Reals, consistent
 from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
 from verifier.equal.sem import Meaning
 from verifier.equal.solver import UNKNOWN as OPEN
 from verifier.equal.solver import CannotLower
-from verifier.equal.terms import Term, Where, walk_terms
+from verifier.equal.terms import Where, walk_terms
 from verifier.equal.written import place
 from verifier.rules.instance import (
     LARGEST,
@@ -203,22 +201,7 @@ def _goals(instance: RankInstance, root: int, done: Proof) -> None:
 
 
 def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Proof) -> None:
-    integers = bool(instance.env.rule.dtype)  # which are finite
-    meaning = symbolic(instance, metas, finite=integers)
-    try:
-        _equal_over(instance, meaning, root, done)
-    except Stop:
-        if integers or not meaning.k.tested:
-            raise
-        meaning = symbolic(instance, metas, finite=True)
-        _equal_over(instance, meaning, root, done)
-        done.note(REAL, "finite numbers")
-    if integers:
-        meaning.k.assumptions.pop(FINITE_TEST, None)
-    meaning.k.certify(done)
-
-
-def _equal_over(instance: RankInstance, meaning: Meaning[Term], root: int, done: Proof) -> None:
+    meaning = symbolic(instance, metas)
     ctx, rule = instance.ctx, instance.env.rule
     index, facts = output(instance, root)
     try:
@@ -236,11 +219,12 @@ def _equal_over(instance: RankInstance, meaning: Meaning[Term], root: int, done:
             raise Stop(UNKNOWN, CONTRADICTION)
     before = len(done.sums or ())
     equal_terms(ctx, left, right, facts, done, given, rule.dtype)
+    meaning.k.certify(done)
     sample = ctx.sample(facts)
     for row in (done.sums or [])[before:]:
         ranks = {role: len(labels) for role, labels in instance.env.labels.items() if role in rule.many}
         where = place((axis, unwrap(i)) for axis, i in index.items())
-        row |= {"root": root, "ranks": ranks, "metas": dict(meaning.metas), "index": where, "witness": sample}
+        row |= {"root": root, "ranks": ranks, "metas": dict(metas), "index": where, "witness": sample}
     if len(done.changes) < LOOKS:
         guards = dict.fromkeys(t.guard for side in (left, right) for t in walk_terms(side) if isinstance(t, Where))
         done.changes += [env_at(instance, model) for model in itertools.islice(ctx.edges(guards, LARGEST), LOOKS)]
