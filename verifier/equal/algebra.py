@@ -183,6 +183,7 @@ class Terms:
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
         products: a product of sizes -> its factors, outermost first.
         settled: sizes that a premise says in terms of others.
+        guards: conditions of choices, also of those that premises and ranges decide.
     """
 
     ctx: Context
@@ -197,6 +198,7 @@ class Terms:
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
     products: dict[Poly, tuple[Poly, ...]] = field(default_factory=dict[Poly, tuple[Poly, ...]])
     settled: Mapping[str, Poly] = field(default_factory=dict[str, Poly])
+    guards: dict[Cond, None] = field(default_factory=dict[Cond, None])
     _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent])
     _held: dict[tuple[int, str], tuple[Term, bool]] = field(default_factory=dict[Any, Any])
     _known: dict[tuple[Cond, tuple[Poly, ...]], bool] = field(default_factory=dict[Any, Any])
@@ -209,8 +211,18 @@ class Terms:
         renamed = {x: var(f"#{i}") for i, x in enumerate(names)}
         key = fact.subst(renamed), tuple([self.ctx.ranges[x].subst(renamed) for x in names])
         if key not in self._known:
-            self._known[key] = self.ctx.holds(fact, self.ctx.facts_of(names))
+            held = not self._fails(fact, names) and self.ctx.holds(fact, self.ctx.facts_of(names))
+            self._known[key] = held
         return self._known[key]
+
+    def _fails(self, fact: Cond, names: Sequence[str]) -> bool:
+        """Does a condition fail at the example of the premises, at the first or the last indices?"""
+        sizes = [self.ctx.ranges[x].subst(self.ctx.example).value or 0 for x in names]
+        if not self.ctx.example or min(sizes, default=1) < 1:
+            return False
+        ends = ([0] * len(names), [n - 1 for n in sizes])
+        at = [self.ctx.example | {x: const(i) for x, i in zip(names, end, strict=True)} for end in ends]
+        return any(fact.subst(point) == c.FALSE for point in at)
 
     def certify(self, done: Proof) -> None:
         """What was taken for granted stands in the certificate."""
@@ -709,8 +721,9 @@ class Terms:
     # ---- choice and reductions
     def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
         """A choice by an index condition; none where premises and ranges decide it."""
-        g = c.truth(guard)
-        if self.known(g):
+        g = c.conj(x for x in c.clauses(c.truth(guard)) if not self.known(x))
+        self.guards[c.truth(guard)] = None
+        if g == c.TRUE:
             return then()
         return orelse() if self.known(c.negate(g)) else Where(g, then(), orelse())
 

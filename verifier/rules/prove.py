@@ -26,7 +26,6 @@ from verifier.equal.conditions import unwrap
 from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
 from verifier.equal.pointwise import MachineIntegers, Reals, consistent
 from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
-from verifier.equal.sem import Meaning
 from verifier.equal.solver import UNKNOWN as OPEN
 from verifier.equal.solver import CannotLower
 from verifier.equal.terms import Where, walk_terms
@@ -227,4 +226,5 @@ def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Pr
         row |= {"root": root, "ranks": ranks, "metas": dict(metas), "index": where, "witness": sample}
     if len(done.changes) < LOOKS:
         guards = dict.fromkeys(t.guard for side in (left, right) for t in walk_terms(side) if isinstance(t, Where))
-        done.changes += [env_at(instance, model) for model in itertools.islice(ctx.edges(guards, LARGEST), LOOKS)]
+        edges = ctx.edges(guards | meaning.k.guards, LARGEST)
+        done.changes += [env_at(instance, model) for model in itertools.islice(edges, LOOKS)]
