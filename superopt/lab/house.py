@@ -76,8 +76,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 109_289,
-    "core": 85_550,
+    "lines": 109_195,
+    "core": 85_458,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
 

@@ -261,6 +261,21 @@ def test_small_positions_are_exact_in_floats() -> None:
     assert found.status == PROVED
 
 
+@pytest.mark.parametrize("times", [lambda i: -i, lambda i: i * -1.0])
+def test_a_negated_position_has_the_sign_of_zero(times: Callable[[jax.Array], jax.Array]) -> None:
+    """At position 0 it is -0, which an input of -0 keeps and +0 does not."""
+
+    def floats(x: jax.Array) -> jax.Array:
+        return x + times(jnp.arange(x.shape[0]).astype(jnp.float32))
+
+    def integers(x: jax.Array) -> jax.Array:
+        return x + (0 - jnp.arange(x.shape[0])).astype(jnp.float32)
+
+    found = proved_alone(superopt.statement(floats, integers, "n", constraints=("n <= 8",)))
+    assert found.domain is not None
+    assert found.domain.exactness == "real"
+
+
 def test_equal_tables_in_two_objects_are_one() -> None:
     copy = TABLE.copy()
     found = superopt.verify(lambda x: jnp.asarray(TABLE) * x, lambda x: x * jnp.asarray(copy), "2048")
