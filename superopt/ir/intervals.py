@@ -2,7 +2,7 @@
 
 An interval holds all values; it may be too wide and is never too narrow.  What the atoms of a polynomial can be is said
 by who asks: ranges of symbols in `superopt.ir.index`, boxes under guards in `verifier.schedules.intervals`, premises
-about sizes in `verifier.statements.ranges`.
+about sizes in `verifier.equal.ranges`.
 """
 
 from __future__ import annotations

@@ -18,8 +18,8 @@ from jax import lax
 
 import superopt
 from superopt.certify.rule_files import verify_files
+from verifier.equal.algebra import ANY_ZERO, FINITE_TEST, MIXED
 from verifier.statements.statement import check_statement, make_statement, proved_alone
-from verifier.statements.terms import ANY_ZERO, FINITE_TEST, MIXED
 from verifier.statements.watch import Contradiction
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
@@ -259,6 +259,21 @@ def test_small_positions_are_exact_in_floats() -> None:
         lambda x: x + jnp.arange(256).astype(bf16).astype(i32), lambda x: x + jnp.arange(256), "int32[256]"
     )
     assert found.status == PROVED
+
+
+@pytest.mark.parametrize("times", [lambda i: -i, lambda i: i * -1.0])
+def test_a_negated_position_has_the_sign_of_zero(times: Callable[[jax.Array], jax.Array]) -> None:
+    """At position 0 it is -0, which an input of -0 keeps and +0 does not."""
+
+    def floats(x: jax.Array) -> jax.Array:
+        return x + times(jnp.arange(x.shape[0]).astype(jnp.float32))
+
+    def integers(x: jax.Array) -> jax.Array:
+        return x + (0 - jnp.arange(x.shape[0])).astype(jnp.float32)
+
+    found = proved_alone(superopt.statement(floats, integers, "n", constraints=("n <= 8",)))
+    assert found.domain is not None
+    assert found.domain.exactness == "real"
 
 
 def test_equal_tables_in_two_objects_are_one() -> None:

@@ -7,8 +7,8 @@ import math
 from superopt.ir.intervals import product
 from verifier.equal.conditions import ge
 from verifier.equal.poly import const, var
+from verifier.equal.ranges import PremiseRanges
 from verifier.equal.solver import Context
-from verifier.statements.ranges import PremiseRanges
 
 
 def test_what_is_one_beyond_a_type_does_not_fit() -> None:

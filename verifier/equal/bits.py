@@ -6,7 +6,7 @@ and gives -1 for the divisor 0, the remainder is the dividend for it, shifts by 
 one, read without its sign) give 0 or copies of the sign, conversions keep the lowest bits.
 
 Entries of inputs are uninterpreted functions of their index; sizes and positions are integers, which their type holds
-(`verifier.statements.ranges`), turned into bits where they are operands.
+(`verifier.equal.ranges`), turned into bits where they are operands.
 """
 
 from __future__ import annotations

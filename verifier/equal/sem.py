@@ -34,7 +34,11 @@ Label: TypeAlias = Any
 Operand: TypeAlias = "tuple[Reader, TensorType]"
 NUMBER, POSITION = "float64", "int32"
 """Types in which numbers and indices of a rule are denoted: nothing is rounded or converted on the way."""
-_TYPES = {"bool": "bool", "int": POSITION}
+
+
+def dtype_of(kind: str) -> str:
+    """The type in which tensors of a kind are denoted."""
+    return {"bool": "bool", "int": POSITION}.get(kind, NUMBER)
 
 
 @dataclass
@@ -85,7 +89,7 @@ class Meaning(Generic[S]):
     def typed(self, t: Term, labels: Sequence[Label]) -> TensorType:
         """The type of a term, taken along some axes."""
         sizes = tuple([self.size(t, x) for x in labels])
-        return TensorType(sizes, _TYPES.get(kind_of(self.env.rule.kinds, t, self._kinds), NUMBER))
+        return TensorType(sizes, dtype_of(kind_of(self.env.rule.kinds, t, self._kinds)))
 
     def operand(self, t: Term, labels: Sequence[Label], ix: Where) -> Operand:
         """A term along some axes, at an index of all others."""

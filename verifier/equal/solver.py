@@ -19,7 +19,7 @@ from typing import Any
 
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
-from verifier.equal.poly import Poly, form_of, var
+from verifier.equal.poly import Poly, const, form_of, var
 from verifier.verdict import Query
 
 RLIMIT = 3_000_000
@@ -75,6 +75,7 @@ class Context:
     ranges: dict[str, Poly] = field(default_factory=dict[str, Poly])
     counters: Counters = field(default_factory=Counters)
     notes: list[str] = field(default_factory=list[str])
+    example: dict[str, Poly] = field(default_factory=dict[str, Poly])  # sizes and attributes that meet the premises
     forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
     counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
     differing: list[tuple[Any, tuple[Cond, ...]]] = field(default_factory=list[tuple[Any, tuple[Cond, ...]]])
@@ -199,6 +200,7 @@ class Context:
             box = tuple(f for n in names for f in (c.ge(var(n), low), c.ge(high, var(n))))
             found = self.model((*least, *box))
             if found is not None:
+                self.example = {n: const(k) for n, k in found.items()}
                 return found
         return self.model(least)
 

@@ -17,20 +17,22 @@ of plain integers; whether it refutes anything is for the interpreter to say.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rewrites.language.named import Env, NamedShape, derived_labels, shape
 from rewrites.language.term import Expr, Rule, Term, names_in, stem, subterms, windows
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Cond, Sym, arithmetic, unwrap
+from verifier.equal.algebra import Terms
+from verifier.equal.conditions import Cond, Int, Sym, arithmetic, unwrap
 from verifier.equal.pointwise import Premise
 from verifier.equal.poly import Poly, const, var
+from verifier.equal.ranges import PremiseRanges
 from verifier.equal.ranks import attribute_roles, rank_vectors
-from verifier.equal.sem import Meaning, Where
+from verifier.equal.sem import Meaning, Where, dtype_of
 from verifier.equal.solver import Context
-from verifier.equal.terms import Read, Symbolic, walk_terms
+from verifier.equal.terms import Read, walk_terms
 from verifier.equal.terms import Term as Scalar
 
 
@@ -193,10 +195,15 @@ def _affine(e: Expr, name: str) -> bool:
     )
 
 
-def algebra(instance: RankInstance) -> Symbolic:
-    """The symbolic algebra of an instance."""
-    booleans = frozenset(v for v, kind in instance.env.rule.kinds.items() if kind == "bool")
-    return Symbolic(instance.ctx, booleans, settled(instance.ctx))
+def symbolic(instance: RankInstance, metas: Mapping[str, str]) -> Meaning[Scalar]:
+    """What terms mean at symbolic indices."""
+    terms = Terms(instance.ctx, PremiseRanges(instance.ctx, untyped=True), settled=settled(instance.ctx))
+    kinds = instance.env.rule.kinds
+
+    def read(name: str, index: Sequence[Int]) -> Scalar:
+        return terms.read(name, index, dtype_of(kinds[name]))
+
+    return Meaning(instance.env, terms, read, metas)
 
 
 def settled(ctx: Context) -> dict[str, Poly]:

@@ -23,10 +23,9 @@ from rewrites.language.show import rule_key, text
 from rewrites.language.term import Rule, names_in, subterms
 from verifier.equal import conditions as c
 from verifier.equal.conditions import unwrap
-from verifier.equal.equality import ORDER, POSITIONS, Proof, Stop, equal_terms
+from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
 from verifier.equal.pointwise import MachineIntegers, Reals, consistent
 from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
-from verifier.equal.sem import Meaning
 from verifier.equal.solver import UNKNOWN as OPEN
 from verifier.equal.solver import CannotLower
 from verifier.equal.terms import Where, walk_terms
@@ -36,11 +35,11 @@ from verifier.rules.instance import (
     IllFormed,
     Impossible,
     RankInstance,
-    algebra,
     env_at,
     instantiate,
     output,
     premises_at,
+    symbolic,
     unsupported,
 )
 from verifier.verdict import PROVED, UNKNOWN, UNSUPPORTED, ValidityDomain, Verdict
@@ -201,17 +200,14 @@ def _goals(instance: RankInstance, root: int, done: Proof) -> None:
 
 
 def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Proof) -> None:
+    meaning = symbolic(instance, metas)
     ctx, rule = instance.ctx, instance.env.rule
-    symbols = algebra(instance)
-    meaning = Meaning(instance.env, symbols, symbols.read, metas)
     index, facts = output(instance, root)
     try:
         left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
         given = premises_at(meaning, left, right, index)
     except NotImplementedError as missing:
         raise Stop(UNSUPPORTED, str(missing)) from missing
-    if symbols.computed:
-        done.assume(POSITIONS)
     if given:
         done.obligations += 1
         try:
@@ -222,6 +218,7 @@ def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Pr
             raise Stop(UNKNOWN, CONTRADICTION)
     before = len(done.sums or ())
     equal_terms(ctx, left, right, facts, done, given, rule.dtype)
+    meaning.k.certify(done)
     sample = ctx.sample(facts)
     for row in (done.sums or [])[before:]:
         ranks = {role: len(labels) for role, labels in instance.env.labels.items() if role in rule.many}
@@ -229,4 +226,5 @@ def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Pr
         row |= {"root": root, "ranks": ranks, "metas": dict(metas), "index": where, "witness": sample}
     if len(done.changes) < LOOKS:
         guards = dict.fromkeys(t.guard for side in (left, right) for t in walk_terms(side) if isinstance(t, Where))
-        done.changes += [env_at(instance, model) for model in itertools.islice(ctx.edges(guards, LARGEST), LOOKS)]
+        edges = ctx.edges(guards | meaning.k.guards, LARGEST)
+        done.changes += [env_at(instance, model) for model in itertools.islice(edges, LOOKS)]

@@ -13,14 +13,14 @@ from superopt.ir.fold import fold
 from superopt.ir.index import Atom, Size, Symbol
 from superopt.ir.types import range_of
 from verifier.equal import conditions as c
+from verifier.equal.algebra import Terms, to_poly
 from verifier.equal.conditions import Cond, Sym
 from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
 from verifier.equal.monomial import Unsupported
 from verifier.equal.poly import Poly, var
+from verifier.equal.ranges import PremiseRanges
 from verifier.equal.solver import Context
 from verifier.schedules.wire import decoder
-from verifier.statements.ranges import PremiseRanges
-from verifier.statements.terms import Terms, to_poly
 
 RLIMIT = 2_000_000
 

@@ -32,18 +32,18 @@ from superopt.ir.index import Form, Symbol
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.types import FLOATS, INTEGERS, SIGNED
 from verifier.equal import conditions as c
+from verifier.equal.algebra import ANY_ZERO, MIXED, Terms, Wraps, factorings, to_poly
 from verifier.equal.bits import equal_bits, width_of
 from verifier.equal.conditions import Cond
 from verifier.equal.equality import ORDER, Proof, Stop, equal_exactly, equal_terms
 from verifier.equal.monomial import Unsupported
 from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, const, form_of, var
+from verifier.equal.ranges import PremiseRanges
 from verifier.equal.solver import NO, CannotLower, Context, recorded
 from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, reductions, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
-from verifier.statements.ranges import PremiseRanges
-from verifier.statements.terms import ANY_ZERO, BESIDE_INFINITY, MIXED, ROUNDED, Terms, Wraps, factorings, to_poly
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 Suspect: TypeAlias = "tuple[dict[str, int], dict[str, Any]]"
@@ -177,7 +177,7 @@ class _Work:
             terms = self._terms(finite=True)
             self._equal_over(terms, a, b, self._denoted(terms, a, b))
             done.note("real", "finite numbers")
-        self._keep(terms)
+        terms.certify(self.done)
         if terms.mixed():
             done.note("real", "several types of floats")
             done.assume(MIXED)
@@ -191,7 +191,7 @@ class _Work:
         if not alike(left, right) and not equal_exactly(self.ctx, left, right, facts, self.done, dtype):
             return False
         self.done.note("exact", "types of floats apart")
-        self._keep(terms)
+        terms.certify(self.done)
         return True
 
     def _compared(self, left: Term, right: Term, facts: tuple[Cond, ...], a: Node, b: Node) -> None:
@@ -201,18 +201,6 @@ class _Work:
             self.guards |= {t.guard: None for t in walk_terms(side) if isinstance(t, Where)}
         if _ordered(left, right) and any(x.dtype in FLOATS for x in topological((a, b))):
             self.done.assume(ANY_ZERO)
-
-    def _keep(self, terms: Terms) -> None:
-        """What terms took for granted stands in the certificate."""
-        done = self.done
-        for text in terms.assumptions:
-            done.assume(text)
-        if ROUNDED in terms.assumptions:
-            done.note("real", "sizes as floats")
-        if BESIDE_INFINITY in terms.assumptions:
-            done.note("real", "infinities apart")
-        if terms.ranges.assumption:
-            done.assume(terms.ranges.assumption)
 
     def _equal_over(self, terms: Terms, a: Node, b: Node, sides: _Sides) -> None:
         ctx, done = self.ctx, self.done
@@ -284,7 +272,7 @@ class _Work:
         proved = decide(self.ctx, theory, left, right, facts)
         if proved:
             self.done.note("exact", f"integers ({kind})")
-            self._keep(terms)
+            terms.certify(self.done)
         return proved
 
     def _by_bits(self, a: Node, b: Node) -> bool:
@@ -293,7 +281,7 @@ class _Work:
         proved = equal_bits(self.ctx, left, right, a.dtype, terms.ranges.kinds, facts)
         if proved:
             self.done.note("exact", "bits")
-            self._keep(terms)
+            terms.certify(self.done)
         return proved
 
     def suspects(self) -> Iterator[Suspect]:

@@ -28,13 +28,13 @@ from superopt.ir.interp import apply_op, evaluate
 from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.scalar import HALVES, numpy_dtype
 from superopt.ir.types import FLOATS
+from verifier.equal.algebra import FINITE_TEST
 from verifier.equal.normal import EXACT, REAL
+from verifier.equal.ranges import FLOAT_BITS
 from verifier.rules.refute import extremes, first_difference, first_other_bits, special, strewn
 from verifier.rules.watch import excludes_undefined
 from verifier.statements.prove import unsupported_ops
-from verifier.statements.ranges import FLOAT_BITS
 from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, make_values, show_sizes
-from verifier.statements.terms import FINITE_TEST
 from verifier.verdict import ValidityDomain
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}

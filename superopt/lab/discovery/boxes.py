@@ -22,10 +22,9 @@ from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond, unwrap
 from verifier.equal.equality import Proof, Stop, equal_terms
 from verifier.equal.poly import Poly, const, var
-from verifier.equal.sem import Meaning
 from verifier.equal.solver import Context
 from verifier.equal.terms import Reduce, Term, Where, walk_terms
-from verifier.rules.instance import IllFormed, RankInstance, algebra, instantiate, output, settled
+from verifier.rules.instance import IllFormed, RankInstance, instantiate, output, settled, symbolic
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +85,7 @@ def failing_box(rule: Rule, root: int = 0) -> Box:
     for goal in instance.goals[root]:
         if not ctx.holds(goal):
             raise IllFormed(f"the right side may be ill-formed: {goal} does not follow")
-    symbols = algebra(instance)
-    meaning = Meaning(instance.env, symbols, symbols.read, {})
+    meaning = symbolic(instance, {})
     index, facts = output(instance, root)
     left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
     if _equal(ctx, left, right, facts):

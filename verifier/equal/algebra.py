@@ -1,8 +1,8 @@
-"""Graphs as terms of the prover: the op table's own denotations over symbolic indices.
+"""What the prover proves things about: the op table's own denotations over symbolic indices.
 
 `Terms` implements the protocol of `superopt.ir.algebra` with polynomials as indices and the terms of
-`verifier.equal.terms` as scalars, so that what is proved of a statement is said by the very code that the reference
-interpreter runs.
+`verifier.equal.terms` as scalars, so that what is proved of a rule, a statement or a schedule is said by the very code
+that the reference interpreter runs.
 
 An integer scalar that is a size or an index stays an index polynomial: a mask `iota(n) <= k` is an index condition, and
 an index computed from other indices can be read at.  It stays one only where its type holds it (`ranges`).  Arithmetic
@@ -18,7 +18,7 @@ so that no question to the solver multiplies unknowns.  `products` says which si
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -38,8 +38,11 @@ from superopt.ir.types import Size as Extent
 from verifier.equal import conditions as c
 from verifier.equal.bits import FUNCTIONS, width_of
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
+from verifier.equal.equality import Proof
 from verifier.equal.monomial import Unsupported
+from verifier.equal.normal import REAL
 from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
+from verifier.equal.ranges import FLOAT_BITS, PremiseRanges, of_type
 from verifier.equal.solver import Context
 from verifier.equal.terms import (
     FALSE,
@@ -57,7 +60,6 @@ from verifier.equal.terms import (
     alike,
     walk_terms,
 )
-from verifier.statements.ranges import FLOAT_BITS, PremiseRanges, of_type
 
 LATTICE = frozenset({"max", "min"})
 
@@ -166,7 +168,7 @@ class Wraps(Exception):
 
 @dataclass
 class Terms:
-    """The algebra of statements.
+    """The algebra of rules, statements and schedules.
 
     Attributes:
         ctx: premises, ranges of index variables, the solver.
@@ -180,6 +182,8 @@ class Terms:
         assumptions: what was taken for granted on the way.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
         products: a product of sizes -> its factors, outermost first.
+        settled: sizes that a premise says in terms of others.
+        guards: conditions of choices, also of those that premises and ranges decide.
     """
 
     ctx: Context
@@ -193,14 +197,44 @@ class Terms:
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
     products: dict[Poly, tuple[Poly, ...]] = field(default_factory=dict[Poly, tuple[Poly, ...]])
+    settled: Mapping[str, Poly] = field(default_factory=dict[str, Poly])
+    guards: dict[Cond, None] = field(default_factory=dict[Cond, None])
     _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent])
     _held: dict[tuple[int, str], tuple[Term, bool]] = field(default_factory=dict[Any, Any])
+    _known: dict[tuple[Cond, tuple[Poly, ...]], bool] = field(default_factory=dict[Any, Any])
 
     def known(self, fact: Cond) -> bool:
         """Does a condition follow from the premises and the ranges of its variables?"""
         if fact in (c.TRUE, c.FALSE):
             return fact == c.TRUE
-        return self.ctx.holds(fact, self.ctx.facts_of(sorted(fact.vars)))
+        names = [x for x in sorted(fact.vars) if self.ctx.range_of(x) is not None]
+        renamed = {x: var(f"#{i}") for i, x in enumerate(names)}
+        key = fact.subst(renamed), tuple([self.ctx.ranges[x].subst(renamed) for x in names])
+        if key not in self._known:
+            held = not self._fails(fact, names) and self.ctx.holds(fact, self.ctx.facts_of(names))
+            self._known[key] = held
+        return self._known[key]
+
+    def _fails(self, fact: Cond, names: Sequence[str]) -> bool:
+        """Does a condition fail at the example of the premises, at the first or the last indices?"""
+        sizes = [self.ctx.ranges[x].subst(self.ctx.example).value or 0 for x in names]
+        if not self.ctx.example or min(sizes, default=1) < 1:
+            return False
+        ends = ([0] * len(names), [n - 1 for n in sizes])
+        at = [self.ctx.example | {x: const(i) for x, i in zip(names, end, strict=True)} for end in ends]
+        return any(fact.subst(point) == c.FALSE for point in at)
+
+    def certify(self, done: Proof) -> None:
+        """What was taken for granted stands in the certificate."""
+        for text in self.assumptions:
+            done.assume(text)
+        if ROUNDED in self.assumptions:
+            done.note(REAL, "sizes as floats")
+        if BESIDE_INFINITY in self.assumptions:
+            done.note(REAL, "infinities apart")
+            done.integers = False
+        if self.ranges.assumption:
+            done.assume(self.ranges.assumption)
 
     # ---- leaves
     def read(self, name: str, index: Sequence[Int], dtype: str) -> Term:
@@ -260,14 +294,19 @@ class Terms:
             return self._integers(fn, dtype, args)
         if dtype in FLOATS and (found := self._beside_infinity(fn, dtype, args)) is not None:
             return found
-        if fn in RING and any(isinstance(a, Size) for a in args):  # sizes as floats
-            known = [p for a in args if (p := position(a)) is not None]
-            if len(known) == len(args) and (p := of_positions(fn, known)) is not None:
-                self._as_float(p, dtype)
-                return integer(p)
+        if any(isinstance(a, Size) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
+            self._as_float(p, dtype)
+            return integer(p)
         if dtype not in FLOATS or fn in _UNROUNDED:
             return Apply(fn, args)
         return self._rounding(Apply(f"{fn}[{dtype}]" if self.apart else fn, args), dtype)
+
+    def _sum_of_sizes(self, fn: str, args: Sequence[Term]) -> Poly | None:
+        """Arithmetic on sizes as floats, where its zero is none with a sign."""
+        known = [p for a in args if (p := position(a)) is not None]
+        found = of_positions(fn, known) if fn in RING and len(known) == len(args) else None
+        signless = fn in ("add", "sub") or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
+        return found if found is None or signless or self.known(c.ne(found, 0)) else None
 
     def _rounding(self, made: Term, dtype: str) -> Term:
         """A float that was rounded to its type when it was computed."""
@@ -279,8 +318,11 @@ class Terms:
         return len({dtype for _, dtype in self.rounded.values()}) > 1
 
     def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
-        """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold."""
-        if fn in ("eq", "ne") and args[0] == args[1]:
+        """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold.
+
+        What is proved of a rule by more than exact laws is said to hold of finite values alone.
+        """
+        if fn in ("eq", "ne") and args[0] == args[1] and not self.ranges.untyped:
             if position(args[0]) is not None or _without_value(args[0]):
                 return TRUE if (fn == "eq") != (args[0] == NAN) else FALSE
             number = self._finite(Apply("?number", (args[0],)))
@@ -289,7 +331,8 @@ class Terms:
             if _without_value(args[0]):
                 return FALSE
             return TRUE if position(args[0]) is not None else self._finite(Apply("?is_finite", tuple(args)))
-        if fn in COMPARISONS and any(isinstance(a, Size) for a in args):  # of sizes that may be rounded
+        sizes = [a.value for a in args if isinstance(a, Size)] if fn in COMPARISONS else []
+        if not all(self.ranges.exact(p, dtype) for p in sizes):
             return Apply(f"?{fn}[{dtype}]", tuple(args))
         return None
 
@@ -317,7 +360,7 @@ class Terms:
         if not any(isinstance(a, Infinity) for a in args):
             return None
         found = _of_infinities(fn, args)
-        if found is not None:
+        if found is not None and (isinstance(found, Infinity) or fn not in LATTICE):
             self.assumptions[BESIDE_INFINITY] = None
         return found
 
@@ -369,9 +412,11 @@ class Terms:
 
     def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
-        sides = [plain_position(a, dtype in INTEGERS and not self.typed) for a in args]
+        sides = [self._side(a, dtype) for a in args]
         if None in sides and dtype in INTEGERS and (found := self._compared_inside(fn, dtype, args)) is not None:
             return found
+        if any(isinstance(a, Where) for a in args) and all(self._chosen_side(a, dtype) for a in args):
+            return self._cases(fn, dtype, args)
         if None in sides or all(isinstance(a, Read) for a in args):
             return None
         if dtype in FLOATS and not self._compared_alike([p for p in sides if p is not None], dtype):
@@ -383,6 +428,21 @@ class Terms:
             "lt": c.lt(a, b), "gt": c.lt(b, a), "ge": c.ge(a, b), "le": c.ge(b, a), "eq": c.eq(a, b), "ne": c.ne(a, b),
         }[fn]  # fmt: skip
         return self._truth(made)
+
+    def _side(self, t: Term, dtype: str) -> Poly | None:
+        """The integer that a term is for a comparison, which sees no sign of a zero."""
+        known = plain_position(t, dtype in INTEGERS and not self.typed)
+        if known is not None or dtype in INTEGERS or not isinstance(t, Apply) or t.fn not in RING:
+            return known
+        parts = [p for a in t.args if (p := self._side(a, dtype)) is not None]
+        found = of_positions(t.fn, parts) if len(parts) == len(t.args) else None
+        return found if found is not None and self.ranges.exact(found, dtype) else None
+
+    def _chosen_side(self, t: Term, dtype: str) -> bool:
+        """A position, or a choice between positions (a concatenation of positions)."""
+        if isinstance(t, Where):
+            return self._chosen_side(t.then, dtype) and self._chosen_side(t.orelse, dtype)
+        return self._side(t, dtype) is not None
 
     def _compared_inside(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A constant compared with a maximum of integers, or with a choice between constants: what that is inside.
@@ -622,6 +682,8 @@ class Terms:
         """An index as a scalar."""
         p = unwrap(index)
         found = integer(p)
+        if self.ranges.untyped:
+            return found
         if dtype in WIDE:  # the axis exists, so that it is no longer than any axis may be
             if p.value is None and not self.ranges.fits(p, dtype, assume=False):
                 self.ranges.assume()
@@ -659,14 +721,15 @@ class Terms:
     # ---- choice and reductions
     def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
         """A choice by an index condition; none where premises and ranges decide it."""
-        g = c.truth(guard)
-        if self.known(g):
+        g = c.conj(x for x in c.clauses(c.truth(guard)) if not self.known(x))
+        self.guards[c.truth(guard)] = None
+        if g == c.TRUE:
             return then()
         return orelse() if self.known(c.negate(g)) else Where(g, then(), orelse())
 
     def reduce(self, monoid: str, extents: Sequence[Int], body: Callable[..., Term], dtype: str) -> Term:
         """Fold over fresh bound variables; short products are written out."""
-        sizes = [unwrap(n) for n in extents]
+        sizes = [unwrap(n).subst(self.settled) for n in extents]
         counts = [n.value for n in sizes]
         few = None not in counts and math.prod(n or 0 for n in counts) <= UNROLLED
         if monoid == "xor" and not few:
@@ -730,7 +793,11 @@ class Terms:
     def regroup(self, index: Sequence[Int], outer: Sequence[Int], inner: Sequence[Int]) -> Sequence[Int]:
         """The index in `inner` at the same row-major position as `index` in `outer`."""
         found: list[Int] = [0] * len(inner)
-        for ins, outs in common_groups(self._sizes(outer), self._sizes(inner)):
+        if 1 in (len(outer), len(inner)):
+            groups = [(tuple(range(len(outer))), tuple(range(len(inner))))]
+        else:
+            groups = common_groups(self._sizes(outer), self._sizes(inner))
+        for ins, outs in groups:
             flat = const(0)
             for d in ins:
                 flat = joined(flat, unwrap(outer[d]), unwrap(index[d]))

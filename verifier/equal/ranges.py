@@ -1,8 +1,10 @@
-"""What integers of a statement can be: intervals of positions, sizes and entries, and the types that hold them.
+"""What integers can be: intervals of positions, sizes and entries, and the types that hold them.
 
 A size is an integer without a bound; a machine has none of those.  An integer that is computed from sizes and positions
 stays a polynomial only where its type holds it, for every size up to a bound that the verdict then names, or up to
 bounds that the constraints give.  A float holds an integer exactly up to 2^(bits of its fraction + 1).
+
+A rule is about no type in particular: there it is taken for granted, and said, that the type holds its positions.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from superopt.ir.intervals import INF, Interval, applied, polynomial
 from superopt.ir.types import INTEGERS, UNSIGNED, range_of
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
+from verifier.equal.equality import POSITIONS
 from verifier.equal.poly import Poly, form_of, var
 from verifier.equal.solver import Context
 
@@ -33,21 +36,29 @@ class PremiseRanges:
         least: a bound of sizes below this one is met by no sizes that were found.
         kinds: input -> dtype.
         bound: every size and axis is taken to be at most this; None: nothing was assumed.
+        untyped: whatever the type is, it is taken to hold every position.
+        taken: that was made use of.
     """
 
     ctx: Context
     least: int = 1
     kinds: dict[str, str] = field(default_factory=dict[str, str])
     bound: int | None = None
+    untyped: bool = False
+    taken: bool = False
     _upper: dict[str, float] = field(default_factory=dict[str, float])
 
     @property
     def assumption(self) -> str:
         """What was assumed, in words; empty where nothing was."""
+        if self.taken:
+            return POSITIONS
         return "" if self.bound is None else f"every size is at most 2^{self.bound.bit_length() - 1}"
 
     def fits(self, p: Poly, dtype: str, facts: Sequence[Cond] = (), *, assume: bool = True) -> bool:
         """Does an integer type hold a value: with `assume` for every size up to a bound, which is kept."""
+        if self._granted(p):
+            return True
         low, high = of_type(dtype)
         for most in (INF, *(b for b in BOUNDS if assume and b >= self.least)):
             a, b = self.interval(p, most, facts)
@@ -65,8 +76,14 @@ class PremiseRanges:
 
     def exact(self, p: Poly, dtype: str) -> bool:
         """Does a float type hold an integer as it is, whatever the sizes are?"""
+        if self._granted(p):
+            return True
         a, b = self.interval(p)
         return -a <= 2 ** (FLOAT_BITS[dtype][1] + 1) >= b
+
+    def _granted(self, p: Poly) -> bool:
+        self.taken |= self.untyped and p.value is None
+        return self.untyped
 
     def interval(self, p: Poly, most: float = INF, facts: Sequence[Cond] = ()) -> Interval:
         """Bounds of a polynomial where every size is at most `most`."""
