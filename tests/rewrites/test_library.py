@@ -201,6 +201,10 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
          "power-less-2"),
     ),
     "bilinear form": (bilinear, ("dot-assoc-shared",)),
+    "negated difference": (
+        lambda: ew("exp", ew("neg", ew("sub", var("x", 3, 4), var("y", 3, 4)))),
+        ("neg-of-difference",),
+    ),
 }  # fmt: skip
 
 
