@@ -116,6 +116,19 @@ def typed(what: str, hint: str = "", error: type[SuperoptError] = InputError) ->
         raise error(f"{shown(what, 300)}: {cause_of(cause)}", hint=hint) from cause
 
 
+@contextlib.contextmanager
+def converting(name: str) -> Iterator[None]:
+    """Turn whatever goes wrong while a model is converted into a typed error; typed ones pass as they are."""
+    try:
+        yield
+    except SuperoptError:
+        raise
+    except RecursionError as error:
+        raise InputError(f"{name} cannot be converted: it is nested too deep") from error
+    except Exception as error:
+        raise InputError(f"{name} cannot be converted: {cause_of(error)}") from error
+
+
 def cause_of(error: BaseException) -> str:
     """An error in one printable line, with its kind where the text alone says little (`KeyError: x`)."""
     text = error.args[0] if isinstance(error, SuperoptError | KeyError) and error.args else error

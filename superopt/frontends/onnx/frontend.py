@@ -18,11 +18,11 @@ import numpy as np
 import onnx
 from jax import tree_util
 
+from superopt.files.reading import converting
 from superopt.frontends.jax.arguments import as_taken
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.onnx.eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model
-from superopt.frontends.onnx.read import converting
 from superopt.frontends.onnx.weights import light_model_path, randomize_weights
 from superopt.ir.graph import Graph
 

@@ -28,7 +28,7 @@ import onnx
 
 from superopt.arrays.placing import owned
 from superopt.errors import ArgumentError, InputError, ModelFileError
-from superopt.files.reading import shown
+from superopt.files.reading import converting, shown
 from superopt.foreign.onnx_calls import HostPart
 from superopt.frontends.onnx import ops as onnx_ops  # noqa: F401  (importing it fills the op table)
 from superopt.frontends.onnx.data import (
@@ -44,7 +44,6 @@ from superopt.frontends.onnx.eval import FOLD_LIMIT, ModelContext, Scope, Static
 from superopt.frontends.onnx.host import Heads, HostInput, in_program, split_outputs
 from superopt.frontends.onnx.read import (
     check_model,
-    converting,
     function_table,
     opsets,
     ordered,

@@ -8,7 +8,6 @@ checked in `onnx_data`, types and shapes of nodes where they are traced.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -19,8 +18,8 @@ from google.protobuf.message import DecodeError
 from onnx import defs
 
 from superopt.arrays.placing import mapped
-from superopt.errors import InputError, ModelFileError, SuperoptError, UnsupportedOpsetError
-from superopt.files.reading import LIMITS, cause_of, plain_file, shown
+from superopt.errors import InputError, ModelFileError, UnsupportedOpsetError
+from superopt.files.reading import LIMITS, plain_file, shown
 from superopt.frontends.onnx.data import Within
 from superopt.frontends.onnx.wire import lean
 
@@ -38,19 +37,6 @@ _MAGIC = (
     (b"\x1f\x8b", "a gzip archive"), (b"<", "an XML or HTML file"), (b"version https://git-lfs", "a Git LFS pointer"),
 )  # fmt: skip
 _EXPORT_HINT = "pickle-based files are never opened; export to ONNX first (torch.onnx.export for PyTorch)"
-
-
-@contextlib.contextmanager
-def converting(name: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a model is converted into a typed error; typed ones pass as they are."""
-    try:
-        yield
-    except SuperoptError:
-        raise
-    except RecursionError as error:
-        raise InputError(f"{name} cannot be converted: it is nested too deep") from error
-    except Exception as error:
-        raise InputError(f"{name} cannot be converted: {cause_of(error)}") from error
 
 
 def read_model(path: str | Path, own: bool = True) -> tuple[onnx.ModelProto, Within | None]:

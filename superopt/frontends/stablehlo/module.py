@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from superopt.errors import FileLimitError, InputError, ModelFileError, SuperoptError
-from superopt.files.reading import LIMITS, cause_of, shown
+from superopt.errors import FileLimitError, ModelFileError, SuperoptError
+from superopt.files.reading import LIMITS, cause_of, converting, shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.stablehlo.ops import OPS, HloCall, Value, struct
 from superopt.frontends.stablehlo.read import HloBlock, HloModule, HloOp, read_module
@@ -66,15 +66,8 @@ def import_module(module: StableHloModule) -> Imported:
     Raises:
         InputError: an operation that is not known here, or operands that do not fit.
     """
-    try:
-        with jax.enable_x64(True):
-            return import_function(module.fn, module.arguments)
-    except SuperoptError:
-        raise
-    except RecursionError as error:
-        raise InputError(f"{module.name} cannot be converted: it is nested too deep") from error
-    except Exception as error:
-        raise InputError(f"{module.name} cannot be converted: {cause_of(error)}") from error
+    with converting(module.name), jax.enable_x64(True):
+        return import_function(module.fn, module.arguments)
 
 
 class _Walk:
