@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib import import_module
 from typing import Any
 
@@ -36,7 +37,7 @@ from superopt.commands.console import (
     write_text,
 )
 from superopt.errors import UsageError
-from superopt.lab.bench import run_suite
+from superopt.lab.bench import keeping, run_suite
 from superopt.report import check_report_path, json_text
 from superopt.store import Store
 from verifier.verdict import PROVED
@@ -346,6 +347,12 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
 @click.option("--no-search", is_flag=True, help="core, native, rewrites: their programs as they are built at once.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--out", type=click.Path(dir_okay=False), help="Also write the JSON object to a file.")
+@click.option(
+    "--keep",
+    type=click.Path(dir_okay=False),
+    help="budget, core, joint, kernels, native, plain, rewrites: rows go into this file as they come; those that it has "
+    "are not measured again.",
+)
 @_JSON
 @guarded
 def bench(
@@ -356,13 +363,16 @@ def bench(
     no_search: bool,
     seed: int,
     out: str | None,
+    keep: str | None,
     as_json: bool,
 ) -> int:
     """Run a benchmark suite and print its table."""
     check_folder(out)
-    result = run_suite(
-        suite, budget=budget, cases=cases, seed=seed, say=progress(as_json), search=not no_search, count=count
-    )
+    check_folder(keep)
+    with keeping(keep) if keep else nullcontext():
+        result = run_suite(
+            suite, budget=budget, cases=cases, seed=seed, say=progress(as_json), search=not no_search, count=count
+        )
     if out:
         write_text(out, json_text(result, indent=1) + "\n")
     emit(result) if as_json else click.echo(result["text"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from superopt.errors import UsageError
-from superopt.lab.bench import in_own_process, joint, run_suite, told
+from superopt.lab.bench import in_own_process, joint, keeping, run_suite, told
 from superopt.lab.bench.programs.layers import Net
 from superopt.machine.speedup import Speedup
 from superopt.report.data import JudgedFinalist
@@ -184,3 +185,30 @@ def test_a_case_for_which_no_process_starts_is_a_row(tmp_path: Path, monkeypatch
     row = in_own_process("a_case", "c", "5s", 0, 60.0)
     assert row["case"] == "c"
     assert row["failure"].startswith("no process: ")
+
+
+def test_rows_are_kept_as_they_come_and_not_measured_again(tmp_path: Path) -> None:
+    text = """
+import json, pathlib, sys
+calls = pathlib.Path(sys.argv[0]).with_name("calls.txt")
+calls.write_text((calls.read_text() if calls.exists() else "") + sys.argv[1])
+assert sys.argv[1] != "bad"
+print(json.dumps({"case": sys.argv[1]}))
+"""
+    (tmp_path / "a_case_that_counts.py").write_text(text)
+    environment, kept = {"PYTHONPATH": str(tmp_path)}, tmp_path / "rows.jsonl"
+
+    def row(case: str, budget: str = "5s") -> dict[str, Any]:
+        return in_own_process("a_case_that_counts", case, budget, 0, 60.0, environment=environment)
+
+    with keeping(kept):
+        assert row("a") == {"case": "a"}
+        kept.write_text(kept.read_text() + '{"asked": ["cut o')  # the process ended here
+        assert "failure" in row("bad")
+    with keeping(kept):
+        assert row("a", "6s") == {"case": "a"}
+    with keeping(kept):
+        assert row("a") == row("a", "6s") == {"case": "a"}
+        assert "failure" in row("bad")
+    assert row("a") == {"case": "a"}
+    assert (tmp_path / "calls.txt").read_text() == "abadabada"
