@@ -217,9 +217,10 @@ class Joint:
         dispatch_s = 0.0 if self.own is None or not regions else self.own.boundary.dispatch_s
         return dispatch_s + float(self.region_s(regions, ours).sum()) + apart_s
 
-    def by_backend(self, regions: Sequence[Graph]) -> Mapping[str, PerKernel]:
-        """Seconds of each region by backend; infinite where it cannot run it."""
-        prices = {name: model.price(regions) for name, model in self.models.items()}
+    def by_backend(self, regions: Sequence[Graph], *, timed: bool = True) -> Mapping[str, PerKernel]:
+        """Seconds of each region by backend, as timed if that is asked and was; infinite where it cannot run it."""
+        models = self.models.items()
+        prices = {name: (model.price if timed else model.predicted)(regions) for name, model in models}
         if self.own is not None:
             prices[self.own_name][[not self.own.backend.can_run(region) for region in regions]] = np.inf
         return prices

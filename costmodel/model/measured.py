@@ -78,6 +78,10 @@ class Measured:
             guesses[i] = guesses[i] * _factor(self._logs.get(kind(kernel), ()), common) if known is None else known
         return guesses
 
+    def predicted(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Seconds of each kernel by prediction alone: of one that was timed, what the base model says of it."""
+        return np.where([kernel in self for kernel in kernels], self._guess(kernels), self.price(kernels))
+
     def _guess(self, kernels: Sequence[Graph]) -> PerKernel:
         """Prices of the base model; macros are priced as what they expand to, since that is what runs."""
         plain: list[Graph] = []

@@ -191,10 +191,14 @@ def report_rows(
     """
     rows: list[NativeKernel] = []
     graphs = list(dict.fromkeys(region.graph for region in regions))
-    prices = {} if model is None or not graphs else model.by_backend(graphs)
+    known = {} if model is None or not graphs else model.by_backend(graphs, timed=False)
     predicted_ms = {
-        name: {g: 1e3 * s for g, s in zip(graphs, price.tolist(), strict=True) if s < math.inf}
-        for name, price in prices.items()
+        name: {g: 1e3 * s for g, s in zip(graphs, seconds.tolist(), strict=True) if s < math.inf}
+        for name, seconds in known.items()
+    }
+    timed_ms = {
+        name: {g: 1e3 * s for g in graphs if (s := timed.seconds.get(g.outputs[0], math.inf)) < math.inf}
+        for name, timed in ({} if model is None else model.models).items()
     }
     for graph, n in Counter(region.graph for region in regions).items():
         trial = tried.get(graph)
@@ -214,10 +218,12 @@ def report_rows(
                 failure=trial.failure,
                 schedule=_schedule(trial),
                 predicted_ms=predicted_ms.get(backend, {}).get(graph),
+                timed_ms=timed_ms.get(backend, {}).get(graph),
                 by_xla_ms=predicted_ms.get(XLA, {}).get(graph),
+                by_xla_timed_ms=timed_ms.get(XLA, {}).get(graph),
             )
         )
-    return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or r.by_xla_ms or 0.0)))
+    return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or r.by_xla_timed_ms or r.by_xla_ms or 0.0)))
 
 
 def _schedule(trial: Trial) -> str:

@@ -350,29 +350,17 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
 @click.option(
     "--keep",
     type=click.Path(dir_okay=False),
-    help="budget, core, joint, kernels, native, plain, rewrites: rows go into this file as they come; those that it has "
-    "are not measured again.",
+    help="Rows that processes of their own measure (core, joint, native, ...) go into this file as they come; those "
+    "that it has are not measured again.",
 )
 @_JSON
 @guarded
-def bench(
-    suite: str,
-    count: int | None,
-    budget: str | None,
-    cases: tuple[str, ...],
-    no_search: bool,
-    seed: int,
-    out: str | None,
-    keep: str | None,
-    as_json: bool,
-) -> int:
+def bench(suite: str, out: str | None, keep: str | None, as_json: bool, no_search: bool, **options: Any) -> int:
     """Run a benchmark suite and print its table."""
     check_folder(out)
     check_folder(keep)
     with keeping(keep) if keep else nullcontext():
-        result = run_suite(
-            suite, budget=budget, cases=cases, seed=seed, say=progress(as_json), search=not no_search, count=count
-        )
+        result = run_suite(suite, say=progress(as_json), search=not no_search, **options)
     if out:
         write_text(out, json_text(result, indent=1) + "\n")
     emit(result) if as_json else click.echo(result["text"])

@@ -95,8 +95,8 @@ class NativeKernel:
         flops: of one run.
         failure: why there is no timing.
         schedule: where its schedule comes from: default, or searched among so many.
-        predicted_ms, by_xla_ms: of one run as our kernel and by XLA, by the models, or as timed during the search; None
-            where they were not asked.
+        predicted_ms, by_xla_ms: of one run as our kernel and by XLA, by the models; None where they were not asked.
+        timed_ms, by_xla_timed_ms: the same as timed during the search, weights as cold as in the program; or None.
         backend: that makes it as a kernel; XLA computes it where it is not used.
     """
 
@@ -111,7 +111,9 @@ class NativeKernel:
     failure: str = ""
     schedule: str = ""
     predicted_ms: float | None = None
+    timed_ms: float | None = None
     by_xla_ms: float | None = None
+    by_xla_timed_ms: float | None = None
     backend: str = ""
 
     @property

@@ -249,7 +249,11 @@ def _native_lines(report: Report) -> list[str]:
 def _predicted(k: NativeKernel) -> str:
     if k.predicted_ms is None or k.by_xla_ms is None:
         return "not timed alone"
-    return f"predicted {_ms(k.predicted_ms)}, by XLA {_ms(k.by_xla_ms)}"
+    ours, by_xla = (
+        f"predicted {_ms(told)}" + ("" if timed is None else f", timed {_ms(timed)}")
+        for told, timed in ((k.predicted_ms, k.timed_ms), (k.by_xla_ms, k.by_xla_timed_ms))
+    )
+    return f"{ours}; by XLA {by_xla}"
 
 
 def _not_done_lines(report: Report) -> list[str]:

@@ -74,6 +74,9 @@ def test_a_kernel_is_ours_unless_it_was_timed_to_be_faster_by_xla() -> None:
     model.learn([KernelJob(b, graphs[1], graphs[1]) for b in (XLA, NATIVE)], [0.5, 1.0])
     assert (model.is_own(graphs[0]), model.is_own(graphs[1])) == (True, False)
     np.testing.assert_allclose(model.price(graphs)[1], 0.5 + HANDOVER_S)
+    model.learn([KernelJob(NATIVE, graphs[1], graphs[1])], [3.0])
+    assert model.by_backend(graphs)[NATIVE][1] == 3.0
+    assert model.by_backend(graphs, timed=False)[NATIVE][1] == 1.0, "what was predicted stays what it was"
     alone = joint(Counting())
     assert alone.by_backend(graphs).keys() == {XLA}
     assert not alone.is_own(graphs[0])

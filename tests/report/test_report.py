@@ -213,6 +213,23 @@ def test_a_program_that_is_faster_by_kernels_says_so() -> None:
     assert "Options of the compiler: none was tried." in page
 
 
+def test_a_kernel_says_what_was_predicted_and_what_it_took() -> None:
+    own = NativeKernel(
+        "dot, tanh", "contraction", 2, True, flops=1000, schedule="default", predicted_ms=0.5, timed_ms=0.6,
+        by_xla_ms=0.7, backend="native",
+    )  # fmt: skip
+    other = replace(own, timed_ms=None, by_xla_ms=0.8, by_xla_timed_ms=0.9)
+    figures = {"form": "own form", "regions": 2, "kernels": 2}
+    report = replace(make_report(), native=(own, other), implementation=figures)
+    text = " ".join(to_text(report).split())
+    assert "2 x dot, tanh: schedule default, predicted 0.5 ms, timed 0.6 ms; by XLA predicted 0.7 ms" in text
+    assert "2 x dot, tanh: schedule default, predicted 0.5 ms; by XLA predicted 0.8 ms, timed 0.9 ms" in text
+    page = to_html(report)
+    for cells in (("0.5 ms", "0.6 ms", "0.7 ms", "-"), ("0.5 ms", "-", "0.8 ms", "0.9 ms")):
+        assert "".join(f'<td class="n">{cell}</td>' for cell in cells) + "<td>default</td>" in page
+    assert read_report(report.to_json()).native == (own, other)
+
+
 def test_near_misses_are_conditions_of_unused_rules() -> None:
     assert near_misses(make_report(returned=False)) == [("plain", "needs k <= 8", 7)]
     assert near_misses(make_report()) == [], "the rule was used"
