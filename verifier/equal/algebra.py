@@ -30,7 +30,7 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.index import Atom, Symbol, evaluate
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.ops.record import Site, identity
-from superopt.ir.scalar import COMPARISONS, LOGICAL, SCALARS, numpy_dtype
+from superopt.ir.scalar import COMPARISONS, LOGICAL, UNROUNDED, numpy_dtype
 from superopt.ir.scalar import apply as scalar_apply
 from superopt.ir.scalar import convert as scalar_convert
 from superopt.ir.types import FLOATS, INTEGERS, TensorType
@@ -38,6 +38,7 @@ from superopt.ir.types import Size as Extent
 from verifier.equal import conditions as c
 from verifier.equal.bits import FUNCTIONS, width_of
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
+from verifier.equal.domains import Domains
 from verifier.equal.equality import Proof
 from verifier.equal.monomial import Unsupported
 from verifier.equal.normal import REAL
@@ -157,9 +158,6 @@ ROUNDED = "a size as a float is rounded as results of floats are"
 BESIDE_INFINITY = "numbers beside infinities are finite"
 MIXED = "results are finite and rounded alike in all types of floats"
 ANY_ZERO = "which zero a maximum or a minimum over both zeros gives is not said"
-_CLOSED = frozenset(name for name, fn in SCALARS.items() if fn.closed) - {"nextafter"}
-_UNROUNDED = _CLOSED | {name for name, fn in SCALARS.items() if fn.predicate}
-"""Functions that a wider type does not round otherwise."""
 
 
 class Wraps(Exception):
@@ -176,8 +174,9 @@ class Terms:
         typed: name them with their type (`add[int8]`), for the tier of bits; entries are no positions then.
         apart: name functions of floats that round with their type (`add[bfloat16]`): several types round otherwise.
         ranges: what integers can be.
-        finite: values that are tested for being finite numbers are taken to be.
+        finite: values that are tested for being finite numbers are taken to be, those that are wherever inputs are.
         tested: there are such values.
+        domains: where values are defined.
         rounded: values of floats that were rounded when they were computed, by identity; with dtypes.
         assumptions: what was taken for granted on the way.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
@@ -202,6 +201,10 @@ class Terms:
     _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent])
     _held: dict[tuple[int, str], tuple[Term, bool]] = field(default_factory=dict[Any, Any])
     _known: dict[tuple[Cond, tuple[Poly, ...]], bool] = field(default_factory=dict[Any, Any])
+    domains: Domains = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.domains = Domains(self.known)
 
     def known(self, fact: Cond) -> bool:
         """Does a condition follow from the premises and the ranges of its variables?"""
@@ -297,7 +300,7 @@ class Terms:
         if any(isinstance(a, Size) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
             self._as_float(p, dtype)
             return integer(p)
-        if dtype not in FLOATS or fn in _UNROUNDED:
+        if dtype not in FLOATS or fn in UNROUNDED:
             return Apply(fn, args)
         return self._rounding(Apply(f"{fn}[{dtype}]" if self.apart else fn, args), dtype)
 
@@ -325,30 +328,36 @@ class Terms:
         if fn in ("eq", "ne") and args[0] == args[1] and not self.ranges.untyped:
             if position(args[0]) is not None or _without_value(args[0]):
                 return TRUE if (fn == "eq") != (args[0] == NAN) else FALSE
-            number = self._finite(Apply("?number", (args[0],)))
+            number = self._finite("?number", args[0])
             return number if fn == "eq" else self._logical("not", (number,))
         if fn == "is_finite":
             if _without_value(args[0]):
                 return FALSE
-            return TRUE if position(args[0]) is not None else self._finite(Apply("?is_finite", tuple(args)))
+            return TRUE if position(args[0]) is not None else self._finite("?is_finite", args[0])
         sizes = [a.value for a in args if isinstance(a, Size)] if fn in COMPARISONS else []
         if not all(self.ranges.exact(p, dtype) for p in sizes):
             return Apply(f"?{fn}[{dtype}]", tuple(args))
         return None
 
-    def _finite(self, test: Term) -> Term:
+    def _finite(self, test: str, value: Term) -> Term:
+        """A test for numbers; of what may have no value where inputs have one it is not taken to hold."""
+        made = Apply(test, (value,))
+        if not self.domains.whole(value):
+            return made
         self.tested = True
         if not self.finite:
-            return test
+            return made
         self.assumptions[FINITE_TEST] = None
         return TRUE
 
     def _beside_infinity(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A function of infinities, and of choices one of which is infinite: the choice of what it makes of each.
 
-        Values beside an infinity are taken to be finite, as those of the class real are.
+        Values beside an infinity are taken to be finite, as those of the class real are, unless they may be none.
         """
         at = next((i for i, a in enumerate(args) if _chooses_infinity(a)), None)
+        if (at is None and not any(isinstance(a, Infinity) for a in args)) or not self.domains.whole(*args):
+            return None
         if at is not None:
             choice = args[at]
             assert isinstance(choice, Apply | Where)
@@ -357,8 +366,6 @@ class Terms:
             if isinstance(choice, Where):
                 return Where(choice.guard, made[1], made[0])
             return self._select((choice.args[0], *made))
-        if not any(isinstance(a, Infinity) for a in args):
-            return None
         found = _of_infinities(fn, args)
         if found is not None and (isinstance(found, Infinity) or fn not in LATTICE):
             self.assumptions[BESIDE_INFINITY] = None
@@ -631,7 +638,7 @@ class Terms:
                     return _within(kind.removesuffix("]"), dtype)
                 if name == "convert":
                     return _counts(dtype, kind.partition(",")[0])
-                return name in _CLOSED and all(self._holds(dtype, x) for x in t.args[name == "select_n" :])
+                return name in UNROUNDED and all(self._holds(dtype, x) for x in t.args[name == "select_n" :])
             case _:
                 return False
 
