@@ -149,8 +149,8 @@ FALSE: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], 
     "ceiling-of-a-quotient": (lambda x, y: jnp.ceil(x / y), lambda x, y: jnp.ceil(x * (1 / y)), ("n", "n"), ()),
     "rounded-sum": (lambda x, y: jnp.round(x + y - y), lambda x, y: jnp.round(x), ("n", "n"), ()),
     "remainder-of-a-quotient": (lambda x, y: lax.rem(x / y, x), lambda x, y: lax.rem(x * (1 / y), x), ("n", "n"), ()),
-    "floor-between-bounds": (lambda x, y: jnp.maximum(jnp.floor(x + y - y), y), lambda x, y: jnp.maximum(y, jnp.floor(x)),
-        ("n", "n"), ()),
+    "floor-between-bounds": (lambda x, y: jnp.maximum(jnp.floor(x + y - y), y),
+        lambda x, y: jnp.maximum(y, jnp.floor(x)), ("n", "n"), ()),
     "angle-of-a-zero": (lambda x, y: jnp.arctan2(x * y + 0, -1 - y * y), lambda x, y: jnp.arctan2(x * y, -1 - y * y),
         ("n", "n"), ()),
     # explicit roundings
@@ -202,8 +202,8 @@ TRUE: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], s
         ("n", "n"), "real"),
     "step-of-a-product": (lambda x, w: jnp.round((x @ w).T * 0.5) + 0, lambda x, w: jnp.round(w.T @ x.T * 0.5),
         ("m k", "k n"), "real"),
-    "integers-of-a-product": (lambda x, w, i: i * 2 + (x @ w).astype(i32).T, lambda x, w, i: (w.T @ x.T).astype(i32) + (i + i),
-        ("m k", "k n", "int32[n,m]"), "exact"),
+    "integers-of-a-product": (lambda x, w, i: i * 2 + (x @ w).astype(i32).T,
+        lambda x, w, i: (w.T @ x.T).astype(i32) + (i + i), ("m k", "k n", "int32[n,m]"), "exact"),
 }  # fmt: skip
 
 
