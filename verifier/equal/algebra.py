@@ -15,7 +15,7 @@ not exact, and of the tests for numbers that are none.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -102,7 +102,6 @@ class Terms(Places):
         rounded: values of floats that were rounded when they were computed.
         assumptions: what was taken for granted on the way.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
-        settled: sizes that a premise says in terms of others.
     """
 
     ranges: PremiseRanges
@@ -113,7 +112,6 @@ class Terms(Places):
     tested: bool = False
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
-    settled: Mapping[str, Poly] = field(default_factory=dict[str, Poly])
     domains: Domains = field(init=False)
     rounded: Rounded = field(init=False)
 

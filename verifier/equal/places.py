@@ -6,7 +6,7 @@ so that no question to the solver multiplies unknowns.  `products` says which si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,11 +30,13 @@ class Places:
     Attributes:
         ctx: premises, ranges of index variables, the solver.
         products: a product of sizes -> its factors, outermost first.
+        settled: sizes that a premise says in terms of others.
         guards: conditions of choices, also of those that premises and ranges decide.
     """
 
     ctx: Context
     products: dict[Poly, tuple[Poly, ...]] = field(default_factory=dict[Poly, tuple[Poly, ...]], kw_only=True)
+    settled: Mapping[str, Poly] = field(default_factory=dict[str, Poly], kw_only=True)
     guards: dict[Cond, None] = field(default_factory=dict[Cond, None], kw_only=True)
     _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent], init=False)
     _known: dict[tuple[Cond, tuple[Poly, ...]], bool] = field(default_factory=dict[Any, Any], init=False)
@@ -88,6 +90,7 @@ class Places:
 
     def variable(self, n: Poly, prefix: str, made: list[tuple[str, Poly]]) -> Int:
         """An index that runs over 0 .. n - 1: a new variable, or several for a product that reshapes split."""
+        n = n.subst(self.settled)
         if n.value == 1:
             return 0
         total = const(0)
