@@ -6,6 +6,7 @@ integers, numbers that are none.  None may be PROVED, whatever the refuter finds
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -300,6 +301,27 @@ def test_which_zero_a_maximum_gives_is_not_said() -> None:
     )
     other = superopt.verify(lambda x: 1 / x.max(0), lambda x: 1 / x[::-1].max(0), "7 n")
     assert other.domain.exactness != "exact" or ANY_ZERO in other.domain.assumptions
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (lambda x: x.max(0), lambda x: functools.reduce(jnp.maximum, list(x))),
+        (lambda x: x.min(0) * 1, lambda x: -(-x).max(0)),
+        (lambda x: lax.cummax(x)[-1], lambda x: x.max(0)),
+        (lambda x: lax.cummin(x)[2:], lambda x: -lax.cummax(-x)[2:]),
+        (
+            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (7, 1), (1, 1), "VALID")[0],
+            lambda x: lax.reduce_window(x[::-1], -jnp.inf, lax.max, (7, 1), (1, 1), "VALID")[0],
+        ),
+        (lambda x: jnp.sign(x.max(0)), lambda x: jnp.sign(x[::-1].max(0))),
+    ],
+)
+def test_a_maximum_over_an_axis_is_never_silent_of_zeros(left: Callable[..., Any], right: Callable[..., Any]) -> None:
+    """XLA's maxima over axes of 7 give either zero, so the bits are claimed of all values but these."""
+    found = proved_alone(make_statement("s", left, right, ("7 n",), {}, ("n >= 1",)))
+    assert found.proved, str(found)
+    assert found.domain.exactness == "real" or ANY_ZERO in found.domain.assumptions
 
 
 def test_bounds_of_sizes_are_named_where_integers_need_them() -> None:
