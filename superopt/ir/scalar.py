@@ -48,6 +48,7 @@ class ScalarFn:
         partial: has no value (NaN) at some finite operands.
         poles: is infinite at some finite operands, overflow apart.
         closed: a float type that holds the operands holds the result: there is nothing to round.
+        steps: near operands may have far results although both have some (poles apart); so have all predicates.
         kept: XLA:CPU keeps the result where several kernels read it, and computes it again in each otherwise (as seen
             in its compiled programs).
         parity: 1 where f(-x) = f(x), -1 where f(-x) = -f(x), else 0.
@@ -66,6 +67,7 @@ class ScalarFn:
     poles: bool = False
     kept: bool = False
     closed: bool = False
+    steps: bool = False
     like: str = ""
     parity: int = 0
 
@@ -249,6 +251,7 @@ _PARTIAL = _POLES | frozenset(["rem", "sqrt", "asin", "acos", "acosh"])
 _CLOSED = frozenset(
     ["neg", "sign", "abs", "floor", "ceil", "round_away", "round_even", "max", "min", "rem", "select_n", "nextafter"]
 )
+_STEPS = frozenset(["sign", "floor", "ceil", "round_away", "round_even", "rem", "atan2"])
 _LIKE = {
     "acos": "asin", "cosh": "sinh", "asinh": "acosh", "atanh": "acosh", "digamma": "lgamma", "nextafter": "rem",
     "erf_inv": "acosh", "population_count": "cheap", "clz": "cheap",
@@ -264,7 +267,7 @@ def _scalar_fn(name: str, arity: int | None, takes: str, numpy: Numpy) -> Scalar
         name, arity, takes, name in _PREDICATES, numpy,
         flops=int(not transcendental), transcendental=transcendental,
         commutative=name in _COMMUTE, partial=name in _PARTIAL, poles=name in _POLES, kept=name in _KEPT,
-        closed=name in _CLOSED, like=_LIKE.get(name, ""), parity=(name in _EVEN) - (name in _ODD),
+        closed=name in _CLOSED, steps=name in _STEPS, like=_LIKE.get(name, ""), parity=(name in _EVEN) - (name in _ODD),
     )  # fmt: skip
 
 
@@ -276,3 +279,5 @@ COMMUTATIVE = frozenset(name for name, f in SCALARS.items() if f.commutative)
 PREDICATES = frozenset(name for name, f in SCALARS.items() if f.predicate)
 COMPARISONS = frozenset(name for name in PREDICATES if SCALARS[name].arity == 2)
 LOGICAL = frozenset({"and", "or", "xor", "not"})
+UNROUNDED = PREDICATES | {name for name, f in SCALARS.items() if f.closed and name != "nextafter"}
+"""Functions that a wider type does not round otherwise."""

@@ -6,6 +6,7 @@ integers, numbers that are none.  None may be PROVED, whatever the refuter finds
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,39 @@ FALSE: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], 
     "not-infinite": (lambda x: jnp.where(jnp.isinf(x), 0, x), lambda x: x, ("n",), ()),
     "not-itself": (lambda x: jnp.where(x == x, x, 0), lambda x: x, ("n",), ()),
     "cleaned": (jnp.nan_to_num, lambda x: x, ("n",), ()),
+    # a plain value of what has none
+    "finite-quotient": (lambda x: jnp.isfinite(x / x), lambda x: jnp.isfinite(x**0), ("n",), ()),
+    "a-quotient-is-a-number": (lambda x: x / x == x / x, lambda x: x == x, ("n",), ()),
+    "a-logarithm-is-a-number": (lambda x: jnp.where(jnp.isnan(jnp.log(x)), 0, 1), lambda x: 1 + 0 * x.astype(i32),
+        ("n",), ()),
+    "negation-beside-a-remainder": (lambda x, y: ~(x < jnp.abs(y % y)), lambda x, y: x >= jnp.abs(y % y),
+        ("n", "n"), ()),
+    "either-beside-a-root": (lambda x, y: (x < lax.rsqrt(y)) | (x >= lax.rsqrt(y)), lambda x, y: jnp.abs(x) >= 0,
+        ("n", "n"), ()),
+    "cancelled-before-a-comparison": (lambda x, y: x * y / y > 0, lambda x, y: x > 0, ("n", "n"), ()),
+    "cancelled-before-a-test": (lambda x, y: jnp.isnan(x * y / y), lambda x, y: jnp.isnan(x), ("n", "n"), ()),
+    "cancelled-before-a-conversion": (lambda x, y: (x * y / y).astype(i32), lambda x, y: x.astype(i32),
+        ("n", "n"), ()),
+    "cancelled-before-a-truth": (lambda x, y: (x * y / y).astype(bool), lambda x, y: x.astype(bool), ("n", "n"), ()),
+    "cancelled-before-the-greatest": (lambda x, y: jnp.argmax(x * y / y, 0), lambda x, y: jnp.argmax(x, 0),
+        ("n", "n"), ("n >= 1",)),
+    "masked-before-a-comparison": (lambda p, x, y: jnp.log(x) + jnp.where(p, 0.0, -jnp.inf) < y,
+        lambda p, x, y: jnp.where(p, jnp.log(x), -jnp.inf) < y, ("bool[n]", "n", "n"), ()),
+    # steps of what was rounded
+    "exponents-as-integers": (lambda x, y: (jnp.exp(-y) * jnp.exp(x)).astype("uint32"),
+        lambda x, y: jnp.exp(x - y).astype("uint32"), ("bfloat16[n]", "bfloat16[n]"), ()),
+    "exponents-compared": (lambda x, y: jnp.exp(x) * jnp.exp(y) < 1, lambda x, y: jnp.exp(x + y) < 1, ("n", "n"), ()),
+    "sign-of-exponents": (lambda x: jnp.sign(jnp.exp(x) * jnp.exp(-x) - 1), lambda x: 0 * x, ("n",), ()),
+    "greatest-of-exponents": (lambda x, y: jnp.argmax(jnp.exp(x) * jnp.exp(y), 0),
+        lambda x, y: jnp.argmax(jnp.exp(x + y), 0), ("n", "n"), ("n >= 1",)),
+    "floor-of-a-square": (lambda x: jnp.floor(jnp.sqrt(x) ** 2), jnp.floor, ("n",), ()),
+    "ceiling-of-a-quotient": (lambda x, y: jnp.ceil(x / y), lambda x, y: jnp.ceil(x * (1 / y)), ("n", "n"), ()),
+    "rounded-sum": (lambda x, y: jnp.round(x + y - y), lambda x, y: jnp.round(x), ("n", "n"), ()),
+    "remainder-of-a-quotient": (lambda x, y: lax.rem(x / y, x), lambda x, y: lax.rem(x * (1 / y), x), ("n", "n"), ()),
+    "floor-between-bounds": (lambda x, y: jnp.maximum(jnp.floor(x + y - y), y),
+        lambda x, y: jnp.maximum(y, jnp.floor(x)), ("n", "n"), ()),
+    "angle-of-a-zero": (lambda x, y: jnp.arctan2(x * y + 0, -1 - y * y), lambda x, y: jnp.arctan2(x * y, -1 - y * y),
+        ("n", "n"), ()),
     # explicit roundings
     "rounding-error": (lambda x: x - rounded(x), lambda x: 0 * x, ("n",), ()),
     "rounded-on-the-way": (rounded, lambda x: x, ("n",), ()),
@@ -154,6 +188,32 @@ def test_nothing_false_is_proved(name: str) -> None:
     if name in NUMBERS:
         assert found.domain.exactness == "real"
         assert FINITE_TEST in found.domain.assumptions
+
+
+TRUE: dict[str, tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], str]] = {
+    "comparison-of-what-has-a-value": (lambda x, y: ~(x < y / (1 + x * x)), lambda x, y: y / (1 + x * x) <= x,
+        ("n", "n"), "real"),
+    "comparison-of-a-norm": (lambda x: ~(x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-6) < 0),
+        lambda x: x * lax.rsqrt(1e-6 + jnp.mean(x * x, -1, keepdims=True)) >= 0, ("m n",), "real"),
+    "comparison-of-a-quotient": (lambda x, y: jnp.where(x / y < y, x + 0, y), lambda x, y: jnp.where(y > x / y, x, y),
+        ("n", "n"), "real"),
+    "quotient-that-is-a-number": (lambda x, y: jnp.where(jnp.isfinite(x / y), x + 0, 0),
+        lambda x, y: jnp.where(jnp.isfinite(x / y), x, 0), ("n", "n"), "real"),
+    "step-of-the-same": (lambda x, y: jnp.floor(x * y) + (x + y), lambda x, y: x + (jnp.floor(y * x) + y),
+        ("n", "n"), "real"),
+    "step-of-a-product": (lambda x, w: jnp.round((x @ w).T * 0.5) + 0, lambda x, w: jnp.round(w.T @ x.T * 0.5),
+        ("m k", "k n"), "real"),
+    "integers-of-a-product": (lambda x, w: (x @ w).astype(i32).T.astype(f32) + 0,
+        lambda x, w: (w.T @ x.T).astype(i32).astype(f32), ("m k", "k n"), "real"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRUE)
+def test_what_has_a_value_is_compared_as_before(name: str) -> None:
+    left, right, specs, exactness = TRUE[name]
+    found = check_statement(make_statement(name, left, right, specs, {}, ("n >= 1",)))
+    assert found.status == PROVED, str(found)
+    assert found.domain.exactness == exactness
 
 
 # ---- what a proof of them says
@@ -241,6 +301,27 @@ def test_which_zero_a_maximum_gives_is_not_said() -> None:
     )
     other = superopt.verify(lambda x: 1 / x.max(0), lambda x: 1 / x[::-1].max(0), "7 n")
     assert other.domain.exactness != "exact" or ANY_ZERO in other.domain.assumptions
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (lambda x: x.max(0), lambda x: functools.reduce(jnp.maximum, list(x))),
+        (lambda x: x.min(0) * 1, lambda x: -(-x).max(0)),
+        (lambda x: lax.cummax(x)[-1], lambda x: x.max(0)),
+        (lambda x: lax.cummin(x)[2:], lambda x: -lax.cummax(-x)[2:]),
+        (
+            lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (7, 1), (1, 1), "VALID")[0],
+            lambda x: lax.reduce_window(x[::-1], -jnp.inf, lax.max, (7, 1), (1, 1), "VALID")[0],
+        ),
+        (lambda x: jnp.sign(x.max(0)), lambda x: jnp.sign(x[::-1].max(0))),
+    ],
+)
+def test_a_maximum_over_an_axis_is_never_silent_of_zeros(left: Callable[..., Any], right: Callable[..., Any]) -> None:
+    """XLA's maxima over axes of 7 give either zero, so the bits are claimed of all values but these."""
+    found = proved_alone(make_statement("s", left, right, ("7 n",), {}, ("n >= 1",)))
+    assert found.proved, str(found)
+    assert found.domain.exactness == "real" or ANY_ZERO in found.domain.assumptions
 
 
 def test_bounds_of_sizes_are_named_where_integers_need_them() -> None:

@@ -10,40 +10,46 @@ on entries of integer inputs wraps; where its result is used as an index it must
 that the reals do not have are named `$div[int32]`: nothing but congruence is known of them, except where the terms are
 for the tier that knows machine integers.  The same holds of roundings to fewer bits, of conversions whose values are
 not exact, and of the tests for numbers that are none.
-
-An axis that a reshape splits or merges is a pair of indices: `o` below m*k is `i*k + j` with i below m and j below k,
-so that no question to the solver multiplies unknowns.  `products` says which sizes are such products.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
-from superopt.ir.denote import common_groups
-from superopt.ir.graph import Graph, Node
-from superopt.ir.index import Atom, Symbol, evaluate
-from superopt.ir.index import Poly as Sizes
-from superopt.ir.ops.record import Site, identity
-from superopt.ir.scalar import COMPARISONS, LOGICAL, SCALARS, numpy_dtype
+from superopt.ir.ops.record import identity
+from superopt.ir.scalar import COMPARISONS, LOGICAL, UNROUNDED, numpy_dtype
 from superopt.ir.scalar import apply as scalar_apply
 from superopt.ir.scalar import convert as scalar_convert
-from superopt.ir.types import FLOATS, INTEGERS, TensorType
-from superopt.ir.types import Size as Extent
+from superopt.ir.types import FLOATS, INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.bits import FUNCTIONS, width_of
 from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
+from verifier.equal.domains import Domains
 from verifier.equal.equality import Proof
+from verifier.equal.infinities import NAN, cases_of, chooses_infinity, of_infinities, without_value
 from verifier.equal.monomial import Unsupported
 from verifier.equal.normal import REAL
-from verifier.equal.poly import OPS, Poly, const, divide, entry, form_of, greatest, least, poly, var
+from verifier.equal.places import Places
+from verifier.equal.poly import Poly, const, divide, greatest, least
+from verifier.equal.positions import (
+    LATTICE,
+    RING,
+    constant_as,
+    index_condition,
+    indicator,
+    integer,
+    of_positions,
+    plain_position,
+    position,
+)
 from verifier.equal.ranges import FLOAT_BITS, PremiseRanges, of_type
-from verifier.equal.solver import Context
+from verifier.equal.rounding import Rounded, counts, within
 from verifier.equal.terms import (
     FALSE,
     ONE,
@@ -61,93 +67,11 @@ from verifier.equal.terms import (
     walk_terms,
 )
 
-LATTICE = frozenset({"max", "min"})
-
-
-def position(t: Term, entries: bool = False) -> Poly | None:
-    """The integer that a term is, if it is a size, an index, an integer constant (or an entry of an input)."""
-    if isinstance(t, Size):
-        return t.value
-    if isinstance(t, Const) and t.value.denominator == 1:
-        return const(int(t.value))
-    if entries and isinstance(t, Read) and not t.boolean:
-        return entry(t.name, t.index)
-    return None
-
-
-def plain_position(t: Term, entries: bool) -> Poly | None:
-    """The integer that a term is where nothing can overflow: positions, entries, their maxima and minima."""
-    if entries and isinstance(t, Apply) and t.fn in LATTICE:
-        a, b = (plain_position(x, entries) for x in t.args)
-        if a is None or b is None:
-            return None
-        return greatest(a, b) if t.fn == "max" else least(a, b)
-    return position(t, entries)
-
-
-def integer(p: Poly) -> Term:
-    """A position as a scalar."""
-    return Size(p) if p.value is None else Const(Fraction(p.value))
-
-
-def index_condition(t: Term) -> Cond | None:
-    """The index condition that a predicate is."""
-    if t == ONE:
-        return c.TRUE
-    if t == ZERO:
-        return c.FALSE
-    if isinstance(t, Where) and t.then == ONE and t.orelse == ZERO:
-        return t.guard
-    return None
-
-
-def indicator(g: Cond) -> Poly | None:
-    """1 where the condition holds, else 0."""
-    if g.poly is None:
-        return None
-    if g.kind == "ge":
-        return greatest(0, least(1, g.poly + 1))
-    distance = least(1, greatest(g.poly, -g.poly))
-    return distance if g.kind == "ne" else 1 - distance
-
-
-def of_positions(fn: str, xs: list[Poly]) -> Poly | None:
-    """A function of integers that polynomials have."""
-    match fn, xs:
-        case "add", [a, b]:
-            return a + b
-        case "sub", [a, b]:
-            return a - b
-        case "mul", [a, b]:
-            return a * b
-        case "neg", [a]:
-            return -a
-        case "max", [a, b]:
-            return greatest(a, b)
-        case "min", [a, b]:
-            return least(a, b)
-        case _:
-            return None
-
-
-def constant_as(value: int, source: str, target: str) -> Term | None:
-    """An integer constant in another dtype; None where a conversion has no defined value."""
-    if target in FLOATS:
-        made = float(numpy_dtype(target).type(value))
-        return Const(Fraction(made)) if math.isfinite(made) else None
-    low, high = (int(x) for x in of_type(target))
-    if low <= value <= high:
-        return Const(Fraction(value))
-    return Const(Fraction((value - low) % (high - low + 1) + low)) if source in INTEGERS else None
-
-
-NAN = Apply("nan", ())
 WIDE = ("int32", "int64", "uint32", "uint64")
 """Integers that hold every position of an axis."""
 SINGLE = ("float32", "float64")
 """Floats that round sizes no more than results."""
 WIDEST = "float64"
-RING = frozenset({"add", "sub", "mul", "neg"})
 TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
 """A comparison with its operands changed over."""
 LARGEST_DENOMINATOR = 1000
@@ -157,9 +81,6 @@ ROUNDED = "a size as a float is rounded as results of floats are"
 BESIDE_INFINITY = "numbers beside infinities are finite"
 MIXED = "results are finite and rounded alike in all types of floats"
 ANY_ZERO = "which zero a maximum or a minimum over both zeros gives is not said"
-_CLOSED = frozenset(name for name, fn in SCALARS.items() if fn.closed) - {"nextafter"}
-_UNROUNDED = _CLOSED | {name for name, fn in SCALARS.items() if fn.predicate}
-"""Functions that a wider type does not round otherwise."""
 
 
 class Wraps(Exception):
@@ -167,62 +88,36 @@ class Wraps(Exception):
 
 
 @dataclass
-class Terms:
+class Terms(Places):
     """The algebra of rules, statements and schedules.
 
     Attributes:
-        ctx: premises, ranges of index variables, the solver.
         machine: name integer functions plainly, for the tier that knows machine integers.
         typed: name them with their type (`add[int8]`), for the tier of bits; entries are no positions then.
         apart: name functions of floats that round with their type (`add[bfloat16]`): several types round otherwise.
         ranges: what integers can be.
-        finite: values that are tested for being finite numbers are taken to be.
+        finite: values that are tested for being finite numbers are taken to be, those that are wherever inputs are.
         tested: there are such values.
-        rounded: values of floats that were rounded when they were computed, by identity; with dtypes.
+        domains: where values are defined.
+        rounded: values of floats that were rounded when they were computed.
         assumptions: what was taken for granted on the way.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
-        products: a product of sizes -> its factors, outermost first.
-        settled: sizes that a premise says in terms of others.
-        guards: conditions of choices, also of those that premises and ranges decide.
     """
 
-    ctx: Context
     ranges: PremiseRanges
     machine: bool = False
     finite: bool = False
     typed: bool = False
     apart: bool = False
     tested: bool = False
-    rounded: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
-    products: dict[Poly, tuple[Poly, ...]] = field(default_factory=dict[Poly, tuple[Poly, ...]])
-    settled: Mapping[str, Poly] = field(default_factory=dict[str, Poly])
-    guards: dict[Cond, None] = field(default_factory=dict[Cond, None])
-    _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent])
-    _held: dict[tuple[int, str], tuple[Term, bool]] = field(default_factory=dict[Any, Any])
-    _known: dict[tuple[Cond, tuple[Poly, ...]], bool] = field(default_factory=dict[Any, Any])
+    domains: Domains = field(init=False)
+    rounded: Rounded = field(init=False)
 
-    def known(self, fact: Cond) -> bool:
-        """Does a condition follow from the premises and the ranges of its variables?"""
-        if fact in (c.TRUE, c.FALSE):
-            return fact == c.TRUE
-        names = [x for x in sorted(fact.vars) if self.ctx.range_of(x) is not None]
-        renamed = {x: var(f"#{i}") for i, x in enumerate(names)}
-        key = fact.subst(renamed), tuple([self.ctx.ranges[x].subst(renamed) for x in names])
-        if key not in self._known:
-            held = not self._fails(fact, names) and self.ctx.holds(fact, self.ctx.facts_of(names))
-            self._known[key] = held
-        return self._known[key]
-
-    def _fails(self, fact: Cond, names: Sequence[str]) -> bool:
-        """Does a condition fail at the example of the premises, at the first or the last indices?"""
-        sizes = [self.ctx.ranges[x].subst(self.ctx.example).value or 0 for x in names]
-        if not self.ctx.example or min(sizes, default=1) < 1:
-            return False
-        ends = ([0] * len(names), [n - 1 for n in sizes])
-        at = [self.ctx.example | {x: const(i) for x, i in zip(names, end, strict=True)} for end in ends]
-        return any(fact.subst(point) == c.FALSE for point in at)
+    def __post_init__(self) -> None:
+        self.domains = Domains(self.known)
+        self.rounded = Rounded(self.ranges.kinds)
 
     def certify(self, done: Proof) -> None:
         """What was taken for granted stands in the certificate."""
@@ -297,9 +192,9 @@ class Terms:
         if any(isinstance(a, Size) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
             self._as_float(p, dtype)
             return integer(p)
-        if dtype not in FLOATS or fn in _UNROUNDED:
+        if dtype not in FLOATS or fn in UNROUNDED:
             return Apply(fn, args)
-        return self._rounding(Apply(f"{fn}[{dtype}]" if self.apart else fn, args), dtype)
+        return self.rounded.to(dtype, Apply(f"{fn}[{dtype}]" if self.apart else fn, args))
 
     def _sum_of_sizes(self, fn: str, args: Sequence[Term]) -> Poly | None:
         """Arithmetic on sizes as floats, where its zero is none with a sign."""
@@ -308,47 +203,44 @@ class Terms:
         signless = fn in ("add", "sub") or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
         return found if found is None or signless or self.known(c.ne(found, 0)) else None
 
-    def _rounding(self, made: Term, dtype: str) -> Term:
-        """A float that was rounded to its type when it was computed."""
-        self.rounded[id(made)] = made, dtype
-        return made
-
-    def mixed(self) -> bool:
-        """Were floats rounded to several types?"""
-        return len({dtype for _, dtype in self.rounded.values()}) > 1
-
     def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold.
 
         What is proved of a rule by more than exact laws is said to hold of finite values alone.
         """
         if fn in ("eq", "ne") and args[0] == args[1] and not self.ranges.untyped:
-            if position(args[0]) is not None or _without_value(args[0]):
+            if position(args[0]) is not None or without_value(args[0]):
                 return TRUE if (fn == "eq") != (args[0] == NAN) else FALSE
-            number = self._finite(Apply("?number", (args[0],)))
+            number = self._finite("?number", args[0])
             return number if fn == "eq" else self._logical("not", (number,))
         if fn == "is_finite":
-            if _without_value(args[0]):
+            if without_value(args[0]):
                 return FALSE
-            return TRUE if position(args[0]) is not None else self._finite(Apply("?is_finite", tuple(args)))
+            return TRUE if position(args[0]) is not None else self._finite("?is_finite", args[0])
         sizes = [a.value for a in args if isinstance(a, Size)] if fn in COMPARISONS else []
         if not all(self.ranges.exact(p, dtype) for p in sizes):
             return Apply(f"?{fn}[{dtype}]", tuple(args))
         return None
 
-    def _finite(self, test: Term) -> Term:
+    def _finite(self, test: str, value: Term) -> Term:
+        """A test for numbers; of what may have no value where inputs have one it is not taken to hold."""
+        made = Apply(test, (value,))
+        if not self.domains.whole(value):
+            return made
         self.tested = True
         if not self.finite:
-            return test
+            return made
         self.assumptions[FINITE_TEST] = None
         return TRUE
 
     def _beside_infinity(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A function of infinities, and of choices one of which is infinite: the choice of what it makes of each.
 
-        Values beside an infinity are taken to be finite, as those of the class real are.
+        Values beside an infinity are taken to be finite, as those of the class real are, unless they may be none.
         """
-        at = next((i for i, a in enumerate(args) if _chooses_infinity(a)), None)
+        at = next((i for i, a in enumerate(args) if chooses_infinity(a)), None)
+        if (at is None and not any(isinstance(a, Infinity) for a in args)) or not self.domains.whole(*args):
+            return None
         if at is not None:
             choice = args[at]
             assert isinstance(choice, Apply | Where)
@@ -357,9 +249,7 @@ class Terms:
             if isinstance(choice, Where):
                 return Where(choice.guard, made[1], made[0])
             return self._select((choice.args[0], *made))
-        if not any(isinstance(a, Infinity) for a in args):
-            return None
-        found = _of_infinities(fn, args)
+        found = of_infinities(fn, args)
         if found is not None and (isinstance(found, Infinity) or fn not in LATTICE):
             self.assumptions[BESIDE_INFINITY] = None
         return found
@@ -456,7 +346,7 @@ class Terms:
             return None
         if isinstance(inner, Reduce) and (fn, inner.kind) in (("gt", "max"), ("lt", "min")):
             return Reduce("or", inner.var, inner.size, self.op(fn, dtype, inner.body, by))
-        parts = _choice(inner)
+        parts = cases_of(inner)
         if parts is not None and all(isinstance(x, Const) for x in parts[1:]):
             return self._select((parts[0], *(self.op(fn, dtype, x, by) for x in parts[1:])))
         return None
@@ -495,7 +385,7 @@ class Terms:
             return Where(guard, true, false)
         if isinstance(which, Apply) and which.fn == "not":
             return self._select((which.args[0], true, false))
-        if (inner := _choice(true)) is not None and alike(inner[1], false):  # two conditions for one value
+        if (inner := cases_of(true)) is not None and alike(inner[1], false):  # two conditions for one value
             return self._select((self._logical("and", (which, inner[0])), false, inner[2]))
         return Apply("select_n", (which, false, true))
 
@@ -547,15 +437,15 @@ class Terms:
         if known is not None and (found := self._position_as(known, value, source, target)) is not None:
             return found
         if source in FLOATS and target in FLOATS:
-            if _within(source, target):
+            if within(source, target):
                 return value
-            return value if self._holds(target, value) else Apply(f"narrow[{target}]", (value,))
+            return value if self.rounded.holds(target, value) else Apply(f"narrow[{target}]", (value,))
         if isinstance(value, Where):
             parts = [self.convert(x, source, target) for x in (value.then, value.orelse)]
             return Where(value.guard, parts[0], parts[1])
         if (affine := self._affine(value, source, target)) is not None:
             return affine
-        if source in INTEGERS and target in FLOATS and _counts(target, source):
+        if source in INTEGERS and target in FLOATS and counts(target, source):
             target = WIDEST  # the same number in every type of floats that has it
         if source in FLOATS and isinstance(value, Apply) and value.fn.startswith("convert["):
             known, _, wide = value.fn[8:-1].partition(",")
@@ -602,38 +492,6 @@ class Terms:
         if name not in FUNCTIONS or self.arithmetic.get(id(t), (t, ""))[1] != dtype or any(x is None for x in parts):
             return None
         return scalar_apply(name, dtype, tuple(parts))
-
-    def _holds(self, dtype: str, t: Term) -> bool:
-        """Has a type of floats the value of a float, so that rounding to it is nothing?"""
-        key = (id(t), dtype)
-        if key not in self._held:
-            self._held[key] = t, self._has(dtype, t)
-        return self._held[key][1]
-
-    def _has(self, dtype: str, t: Term) -> bool:
-        if id(t) in self.rounded:
-            return _within(self.rounded[id(t)][1], dtype)
-        match t:
-            case Read():
-                return _within(self.ranges.kinds.get(t.name, ""), dtype)
-            case Const():
-                made = float(numpy_dtype(dtype).type(float(t.value)))
-                return math.isfinite(made) and Fraction(made) == t.value
-            case Infinity():
-                return True
-            case Where():
-                return self._holds(dtype, t.then) and self._holds(dtype, t.orelse)
-            case Reduce():
-                return t.kind in LATTICE and self._holds(dtype, t.body)
-            case Apply():
-                name, _, kind = t.fn.partition("[")
-                if name == "narrow":
-                    return _within(kind.removesuffix("]"), dtype)
-                if name == "convert":
-                    return _counts(dtype, kind.partition(",")[0])
-                return name in _CLOSED and all(self._holds(dtype, x) for x in t.args[name == "select_n" :])
-            case _:
-                return False
 
     def _position_as(self, p: Poly, value: Term, source: str, target: str) -> Term | None:
         """An integer in another dtype, None where it may be another number there."""
@@ -691,33 +549,6 @@ class Terms:
         made = self._position_as(p, found, "int64", dtype)
         return Apply(f"convert[int64,{dtype}]", (found,)) if made is None else made
 
-    # ---- sizes
-    def size(self, n: Extent) -> Int:
-        """A size of the graph as a symbol (a constant stays an int)."""
-        if not isinstance(n, Sizes):
-            return int(n)
-        p = to_poly(n)
-        self._original.setdefault(p, n)
-        return Sym(p)
-
-    def site(self, node: Node) -> Site:
-        """Types and attributes of a node over symbols."""
-        return Site(
-            tuple([self._type(x.type) for x in node.inputs]),
-            self._type(node.type),
-            {name: self._attribute(value) for name, value in node.attrs},
-        )
-
-    def _type(self, t: TensorType) -> TensorType:
-        return TensorType(tuple([self.size(n) for n in t.shape]), t.dtype)  # pyright: ignore[reportArgumentType]
-
-    def _attribute(self, value: Any) -> Any:
-        if isinstance(value, Sizes):
-            return self.size(value)
-        if isinstance(value, tuple):
-            return tuple([self._attribute(x) for x in value])  # pyright: ignore[reportUnknownVariableType]
-        return value
-
     # ---- choice and reductions
     def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
         """A choice by an index condition; none where premises and ranges decide it."""
@@ -750,7 +581,7 @@ class Terms:
         if every:
             term = self._logical("not", (term,))
         if rounds and binders:
-            self._rounding(term, dtype)
+            self.rounded.to(dtype, term)
         if monoid == "sum" and dtype in FLOATS and sizes and not binders:
             term = self.op("add", dtype, ZERO, term)  # of -0 that is 0
         return self.wrapping(term, dtype) if dtype in INTEGERS and monoid in ("sum", "prod") else term
@@ -762,71 +593,6 @@ class Terms:
             part = body(*[int(i) for i in at])
             total = part if total is None else self.op(fold, dtype, total, part)
         return self.const(identity(monoid, dtype), dtype) if total is None else total
-
-    def variable(self, n: Poly, prefix: str, made: list[tuple[str, Poly]]) -> Int:
-        """An index that runs over 0 .. n - 1: a new variable, or several for a product that reshapes split."""
-        if n.value == 1:
-            return 0
-        total = const(0)
-        for factor in self.products.get(n, (n,)):
-            name = self.ctx.fresh(factor, prefix)
-            made.append((name, factor))
-            total = total * factor + var(name)
-        return Sym(total)
-
-    # ---- indices
-    def clip(self, index: Int, low: Int, high: Int) -> Int:
-        """`min(max(index, low), high)`; the index itself where that is known."""
-        p, a, b = unwrap(index), unwrap(low), unwrap(high)
-        if not self.known(c.ge(p, a)):
-            p = greatest(p, a)
-        return Sym(p) if self.known(c.ge(b, p)) else Sym(least(p, b))
-
-    def all(self, *guards: Truth) -> Truth:
-        """Conjunction."""
-        return c.conj(guards)
-
-    def eq(self, a: Int, b: Int) -> Truth:
-        """Equality of indices."""
-        return c.eq(unwrap(a), unwrap(b))
-
-    def regroup(self, index: Sequence[Int], outer: Sequence[Int], inner: Sequence[Int]) -> Sequence[Int]:
-        """The index in `inner` at the same row-major position as `index` in `outer`."""
-        found: list[Int] = [0] * len(inner)
-        if 1 in (len(outer), len(inner)):
-            groups = [(tuple(range(len(outer))), tuple(range(len(inner))))]
-        else:
-            groups = common_groups(self._sizes(outer), self._sizes(inner))
-        for ins, outs in groups:
-            flat = const(0)
-            for d in ins:
-                flat = joined(flat, unwrap(outer[d]), unwrap(index[d]))
-            live = [d for d in outs if unwrap(inner[d]).value != 1]
-            for d in reversed(live[1:]):
-                flat, rest = self._divide(flat, unwrap(inner[d]))
-                found[d] = Sym(rest)
-            if live:
-                found[live[0]] = Sym(flat)
-        return found
-
-    def _sizes(self, shape: Sequence[Int]) -> tuple[Extent, ...]:
-        return tuple([n if isinstance(n, int) else self._original[unwrap(n)] for n in shape])
-
-    def _divide(self, whole: Poly, q: Poly) -> tuple[Poly, Poly]:
-        """Quotient and remainder; a part known to be in 0 .. q - 1 is the remainder where q divides the rest."""
-        over: list[Any] = []
-        under: list[Any] = []
-        for mono, k in whole.terms:
-            (over if divide(Poly([(mono, k)]), q)[1].value == 0 else under).append((mono, k))
-        rest = Poly(under)
-        if rest.value == 0 or (self.known(c.ge(rest, 0)) and self.known(c.lt(rest, q))):
-            return divide(Poly(over), q)[0], rest
-        return divide(whole, q)
-
-
-def _without_value(t: Term) -> bool:
-    """Is a term a constant that is no finite number?"""
-    return isinstance(t, Infinity) or t == NAN
 
 
 def _is_truth(t: Term) -> bool:
@@ -843,58 +609,11 @@ def _is_truth(t: Term) -> bool:
     return t.boolean if isinstance(t, Read) else isinstance(t, Const) and t.value in (0, 1)
 
 
-def _choice(t: Term) -> tuple[Term, ...] | None:
-    """The predicate of a choice between two terms, and these; None for other terms."""
-    return t.args if isinstance(t, Apply) and t.fn == "select_n" and len(t.args) == 3 else None
-
-
 def _chosen(case: Term, which: Term, truth: int) -> Term:
     """A case of a choice where the condition is known, also of a choice by the same one inside of it."""
-    while (inner := _choice(case)) is not None and alike(inner[0], which):
+    while (inner := cases_of(case)) is not None and alike(inner[0], which):
         case = inner[1 + truth]
     return case
-
-
-def _chooses_infinity(t: Term) -> bool:
-    """Is a term a choice, one branch of which is infinite?"""
-    parts = (t.then, t.orelse) if isinstance(t, Where) else (_choice(t) or ())[1:]
-    return any(isinstance(x, Infinity) or _chooses_infinity(x) for x in parts)
-
-
-def _of_infinities(fn: str, args: Sequence[Term]) -> Term | None:
-    """A function of infinities and finite numbers; None where it is not known, or no number."""
-    infinite = [a for a in args if isinstance(a, Infinity)]
-    first = infinite[0]
-    match fn, args:
-        case "neg", _:
-            return Infinity(-first.sign)
-        case "add", _:
-            return first if len(set(infinite)) == 1 else None
-        case "sub", [a, b]:
-            signs = {a.sign} if isinstance(a, Infinity) else set[int]()
-            signs |= {-b.sign} if isinstance(b, Infinity) else set[int]()
-            return Infinity(signs.pop()) if len(signs) == 1 else None
-        case "mul", [a, b]:
-            other = b if isinstance(a, Infinity) else a
-            if not isinstance(other, Const) or other.value == 0:
-                return None
-            return Infinity(first.sign if other.value > 0 else -first.sign)
-        case (("max" | "min"), [a, b]):
-            other = b if isinstance(a, Infinity) else a
-            return first if (fn == "max") == (first.sign > 0) else other
-        case _:
-            return None
-
-
-def _within(source: str, target: str) -> bool:
-    """Has a type of floats every value of another?"""
-    both = FLOAT_BITS.get(source), FLOAT_BITS[target]
-    return both[0] is not None and all(a <= b for a, b in zip(both[0], both[1], strict=True))
-
-
-def _counts(dtype: str, source: str) -> bool:
-    """Has a type of floats every value of a type of integers?"""
-    return source in INTEGERS and max(map(abs, of_type(source))) <= 2 ** (FLOAT_BITS[dtype][1] + 1)
 
 
 def _power(by: Term, dtype: str) -> Term | None:
@@ -905,49 +624,3 @@ def _power(by: Term, dtype: str) -> Term | None:
 
 
 UNROLLED = 16
-
-
-def joined(outer: Poly, size: Poly, inner: Poly) -> Poly:
-    """outer * size + inner, where that is x for outer = x // size and inner = x % size."""
-    if len(outer.forms) and len(inner.forms) == 1:
-        f = form_of(inner.forms[0])
-        if f is not None and f[0] == "%" and f[1][1] == size and inner == var(inner.forms[0]):
-            x = f[1][0]
-            quotient = divide(x, size)[0]
-            if outer.vars and (outer - quotient).value is not None:
-                return (outer - quotient) * size + x
-    return outer * size + inner
-
-
-def _named(a: Atom) -> Poly:
-    assert isinstance(a, Symbol)
-    return var(a.name)
-
-
-def to_poly(n: Extent, leaf: Callable[[Atom], Poly] = _named) -> Poly:
-    """A size of the IR as a polynomial of the prover; `leaf` says what symbols, and entries of tensors, are there."""
-
-    def atom(a: Atom) -> Poly:
-        if isinstance(a, Symbol) or a.op == "value":
-            return leaf(a)
-        args = [to_poly(x, leaf) for x in a.args]
-        if a.op == "clip":
-            return least(greatest(args[0], args[1]), args[2])
-        return OPS[a.op](*args)
-
-    return poly(evaluate(n, atom))
-
-
-def factorings(graphs: Sequence[Graph]) -> dict[Poly, tuple[Poly, ...]]:
-    """Sizes that reshapes of these graphs split or merge, with their factors, outermost first."""
-    found: dict[Poly, tuple[Poly, ...]] = {}
-    for node in [n for g in graphs for n in g.nodes() if n.op == "reshape"]:
-        outer, inner = node.shape, node.inputs[0].shape
-        for ins, outs in common_groups(outer, inner):
-            sides = [[to_poly(n) for n in part] for part in ([outer[d] for d in ins], [inner[d] for d in outs])]
-            one, many = sorted(([n for n in side if n.value != 1] for side in sides), key=len)
-            if len(one) == 1 and len(many) > len(found.get(one[0], (one[0],))):
-                found[one[0]] = tuple(many)
-    for _ in range(len(found)):  # factors may be products themselves
-        found = {n: tuple(q for f in fs for q in found.get(f, (f,))) for n, fs in found.items()}
-    return found

@@ -13,16 +13,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from superopt.ir.ops.table import PARTIAL
-from superopt.ir.scalar import LOGICAL
+from superopt.ir.scalar import LOGICAL, UNROUNDED
 from superopt.ir.types import INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.classes import INF, infinite
 from verifier.equal.conditions import Cond
 from verifier.equal.definedness import outside, undischarged
+from verifier.equal.domains import Domains
 from verifier.equal.laws import LawNormaliser, nonnegative
 from verifier.equal.monomial import NF, Atom, Unsupported
-from verifier.equal.normal import EXACT, RANGE, REAL
+from verifier.equal.normal import EXACT, RANGE, REAL, steps
 from verifier.equal.pointwise import ALWAYS, IN_RANGE, Premise, equal_integers, equal_pointwise, integral
 from verifier.equal.ranks import MAX_RANK
 from verifier.equal.solver import CannotLower, Context
@@ -234,8 +234,9 @@ class _Question:
 
     def by_points(self) -> bool:
         """Are both sides, without reductions and defined everywhere, equal over the reals?"""
-        if any(map(_may_be_undefined, self.subterms())):
-            return False  # this tier keeps no record of where a value is defined
+        defined = Domains(lambda g: self.ctx.holds(g, self.facts))
+        if any(defined.may_fail(t) or _is_rounded_step(t) for t in self.subterms()):
+            return False  # this tier keeps no record of where a value is defined, and takes arguments for real numbers
         try:
             return equal_pointwise(self.ctx, self.left, self.right, self.facts, self.given)
         except CannotLower as why:
@@ -277,18 +278,7 @@ def _check_infinities(*ps: NF) -> None:
             raise Unsupported("arithmetic on an infinity")
 
 
-def _may_be_undefined(t: Term) -> bool:
-    """A function that is not defined everywhere, unless its argument is positive as it stands."""
-    if not isinstance(t, Apply) or t.fn.partition("[")[0] not in PARTIAL:
-        return False
-    if t.fn == "div":
-        return not isinstance(t.args[1], Const) or not t.args[1].value
-    return t.fn not in ("log", "log1p", "sqrt", "rsqrt") or not _is_positive(t.args[0])
-
-
-def _is_positive(t: Term) -> bool:
-    if isinstance(t, Const):
-        return t.value > 0
-    if isinstance(t, Apply) and t.fn in ("add", "mul"):
-        return all(map(_is_positive, t.args))
-    return isinstance(t, Apply) and t.fn in ("exp", "logistic")
+def _is_rounded_step(t: Term) -> bool:
+    """A step of what is computed: rounding may have put it on either side."""
+    names = {fn.partition("[")[0] for fn in functions(t)} if isinstance(t, Apply) and steps(t.fn) else set[str]()
+    return not names <= UNROUNDED | LOGICAL | {"convert", "narrow"}

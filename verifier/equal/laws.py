@@ -109,11 +109,6 @@ class LawNormaliser(Normaliser):
             return combine(out)
         return [x for m in out for x in self._squared(m)] if t.fn in ("mul", "div") else out
 
-    def _truth(self, t: Term) -> NF:
-        if isinstance(t, Apply) and t.fn == "is_finite" and self.laws != EXACT:
-            return [ONE]  # values are finite: an assumption of these laws
-        return super()._truth(t)
-
     def _function(self, fn: str, ps: list[NF]) -> NF:
         if self.laws == EXACT:
             return super()._function(fn, ps)

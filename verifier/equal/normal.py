@@ -8,6 +8,12 @@ A nonlinear function first splits on the guards (and Boolean atoms) of its argum
 f([g] a + [not g] b) = [g] f(a) + [not g] f(b); arguments without binders become structural labels whose coordinates
 are the atoms' arguments; arguments with sums become class atoms.  Maxima are sets of guarded entries: the same
 calculus with Boolean weights.  Denominators are collected for prove.py, which discharges them or records them.
+
+Some functions look at their arguments by stronger laws than those of the proof (`_within`).  What makes a plain value
+of none (comparisons, tests for numbers, conversions to integers) has exact laws where an argument may have no value,
+since the result has one and no assumption excludes it.  Steps (floor, remainders, conversions to integers) always have
+them: rounding would move their results by a whole step.  Comparisons and signs are of real numbers, up to the laws of
+fields and no others.
 """
 
 from __future__ import annotations
@@ -18,10 +24,12 @@ from fractions import Fraction
 from typing import Any
 
 from superopt.ir.ops.table import PARTIAL
-from superopt.ir.scalar import COMPARISONS, LOGICAL
+from superopt.ir.scalar import COMPARISONS, LOGICAL, SCALARS
+from superopt.ir.types import FLOATS, INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.classes import INF, AtomLabels, infinite
 from verifier.equal.definedness import Definedness
+from verifier.equal.domains import Domains
 from verifier.equal.monomial import (
     NF,
     ONE,
@@ -51,6 +59,18 @@ EXACT, REAL, RANGE = "exact", "real", "range"
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
 _RECORDED = PARTIAL - {"div", "rsqrt"}  # of which the records know what they divide by
+_STEPS = frozenset(name for name, fn in SCALARS.items() if fn.steps) - {"sign"}
+
+
+def whole_of_float(fn: str) -> bool:
+    """Is a function a conversion of floats to integers?"""
+    source, _, target = fn.removeprefix("convert[").removesuffix("]").partition(",")
+    return source in FLOATS and target in INTEGERS
+
+
+def steps(fn: str) -> bool:
+    """Has a function far results of near arguments, other than by comparing them?"""
+    return fn.partition("[")[0] in _STEPS or whole_of_float(fn)
 
 
 @dataclass
@@ -61,10 +81,30 @@ class Normaliser:
     laws: str
     labels: AtomLabels = field(init=False)
     records: Definedness = field(default_factory=Definedness)
-    _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any])
+    domains: Domains = field(init=False)
+    inside: bool = False  # of an argument of a function that is looked at by stronger laws
+    _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any], init=False)
+    _stronger: dict[str, Normaliser] = field(default_factory=dict[str, Any], init=False)
 
     def __post_init__(self) -> None:
         self.labels = AtomLabels(self.ctx)
+        self.domains = Domains(lambda g: self.ctx.holds(g, self.ctx.facts_of(sorted(g.vars - self.ctx.dims))))
+
+    def within(self, laws: str) -> Normaliser:
+        """Normal forms by stronger laws, with the same labels, that keep no record of where values are defined."""
+        if laws not in self._stronger:
+            made = replace(self, laws=laws, inside=True, records=Definedness())
+            made.labels, made.domains, made.records.trail = self.labels, self.domains, self.records.trail
+            self._stronger[laws] = made
+        return self._stronger[laws]
+
+    def _laws_of(self, fn: str, args: Sequence[Term]) -> str:
+        """The laws by which a function looks at its arguments."""
+        if self.laws == EXACT or steps(fn):
+            return EXACT
+        if fn in COMPARISONS or fn.startswith("?"):
+            return REAL if self.domains.whole(*args) else EXACT
+        return REAL if fn == "sign" else self.laws
 
     def nf(self, t: Term) -> NF:
         """The normal form of a term.
@@ -113,9 +153,11 @@ class Normaliser:
             return self._extreme(t)
         if t.kind == "prod" and self.laws != EXACT:
             return self._product(t)
-        if t.kind != "sum" or self.laws == EXACT:
+        if t.kind != "sum" or (self.laws == EXACT and not self.inside):
             raise Unsupported(f"reduction {t.kind}")
-        return [x for m in self.nf(t.body) for x in self._bound(t, m)]
+        out = [x for m in self.nf(t.body) for x in self._bound(t, m)]
+        # one sum has one value, whatever a step makes of it: its summands are looked at, not their order
+        return out if self.laws != EXACT else [Monomial(atoms=(self.labels.classes.atom("rsum", [out]),))]
 
     def _bound(self, t: Reduce, m: Monomial) -> NF:
         """A summand under the binder of a reduction; none where it is 0."""
@@ -126,6 +168,12 @@ class Normaliser:
     # ---- scalar functions
     def _apply(self, t: Apply) -> NF:
         fn, args = t.fn, t.args
+        laws = self._laws_of(fn, args)
+        if laws != self.laws:
+            if not fn.startswith("?") and fn not in COMPARISONS and not whole_of_float(fn):
+                for a in args:  # where it has no value, neither has the function
+                    self.nf(a)
+            return self.within(laws).nf(t)
         if fn in ("max", "min"):
             return self._extreme(t)
         if fn == "neg":
@@ -266,12 +314,9 @@ class Normaliser:
         return times(self.ctx, p, yes) + times(self.ctx, complement(p), no)
 
     def _truth(self, t: Term) -> NF:
-        if isinstance(t, Read) or (
-            isinstance(t, Apply) and (t.fn in LOGICAL or t.fn in COMPARISONS or t.fn == "select_n")
-        ):
+        known = LOGICAL | COMPARISONS | {"select_n"}
+        if isinstance(t, Read) or (isinstance(t, Apply) and (t.fn in known or t.fn.startswith("?"))):
             return self.nf(t)
-        if isinstance(t, Apply) and t.fn.startswith("?"):  # a predicate of which nothing is known
-            return self._opaque_term(t.fn, t.args)
         if isinstance(t, Const) and t.value in (0, 1):
             return [ONE] if t.value else []
         if isinstance(t, Where):

@@ -129,6 +129,15 @@ def _same(x: Term, y: Term, bound: _Bound, same: Callable[[Term, Term, _Bound], 
             return x == y
 
 
+def parts_of(t: Term) -> tuple[Term, ...]:
+    """The terms that a term is made of."""
+    if isinstance(t, Apply):
+        return t.args
+    if isinstance(t, Where):
+        return t.then, t.orelse
+    return (t.body,) if isinstance(t, Reduce) else ()
+
+
 def walk_terms(t: Term) -> Iterator[Term]:
     """All subterms, shared ones once."""
     seen: set[int] = set()
@@ -139,12 +148,7 @@ def walk_terms(t: Term) -> Iterator[Term]:
             continue
         seen.add(id(t))
         yield t
-        if isinstance(t, Apply):
-            todo += t.args[::-1]
-        elif isinstance(t, Where):
-            todo += (t.orelse, t.then)
-        elif isinstance(t, Reduce):
-            todo.append(t.body)
+        todo += parts_of(t)[::-1]
 
 
 def reductions(t: Term) -> frozenset[str]:

@@ -288,8 +288,10 @@ class _Values:
         return float(self.point.arrays[label.removeprefix("?")][tuple(args)])
 
     def _function(self, fn: str, sums: Json, at: Names) -> float:
-        if fn in ("rmax", "rprod"):
+        if fn in ("rmax", "rprod", "rsum"):
             found = [self._product(m, x) for m in sums[0] for x in _bound(self.row, m, at, self.point.arrays)]
+            if fn == "rsum":
+                return math.fsum(found)
             return max(found, default=-math.inf) if fn == "rmax" else math.prod(found)
         args = [self.sum(p, at) for p in sums]
         if fn == "value":

@@ -220,20 +220,12 @@ def settled(ctx: Context) -> dict[str, Poly]:
     return out
 
 
-def output(instance: RankInstance, root: int) -> tuple[dict[Any, Sym], tuple[Cond, ...]]:
-    """A symbolic index into the result, one variable per axis, and its range."""
-    index: dict[Any, Sym] = {}
-    facts: list[Cond] = []
-    known = settled(instance.ctx)
-    for label, size in sorted(instance.shapes[root].items(), key=_by_label):
-        n = unwrap(size).subst(known)
-        if n.value == 1:
-            index[label] = Sym(const(0))
-            continue
-        o = var(instance.ctx.fresh(n, "o"))
-        index[label] = Sym(o)
-        facts += c.within(o, n)
-    return index, tuple(facts)
+def output(meaning: Meaning[Scalar], sizes: NamedShape) -> tuple[dict[Any, Sym], tuple[Cond, ...]]:
+    """A symbolic index into a result, one variable per axis, and its range."""
+    made: list[tuple[str, Poly]] = []
+    ordered = sorted(sizes.items(), key=_by_label)
+    index = {label: Sym(unwrap(meaning.k.variable(unwrap(size), "o", made))) for label, size in ordered}
+    return index, meaning.k.ctx.facts_of(name for name, _ in made)
 
 
 def _by_label(item: tuple[Any, Any]) -> str:

@@ -202,7 +202,7 @@ def _goals(instance: RankInstance, root: int, done: Proof) -> None:
 def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Proof) -> None:
     meaning = symbolic(instance, metas)
     ctx, rule = instance.ctx, instance.env.rule
-    index, facts = output(instance, root)
+    index, facts = output(meaning, instance.shapes[root])
     try:
         left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
         given = premises_at(meaning, left, right, index)

@@ -210,16 +210,9 @@ def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float =
         left, right = (np.asarray(r) for r in results)
         where = first_difference(left, right, poles, tolerance, numbers_first=True)
         if where is not None:
-            number = right.dtype.kind == "f"
-            undefined = bool(np.isnan(right[where])) if number else _leaves(made.lhs, values)
+            undefined = right.dtype.kind == "f" and bool(np.isnan(right[where]))
             return Difference(made.env, seed, root, made, values, where, results, undefined=undefined)
     return None
-
-
-def _leaves(roots: tuple[Node, ...], values: Arrays) -> bool:
-    """Does some value on the way leave the numbers: what a predicate of it says is of no account."""
-    inner = tuple(node for node in topological(roots) if node.types[0].dtype in FLOATS)
-    return not all(bool(np.all(np.isfinite(x))) for x in evaluate(inner, values))
 
 
 def first_difference(

@@ -13,10 +13,11 @@ from superopt.ir.fold import fold
 from superopt.ir.index import Atom, Size, Symbol
 from superopt.ir.types import range_of
 from verifier.equal import conditions as c
-from verifier.equal.algebra import Terms, to_poly
+from verifier.equal.algebra import Terms
 from verifier.equal.conditions import Cond, Sym
 from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
 from verifier.equal.monomial import Unsupported
+from verifier.equal.places import to_poly
 from verifier.equal.poly import Poly, var
 from verifier.equal.ranges import PremiseRanges
 from verifier.equal.solver import Context

@@ -32,11 +32,12 @@ from superopt.ir.index import Form, Symbol
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.types import FLOATS, INTEGERS, SIGNED
 from verifier.equal import conditions as c
-from verifier.equal.algebra import ANY_ZERO, MIXED, Terms, Wraps, factorings, to_poly
+from verifier.equal.algebra import ANY_ZERO, MIXED, Terms, Wraps
 from verifier.equal.bits import equal_bits, width_of
 from verifier.equal.conditions import Cond
 from verifier.equal.equality import ORDER, Proof, Stop, equal_exactly, equal_terms
 from verifier.equal.monomial import Unsupported
+from verifier.equal.places import factorings, to_poly
 from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, const, form_of, var
 from verifier.equal.ranges import PremiseRanges
@@ -167,7 +168,7 @@ class _Work:
             return
         terms = self._terms()
         sides = self._denoted(terms, a, b)
-        if terms.mixed() and self._equal_apart(a, b):
+        if terms.rounded.mixed() and self._equal_apart(a, b):
             return
         try:
             self._equal_over(terms, a, b, sides)
@@ -178,7 +179,7 @@ class _Work:
             self._equal_over(terms, a, b, self._denoted(terms, a, b))
             done.note("real", "finite numbers")
         terms.certify(self.done)
-        if terms.mixed():
+        if terms.rounded.mixed():
             done.note("real", "several types of floats")
             done.assume(MIXED)
 

@@ -19,12 +19,13 @@ from typing import Any
 
 from rewrites.language.term import Rule
 from verifier.equal import conditions as c
+from verifier.equal.algebra import Terms
 from verifier.equal.conditions import Cond, unwrap
 from verifier.equal.equality import Proof, Stop, equal_terms
 from verifier.equal.poly import Poly, const, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Reduce, Term, Where, walk_terms
-from verifier.rules.instance import IllFormed, RankInstance, instantiate, output, settled, symbolic
+from verifier.rules.instance import IllFormed, RankInstance, instantiate, output, symbolic
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,7 @@ def failing_box(rule: Rule, root: int = 0) -> Box:
         if not ctx.holds(goal):
             raise IllFormed(f"the right side may be ill-formed: {goal} does not follow")
     meaning = symbolic(instance, {})
-    index, facts = output(instance, root)
+    index, facts = output(meaning, instance.shapes[root])
     left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
     if _equal(ctx, left, right, facts):
         return Box((), holds=True)
@@ -97,25 +98,25 @@ def failing_box(rule: Rule, root: int = 0) -> Box:
         if position.value is not None:
             continue
         (name,) = position.vars
-        interval = _interval(ctx, (left, right), facts, name, unwrap(size).subst(settled(ctx)), sizes)
+        size = unwrap(size).subst(meaning.k.settled)
+        interval = _interval(meaning.k, (left, right), facts, name, size, sizes)
         if not interval.everything:
             out.append(Interval(str(label).partition(".")[0], interval.low, interval.high, interval.size))
     return Box(tuple(out))
 
 
 def _interval(
-    ctx: Context, sides: tuple[Term, Term], facts: tuple[Cond, ...], name: str, size: Poly, at: dict[str, Poly]
+    k: Terms, sides: tuple[Term, Term], facts: tuple[Cond, ...], name: str, size: Poly, at: dict[str, Poly]
 ) -> Interval:
-    o = var(name)
-    places = sorted(set(_thresholds(ctx, sides, name)), key=lambda p: (_value(p, at), str(p)))
+    ctx, o = k.ctx, var(name)
+    places = sorted(set(_thresholds(k, sides, name)), key=lambda p: (_value(p, at), str(p)))
     low = next((p for p in reversed(places) if _equal(ctx, *sides, (*facts, c.lt(o, p)))), const(0))
     high = next((p for p in places if _equal(ctx, *sides, (*facts, c.ge(o, p)))), size)
     return Interval(name, low, high, size)
 
 
-def _thresholds(ctx: Context, sides: Sequence[Term], name: str) -> Iterator[Poly]:
+def _thresholds(k: Terms, sides: Sequence[Term], name: str) -> Iterator[Poly]:
     """Where conditions on an index change, with bound variables at the ends of their ranges."""
-    known = settled(ctx)
     bound = {t.var: t.size for side in sides for t in walk_terms(side) if isinstance(t, Reduce)}
     for side in sides:
         for t in walk_terms(side):
@@ -126,8 +127,8 @@ def _thresholds(ctx: Context, sides: Sequence[Term], name: str) -> Iterator[Poly
                         continue
                     rest = lin[1].scale(-(lin[0].value or 1))
                     for end in _ends(rest, bound):
-                        end = end.subst(known)
-                        if end.vars <= ctx.dims:
+                        end = end.subst(k.settled)
+                        if end.vars <= k.ctx.dims:
                             yield from (end, end + 1)
 
 

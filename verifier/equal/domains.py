@@ -1,0 +1,115 @@
+"""Terms that have a value wherever their inputs have one, by the signs of their parts as they stand.
+
+A quotient by what may be zero, a root of what may be negative, a number that is none: where such a value reaches the
+result, the result is none, and a proof may assume that there is none.  A comparison, a test for numbers and a
+conversion to integers make a plain value of it, so beneath them nothing may be assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from superopt.ir.ops.table import PARTIAL
+from verifier.equal import conditions as c
+from verifier.equal.conditions import Cond
+from verifier.equal.terms import Apply, Const, Reduce, Size, Term, Where, alike, parts_of
+
+_POSITIVE = frozenset({"exp", "exp2", "logistic", "cosh"})
+_SUMS = frozenset({"sum", "prod", "max", "min"})
+
+
+@dataclass
+class Domains:
+    """Where values are defined; `known` says whether a condition on indices holds."""
+
+    known: Callable[[Cond], bool]
+    _signs: dict[int, tuple[Term, int]] = field(default_factory=dict[int, tuple[Term, int]])
+    _whole: dict[int, tuple[Term, bool]] = field(default_factory=dict[int, tuple[Term, bool]])
+
+    def whole(self, *terms: Term) -> bool:
+        """Do terms have values wherever the inputs do?"""
+        for t in terms:
+            if id(t) not in self._whole:
+                self._whole[id(t)] = t, not self.may_fail(t) and self.whole(*parts_of(t))
+            if not self._whole[id(t)][1]:
+                return False
+        return True
+
+    def may_fail(self, t: Term) -> bool:
+        """May a function have no value although its arguments have one?"""
+        if not isinstance(t, Apply):
+            return False
+        name, args = t.fn.partition("[")[0], t.args
+        if name not in PARTIAL:
+            return name == "nan"
+        match name:
+            case "div" | "rem":
+                return self.sign(args[1]) < 2 and self.sign(_negated(args[1])) < 2
+            case "sqrt" | "log1p":
+                return self.sign(args[0]) < 1
+            case "log" | "rsqrt":
+                return self.sign(args[0]) < 2
+            case "pow":
+                positive = isinstance(args[1], Const) and args[1].value > 0
+                whole = positive and isinstance(args[1], Const) and args[1].value.denominator == 1
+                return not whole and self.sign(args[0]) < (1 if positive else 2)
+            case _:
+                return True
+
+    def sign(self, t: Term) -> int:
+        """2 where a value is positive as it stands, 1 where it is not negative, else 0."""
+        if id(t) not in self._signs:
+            self._signs[id(t)] = t, self._sign(t)
+        return self._signs[id(t)][1]
+
+    def _sign(self, t: Term) -> int:
+        match t:
+            case Const():
+                return 2 if t.value > 0 else int(t.value == 0)
+            case Size():
+                return 2 if self.known(c.ge(t.value, 1)) else int(self.known(c.ge(t.value, 0)))
+            case Where():
+                return min(self.sign(t.then), self.sign(t.orelse))
+            case Reduce() if t.kind.partition("[")[0] in _SUMS:
+                inside = self.sign(t.body)
+                filled = t.kind.startswith("prod") or self.known(c.ge(t.size, 1))
+                return inside if filled else min(inside, 1) if t.kind.startswith("sum") else 0
+            case Apply():
+                return self._of_function(t.fn.partition("[")[0], t.args)
+            case _:
+                return 0
+
+    def _of_function(self, name: str, args: tuple[Term, ...]) -> int:
+        if name in _POSITIVE:
+            return 2
+        if name == "mul" and alike(*args):
+            return max(1, self.sign(args[0]))
+        signs = [self.sign(a) for a in args] if name in ("add", "mul", "div", "max", "min", "sqrt", "select_n") else []
+        match name:
+            case "add":
+                return max(signs) if min(signs) else 0
+            case "mul" | "min":
+                return min(signs)
+            case "div":
+                return min(signs) if signs[1] == 2 else 0
+            case "max":
+                return max(signs)
+            case "sqrt":
+                return signs[0]
+            case "abs":
+                return max(1, self.sign(args[0]))
+            case "select_n":
+                return min(signs[1:])
+            case "rsqrt":
+                return 2 if self.sign(args[0]) == 2 else 0
+            case _:
+                return 0
+
+
+def _negated(t: Term) -> Term:
+    """The negation of a constant or of a negation; of other terms nothing is known."""
+    if isinstance(t, Const):
+        return Const(-t.value)
+    return t.args[0] if isinstance(t, Apply) and t.fn == "neg" else Const(Fraction(-1))
