@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -26,9 +25,9 @@ from verifier.kernels import rewrite, watched
 from verifier.kernels.check import KernelPart, validate
 from verifier.kernels.engine import compiled, matmul
 from verifier.kernels.field import Field, P, Unread
-from verifier.kernels.reader import canonical, functions, instruction
+from verifier.kernels.reader import canonical, digest, functions, instruction, texts
 from verifier.kernels.rewrite import rewritten
-from verifier.kernels.scalars import BLOCK, NAMES, compare, digest, known
+from verifier.kernels.scalars import BLOCK, LANES, NAMES, compare, known
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 U, F32 = np.uint64, np.float32
@@ -93,6 +92,8 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "finite": (lambda x: jnp.where(jnp.isfinite(x), x, 0.0), (_of(7, 37),)),
     "log of sums": (lambda x: logsumexp(x, -1), (_of(7, 37),)),
     "sign": (jnp.sign, (_of(7, 37),)),
+    "circular": (lambda x: jnp.sin(x) + jnp.cos(x) * jnp.tan(x), (_of(7, 37),)),
+    "small": (lambda x: x * 2.0 + 1e-30, (_of(7, 37),)),
     "remainder": (lax.rem, (_of(7, 37), _of(7, 37))),
     "integers": (lambda x: x + 1, (_of(7, 37, dtype="int32"),)),
     "rows": (lambda x, i: x[i], (_of(40, 37), _of(9, dtype="int32"))),
@@ -127,6 +128,9 @@ def test_integers_in_memory_are_not_read(name: str) -> None:
         ("chosen", r"icmp ne <(\d+) x i8>", r"icmp eq <\1 x i8>", "integers that are data"),
         ("chosen", r"(icmp ne <\d+ x i8> %\w+, splat \(i8 )0", r"\g<1>1", "integers that are data"),
         ("chosen", r"load <(\d+) x i8>, ptr (%\w+), align 1", r"load <\1 x float>, ptr \2, align 4", "type"),
+        ("circular", r"0x41E0000000000000", "0x41F0000000000000", "that was not compared"),
+        ("circular", r"(call float) @sinf", r"\1 @cosf", "that was not compared"),
+        ("small", r"0x4000000000000000", "0x41F0000000000000", "not shown to be equal"),  # 2^31 is 1 in the field
         ("compared", r"fcmp olt", "fcmp ogt", "not shown to be equal"),
         ("compared", r"= or <(\d+) x i1>", r"= and <\1 x i1>", "not shown to be equal"),
         ("any", r"(call i1 @llvm.vector.reduce.)or(\S+\()", r"\1and\2", "not shown to be equal"),
@@ -233,6 +237,8 @@ def test_laws_of_the_field() -> None:
     assert (field.choose(field.no(field.less(b, a)), a, b) == field.minimum(a, b)).all()
     assert field.constant(float(np.float32(1) / np.float32(3))) * 3 % P == 1
     assert field.constant(0.75) * 4 % P == 3
+    assert field.constant(float(F32(1e-30))) == P - field.constant(float(F32(-1e-30)))
+    assert len({field.constant(c * 2.0**k) for k in (-62, -31, 0, 31, 62) for c in (1.0, 3.0, -0.5)}) == 15
 
 
 @pytest.mark.parametrize("divisors", [{1.0, -1.0}, {0.5, 2.0}, {3.0, float(F32(1) / F32(3))}, {3.0}])
@@ -264,18 +270,40 @@ def test_code_of_scalar_functions_is_the_same_for_any_lanes() -> None:
             ]  # fmt: skip
     narrow = ["%a = fmul <4 x float> %x, splat (float 0x4000000000000000)",
               "%b = call <4 x float> @llvm.fma.v4f32(<4 x float> %a, <4 x float> %x, <4 x float> %x)"]  # fmt: skip
-    assert digest(wide, ["%v1"], "%v4") == digest(narrow, ["%x"], "%b")
-    assert digest(wide, ["%v1"], "%v3") != digest(wide, ["%v1"], "%v4")
+    assert digest(wide, ["%v1"], "%v4", {}) == digest(narrow, ["%x"], "%b", {})
+    assert digest(wide, ["%v1"], "%v3", {}) != digest(wide, ["%v1"], "%v4", {})
     with pytest.raises(Unread):
-        canonical(wide, ["%v0"], "%v4")
+        canonical(wide, ["%v0"], "%v4", {})
+
+
+def test_code_of_scalar_functions_holds_the_functions_that_it_calls() -> None:
+    call = ["%v4 = call <16 x float> @vector.cos.v16f32(<16 x float> %v1)"]
     with pytest.raises(Unread):  # what the other function does is not in this text
-        canonical(["%v4 = call <16 x float> @vector.cos.v16f32(<16 x float> %v1)"], ["%v1"], "%v4")
+        canonical(call, ["%v1"], "%v4", {})
+    module = """define internal <16 x float> @vector.cos.v16f32(<16 x float> %x) nounwind noinline #0 {
+entry:
+  %y = call <16 x float> @lanes.cos.v16f32(<16 x float> %x)
+  ret <16 x float> %y
+}
+define internal <16 x float> @lanes.cos.v16f32(<16 x float> %x) nounwind noinline #0 {
+entry:
+  ret <16 x float> %x
+}
+define internal void @other(ptr %p) nounwind #0 {
+entry:
+  ret void
+}
+"""
+    whole = digest(call, ["%v1"], "%v4", texts(module))
+    assert whole == digest(call, ["%v1"], "%v4", texts(module.replace("@other", "@another")))
+    for old, new in (("ret <16 x float> %x", "ret <16 x float> zeroinitializer"), ("%y\n", "%x\n"), ("16", "8")):
+        assert whole != digest(call, ["%v1"], "%v4", texts(module.replace(old, new)))
 
 
-@pytest.mark.parametrize("name", ["exp", "pow(x, 0.75)"])
-def test_compared_code_is_what_is_generated(name: str) -> None:
+@pytest.mark.parametrize(("name", "lanes"), [("exp", 16), ("pow(x, 0.75)", 16), ("sin", 16), ("tan", 8), ("cos", 0)])
+def test_compared_code_is_what_is_generated(name: str, lanes: int) -> None:
     """One block of a thousandth of all floats; the whole is the mark slow."""
-    code, worst = compare(name, 0x3F800000, BLOCK)
+    code, worst = compare(name, 0x3F800000, BLOCK, lanes)
     assert worst <= ERROR_ULPS[name.partition("(")[0]][0]
     assert known().get(code, name) == name
 
@@ -284,7 +312,7 @@ def test_a_power_is_known_by_its_exponent() -> None:
     marks = ["; begin pow %x splat (float {})", "; begin pow %x %y", "; begin pow splat (float {}) %x"]
     line = "%p = fmul <4 x float> %x, splat (float {})"
     low, high = "0x3FE8000000000000", "0x3FF8000000000000"
-    code = hashlib.sha256(canonical([line.format(low)], ["%x", "1"], "%p").encode()).hexdigest()[:16]
+    code = digest([line.format(low)], ["%x", "1"], "%p", {})
 
     def read(mark: str, exponent: str, at: str) -> None:
         lines = [mark.format(exponent), line.format(at), "; end %p", "ret void"]
@@ -306,9 +334,10 @@ def test_products_of_matrices_are_exact(m: int, k: int, n: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lanes", LANES)
 @pytest.mark.parametrize("name", NAMES)
-def test_scalar_functions_on_every_float(name: str) -> None:
-    _, worst = compare(name)
+def test_scalar_functions_on_every_float(name: str, lanes: int) -> None:
+    _, worst = compare(name, lanes=lanes)
     assert worst <= ERROR_ULPS[name.partition("(")[0]][0]
 
 

@@ -6,8 +6,9 @@ scrambled, added and scrambled back; a minimum is the negative of the maximum of
 function of its operands, a condition c a number with `not c` = 1 - c, a choice c x + (1 - c) y; but the choice of the
 greater by a comparison of the same two is their maximum.  Values are finite: nothing is NaN.
 
-Constants of floating point are the rational numbers that they denote.  Where a program divides by a constant c, the
-constant that is 1 / c rounded stands for 1 / c.
+Constants of floating point are the rational numbers that they denote if both terms are small, and differ in the field
+where they differ; any other is a random number with the constant's sign, as 2^31 and 1 are one element here.  Where a
+program divides by a constant c, the constant that is 1 / c rounded stands for 1 / c.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 P = (1 << 31) - 1  # prime; products of two numbers below 2^32 fit 64 bits
 Array = Any
 _U = np.uint64
+_SMALL = 1 << 15  # terms of two quotients, multiplied crosswise, are not equal modulo P unless they are equal
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # splitmix64
 
 
@@ -59,8 +61,15 @@ class Field:
             low = int(self.unscrambled(np.zeros((), _U))) % P
             return low if value < 0 else (P - low) % P
         if value in self._reciprocals:
-            return pow(_quotient(self._reciprocals[value]), P - 2, P)
-        return _quotient(value)
+            return pow(self._number(self._reciprocals[value]), P - 2, P)
+        return self._number(value)
+
+    def _number(self, value: float) -> int:
+        """The element that a finite number stands for."""
+        over, under = value.as_integer_ratio()
+        if max(abs(over), under) >= _SMALL:
+            return (1 if value > 0 else -1) * (self.key("constant", abs(value)) % (P - 1) + 1) % P
+        return over * pow(under, P - 2, P) % P
 
     def random(self, name: str, count: int) -> Array:
         """Random elements for a buffer."""
@@ -151,9 +160,3 @@ def _mixed(z: Array) -> Array:
     z = (z ^ z >> _U(30)) * _U(MIX[1])
     z = (z ^ z >> _U(27)) * _U(MIX[2])
     return z ^ z >> _U(31)
-
-
-def _quotient(value: float) -> int:
-    """The element that a finite number is."""
-    over, under = value.as_integer_ratio()
-    return over * pow(under, P - 2, P) % P

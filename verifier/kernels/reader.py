@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -178,6 +178,7 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
         Unread: something that is not read.
     """
     found: dict[str, CodeFunction] = {}
+    bodies = texts(text)
     current: CodeFunction | None = None
     block: list[Instruction] = []
     marked: list[str] | None = None
@@ -199,7 +200,7 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
         elif bare.startswith("; end"):
             if marked is None:
                 raise Unread("the end of a scalar function that did not begin")
-            block.append(_scalar(marked, bare, scalar, number))
+            block.append(_scalar(marked, bare, scalar, number, bodies))
             marked = None
         elif marked is not None:
             marked.append(bare)
@@ -225,13 +226,22 @@ def _head(text: str) -> CodeFunction:
     return CodeFunction(found[2], _Line(found[1]).type(), tuple(parameters))
 
 
-def _scalar(lines: list[str], end: str, known: dict[str, str], number: int) -> Instruction:
+_DEFINED = re.compile(r"^define .*?@([\w.]+)\(.*?^\}", re.MULTILINE | re.DOTALL)
+_CALLED = re.compile(r"@(?!llvm\.)([\w.]+)\(")
+
+
+def texts(module: str) -> dict[str, str]:
+    """The text of each function of a module."""
+    return {found[1]: found[0] for found in _DEFINED.finditer(module)}
+
+
+def _scalar(lines: list[str], end: str, known: dict[str, str], number: int, bodies: Mapping[str, str]) -> Instruction:
     """The instructions between marks as one, if their text is known to compute the function that the mark names."""
     _, _, name, *inputs = _OPERAND.findall(lines[0])
     output = end.split()[2]
-    text = canonical(lines[1:], inputs, output)
+    code = digest(lines[1:], inputs, output, bodies)
     last = next((line for line in lines[1:] if line.split()[0] == output), "")
-    if not last or known.get(hashlib.sha256(text.encode()).hexdigest()[:16]) != called(name, inputs):
+    if not last or known.get(code) != called(name, inputs):
         raise Unread(f"code of {called(name, inputs)} that was not compared")
     type_ = instruction(last).type
     operands = [Operand(type_, x) if x[0] == "%" else _Line(x).operand(type_) for x in inputs]
@@ -252,16 +262,32 @@ def called(name: str, inputs: Sequence[str]) -> str:
 _LANEWISE = re.compile(r"<\d+ x (\w+)>")
 
 
-def canonical(lines: list[str], inputs: list[str], output: str) -> str:
+def digest(lines: Sequence[str], inputs: Sequence[str], output: str, bodies: Mapping[str, str]) -> str:
+    """The digest of code that computes a scalar function."""
+    return hashlib.sha256(canonical(lines, inputs, output, bodies).encode()).hexdigest()[:16]
+
+
+def canonical(lines: Sequence[str], inputs: Sequence[str], output: str, bodies: Mapping[str, str]) -> str:
     """The text of instructions with one name for all that differ in names and lanes alone; each acts lane by lane.
+
+    Functions of the module that are called, and those that they call, stand below it as they are, with their lanes.
 
     Raises:
         Unread: an instruction that does not act lane by lane, or reads what is neither an input nor computed here.
     """
+    below: dict[str, str] = {}
+    calls = _CALLED.findall("\n".join(lines))
+    if any(name not in bodies for name in calls):
+        raise Unread("a scalar function that calls what its text does not say")
+    while calls:  # what is called there and has no text is of the C library
+        name = calls.pop()
+        if name in bodies and name not in below:
+            below[name] = bodies[name]
+            calls += _CALLED.findall(bodies[name].partition("\n")[2])
     names = {x: f"%x{j}" for j, x in enumerate(inputs) if x[0] == "%"}
     made: list[str] = []
     for line in lines:
-        if re.search(r"shufflevector|element|\bbr\b|phi|load|store|reduce|poison|@(?!llvm\.)", line):
+        if re.search(r"shufflevector|element|\bbr\b|phi|load|store|reduce|poison", line):
             raise Unread("a scalar function that is not computed lane by lane")
         target = line.split()[0]
         for name in re.findall(r"%[\w.$]+", line.partition("=")[2]):
@@ -271,7 +297,7 @@ def canonical(lines: list[str], inputs: list[str], output: str) -> str:
         line = re.sub(r"%[\w.$]+", lambda m: names[m[0]], line)
         line = re.sub(r"splat \(\w+ ([^)]*)\)", r"\1", line)
         made.append(re.sub(r"\.v\d+([fi]\d+)", r".\1", _LANEWISE.sub(r"\1", line)))
-    return "\n".join([*made, names.get(output, "?")])
+    return "\n".join([*made, names.get(output, "?"), *[below[name] for name in sorted(below)]])
 
 
 _BINARY = frozenset("add sub mul udiv urem sdiv srem and or xor shl lshr fadd fsub fmul fdiv frem".split())  # noqa: SIM905

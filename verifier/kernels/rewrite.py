@@ -48,16 +48,17 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
     Raises:
         Unread: what has no meaning here.
     """
-    lanes = {x.type.lanes for f in functions.values() for b in f.blocks.values() for i in b for x in (i, *i.operands)}
+    reached: set[str] = set()
+    for name, _ in phases:
+        reached |= _reached(name, functions)
+    used = [functions[name] for name in sorted(reached)]
+    lanes = {x.type.lanes for f in used for b in f.blocks.values() for i in b for x in (i, *i.operands)}
     made = [library(lanes - {0}, field)]
-    made += [_Rewriter(f, functions, field).text() for f in functions.values()]
+    made += [_Rewriter(f, functions, field).text() for f in used]
     run = ["define i64 @run(ptr %bufs, i64 %fuel, i64 %salt) noinline {", "  store i64 %fuel, ptr @fuel",
            "  store i64 %salt, ptr @salt", "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
     base = 1
     for j, (name, tasks) in enumerate(phases):
-        if name not in functions:
-            raise Unread(f"a phase {name} without a function")
-        _depth(name, functions)
         run += [
             f"phase{j}:", f"  store i64 {base}, ptr @base", f"  br label %head{j}", f"head{j}:",
             f"  %i{j} = phi i64 [ 0, %phase{j} ], [ %n{j}, %task{j} ]", f"  %m{j} = icmp slt i64 %i{j}, {tasks}",
@@ -71,13 +72,12 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
     return text.replace(" noinline {", " noinline #0 {") + f"\nattributes #0 = {{ {cpu} }}\n"
 
 
-def _depth(name: str, functions: Mapping[str, CodeFunction], above: tuple[str, ...] = ()) -> None:
-    """Refuse functions that call themselves."""
-    if name in above:
-        raise Unread(f"{name}, which calls itself")
+def _reached(name: str, functions: Mapping[str, CodeFunction], above: tuple[str, ...] = ()) -> set[str]:
+    """A function and those that it calls, none of them itself."""
+    if name not in functions or name in above:
+        raise Unread(f"{name}, which calls itself" if above else f"a phase {name} without a function")
     called = {i.op[1:] for block in functions[name].blocks.values() for i in block if i.op.startswith("@")}
-    for other in called & functions.keys():
-        _depth(other, functions, (*above, name))
+    return {name}.union(*[_reached(other, functions, (*above, name)) for other in called & functions.keys()])
 
 
 class _Rewriter:

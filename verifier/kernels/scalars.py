@@ -1,16 +1,16 @@
 """Which code computes a scalar function: compared with float64 at every one of the 2^32 floats, and kept by digest.
 
 Kernels compute transcendental functions of float32 by instructions between two comments.  `reader.canonical` names
-these by what they do lane by lane; `scalars.json` holds the digests of those that were compared, with the greatest
-error that was found.  `python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file: some
-minutes for each.  Denormals are not flushed in this comparison.
+these by what they do lane by lane, and by the text of functions that they call, which is another one for each number of
+lanes; `scalars.json` holds the digests of those that were compared, with the greatest error that was found.
+`python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file: some minutes for each.
+Denormals are not flushed in this comparison.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
@@ -23,20 +23,20 @@ from superopt.ir.scalar import SCALARS
 from superopt.kernels.emit.registers import splatted
 from superopt.kernels.llvm.cpu import host
 from superopt.kernels.llvm.module import Module
+from superopt.kernels.llvm.types import vector
 from superopt.kernels.math import table
 from verifier.kernels.engine import compiled
-from verifier.kernels.reader import canonical
+from verifier.kernels.reader import digest, texts
 
 FILE = Path(__file__).with_name("scalars.json")
-LANES = 16
+LANES = (16, 8, 0)  # of kernels; 0: of what is the same in all lanes
 BLOCK = 1 << 20  # floats at once: their float64 values fit a second-level cache
 ALL = 1 << 32
 NAMES = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "cbrt", "sinh", "cosh", "asinh", "acosh",
-    "atanh", "atan", "asin", "acos", "pow(x, 0.75)",
+    "atanh", "atan", "asin", "acos", "pow(x, 0.75)", "sin", "cos", "tan",
 )  # fmt: skip
-"""Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`.  The code of sin, cos and tan
-stands in a function of its own, which a digest of the call does not tell."""
+"""Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`."""
 
 
 @functools.cache
@@ -47,18 +47,14 @@ def known() -> dict[str, str]:
     return {digest: entry["name"] for digest, entry in json.loads(FILE.read_text()).items()}
 
 
-def digest(lines: Sequence[str], inputs: Sequence[str], output: str) -> str:
-    """The digest of code, whatever its names and its number of lanes."""
-    return hashlib.sha256(canonical(list(lines), list(inputs), output).encode()).hexdigest()[:16]
-
-
-def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
+def compare(name: str, first: int = 0, count: int = ALL, lanes: int = LANES[0]) -> tuple[str, float]:
     """Compare the code of a function on floats given by their bits.
 
     Args:
         name: in `NAMES`.
         first: the first bits, a multiple of `BLOCK`.
         count: how many, a multiple of `BLOCK`.
+        lanes: for how many the code is written.
 
     Returns:
         The digest of the code, and the greatest error in units of the last place; infinite where one of both is NaN or
@@ -67,21 +63,21 @@ def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
     name, operands = _split(name)
     module = Module(host())
     f = module.function("all", [("ptr", "to"), ("i32", "first")], internal=False)
-    typed = f"<{LANES} x i32>"
-    spread = f"<{', '.join([f'i32 {j}' for j in range(LANES)])}>"
-    code: list[str] = []
+    ints, floats = vector("i32", lanes), vector("float", lanes)
+    inside: list[Any] = []
 
     def body(at: Any, _: list[Any]) -> None:
-        short = f.value(f"trunc i64 {at} to i32")
-        bits = f.broadcast(f.value(f"add i32 {short}, %first"), "i32", LANES)
-        x = f.value(f"bitcast {typed} {f.value(f'add {typed} {bits}, {spread}')} to <{LANES} x float>")
+        bits = f.broadcast(f.value(f"add i32 {f.value(f'trunc i64 {at} to i32')}, %first"), "i32", lanes)
+        if lanes:
+            bits = f.value(f"add {ints} {bits}, <{', '.join([f'i32 {j}' for j in range(lanes)])}>")
+        x = f.value(f"bitcast {ints} {bits} to {floats}")
         begin = len(f.lines)
-        args = [x if c is None else splatted(c, "float32", LANES) for c in operands]
-        y = table.apply(f, name, "float32", tuple(args), LANES)
-        code.append(digest([str(line).strip() for line in f.lines[begin:]], args, y))
-        f.store(f"<{LANES} x float>", y, f.element("%to", at))
+        args = [x if c is None else splatted(c, "float32", lanes) for c in operands]
+        y = table.apply(f, name, "float32", tuple(args), lanes)
+        inside.extend([[str(line).strip() for line in f.lines[begin:]], args, y])
+        f.store(floats, y, f.element("%to", at))
 
-    f.for_(0, BLOCK, LANES, body)
+    f.for_(0, BLOCK, max(lanes, 1), body)
     f.ret()
     worst, out = 0.0, np.empty(BLOCK, np.float32)
     with compiled(module.text()) as engine:
@@ -90,7 +86,7 @@ def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
             call(out.ctypes.data, start)
             x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
             worst = max(worst, _error(name, operands, x, out))
-    return code[0], worst
+    return digest(*inside, texts(module.text())), worst
 
 
 def _split(name: str) -> tuple[str, list[float | None]]:
@@ -119,12 +115,14 @@ def main(names: Sequence[str]) -> None:
     """Compare functions and keep the digests of those within their bounds."""
     kept: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in names or NAMES:
-        code, worst = compare(name)
-        bound, _ = table.ERROR_ULPS[_split(name)[0]]
-        print(f"{name}: {code}, {worst:.3g} units of the last place, at most {bound}", flush=True)
-        if worst <= bound:
-            kept[code] = {"name": name, "cpu": host().name, "ulps": round(worst, 3)}
-            FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        codes = {compare(name, count=0, lanes=lanes)[0]: lanes for lanes in LANES}
+        for code, lanes in codes.items():
+            _, worst = compare(name, lanes=lanes)
+            bound, _ = table.ERROR_ULPS[_split(name)[0]]
+            print(f"{name}, {lanes} lanes: {code}, {worst:.3g} units of the last place, at most {bound}", flush=True)
+            if worst <= bound:
+                kept[code] = {"name": name, "cpu": host().name, "ulps": round(worst, 3)}
+                FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":
