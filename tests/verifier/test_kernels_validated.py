@@ -93,7 +93,7 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "log of sums": (lambda x: logsumexp(x, -1), (_of(7, 37),)),
     "sign": (jnp.sign, (_of(7, 37),)),
     "circular": (lambda x: jnp.sin(x) + jnp.cos(x) * jnp.tan(x), (_of(7, 37),)),
-    "small": (lambda x: x * 2.0 + 1e-30, (_of(7, 37),)),
+    "twice": (lambda x: x * 2.0, (_of(7, 37),)),
     "remainder": (lax.rem, (_of(7, 37), _of(7, 37))),
     "integers": (lambda x: x + 1, (_of(7, 37, dtype="int32"),)),
     "rows": (lambda x, i: x[i], (_of(40, 37), _of(9, dtype="int32"))),
@@ -130,7 +130,7 @@ def test_integers_in_memory_are_not_read(name: str) -> None:
         ("chosen", r"load <(\d+) x i8>, ptr (%\w+), align 1", r"load <\1 x float>, ptr \2, align 4", "type"),
         ("circular", r"0x41E0000000000000", "0x41F0000000000000", "that was not compared"),
         ("circular", r"(call float) @sinf", r"\1 @cosf", "that was not compared"),
-        ("small", r"0x4000000000000000", "0x41F0000000000000", "not shown to be equal"),  # 2^31 is 1 in the field
+        ("twice", r"0x4000000000000000", "0x41F0000000000000", "not shown to be equal"),  # 2^31 is 1 in the field
         ("compared", r"fcmp olt", "fcmp ogt", "not shown to be equal"),
         ("compared", r"= or <(\d+) x i1>", r"= and <\1 x i1>", "not shown to be equal"),
         ("any", r"(call i1 @llvm.vector.reduce.)or(\S+\()", r"\1and\2", "not shown to be equal"),
@@ -207,7 +207,7 @@ def test_the_field_in_llvm_is_the_field_in_numpy() -> None:
     rng = np.random.default_rng(0)
     columns = [np.append(rng.integers(0, P, 60), [0, 1, P - 1, 5]).astype(U) for _ in range(3)]
     columns[0][:8] = field.less(columns[1], columns[2])[:8]
-    text = watched.library({8}, field) + "define i64 @run() {\n  ret i64 0\n}\n"
+    text = "define i64 @run() {\n  ret i64 0\n}\n"
     for name in calls:
         count = {"inverse": 1, "choose": 3}.get(name, 2)
         loads = [f"  %p{j} = getelementptr i64, ptr %x, i64 {8 * j}\n  %v{j} = load <8 x i64>, ptr %p{j}, align 8"
@@ -215,7 +215,7 @@ def test_the_field_in_llvm_is_the_field_in_numpy() -> None:
         args = ", ".join(f"<8 x i64> %v{j}" for j in range(count))
         text += f"define void @{name}.test(ptr %x, ptr %y) {{\n" + "\n".join(loads)
         text += f"\n  %r = call <8 x i64> @{name}.8({args})\n  store <8 x i64> %r, ptr %y, align 8\n  ret void\n}}\n"
-    with compiled(text) as engine:
+    with compiled(watched.library(text, field) + text) as engine:
         for name, fn in calls.items():
             count = {"inverse": 1, "choose": 3}.get(name, 2)
             call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address(f"{name}.test"))
@@ -296,7 +296,7 @@ entry:
 """
     whole = digest(call, ["%v1"], "%v4", texts(module))
     assert whole == digest(call, ["%v1"], "%v4", texts(module.replace("@other", "@another")))
-    for old, new in (("ret <16 x float> %x", "ret <16 x float> zeroinitializer"), ("%y\n", "%x\n"), ("16", "8")):
+    for old, new in (("ret <16 x float> %x", "ret <16 x float> zeroinitializer"), ("%y\n", "%x\n"), ("<16 x", "<8 x")):
         assert whole != digest(call, ["%v1"], "%v4", texts(module.replace(old, new)))
 
 

@@ -144,7 +144,7 @@ def _run(part: KernelPart, text: str, held: dict[str, Any], field: Field, number
         if b.name not in held or held[b.name].size != _count(b):
             raise Unread(f"a buffer {b.name} that nothing fills")
         data = np.ascontiguousarray(held[b.name])
-        stamps = [np.zeros(_count(b), np.int64) for _ in range(2)] if fresh else []
+        stamps = [np.zeros(_count(b), np.int32) for _ in range(2)] if fresh else []
         width = ITEMSIZE_BYTES[b.dtype]
         at = [x.ctypes.data for x in stamps] or [0, 0]
         made = np.array([_count(b) * width, data.ctypes.data, CODES[_HELD[b.dtype]], *at, int(fresh)], np.int64)

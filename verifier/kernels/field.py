@@ -20,10 +20,14 @@ from typing import Any
 import numpy as np
 
 P = (1 << 31) - 1  # prime; products of two numbers below 2^32 fit 64 bits
+BLOCK = 1 << 17  # elements that are worked on at once: what is made on the way fits a second-level cache
 Array = Any
 _U = np.uint64
 _SMALL = 1 << 15  # terms of two quotients, multiplied crosswise, are not equal modulo P unless they are equal
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # splitmix64
+ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("less", False, True),
+           "le": ("less", True, True), "eq": ("equal", False, False), "ne": ("equal", False, True)}  # fmt: skip
+"""What a comparison is: a function of the field, whether operands are swapped, whether the result is denied."""
 
 
 class Unread(Exception):
@@ -73,7 +77,11 @@ class Field:
 
     def random(self, name: str, count: int) -> Array:
         """Random elements for a buffer."""
-        return self.hashed(self.key("buffer", name), np.arange(count, dtype=_U)) % _U(P)
+        made, key = np.empty(count, _U), self.key("buffer", name)
+        for at in range(0, count, BLOCK):
+            part = made[at : at + BLOCK]
+            part[:] = self.hashed(key, np.arange(at, at + part.size, dtype=_U))
+        return made
 
     # ---- arithmetic on arrays of elements below P
 

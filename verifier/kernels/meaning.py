@@ -18,12 +18,13 @@ from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, Size
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from verifier.kernels.engine import matmul
-from verifier.kernels.field import Field, P, Unread
+from verifier.kernels.field import ORDERED, Field, P, Unread
 
 Array = Any
 _U = np.uint64
 _WORD = np.dtype(np.uint64)
 _MOST_FACTORS = 1 << 13  # each is a step here
+_MOST_POINTS = 1 << 19  # of a stage at once: what functions of them make on the way takes a hundred bytes for each
 
 
 def divisors(program: LoopProgram) -> set[float]:
@@ -65,13 +66,20 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
         raise Unread(f"a layout in the program before, at {stage.buffer}")
     if 0 in extents:
         return np.zeros(shape, _U)
-    algebra = FieldAlgebra(field, len(extents), prod(extents))
     readers = {name: reader(array) for name, array in values.items()}
-    env = dict(zip([a.symbol for a in stage.axes], grid(extents), strict=True))
-    found = algebra.array(fold(_known(stage.value), algebra, lambda name, at: readers[name](*at), env))
-    return np.ascontiguousarray(
-        np.broadcast_to(found.reshape(found.shape[max(0, found.ndim - len(extents)) :]), extents)
-    )
+    made, longest = np.empty(shape, _U), max(extents, default=1)
+    axis = extents.index(longest) if extents else 0  # along which the grid is taken in parts
+    step = max(1, _MOST_POINTS * longest // prod(extents))
+    for start in range(0, longest, step):
+        at = (*[slice(None)] * axis, slice(start, start + step)) if extents else ...
+        part = made[at]
+        algebra = FieldAlgebra(field, part.ndim, part.size)
+        env = {
+            a.symbol: k[at] if d == axis else k for d, (a, k) in enumerate(zip(stage.axes, grid(extents), strict=True))
+        }
+        found = algebra.array(fold(_known(stage.value), algebra, lambda name, at: readers[name](*at), env))
+        part[...] = found.reshape(found.shape[max(0, found.ndim - part.ndim) :])
+    return made
 
 
 def _known(value: Expr) -> Expr:
@@ -123,13 +131,10 @@ class FieldAlgebra(Numbers):
                 return f.maximum(*xs)
             case "min":
                 return f.minimum(*xs)
-            case "lt" | "gt":
-                return f.less(*(xs if fn == "lt" else reversed(xs)))
-            case "le" | "ge":
-                return f.no(f.less(*(reversed(xs) if fn == "le" else xs)))
-            case "eq" | "ne":
-                same = f.equal(*xs)
-                return same if fn == "eq" else f.no(same)
+            case "lt" | "gt" | "le" | "ge" | "eq" | "ne":
+                name, swapped, denied = ORDERED[fn]
+                told = getattr(f, name)(*(reversed(xs) if swapped else xs))
+                return f.no(told) if denied else told
             case "sign":
                 one, zero = _U(1), _U(0)
                 below = f.choose(f.less(xs[0], zero), _U(P - 1), f.choose(f.equal(xs[0], zero), zero, xs[0]))

@@ -179,37 +179,33 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
     """
     found: dict[str, CodeFunction] = {}
     bodies = texts(text)
-    current: CodeFunction | None = None
-    block: list[Instruction] = []
-    marked: list[str] | None = None
-    for number, line in enumerate(text.splitlines()):
-        bare = line.strip()
-        if current is None:
-            if bare.startswith("define"):
-                current = _head(bare)
-                if current.name in found:
-                    raise Unread(f"a second {current.name}")
-                found[current.name] = current
-            elif bare and not _OUTSIDE.fullmatch(bare):
-                raise Unread(f"the line {bare[:40]!r}")
-            continue
-        if bare == "}":
-            current = None
-        elif bare.startswith("; begin"):
-            marked = [bare]
-        elif bare.startswith("; end"):
-            if marked is None:
-                raise Unread("the end of a scalar function that did not begin")
-            block.append(_scalar(marked, bare, scalar, number, bodies))
-            marked = None
-        elif marked is not None:
-            marked.append(bare)
-        elif bare.endswith(":"):
-            block = current.blocks[bare[:-1]] = []
-        elif bare and not bare.startswith(";"):
-            made = instruction(bare)
-            made.count = number
-            block.append(made)
+    for line in _DEFINED.sub("", text).splitlines():
+        if line.strip() and not _OUTSIDE.fullmatch(line.strip()):
+            raise Unread(f"the line {line.strip()[:40]!r}")
+    for whole in _DEFINED.finditer(text):
+        head, *lines = whole[0].splitlines()[:-1]
+        f = _head(head.strip())
+        if f.name in found:
+            raise Unread(f"a second {f.name}")
+        found[f.name] = f
+        block: list[Instruction] = []
+        marked: list[str] | None = None
+        for number, line in enumerate(lines, text.count("\n", 0, whole.start()) + 1):
+            bare = line.strip()
+            if bare.startswith("; begin"):
+                marked = [bare]
+            elif bare.startswith("; end"):
+                if marked is None:
+                    raise Unread("the end of a scalar function that did not begin")
+                block.append(_scalar(marked, bare, scalar, number, bodies))
+                marked = None
+            elif marked is not None:
+                marked.append(bare)
+            elif bare.endswith(":"):
+                block = f.blocks[bare[:-1]] = []
+            elif bare and not bare.startswith(";"):
+                block.append(instruction(bare))
+                block[-1].count = number
     return found
 
 
@@ -329,18 +325,14 @@ def _instruction(line: _Line, name: str, op: str) -> Instruction:
         a = line.operand(type_)
         line.take(",")
         return Instruction(name, op, type_, (a, line.operand(type_)))
-    if op == "fneg":
-        x = line.typed()
-        return Instruction(name, op, x.type, (x,))
     if op in ("icmp", "fcmp"):
         words = [line.take()]
         a = line.typed()
         line.take(",")
         return Instruction(name, op, a.type.of("i1"), (a, line.operand(a.type)), tuple(words))
-    if op in _CASTS:
+    if op in ("fneg", *_CASTS):
         x = line.typed()
-        line.take("to")
-        return Instruction(name, op, line.type(), (x,))
+        return Instruction(name, op, line.type() if op != "fneg" and line.take("to") else x.type, (x,))
     if op == "getelementptr":
         element = line.type()
         line.take(",")

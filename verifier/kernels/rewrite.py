@@ -8,18 +8,16 @@ alone, else the kernel is refused: hence which elements are read and written doe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from verifier.kernels.field import Field, P, Unread
+from verifier.kernels.field import ORDERED, Field, P, Unread
 from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, Instruction, Operand, Type
 from verifier.kernels.watched import CODES, POINTERS, Words, library
 
 Kind = Literal["control", "data", "pointer"]
-_WORDS_OF_ARRAY = 6
 _ANYWHERE = 0x5BD1E995 >> 8  # a number of control that may be anything: outside of every array of less than 6 million
-_ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("less", False, True),
-            "le": ("less", True, True), "eq": ("equal", False, False), "ne": ("equal", False, True)}  # fmt: skip
 _SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
@@ -51,24 +49,24 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
     reached: set[str] = set()
     for name, _ in phases:
         reached |= _reached(name, functions)
-    used = [functions[name] for name in sorted(reached)]
-    lanes = {x.type.lanes for f in used for b in f.blocks.values() for i in b for x in (i, *i.operands)}
-    made = [library(lanes - {0}, field)]
-    made += [_Rewriter(f, functions, field).text() for f in used]
+    made = [_Rewriter(functions[name], functions, field).text() for name in sorted(reached)]
     run = ["define i64 @run(ptr %bufs, i64 %fuel, i64 %salt) noinline {", "  store i64 %fuel, ptr @fuel",
            "  store i64 %salt, ptr @salt", "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
     base = 1
     for j, (name, tasks) in enumerate(phases):
         run += [
-            f"phase{j}:", f"  store i64 {base}, ptr @base", f"  br label %head{j}", f"head{j}:",
+            f"phase{j}:", f"  store i32 {base}, ptr @base", f"  br label %head{j}", f"head{j}:",
             f"  %i{j} = phi i64 [ 0, %phase{j} ], [ %n{j}, %task{j} ]", f"  %m{j} = icmp slt i64 %i{j}, {tasks}",
             f"  br i1 %m{j}, label %task{j}, label %phase{j + 1}", f"task{j}:",
-            f"  %s{j} = add i64 %i{j}, {base + 1}", f"  store i64 %s{j}, ptr @mine",
+            f"  %w{j} = add i64 %i{j}, {base + 1}", f"  %s{j} = trunc i64 %w{j} to i32",
+            f"  store i32 %s{j}, ptr @mine",
             f"  call void @{name}(ptr %bufs, i64 0, i64 %i{j})", f"  %n{j} = add i64 %i{j}, 1", f"  br label %head{j}",
         ]  # fmt: skip
         base += tasks + 2
+    if base >= 1 << 31:
+        raise Unread("more tasks than there are stamps")
     run += [f"phase{len(phases)}:", "  %fault = load i64, ptr @fault", "  ret i64 %fault", "}"]
-    text = "\n".join([*made, *run])
+    text = "\n".join([library("\n".join(made), field), *made, *run])
     return text.replace(" noinline {", " noinline #0 {") + f"\nattributes #0 = {{ {cpu} }}\n"
 
 
@@ -91,20 +89,17 @@ class _Rewriter:
         self.lines: list[str] = []
         self.heap: list[str] = []
         self.bits: dict[str, str] = {}  # integers that are the bits of a float: which of them
-        self.count = 0
+        self.numbers = itertools.count()
 
     def text(self) -> str:
         """The function in the field."""
         f = self.f
-        for type_, name in f.parameters:
-            self._define(name, type_, _kind_of(type_))
-        for block in f.blocks.values():
-            for i in block:
-                if i.name:
-                    if i.name in self.defined:
-                        raise Unread(f"a second {i.name}")
-                    self.defined[i.name] = i
-                    self._define(i.name, _result(i), _kind_of(_result(i)))
+        named = [i for block in f.blocks.values() for i in block if i.name]
+        self.defined = {i.name: i for i in named}
+        if len(self.defined) < len(named):
+            raise Unread(f"two values of one name in {f.name}")
+        self.types = {name: type_ for type_, name in f.parameters} | {i.name: _result(i) for i in named}
+        self.kinds = {name: _kind_of(type_) for name, type_ in self.types.items()}
         self._find_data()
         order = list(f.blocks)
         for label, block in f.blocks.items():
@@ -123,9 +118,6 @@ class _Rewriter:
         nothing = "ret void" if f.returns == VOID else f"ret {returns} zeroinitializer"
         head = f"define internal {returns} @{f.name}({', '.join(typed)}) noinline {{"
         return "\n".join([head, *self.lines, "out.of.fuel:", f"  {nothing}", "}"])
-
-    def _define(self, name: str, type_: Type, kind: Kind) -> None:
-        self.types[name], self.kinds[name] = type_, kind
 
     def _find_data(self) -> None:
         """Integers and conditions that are made of data are data."""
@@ -176,15 +168,10 @@ class _Rewriter:
         return f"{x.name}.d", f"{x.name}.o"
 
     def _value(self, text: str) -> str:
-        self.count += 1
-        self.lines.append(f"  %field.{self.count} = {text}")
-        return f"%field.{self.count}"
+        return self._words(0).value(text)
 
     def _words(self, lanes: int) -> Words:
-        w = Words(lanes, self.field)
-        w.lines, w.count = self.lines, 0
-        w.value = self._value  # one name after the other in the whole function
-        return w
+        return Words(lanes, self.field, self.lines, self.numbers)  # one name after the other in the whole function
 
     def _is(self, name: str, type_: Type, value: str) -> None:
         """Name a value."""
@@ -257,7 +244,7 @@ class _Rewriter:
     def _room(self, i: Instruction) -> None:
         """An array of the function, filled with numbers that no other has."""
         d, data = f"{i.name}.d", f"{i.name}.data"
-        self.lines.append(f"  {d} = alloca [{_WORDS_OF_ARRAY} x i64]")
+        self.lines.append(f"  {d} = alloca %array")
         if i.op == "alloca":
             count, code = int(i.words[0]), CODES.get(i.type.element, 0)
             if i.type.element not in FLOATING or i.type.lanes:
@@ -309,7 +296,7 @@ class _Rewriter:
             raise Unread(f"a load of {i.type}")
         place = self._place(i, i.operands[0], i.type, False)
         if i.type.element == "ptr":
-            kind = self._value(f"getelementptr i64, ptr {self._pointer(i.operands[0])[0]}, i64 5")
+            kind = self._value(f"getelementptr %array, ptr {self._pointer(i.operands[0])[0]}, i64 0, i32 5")
             pointers = self._value(f"icmp eq i64 {self._value(f'load i64, ptr {kind}')}, {POINTERS}")
             found = self._value(f"load ptr, ptr {place}")
             held = self._value(f"and i1 {pointers}, {self._value(f'icmp ne ptr {place}, @nowhere')}")
@@ -450,7 +437,7 @@ class _Rewriter:
         of, limit = self.defined.get(i.operands[0].name), i.operands[1].lanes
         if predicate == "olt" and of is not None and of.op.startswith("@llvm.fabs.") and {*limit} == {_INFINITE}:
             return w.call("hash", self.field.key("is_finite"), self._data(of.operands[0]))
-        name, swapped, denied = _ORDERED.get(predicate[1:], ("", False, False))
+        name, swapped, denied = ORDERED.get(predicate[1:], ("", False, False))
         if not name or predicate[0] not in "ou":
             raise Unread(f"the comparison {predicate}")
         if name == "equal":
@@ -491,10 +478,8 @@ class _Rewriter:
             name.startswith(("llvm.smin.", "llvm.smax.", "llvm.umin.", "llvm.umax."))
             and self.kinds[i.name] == "control"
         ):
-            a, b = [self._control(x) for x in i.operands]
-            order = f"{name[5]}{'lt' if name[6:8] == 'mi' else 'gt'}"
-            flag = self._value(f"icmp {order} {i.type} {a}, {b}")
-            self.lines.append(f"  {i.name} = select {i.type.of('i1')} {flag}, {i.type} {a}, {i.type} {b}")
+            typed = ", ".join([f"{i.type} {self._control(x)}" for x in i.operands])
+            self.lines.append(f"  {i.name} = call {i.type} {i.op}({typed})")
         elif name.startswith("llvm.vector.reduce."):
             if self.kinds[i.name] != "data":
                 raise Unread("a reduction of control")
