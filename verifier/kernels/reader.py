@@ -117,10 +117,9 @@ class _Line:
         if self.peek().startswith("%"):
             return Operand(type_, self.take())
         count = type_.lanes or 1
-        if self.has("zeroinitializer"):
-            return Operand(type_, "", (0,) * count)
-        if self.has("poison"):
-            return Operand(type_, "", (None,) * count)
+        for word, value in (("zeroinitializer", 0), ("poison", None)):
+            if self.has(word):
+                return Operand(type_, "", (value,) * count)
         if self.has("splat"):
             self.take("(")
             self.type()
@@ -185,10 +184,10 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
     for whole in _DEFINED.finditer(text):
         head, *lines = whole[0].splitlines()[:-1]
         f = _head(head.strip())
-        if f.name in found:
+        if f.name in (*found, "aligned_alloc", "free"):
             raise Unread(f"a second {f.name}")
         found[f.name] = f
-        block: list[Instruction] = []
+        block = unnamed = list[Instruction]()
         marked: list[str] | None = None
         for number, line in enumerate(lines, text.count("\n", 0, whole.start()) + 1):
             bare = line.strip()
@@ -206,6 +205,8 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
             elif bare and not bare.startswith(";"):
                 block.append(instruction(bare))
                 block[-1].count = number
+        if unnamed:
+            raise Unread(f"code before the first label of {f.name}")
     return found
 
 

@@ -49,6 +49,8 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
     reached: set[str] = set()
     for name, _ in phases:
         reached |= _reached(name, functions)
+        if [type_ for type_, _ in functions[name].parameters] != [Type("ptr", 0), Type("i64", 0)]:
+            raise Unread(f"a phase {name} of other parameters")
     made = [_Rewriter(functions[name], functions, field).text() for name in sorted(reached)]
     run = ["define i64 @run(ptr %bufs, i64 %fuel, i64 %salt) noinline {", "  store i64 %fuel, ptr @fuel",
            "  store i64 %salt, ptr @salt", "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
@@ -316,7 +318,7 @@ class _Rewriter:
             typed = ", ".join([f"{a} {x}" for a, x in zip(t, xs, strict=True)])
             self.lines.append(f"  {i.name} = {i.op} {typed}")
         elif i.op in ("add", "sub", "mul", "and", "or", "xor") or (
-            i.op in ("udiv", "urem") and _nonzero(i.operands[1])
+            i.op in ("udiv", "urem") and i.operands[1].lanes and all(i.operands[1].lanes)
         ):
             self.lines.append(f"  {i.name} = {i.op} {t[0]} {xs[0]}, {xs[1]}")
         else:
@@ -549,10 +551,6 @@ def _result(i: Instruction) -> Type:
 
 def _word(type_: Type) -> Type:
     return Type("i64", type_.lanes)
-
-
-def _nonzero(x: Operand) -> bool:
-    return not x.name and all(x.lanes)
 
 
 def _constant(type_: Type, values: Sequence[float | int | None]) -> str:

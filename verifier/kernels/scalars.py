@@ -14,6 +14,7 @@ import functools
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,13 @@ from verifier.kernels.engine import compiled
 from verifier.kernels.reader import digest, texts
 
 FILE = Path(__file__).with_name("scalars.json")
-LANES = (16, 8, 0)  # of kernels; 0: of what is the same in all lanes
+LANES = (16, 8, 4, 2, 0)  # of kernels; 0: of what is the same in all lanes
 BLOCK = 1 << 20  # floats at once: their float64 values fit a second-level cache
 ALL = 1 << 32
 NAMES = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "cbrt", "sinh", "cosh", "asinh", "acosh",
-    "atanh", "atan", "asin", "acos", "pow(x, 0.75)", "sin", "cos", "tan",
+    "atanh", "atan", "asin", "acos", "pow(x, 0.75)", "pow(x, 0.5)", "pow(x, 2.0)", "sin", "cos", "tan",
+    "erf_inv",
 )  # fmt: skip
 """Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`."""
 
@@ -42,25 +44,39 @@ NAMES = (
 @functools.cache
 def known() -> dict[str, str]:
     """Digest of code -> the function that it computes."""
-    if not FILE.exists():
-        return {}
     return {digest: entry["name"] for digest, entry in json.loads(FILE.read_text()).items()}
 
 
-def compare(name: str, first: int = 0, count: int = ALL, lanes: int = LANES[0]) -> tuple[str, float]:
-    """Compare the code of a function on floats given by their bits.
+def compare(name: str, first: int = 0, count: int = ALL) -> dict[str, float]:
+    """Compare the code of a function, for any number of lanes, on floats given by their bits.
 
     Args:
         name: in `NAMES`.
         first: the first bits, a multiple of `BLOCK`.
         count: how many, a multiple of `BLOCK`.
-        lanes: for how many the code is written.
 
     Returns:
-        The digest of the code, and the greatest error in units of the last place; infinite where one of both is NaN or
+        For each digest of code the greatest error in units of the last place; infinite where one of both is NaN or
         infinite and the other is not.
     """
     name, operands = _split(name)
+    made = dict(_written(name, operands, lanes) for lanes in reversed(LANES))
+    worst, out = dict.fromkeys(made, 0.0), np.empty(BLOCK, np.float32)
+    with ExitStack() as stack:
+        engines = {code: stack.enter_context(compiled(text)) for code, text in made.items()}
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
+        for start in range(first, first + count, BLOCK):
+            x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32).astype(np.float64)
+            with np.errstate(all="ignore"):
+                exact = SCALARS[name].numpy(*[x if c is None else c for c in operands])
+            for code, engine in engines.items():
+                signature(engine.get_function_address("all"))(out.ctypes.data, start)
+                worst[code] = max(worst[code], _error(exact, out))
+    return worst
+
+
+def _written(name: str, operands: Sequence[float | None], lanes: int) -> tuple[str, str]:
+    """The digest of the code of a function, and a module that computes it of a block of floats."""
     module = Module(host())
     f = module.function("all", [("ptr", "to"), ("i32", "first")], internal=False)
     ints, floats = vector("i32", lanes), vector("float", lanes)
@@ -79,14 +95,7 @@ def compare(name: str, first: int = 0, count: int = ALL, lanes: int = LANES[0]) 
 
     f.for_(0, BLOCK, max(lanes, 1), body)
     f.ret()
-    worst, out = 0.0, np.empty(BLOCK, np.float32)
-    with compiled(module.text()) as engine:
-        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)(engine.get_function_address("all"))
-        for start in range(first, first + count, BLOCK):
-            call(out.ctypes.data, start)
-            x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
-            worst = max(worst, _error(name, operands, x, out))
-    return digest(*inside, texts(module.text())), worst
+    return digest(*inside, texts(module.text())), module.text()
 
 
 def _split(name: str) -> tuple[str, list[float | None]]:
@@ -95,11 +104,9 @@ def _split(name: str) -> tuple[str, list[float | None]]:
     return name, [None if c == "x" else float(c) for c in operands.split(", ")] if operands else [None]
 
 
-def _error(name: str, operands: Sequence[float | None], x: Any, y: Any) -> float:
+def _error(exact: Any, y: Any) -> float:
     """The greatest error of a block, in units of the last place: half of one where the nearest float is given."""
     with np.errstate(all="ignore"):
-        wide = x.astype(np.float64)
-        exact = SCALARS[name].numpy(*[wide if c is None else c for c in operands])
         near = exact.astype(np.float32)
         other = np.flatnonzero(near.view(np.int32) != y.view(np.int32))  # few: the rest of the work is on these alone
         exact, near, y = exact[other], near[other], y[other]
@@ -107,22 +114,19 @@ def _error(name: str, operands: Sequence[float | None], x: Any, y: Any) -> float
             return float("inf")
         unit = np.spacing(np.minimum(np.abs(near), np.finfo(np.float32).max)).astype(np.float64)
         apart = np.abs(y.astype(np.float64) - exact) / unit
-        same = (near == y) | np.isnan(near)
-        return float(np.where(same, 0.5, apart).max(initial=0.5))
+        return float(np.where((near == y) | np.isnan(near), 0.5, apart).max(initial=0.5))
 
 
 def main(names: Sequence[str]) -> None:
     """Compare functions and keep the digests of those within their bounds."""
     kept: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in names or NAMES:
-        codes = {compare(name, count=0, lanes=lanes)[0]: lanes for lanes in LANES}
-        for code, lanes in codes.items():
-            _, worst = compare(name, lanes=lanes)
-            bound, _ = table.ERROR_ULPS[_split(name)[0]]
-            print(f"{name}, {lanes} lanes: {code}, {worst:.3g} units of the last place, at most {bound}", flush=True)
+        bound, _ = table.ERROR_ULPS[_split(name)[0]]
+        for code, worst in compare(name).items():
+            print(f"{name}: {code}, {worst:.3g} units of the last place, at most {bound}", flush=True)
             if worst <= bound:
                 kept[code] = {"name": name, "cpu": host().name, "ulps": round(worst, 3)}
-                FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

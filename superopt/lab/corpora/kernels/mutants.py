@@ -68,6 +68,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "choice": (lambda m, x: jax.numpy.where(m, x * 2.0, -1.0), ((7, 37), (7, 37))),
     "conditions": (lambda x, m: (x[:, 1:] < x[:, :-1]) & ~m, ((5, 34), (33,))),
     "half": (lambda x, y: jax.nn.relu(x * y + x), ((7, 37), (37,))),
+    "circular": (lambda x: jax.numpy.sin(x) * jax.numpy.cos(x), ((5, 34),)),
 }
 """Functions and the shapes of their operands: few elements, and tails along every axis."""
 DTYPES = {"choice": ("bool",), "conditions": ("float32", "bool"), "half": ("float16",) * 2}
