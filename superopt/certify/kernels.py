@@ -51,7 +51,7 @@ from verifier.verdict import REFUTED, UNKNOWN
 MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
 MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of a call without a clock
 MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated, and
-_FIELD_BYTES, _PART_OF_MEMORY = 50, 4  # what each takes there, about, of this part of the machine's memory
+_FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # what each takes there (19 to 35), of this part of the machine's memory
 MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8

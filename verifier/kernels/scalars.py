@@ -32,11 +32,9 @@ from verifier.kernels.reader import digest, texts
 FILE = Path(__file__).with_name("scalars.json")
 LANES = (16, 8, 4, 2, 0)  # of kernels; 0: of what is the same in all lanes
 BLOCK = 1 << 20  # floats at once: their float64 values fit a second-level cache
-ALL = 1 << 32
 NAMES = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "cbrt", "sinh", "cosh", "asinh", "acosh",
-    "atanh", "atan", "asin", "acos", "pow(x, 0.75)", "pow(x, 0.5)", "pow(x, 2.0)", "sin", "cos", "tan",
-    "erf_inv",
+    "atanh", "atan", "asin", "acos", "pow(x, 0.75)", "sin", "cos", "tan", "erf_inv",
 )  # fmt: skip
 """Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`."""
 
@@ -47,7 +45,7 @@ def known() -> dict[str, str]:
     return {digest: entry["name"] for digest, entry in json.loads(FILE.read_text()).items()}
 
 
-def compare(name: str, first: int = 0, count: int = ALL) -> dict[str, float]:
+def compare(name: str, first: int = 0, count: int = 1 << 32) -> dict[str, float]:
     """Compare the code of a function, for any number of lanes, on floats given by their bits.
 
     Args:
@@ -69,9 +67,12 @@ def compare(name: str, first: int = 0, count: int = ALL) -> dict[str, float]:
             x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32).astype(np.float64)
             with np.errstate(all="ignore"):
                 exact = SCALARS[name].numpy(*[x if c is None else c for c in operands])
+            error, last = 0.0, np.empty(0, np.int32)
             for code, engine in engines.items():
                 signature(engine.get_function_address("all"))(out.ctypes.data, start)
-                worst[code] = max(worst[code], _error(exact, out))
+                if not np.array_equal(out.view(np.int32), last):  # most codes give what the one before gave
+                    error, last = _error(exact, out), out.view(np.int32).copy()
+                worst[code] = max(worst[code], error)
     return worst
 
 
