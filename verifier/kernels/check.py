@@ -102,9 +102,10 @@ def validate(
 def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str, str], seed: int) -> None:
     field = Field(seed, divisors(before))
     held: dict[str, Any] = {}
-    for b in before.buffers:
+    for b in (*before.buffers, *[b for part in parts for b in part.pointers]):
         if b.dtype not in _HELD:
             raise Unread(f"integers in memory: {b.name} of {b.dtype}")
+    for b in before.buffers:
         if b.scope in ("input", "frozen"):
             held[b.name] = field.random(b.name, _count(b))
     texts = [_in_the_field(part, field, scalar) for part in parts]  # what cannot be read is told before long work
@@ -136,8 +137,6 @@ def _run(part: KernelPart, text: str, held: dict[str, Any], field: Field, number
     words: list[Any] = []
     kept: list[Any] = []
     for b in part.pointers:
-        if b.dtype not in _HELD:
-            raise Unread(f"integers in memory: {b.name} of {b.dtype}")
         fresh = b.scope in ("output", "scratch")
         if fresh:
             held[b.name] = field.random(f"{number}: before {b.name}", _count(b))
