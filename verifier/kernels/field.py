@@ -121,18 +121,11 @@ class Field:
 
     def scrambled(self, x: Array) -> Array:
         """A bijection of 31 bits, so that sums of scrambled values identify multisets."""
-        a, b = self.factors[:2]
-        x = (x + _U(self.shift)) & _U(P)
-        x = ((x ^ x >> _U(16)) * _U(a)) & _U(P)
-        x = ((x ^ x >> _U(16)) * _U(b)) & _U(P)
-        return x ^ x >> _U(16)
+        return _rounds((x + _U(self.shift)) & _U(P), self.factors[:2])
 
     def unscrambled(self, x: Array) -> Array:
         """Its inverse; what it gives may be P, which is 0."""
-        a, b = self.factors[2:]
-        x = ((x ^ x >> _U(16)) * _U(b)) & _U(P)
-        x = ((x ^ x >> _U(16)) * _U(a)) & _U(P)
-        return ((x ^ x >> _U(16)) + _U(P + 1 - self.shift)) & _U(P)
+        return (_rounds(x, self.factors[:1:-1]) + _U(P + 1 - self.shift)) & _U(P)
 
     def maximum(self, a: Array, b: Array) -> Array:
         """The maximum of two."""
@@ -161,6 +154,12 @@ class Field:
         low: Array = (c == less) | (c == self.no(more))
         high: Array = (c == more) | (c == self.no(less))
         return np.select([high, low], [self.maximum(x, y), self.minimum(x, y)], plain)
+
+
+def _rounds(x: Array, factors: Iterable[int]) -> Array:
+    for factor in factors:
+        x = ((x ^ x >> _U(16)) * _U(factor)) & _U(P)
+    return x ^ x >> _U(16)
 
 
 def _mixed(z: Array) -> Array:

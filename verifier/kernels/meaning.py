@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from superopt.ir import index as indices
-from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.expr import subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.index import Guard
 from superopt.ir.interp import Numbers, grid, reader
@@ -49,6 +49,9 @@ def evaluate(program: LoopProgram, held: Mapping[str, Array], field: Field) -> d
     """
     values = {b.name: held[b.name].reshape(b.shape) for b in program.buffers if b.name in held}
     for stage in program.stages:
+        for e in subexpressions(stage.value):
+            if e.dtype not in FLOATS and e.dtype != "bool":
+                raise Unread(f"values of {e.dtype}")
         values[stage.buffer] = _filled(program, stage, values, field)
     return {b.name: values[b.name].ravel() for b in program.buffers if b.scope == "output"}
 
@@ -77,16 +80,19 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
         env = {
             a.symbol: k[at] if d == axis else k for d, (a, k) in enumerate(zip(stage.axes, grid(extents), strict=True))
         }
-        found = algebra.array(fold(_known(stage.value), algebra, lambda name, at: readers[name](*at), env))
+        found = algebra.array(fold(stage.value, algebra, lambda name, at: readers[name](*at), env))
         part[...] = found.reshape(found.shape[max(0, found.ndim - part.ndim) :])
     return made
 
 
-def _known(value: Expr) -> Expr:
-    for e in subexpressions(value):
-        if e.dtype not in FLOATS and e.dtype != "bool":
-            raise Unread(f"values of {e.dtype}")
-    return value
+_PLAIN: dict[str, Callable[..., Array]] = {
+    "add": lambda f, a, b: (a + b) % _U(P),
+    "sub": lambda f, a, b: (a + _U(P) - b) % _U(P),
+    "div": lambda f, a, b: f.mul(a, f.inverse(b)),
+    "rsqrt": lambda f, a: f.inverse(f.hashed(f.key("sqrt"), a)),
+    "or": lambda f, a, b: f.no(f.mul(f.no(a), f.no(b))),
+    "mul": Field.mul, "and": Field.mul, "neg": Field.neg, "not": Field.no, "max": Field.maximum, "min": Field.minimum,
+}  # fmt: skip
 
 
 class FieldAlgebra(Numbers):
@@ -109,40 +115,20 @@ class FieldAlgebra(Numbers):
         return self._checked(self._applied(fn, [np.asarray(x) for x in self._arrays(args)]))
 
     def _applied(self, fn: str, xs: list[Array]) -> Array:
-        f, p = self.field, _U(P)
-        match fn:
-            case "add":
-                return (xs[0] + xs[1]) % p
-            case "sub":
-                return (xs[0] + p - xs[1]) % p
-            case "mul" | "and":
-                return f.mul(*xs)
-            case "or":
-                return f.no(f.mul(f.no(xs[0]), f.no(xs[1])))
-            case "div":
-                return f.mul(xs[0], f.inverse(xs[1]))
-            case "rsqrt":
-                return f.inverse(f.hashed(f.key("sqrt"), *xs))
-            case "neg":
-                return f.neg(*xs)
-            case "not":
-                return f.no(*xs)
-            case "max":
-                return f.maximum(*xs)
-            case "min":
-                return f.minimum(*xs)
-            case "lt" | "gt" | "le" | "ge" | "eq" | "ne":
-                name, swapped, denied = ORDERED[fn]
-                told = getattr(f, name)(*(reversed(xs) if swapped else xs))
-                return f.no(told) if denied else told
-            case "sign":
-                one, zero = _U(1), _U(0)
-                below = f.choose(f.less(xs[0], zero), _U(P - 1), f.choose(f.equal(xs[0], zero), zero, xs[0]))
-                return f.choose(f.less(zero, xs[0]), one, below)
-            case "select_n" if len(xs) == 3:
-                return f.choose(xs[0], xs[2], xs[1])
-            case _:
-                return f.hashed(f.key(fn), *xs)
+        f = self.field
+        if fn in _PLAIN:
+            return _PLAIN[fn](f, *xs)
+        if fn in ORDERED:
+            name, swapped, denied = ORDERED[fn]
+            told = getattr(f, name)(*(reversed(xs) if swapped else xs))
+            return f.no(told) if denied else told
+        if fn == "sign":
+            one, zero = _U(1), _U(0)
+            below = f.choose(f.less(xs[0], zero), _U(P - 1), f.choose(f.equal(xs[0], zero), zero, xs[0]))
+            return f.choose(f.less(zero, xs[0]), one, below)
+        if fn == "select_n" and len(xs) == 3:
+            return f.choose(xs[0], xs[2], xs[1])
+        return f.hashed(f.key(fn), *xs)
 
     def convert(self, value: Array, source: str, target: str) -> Array:
         if not {source, target} <= {*FLOATS, "bool"}:

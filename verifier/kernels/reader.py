@@ -321,16 +321,11 @@ def _instruction(line: _Line, name: str, op: str) -> Instruction:
     words: list[str] = []
     while line.peek() in _FLAGS:
         words.append(line.take())
-    if op in _BINARY:
-        type_ = line.type()
-        a = line.operand(type_)
-        line.take(",")
-        return Instruction(name, op, type_, (a, line.operand(type_)))
-    if op in ("icmp", "fcmp"):
-        words = [line.take()]
+    if op in ("icmp", "fcmp", *_BINARY):
+        told = () if op in _BINARY else (line.take(),)
         a = line.typed()
         line.take(",")
-        return Instruction(name, op, a.type.of("i1"), (a, line.operand(a.type)), tuple(words))
+        return Instruction(name, op, a.type.of("i1") if told else a.type, (a, line.operand(a.type)), told)
     if op in ("fneg", *_CASTS):
         x = line.typed()
         return Instruction(name, op, line.type() if op != "fneg" and line.take("to") else x.type, (x,))

@@ -31,6 +31,7 @@ ROUNDED = (  # to the nearest float of 16 bits, in the upper half
     "select(fcmp uno(x, x), or(bitcast(x), 4194304), add(bitcast(x), add(and(lshr(bitcast(x), 16), 1), 32767)))"
 )
 _INFINITE = float("inf")
+_EXTREMA = ("llvm.smin", "llvm.smax", "llvm.umin", "llvm.umax")
 _MOVES = ("insertelement", "extractelement", "shufflevector")
 
 
@@ -92,6 +93,8 @@ class _Rewriter:
         self.heap: list[str] = []
         self.bits: dict[str, str] = {}  # integers that are the bits of a float: which of them
         self.numbers = itertools.count()
+        self._memory = {"ret": self._return, "phi": self._phi, "alloca": self._room, "@aligned_alloc": self._room,
+                        "getelementptr": self._address, "load": self._load, "store": self._store}  # fmt: skip
 
     def text(self) -> str:
         """The function in the field."""
@@ -113,9 +116,8 @@ class _Rewriter:
                 raise Unread("memory that is freed before the end")
             for i in block:
                 self._one(i, order.index(label))
-        typed: list[str] = []
-        for type_, name in f.parameters:
-            typed.append(f"ptr {name}.d, i64 {name}.o" if type_.element == "ptr" else f"{self._held(name)} {name}")
+        pointers, typed = {name for type_, name in f.parameters if type_.element == "ptr"}, [x for _, x in f.parameters]
+        typed = [f"ptr {x}.d, i64 {x}.o" if x in pointers else f"{self._held(x)} {x}" for x in typed]
         returns = "void" if f.returns == VOID else str(_word(f.returns))
         nothing = "ret void" if f.returns == VOID else f"ret {returns} zeroinitializer"
         head = f"define internal {returns} @{f.name}({', '.join(typed)}) noinline {{"
@@ -173,7 +175,7 @@ class _Rewriter:
         return self._words(0).value(text)
 
     def _words(self, lanes: int) -> Words:
-        return Words(lanes, self.field, self.lines, self.numbers)  # one name after the other in the whole function
+        return Words(lanes, self.field, (self.lines, self.numbers))  # one name after the other in the whole function
 
     def _is(self, name: str, type_: Type, value: str) -> None:
         """Name a value."""
@@ -182,28 +184,11 @@ class _Rewriter:
     # ---- instructions
 
     def _one(self, i: Instruction, block: int) -> None:
-        name, kind = i.name, self.kinds.get(i.name)
+        kind = self.kinds.get(i.name)
         if i.op == "br":
             self._branch(i, block)
-        elif i.op == "ret":
-            for d in self.heap:
-                self.lines.append(f"  call void @free(ptr {d})")
-            text = f"{_word(i.type)} {self._data(i.operands[0])}" if i.operands else "void"
-            self.lines.append(f"  ret {text}")
-        elif i.op == "phi":
-            self._phi(i)
-        elif i.op == "alloca" or i.op == "@aligned_alloc":
-            self._room(i)
-        elif i.op == "getelementptr":
-            self._address(i)
-        elif i.op == "load":
-            self._load(i)
-        elif i.op == "store":
-            x, to = i.operands
-            if x.type.element not in CODES or x.type.element == "ptr":
-                raise Unread(f"a store of {x.type}")
-            place = self._place(i, to, x.type, True)
-            self.lines.append(f"  store {_word(x.type)} {self._data(x)}, ptr {place}, align 8")
+        elif i.op in self._memory:
+            self._memory[i.op](i)
         elif i.op.startswith("@"):
             self._call(i)
         elif kind == "control":
@@ -212,8 +197,19 @@ class _Rewriter:
             self._in_field(i)
         else:
             raise Unread(f"{i.op} of pointers")
-        if name and kind == "pointer" and i.op == "load":
-            self.lines.append(f"  {name}.o = add i64 0, 0")
+        if kind == "pointer" and i.op == "load":
+            self.lines.append(f"  {i.name}.o = add i64 0, 0")
+
+    def _return(self, i: Instruction) -> None:
+        self.lines += [f"  call void @free(ptr {d})" for d in self.heap]
+        self.lines.append(f"  ret {f'{_word(i.type)} {self._data(i.operands[0])}' if i.operands else 'void'}")
+
+    def _store(self, i: Instruction) -> None:
+        x, to = i.operands
+        if x.type.element not in CODES or x.type.element == "ptr":
+            raise Unread(f"a store of {x.type}")
+        place = self._place(i, to, x.type, True)
+        self.lines.append(f"  store {_word(x.type)} {self._data(x)}, ptr {place}, align 8")
 
     def _branch(self, i: Instruction, block: int) -> None:
         order = list(self.f.blocks)
@@ -476,10 +472,7 @@ class _Rewriter:
         elif stem in _FUNCTIONS:
             made = w.call("hash", self.field.key(_FUNCTIONS[stem]), self._data(i.operands[0]))
             self._is(i.name, _word(i.type), made)
-        elif (
-            name.startswith(("llvm.smin.", "llvm.smax.", "llvm.umin.", "llvm.umax."))
-            and self.kinds[i.name] == "control"
-        ):
+        elif stem in _EXTREMA and self.kinds[i.name] == "control":
             typed = ", ".join([f"{i.type} {self._control(x)}" for x in i.operands])
             self.lines.append(f"  {i.name} = call {i.type} {i.op}({typed})")
         elif name.startswith("llvm.vector.reduce."):

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from verifier.kernels.field import MIX, Field, P
 
@@ -196,11 +196,9 @@ _TOUCH = {
 class Words:
     """Straight-line code on words, or on vectors of so many; names of values and Python integers are operands."""
 
-    def __init__(
-        self, lanes: int, field: Field, lines: list[str] | None = None, numbers: Iterator[int] | None = None
-    ) -> None:
+    def __init__(self, lanes: int, field: Field, into: tuple[list[str], Iterator[int]] | None = None) -> None:
         self.lanes, self.field = lanes, field
-        self.lines, self.numbers = [] if lines is None else lines, numbers or itertools.count()
+        self.lines, self.numbers = into or ([], itertools.count())
         self.type, self.flags = [f"<{lanes} x {x}>" if lanes else x for x in ("i64", "i1")]
 
     def text(self, x: str | int) -> str:
@@ -251,11 +249,11 @@ class Words:
         z = self("mul", self("xor", z, self("lshr", z, 27)), MIX[2])
         return self("xor", z, self("lshr", z, 31))
 
-    def scrambled(self, x: str, factors: tuple[int, int]) -> str:
+    def scrambled(self, x: str, factors: Iterable[int]) -> str:
         """Two rounds of multiplication, each after the upper half is added to the lower."""
         for factor in factors:
             x = self("and", self("mul", self("xor", x, self("lshr", x, 16)), factor), P)
-        return x
+        return self("xor", x, self("lshr", x, 16))
 
 
 def library(text: str, field: Field) -> str:
@@ -305,12 +303,8 @@ def _equal(w: Words) -> str:
 
 def _maximum(w: Words) -> str:
     f = w.field
-    sides: list[str] = []
-    for x in "ab":
-        y = w.scrambled(w("and", w("add", w.least(f"%{x}"), f.shift), P), f.factors[:2])
-        sides.append(w("xor", y, w("lshr", y, 16)))
-    total = w.scrambled(w("and", w("add", *sides), P), (f.factors[3], f.factors[2]))
-    total = w("xor", total, w("lshr", total, 16))
+    sides = [w.scrambled(w("and", w("add", w.least(x), f.shift), P), f.factors[:2]) for x in ("%a", "%b")]
+    total = w.scrambled(w("and", w("add", *sides), P), f.factors[:1:-1])
     return w("and", w("add", total, P + 1 - f.shift), P)
 
 

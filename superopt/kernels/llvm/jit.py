@@ -43,7 +43,7 @@ _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
 _HOPELESS = 128  # spills that instruction combining alone does not mend
 _FORMAT = 3
 MOST_BYTES = 256 << 20  # of the files in a folder
-_ENDINGS = ("object", "kernel", "agrees", "verdict")  # of the files in a folder
+_ENDINGS = (".object", ".kernel", ".agrees", ".verdict")  # of the files in a folder
 _UNFINISHED, _UNFINISHED_S = ".part", 600.0  # ending of a file that is being written, and how long that takes at most
 _CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
 
@@ -347,21 +347,20 @@ def prune(folder: Path, most_bytes: int = MOST_BYTES) -> int:
     Returns:
         Number of files deleted.
     """
-    groups: dict[str, list[tuple[os.stat_result, str]]] = {}
+    groups: dict[str, list[os.DirEntry[str]]] = {}
     for entry in list(os.scandir(folder)):
-        stem, _, ending = entry.name.partition(".")
         if entry.name.endswith(_UNFINISHED):
             if entry.stat().st_mtime < time.time() - _UNFINISHED_S:
                 Path(entry.path).unlink(missing_ok=True)
-        elif ending in _ENDINGS:
-            groups.setdefault(stem, []).append((entry.stat(), entry.path))
-    sizes = {stem: sum(stat.st_size for stat, _ in files) for stem, files in groups.items()}
+        elif entry.name.endswith(_ENDINGS):
+            groups.setdefault(entry.name.partition(".")[0], []).append(entry)
+    sizes = {stem: sum(file.stat().st_size for file in files) for stem, files in groups.items()}
     size, deleted = sum(sizes.values()), 0
     if size > most_bytes:
-        for stem, files in sorted(groups.items(), key=lambda group: max(stat.st_mtime_ns for stat, _ in group[1])):
+        for stem, files in sorted(groups.items(), key=lambda group: max(file.stat().st_mtime_ns for file in group[1])):
             if size <= most_bytes // 2:
                 break
-            for _, path in files:
-                Path(path).unlink(missing_ok=True)
+            for file in files:
+                Path(file.path).unlink(missing_ok=True)
             size, deleted = size - sizes[stem], deleted + len(files)
     return deleted

@@ -129,9 +129,7 @@ def changes(line: str, lines: list[str], rng: random.Random) -> Iterator[str]:
     if floats:
         old = rng.choice(floats)
         yield line.replace(old, "0x4004000000000000", 1)
-        exponent = int(old, 16) >> 52 & 2047
-        if exponent < 1100:  # times 2^31, which is 1 modulo 2^31 - 1
-            yield line.replace(old, f"0x{int(old, 16) + (31 << 52):016X}", 1)
+        yield line.replace(old, f"0x{(int(old, 16) + (31 << 52)) % (1 << 64):016X}", 1)  # times 2^31: 1 in the field
     if line.strip().startswith("store") or "masked.store" in line:
         yield ""
 
