@@ -57,6 +57,7 @@ def find(key: str, cache: Path | None = None) -> Parts | None:
         return None
     made = [Kernel(c[0], o) if c is not None and o is not None else None for c, o in zip(codes, objects, strict=True)]
     assert made[0] is not None
+    jit.used(_path(key, cache))
     return made[0], made[1]
 
 
@@ -83,26 +84,31 @@ def verdict(key: str, by: str, objects: Sequence[str], cache: Path | None = None
         by: who said it, in which version.
         objects: the names of those that run.
     """
-    try:
-        row = json.loads(_verdict(key, by, cache).read_bytes())
-        return (str(row["status"]), str(row["cause"])) if row["objects"] == list(objects) else None
-    except (OSError, ValueError, KeyError, TypeError):  # as in `find`
-        return None
+    row = _said(key, by, cache)
+    return (str(row["status"]), str(row["cause"])) if row and row["objects"] == list(objects) else None
 
 
 def keep_verdict(key: str, by: str, objects: Sequence[str], status: str, cause: str, cache: Path | None = None) -> None:
-    """Remember what was said of the code of the kernel under a key."""
-    row = {"objects": list(objects), "status": status, "cause": cause}
-    jit.write_beside(_verdict(key, by, cache), json.dumps(row).encode())
+    """Remember what was said of the code of the kernel under a key, in the place of what another version said."""
+    row = {"by": by, "objects": list(objects), "status": status, "cause": cause}
+    jit.write_beside(_verdict(key, cache), json.dumps(row).encode())
 
 
 def has_verdict(key: str, by: str, cache: Path | None = None) -> bool:
     """Was anything said of the code of the kernel under a key?"""
-    return _verdict(key, by, cache).exists()
+    return _said(key, by, cache) is not None
 
 
-def _verdict(key: str, by: str, cache: Path | None) -> Path:
-    return _path(key, cache).with_suffix(f".{by}.verdict")
+def _said(key: str, by: str, cache: Path | None) -> dict[str, Any] | None:
+    try:
+        row = json.loads(_verdict(key, cache).read_bytes())
+        return row if row["by"] == by and {"objects", "status", "cause"} <= row.keys() else None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):  # as in `find`
+        return None
+
+
+def _verdict(key: str, cache: Path | None) -> Path:
+    return _path(key, cache).with_suffix(".verdict")
 
 
 def _path(key: str, cache: Path | None) -> Path:

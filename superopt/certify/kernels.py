@@ -41,6 +41,7 @@ from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.machine.barrier import in_one_line
+from superopt.machine.facts import own
 from superopt.measure.numerics import Tolerance, output_errors
 from verifier.kernels.check import KernelVerdict, version
 from verifier.schedules import ScheduleVerdict
@@ -49,7 +50,8 @@ from verifier.verdict import REFUTED, UNKNOWN
 
 MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
 MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of a call without a clock
-MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated: each takes about 50 bytes there
+MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated, and
+_FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # what each takes there (19 to 35), of this part of the machine's memory
 MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
@@ -230,6 +232,7 @@ def validate_code(
     programs = {case: from_graph(case[0].outputs) for case, said in verdicts.items() if said is None}
     seconds = {case: _field_s(program) for case, program in programs.items()}
     end_s = time.monotonic() + most_s
+    most_elements = min(most_elements, own().memory_bytes // (_PART_OF_MEMORY * _FIELD_BYTES) or most_elements)
     for case in sorted(programs, key=lambda case: seconds[case]):
         verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)
         if halted() or time.monotonic() + seconds[case] > end_s:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from threading import Event
 
 from superopt.backends.xla import XlaExecutable
-from superopt.certify.kernels import MOST_ELEMENTS, MOST_VALIDATION_S, ValidatedCode, code_s, validate_code
+from superopt.certify.kernels import MOST_IN_FIELD, MOST_VALIDATION_S, ValidatedCode, code_s, validate_code
 from superopt.certify.library import ProvedLibrary, proved_library
 from superopt.certify.plan import Plan, empty_plan
 from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
@@ -507,7 +507,7 @@ class Run:
 def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
     """What validation says of the machine code of the program's kernels."""
     most_s = end_s - time.monotonic()
-    return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_ELEMENTS, halted)
+    return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_IN_FIELD, halted)
 
 
 def _defect(what: str) -> None:

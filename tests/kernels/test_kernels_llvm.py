@@ -335,6 +335,18 @@ def test_objects_not_used_for_longest_are_deleted(tmp_path: Path) -> None:
     assert {path.stem for path in tmp_path.iterdir()} == set(used[rest:])
 
 
+def test_what_is_known_of_a_kernel_is_deleted_with_it(tmp_path: Path) -> None:
+    for age, name in enumerate(("old.kernel", "old.verdict", "old.agrees", "gone.verdict", "new.agrees", "new.kernel")):
+        (tmp_path / name).write_bytes(bytes(100))
+        os.utime(tmp_path / name, (1000 + age, 1000 + age))
+    os.utime(tmp_path / "old.verdict", (1, 1))
+    assert jit.prune(tmp_path, 600) == 0
+    assert jit.prune(tmp_path, 599) == 4
+    assert {path.name for path in tmp_path.iterdir()} == {"new.kernel", "new.agrees"}
+    jit.used(tmp_path / "new.kernel")
+    assert (tmp_path / "new.kernel").stat().st_mtime > 2000
+
+
 def test_a_masked_store_of_one_lane_writes_one_element(tmp_path: Path) -> None:
     module = Module()
     f = module.function("f", [("ptr", "x"), ("ptr", "y")], internal=False)

@@ -102,12 +102,16 @@ def validate(
 def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str, str], seed: int) -> None:
     field = Field(seed, divisors(before))
     held: dict[str, Any] = {}
-    for b in before.buffers:
+    for b in (*before.buffers, *[b for part in parts for b in part.pointers]):
         if b.dtype not in _HELD:
             raise Unread(f"integers in memory: {b.name} of {b.dtype}")
+    for b in before.buffers:
         if b.scope in ("input", "frozen"):
             held[b.name] = field.random(b.name, _count(b))
-    texts = [_in_the_field(part, field, scalar) for part in parts]  # what cannot be read is told before long work
+    texts = list[str]()
+    for part in parts:  # what cannot be read is told before long work
+        cpu = re.search(r'"target-cpu"="[^"]*" "target-features"="[^"]*"', part.text)
+        texts.append(rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else ""))
     wanted = evaluate(before, held, field)
     sizes = {b.name: (b.shape, b.dtype) for b in before.buffers}
     for number, (part, text) in enumerate(zip(parts, texts, strict=True)):
@@ -125,26 +129,17 @@ def _count(b: Buffer) -> int:
     return int(np.prod(b.shape, dtype=np.int64))
 
 
-def _in_the_field(part: KernelPart, field: Field, scalar: dict[str, str]) -> str:
-    """The text of a kernel, rewritten."""
-    cpu = re.search(r'"target-cpu"="[^"]*" "target-features"="[^"]*"', part.text)
-    return rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else "")
-
-
 def _run(part: KernelPart, text: str, held: dict[str, Any], field: Field, number: int, turns: int) -> None:
     """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
-    words: list[Any] = []
-    kept: list[Any] = []
+    words, kept = list[Any](), list[Any]()
     for b in part.pointers:
-        if b.dtype not in _HELD:
-            raise Unread(f"integers in memory: {b.name} of {b.dtype}")
         fresh = b.scope in ("output", "scratch")
         if fresh:
             held[b.name] = field.random(f"{number}: before {b.name}", _count(b))
         if b.name not in held or held[b.name].size != _count(b):
             raise Unread(f"a buffer {b.name} that nothing fills")
         data = np.ascontiguousarray(held[b.name])
-        stamps = [np.zeros(_count(b), np.int64) for _ in range(2)] if fresh else []
+        stamps = [np.zeros(_count(b), np.int32) for _ in range(2)] if fresh else []
         width = ITEMSIZE_BYTES[b.dtype]
         at = [x.ctypes.data for x in stamps] or [0, 0]
         made = np.array([_count(b) * width, data.ctypes.data, CODES[_HELD[b.dtype]], *at, int(fresh)], np.int64)
@@ -152,15 +147,11 @@ def _run(part: KernelPart, text: str, held: dict[str, Any], field: Field, number
         kept.append((data, stamps))
     table = np.array([w.ctypes.data for w in words], np.int64)
     bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, POINTERS], np.int64)
-    fault = _called(text, bufs.ctypes.data, turns, field.seed)
+    signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    with compiled(text, 0 if text.count("\n") < _SHORT else 1) as engine:
+        fault = signature(engine.get_function_address("run"))(bufs.ctypes.data, turns, field.seed)
     if fault:
         line = part.text.splitlines()[fault >> 2].strip() if fault >> 2 else ""
         raise _Fault(f"{_SAYS[fault & 3]}: {line}".rstrip(": "))
     for b, (data, _) in zip(part.pointers, kept, strict=True):
         held[b.name] = data
-
-
-def _called(text: str, bufs: int, turns: int, seed: int) -> int:
-    with compiled(text, 0 if text.count("\n") < _SHORT else 1) as engine:
-        signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
-        return signature(engine.get_function_address("run"))(bufs, turns, seed)

@@ -6,8 +6,9 @@ scrambled, added and scrambled back; a minimum is the negative of the maximum of
 function of its operands, a condition c a number with `not c` = 1 - c, a choice c x + (1 - c) y; but the choice of the
 greater by a comparison of the same two is their maximum.  Values are finite: nothing is NaN.
 
-Constants of floating point are the rational numbers that they denote.  Where a program divides by a constant c, the
-constant that is 1 / c rounded stands for 1 / c.
+Constants of floating point are the rational numbers that they denote if both terms are small, and differ in the field
+where they differ; any other is a random number with the constant's sign, as 2^31 and 1 are one element here.  Where a
+program divides by a constant c, the constant that is 1 / c rounded stands for 1 / c.
 """
 
 from __future__ import annotations
@@ -19,9 +20,14 @@ from typing import Any
 import numpy as np
 
 P = (1 << 31) - 1  # prime; products of two numbers below 2^32 fit 64 bits
+BLOCK = 1 << 17  # elements that are worked on at once: what is made on the way fits a second-level cache
 Array = Any
 _U = np.uint64
+_SMALL = 1 << 15  # terms of two quotients, multiplied crosswise, are not equal modulo P unless they are equal
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # splitmix64
+ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("less", False, True),
+           "le": ("less", True, True), "eq": ("equal", False, False), "ne": ("equal", False, True)}  # fmt: skip
+"""What a comparison is: a function of the field, whether operands are swapped, whether the result is denied."""
 
 
 class Unread(Exception):
@@ -59,12 +65,23 @@ class Field:
             low = int(self.unscrambled(np.zeros((), _U))) % P
             return low if value < 0 else (P - low) % P
         if value in self._reciprocals:
-            return pow(_quotient(self._reciprocals[value]), P - 2, P)
-        return _quotient(value)
+            return pow(self._number(self._reciprocals[value]), P - 2, P)
+        return self._number(value)
+
+    def _number(self, value: float) -> int:
+        """The element that a finite number stands for."""
+        over, under = value.as_integer_ratio()
+        if max(abs(over), under) >= _SMALL:
+            return (1 if value > 0 else -1) * (self.key("constant", abs(value)) % (P - 1) + 1) % P
+        return over * pow(under, P - 2, P) % P
 
     def random(self, name: str, count: int) -> Array:
         """Random elements for a buffer."""
-        return self.hashed(self.key("buffer", name), np.arange(count, dtype=_U)) % _U(P)
+        made, key = np.empty(count, _U), self.key("buffer", name)
+        for at in range(0, count, BLOCK):
+            part = made[at : at + BLOCK]
+            part[:] = self.hashed(key, np.arange(at, at + part.size, dtype=_U))
+        return made
 
     # ---- arithmetic on arrays of elements below P
 
@@ -104,18 +121,11 @@ class Field:
 
     def scrambled(self, x: Array) -> Array:
         """A bijection of 31 bits, so that sums of scrambled values identify multisets."""
-        a, b = self.factors[:2]
-        x = (x + _U(self.shift)) & _U(P)
-        x = ((x ^ x >> _U(16)) * _U(a)) & _U(P)
-        x = ((x ^ x >> _U(16)) * _U(b)) & _U(P)
-        return x ^ x >> _U(16)
+        return _rounds((x + _U(self.shift)) & _U(P), self.factors[:2])
 
     def unscrambled(self, x: Array) -> Array:
         """Its inverse; what it gives may be P, which is 0."""
-        a, b = self.factors[2:]
-        x = ((x ^ x >> _U(16)) * _U(b)) & _U(P)
-        x = ((x ^ x >> _U(16)) * _U(a)) & _U(P)
-        return ((x ^ x >> _U(16)) + _U(P + 1 - self.shift)) & _U(P)
+        return (_rounds(x, self.factors[:1:-1]) + _U(P + 1 - self.shift)) & _U(P)
 
     def maximum(self, a: Array, b: Array) -> Array:
         """The maximum of two."""
@@ -146,14 +156,14 @@ class Field:
         return np.select([high, low], [self.maximum(x, y), self.minimum(x, y)], plain)
 
 
+def _rounds(x: Array, factors: Iterable[int]) -> Array:
+    for factor in factors:
+        x = ((x ^ x >> _U(16)) * _U(factor)) & _U(P)
+    return x ^ x >> _U(16)
+
+
 def _mixed(z: Array) -> Array:
     z = z + _U(MIX[0])
     z = (z ^ z >> _U(30)) * _U(MIX[1])
     z = (z ^ z >> _U(27)) * _U(MIX[2])
     return z ^ z >> _U(31)
-
-
-def _quotient(value: float) -> int:
-    """The element that a finite number is."""
-    over, under = value.as_integer_ratio()
-    return over * pow(under, P - 2, P) % P

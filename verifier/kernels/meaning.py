@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from superopt.ir import index as indices
-from superopt.ir.expr import Expr, subexpressions
+from superopt.ir.expr import subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.index import Guard
 from superopt.ir.interp import Numbers, grid, reader
@@ -18,12 +18,13 @@ from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, Size
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from verifier.kernels.engine import matmul
-from verifier.kernels.field import Field, P, Unread
+from verifier.kernels.field import ORDERED, Field, P, Unread
 
 Array = Any
 _U = np.uint64
 _WORD = np.dtype(np.uint64)
 _MOST_FACTORS = 1 << 13  # each is a step here
+_MOST_POINTS = 1 << 19  # of a stage at once: what functions of them make on the way takes a hundred bytes for each
 
 
 def divisors(program: LoopProgram) -> set[float]:
@@ -48,6 +49,9 @@ def evaluate(program: LoopProgram, held: Mapping[str, Array], field: Field) -> d
     """
     values = {b.name: held[b.name].reshape(b.shape) for b in program.buffers if b.name in held}
     for stage in program.stages:
+        for e in subexpressions(stage.value):
+            if e.dtype not in FLOATS and e.dtype != "bool":
+                raise Unread(f"values of {e.dtype}")
         values[stage.buffer] = _filled(program, stage, values, field)
     return {b.name: values[b.name].ravel() for b in program.buffers if b.scope == "output"}
 
@@ -65,20 +69,30 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
         raise Unread(f"a layout in the program before, at {stage.buffer}")
     if 0 in extents:
         return np.zeros(shape, _U)
-    algebra = FieldAlgebra(field, len(extents), prod(extents))
     readers = {name: reader(array) for name, array in values.items()}
-    env = dict(zip([a.symbol for a in stage.axes], grid(extents), strict=True))
-    found = algebra.array(fold(_known(stage.value), algebra, lambda name, at: readers[name](*at), env))
-    return np.ascontiguousarray(
-        np.broadcast_to(found.reshape(found.shape[max(0, found.ndim - len(extents)) :]), extents)
-    )
+    made, longest = np.empty(shape, _U), max(extents, default=1)
+    axis = extents.index(longest) if extents else 0  # along which the grid is taken in parts
+    step = max(1, _MOST_POINTS * longest // prod(extents))
+    for start in range(0, longest, step):
+        at = (*[slice(None)] * axis, slice(start, start + step)) if extents else ...
+        part = made[at]
+        algebra = FieldAlgebra(field, part.ndim, part.size)
+        env = {
+            a.symbol: k[at] if d == axis else k for d, (a, k) in enumerate(zip(stage.axes, grid(extents), strict=True))
+        }
+        found = algebra.array(fold(stage.value, algebra, lambda name, at: readers[name](*at), env))
+        part[...] = found.reshape(found.shape[max(0, found.ndim - part.ndim) :])
+    return made
 
 
-def _known(value: Expr) -> Expr:
-    for e in subexpressions(value):
-        if e.dtype not in FLOATS and e.dtype != "bool":
-            raise Unread(f"values of {e.dtype}")
-    return value
+_PLAIN: dict[str, Callable[..., Array]] = {
+    "add": lambda f, a, b: (a + b) % _U(P),
+    "sub": lambda f, a, b: (a + _U(P) - b) % _U(P),
+    "div": lambda f, a, b: f.mul(a, f.inverse(b)),
+    "rsqrt": lambda f, a: f.inverse(f.hashed(f.key("sqrt"), a)),
+    "or": lambda f, a, b: f.no(f.mul(f.no(a), f.no(b))),
+    "mul": Field.mul, "and": Field.mul, "neg": Field.neg, "not": Field.no, "max": Field.maximum, "min": Field.minimum,
+}  # fmt: skip
 
 
 class FieldAlgebra(Numbers):
@@ -101,43 +115,20 @@ class FieldAlgebra(Numbers):
         return self._checked(self._applied(fn, [np.asarray(x) for x in self._arrays(args)]))
 
     def _applied(self, fn: str, xs: list[Array]) -> Array:
-        f, p = self.field, _U(P)
-        match fn:
-            case "add":
-                return (xs[0] + xs[1]) % p
-            case "sub":
-                return (xs[0] + p - xs[1]) % p
-            case "mul" | "and":
-                return f.mul(*xs)
-            case "or":
-                return f.no(f.mul(f.no(xs[0]), f.no(xs[1])))
-            case "div":
-                return f.mul(xs[0], f.inverse(xs[1]))
-            case "rsqrt":
-                return f.inverse(f.hashed(f.key("sqrt"), *xs))
-            case "neg":
-                return f.neg(*xs)
-            case "not":
-                return f.no(*xs)
-            case "max":
-                return f.maximum(*xs)
-            case "min":
-                return f.minimum(*xs)
-            case "lt" | "gt":
-                return f.less(*(xs if fn == "lt" else reversed(xs)))
-            case "le" | "ge":
-                return f.no(f.less(*(reversed(xs) if fn == "le" else xs)))
-            case "eq" | "ne":
-                same = f.equal(*xs)
-                return same if fn == "eq" else f.no(same)
-            case "sign":
-                one, zero = _U(1), _U(0)
-                below = f.choose(f.less(xs[0], zero), _U(P - 1), f.choose(f.equal(xs[0], zero), zero, xs[0]))
-                return f.choose(f.less(zero, xs[0]), one, below)
-            case "select_n" if len(xs) == 3:
-                return f.choose(xs[0], xs[2], xs[1])
-            case _:
-                return f.hashed(f.key(fn), *xs)
+        f = self.field
+        if fn in _PLAIN:
+            return _PLAIN[fn](f, *xs)
+        if fn in ORDERED:
+            name, swapped, denied = ORDERED[fn]
+            told = getattr(f, name)(*(reversed(xs) if swapped else xs))
+            return f.no(told) if denied else told
+        if fn == "sign":
+            one, zero = _U(1), _U(0)
+            below = f.choose(f.less(xs[0], zero), _U(P - 1), f.choose(f.equal(xs[0], zero), zero, xs[0]))
+            return f.choose(f.less(zero, xs[0]), one, below)
+        if fn == "select_n" and len(xs) == 3:
+            return f.choose(xs[0], xs[2], xs[1])
+        return f.hashed(f.key(fn), *xs)
 
     def convert(self, value: Array, source: str, target: str) -> Array:
         if not {source, target} <= {*FLOATS, "bool"}:

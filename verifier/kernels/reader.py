@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -117,10 +117,9 @@ class _Line:
         if self.peek().startswith("%"):
             return Operand(type_, self.take())
         count = type_.lanes or 1
-        if self.has("zeroinitializer"):
-            return Operand(type_, "", (0,) * count)
-        if self.has("poison"):
-            return Operand(type_, "", (None,) * count)
+        for word, value in (("zeroinitializer", 0), ("poison", None)):
+            if self.has(word):
+                return Operand(type_, "", (value,) * count)
         if self.has("splat"):
             self.take("(")
             self.type()
@@ -178,37 +177,36 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
         Unread: something that is not read.
     """
     found: dict[str, CodeFunction] = {}
-    current: CodeFunction | None = None
-    block: list[Instruction] = []
-    marked: list[str] | None = None
-    for number, line in enumerate(text.splitlines()):
-        bare = line.strip()
-        if current is None:
-            if bare.startswith("define"):
-                current = _head(bare)
-                if current.name in found:
-                    raise Unread(f"a second {current.name}")
-                found[current.name] = current
-            elif bare and not _OUTSIDE.fullmatch(bare):
-                raise Unread(f"the line {bare[:40]!r}")
-            continue
-        if bare == "}":
-            current = None
-        elif bare.startswith("; begin"):
-            marked = [bare]
-        elif bare.startswith("; end"):
-            if marked is None:
-                raise Unread("the end of a scalar function that did not begin")
-            block.append(_scalar(marked, bare, scalar, number))
-            marked = None
-        elif marked is not None:
-            marked.append(bare)
-        elif bare.endswith(":"):
-            block = current.blocks[bare[:-1]] = []
-        elif bare and not bare.startswith(";"):
-            made = instruction(bare)
-            made.count = number
-            block.append(made)
+    bodies = texts(text)
+    for line in _DEFINED.sub("", text).splitlines():
+        if line.strip() and not _OUTSIDE.fullmatch(line.strip()):
+            raise Unread(f"the line {line.strip()[:40]!r}")
+    for whole in _DEFINED.finditer(text):
+        head, *lines = whole[0].splitlines()[:-1]
+        f = _head(head.strip())
+        if f.name in (*found, "aligned_alloc", "free"):
+            raise Unread(f"a second {f.name}")
+        found[f.name] = f
+        block = unnamed = list[Instruction]()
+        marked: list[str] | None = None
+        for number, line in enumerate(lines, text.count("\n", 0, whole.start()) + 1):
+            bare = line.strip()
+            if bare.startswith("; begin"):
+                marked = [bare]
+            elif bare.startswith("; end"):
+                if marked is None:
+                    raise Unread("the end of a scalar function that did not begin")
+                block.append(_scalar(marked, bare, scalar, number, bodies))
+                marked = None
+            elif marked is not None:
+                marked.append(bare)
+            elif bare.endswith(":"):
+                block = f.blocks[bare[:-1]] = []
+            elif bare and not bare.startswith(";"):
+                block.append(instruction(bare))
+                block[-1].count = number
+        if unnamed:
+            raise Unread(f"code before the first label of {f.name}")
     return found
 
 
@@ -225,13 +223,22 @@ def _head(text: str) -> CodeFunction:
     return CodeFunction(found[2], _Line(found[1]).type(), tuple(parameters))
 
 
-def _scalar(lines: list[str], end: str, known: dict[str, str], number: int) -> Instruction:
+_DEFINED = re.compile(r"^define .*?@([\w.]+)\(.*?^\}", re.MULTILINE | re.DOTALL)
+_CALLED = re.compile(r"@(?!llvm\.)([\w.]+)\(")
+
+
+def texts(module: str) -> dict[str, str]:
+    """The text of each function of a module."""
+    return {found[1]: found[0] for found in _DEFINED.finditer(module)}
+
+
+def _scalar(lines: list[str], end: str, known: dict[str, str], number: int, bodies: Mapping[str, str]) -> Instruction:
     """The instructions between marks as one, if their text is known to compute the function that the mark names."""
     _, _, name, *inputs = _OPERAND.findall(lines[0])
     output = end.split()[2]
-    text = canonical(lines[1:], inputs, output)
+    code = digest(lines[1:], inputs, output, bodies)
     last = next((line for line in lines[1:] if line.split()[0] == output), "")
-    if not last or known.get(hashlib.sha256(text.encode()).hexdigest()[:16]) != called(name, inputs):
+    if not last or known.get(code) != called(name, inputs):
         raise Unread(f"code of {called(name, inputs)} that was not compared")
     type_ = instruction(last).type
     operands = [Operand(type_, x) if x[0] == "%" else _Line(x).operand(type_) for x in inputs]
@@ -252,16 +259,32 @@ def called(name: str, inputs: Sequence[str]) -> str:
 _LANEWISE = re.compile(r"<\d+ x (\w+)>")
 
 
-def canonical(lines: list[str], inputs: list[str], output: str) -> str:
+def digest(lines: Sequence[str], inputs: Sequence[str], output: str, bodies: Mapping[str, str]) -> str:
+    """The digest of code that computes a scalar function."""
+    return hashlib.sha256(canonical(lines, inputs, output, bodies).encode()).hexdigest()[:16]
+
+
+def canonical(lines: Sequence[str], inputs: Sequence[str], output: str, bodies: Mapping[str, str]) -> str:
     """The text of instructions with one name for all that differ in names and lanes alone; each acts lane by lane.
+
+    Functions of the module that are called, and those that they call, stand below it as they are, with their lanes.
 
     Raises:
         Unread: an instruction that does not act lane by lane, or reads what is neither an input nor computed here.
     """
+    below: dict[str, str] = {}
+    calls = _CALLED.findall("\n".join(lines))
+    if any(name not in bodies for name in calls):
+        raise Unread("a scalar function that calls what its text does not say")
+    while calls:  # what is called there and has no text is of the C library
+        name = calls.pop()
+        if name in bodies and name not in below:
+            below[name] = bodies[name]
+            calls += _CALLED.findall(bodies[name].partition("\n")[2])
     names = {x: f"%x{j}" for j, x in enumerate(inputs) if x[0] == "%"}
     made: list[str] = []
     for line in lines:
-        if re.search(r"shufflevector|element|\bbr\b|phi|load|store|reduce|poison|@(?!llvm\.)", line):
+        if re.search(r"shufflevector|element|\bbr\b|phi|load|store|reduce|poison", line):
             raise Unread("a scalar function that is not computed lane by lane")
         target = line.split()[0]
         for name in re.findall(r"%[\w.$]+", line.partition("=")[2]):
@@ -271,7 +294,7 @@ def canonical(lines: list[str], inputs: list[str], output: str) -> str:
         line = re.sub(r"%[\w.$]+", lambda m: names[m[0]], line)
         line = re.sub(r"splat \(\w+ ([^)]*)\)", r"\1", line)
         made.append(re.sub(r"\.v\d+([fi]\d+)", r".\1", _LANEWISE.sub(r"\1", line)))
-    return "\n".join([*made, names.get(output, "?")])
+    return "\n".join([*made, names.get(output, "?"), *[below[name] for name in sorted(below)]])
 
 
 _BINARY = frozenset("add sub mul udiv urem sdiv srem and or xor shl lshr fadd fsub fmul fdiv frem".split())  # noqa: SIM905
@@ -298,23 +321,14 @@ def _instruction(line: _Line, name: str, op: str) -> Instruction:
     words: list[str] = []
     while line.peek() in _FLAGS:
         words.append(line.take())
-    if op in _BINARY:
-        type_ = line.type()
-        a = line.operand(type_)
-        line.take(",")
-        return Instruction(name, op, type_, (a, line.operand(type_)))
-    if op == "fneg":
-        x = line.typed()
-        return Instruction(name, op, x.type, (x,))
-    if op in ("icmp", "fcmp"):
-        words = [line.take()]
+    if op in ("icmp", "fcmp", *_BINARY):
+        told = () if op in _BINARY else (line.take(),)
         a = line.typed()
         line.take(",")
-        return Instruction(name, op, a.type.of("i1"), (a, line.operand(a.type)), tuple(words))
-    if op in _CASTS:
+        return Instruction(name, op, a.type.of("i1") if told else a.type, (a, line.operand(a.type)), told)
+    if op in ("fneg", *_CASTS):
         x = line.typed()
-        line.take("to")
-        return Instruction(name, op, line.type(), (x,))
+        return Instruction(name, op, line.type() if op != "fneg" and line.take("to") else x.type, (x,))
     if op == "getelementptr":
         element = line.type()
         line.take(",")

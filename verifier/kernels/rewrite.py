@@ -8,18 +8,16 @@ alone, else the kernel is refused: hence which elements are read and written doe
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from verifier.kernels.field import Field, P, Unread
+from verifier.kernels.field import ORDERED, Field, P, Unread
 from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, Instruction, Operand, Type
 from verifier.kernels.watched import CODES, POINTERS, Words, library
 
 Kind = Literal["control", "data", "pointer"]
-_WORDS_OF_ARRAY = 6
 _ANYWHERE = 0x5BD1E995 >> 8  # a number of control that may be anything: outside of every array of less than 6 million
-_ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("less", False, True),
-            "le": ("less", True, True), "eq": ("equal", False, False), "ne": ("equal", False, True)}  # fmt: skip
 _SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
@@ -33,6 +31,7 @@ ROUNDED = (  # to the nearest float of 16 bits, in the upper half
     "select(fcmp uno(x, x), or(bitcast(x), 4194304), add(bitcast(x), add(and(lshr(bitcast(x), 16), 1), 32767)))"
 )
 _INFINITE = float("inf")
+_EXTREMA = ("llvm.smin", "llvm.smax", "llvm.umin", "llvm.umax")
 _MOVES = ("insertelement", "extractelement", "shufflevector")
 
 
@@ -48,36 +47,38 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
     Raises:
         Unread: what has no meaning here.
     """
-    lanes = {x.type.lanes for f in functions.values() for b in f.blocks.values() for i in b for x in (i, *i.operands)}
-    made = [library(lanes - {0}, field)]
-    made += [_Rewriter(f, functions, field).text() for f in functions.values()]
+    reached: set[str] = set()
+    for name, _ in phases:
+        reached |= _reached(name, functions)
+        if [type_ for type_, _ in functions[name].parameters] != [Type("ptr", 0), Type("i64", 0)]:
+            raise Unread(f"a phase {name} of other parameters")
+    made = [_Rewriter(functions[name], functions, field).text() for name in sorted(reached)]
     run = ["define i64 @run(ptr %bufs, i64 %fuel, i64 %salt) noinline {", "  store i64 %fuel, ptr @fuel",
            "  store i64 %salt, ptr @salt", "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
     base = 1
     for j, (name, tasks) in enumerate(phases):
-        if name not in functions:
-            raise Unread(f"a phase {name} without a function")
-        _depth(name, functions)
         run += [
-            f"phase{j}:", f"  store i64 {base}, ptr @base", f"  br label %head{j}", f"head{j}:",
+            f"phase{j}:", f"  store i32 {base}, ptr @base", f"  br label %head{j}", f"head{j}:",
             f"  %i{j} = phi i64 [ 0, %phase{j} ], [ %n{j}, %task{j} ]", f"  %m{j} = icmp slt i64 %i{j}, {tasks}",
             f"  br i1 %m{j}, label %task{j}, label %phase{j + 1}", f"task{j}:",
-            f"  %s{j} = add i64 %i{j}, {base + 1}", f"  store i64 %s{j}, ptr @mine",
+            f"  %w{j} = add i64 %i{j}, {base + 1}", f"  %s{j} = trunc i64 %w{j} to i32",
+            f"  store i32 %s{j}, ptr @mine",
             f"  call void @{name}(ptr %bufs, i64 0, i64 %i{j})", f"  %n{j} = add i64 %i{j}, 1", f"  br label %head{j}",
         ]  # fmt: skip
         base += tasks + 2
+    if base >= 1 << 31:
+        raise Unread("more tasks than there are stamps")
     run += [f"phase{len(phases)}:", "  %fault = load i64, ptr @fault", "  ret i64 %fault", "}"]
-    text = "\n".join([*made, *run])
+    text = "\n".join([library("\n".join(made), field), *made, *run])
     return text.replace(" noinline {", " noinline #0 {") + f"\nattributes #0 = {{ {cpu} }}\n"
 
 
-def _depth(name: str, functions: Mapping[str, CodeFunction], above: tuple[str, ...] = ()) -> None:
-    """Refuse functions that call themselves."""
-    if name in above:
-        raise Unread(f"{name}, which calls itself")
+def _reached(name: str, functions: Mapping[str, CodeFunction], above: tuple[str, ...] = ()) -> set[str]:
+    """A function and those that it calls, none of them itself."""
+    if name not in functions or name in above:
+        raise Unread(f"{name}, which calls itself" if above else f"a phase {name} without a function")
     called = {i.op[1:] for block in functions[name].blocks.values() for i in block if i.op.startswith("@")}
-    for other in called & functions.keys():
-        _depth(other, functions, (*above, name))
+    return {name}.union(*[_reached(other, functions, (*above, name)) for other in called & functions.keys()])
 
 
 class _Rewriter:
@@ -91,20 +92,19 @@ class _Rewriter:
         self.lines: list[str] = []
         self.heap: list[str] = []
         self.bits: dict[str, str] = {}  # integers that are the bits of a float: which of them
-        self.count = 0
+        self.numbers = itertools.count()
+        self._memory = {"ret": self._return, "phi": self._phi, "alloca": self._room, "@aligned_alloc": self._room,
+                        "getelementptr": self._address, "load": self._load, "store": self._store}  # fmt: skip
 
     def text(self) -> str:
         """The function in the field."""
         f = self.f
-        for type_, name in f.parameters:
-            self._define(name, type_, _kind_of(type_))
-        for block in f.blocks.values():
-            for i in block:
-                if i.name:
-                    if i.name in self.defined:
-                        raise Unread(f"a second {i.name}")
-                    self.defined[i.name] = i
-                    self._define(i.name, _result(i), _kind_of(_result(i)))
+        named = [i for block in f.blocks.values() for i in block if i.name]
+        self.defined = {i.name: i for i in named}
+        if len(self.defined) < len(named):
+            raise Unread(f"two values of one name in {f.name}")
+        self.types = {name: type_ for type_, name in f.parameters} | {i.name: _result(i) for i in named}
+        self.kinds = {name: _kind_of(type_) for name, type_ in self.types.items()}
         self._find_data()
         order = list(f.blocks)
         for label, block in f.blocks.items():
@@ -116,16 +116,12 @@ class _Rewriter:
                 raise Unread("memory that is freed before the end")
             for i in block:
                 self._one(i, order.index(label))
-        typed: list[str] = []
-        for type_, name in f.parameters:
-            typed.append(f"ptr {name}.d, i64 {name}.o" if type_.element == "ptr" else f"{self._held(name)} {name}")
+        pointers, typed = {name for type_, name in f.parameters if type_.element == "ptr"}, [x for _, x in f.parameters]
+        typed = [f"ptr {x}.d, i64 {x}.o" if x in pointers else f"{self._held(x)} {x}" for x in typed]
         returns = "void" if f.returns == VOID else str(_word(f.returns))
         nothing = "ret void" if f.returns == VOID else f"ret {returns} zeroinitializer"
         head = f"define internal {returns} @{f.name}({', '.join(typed)}) noinline {{"
         return "\n".join([head, *self.lines, "out.of.fuel:", f"  {nothing}", "}"])
-
-    def _define(self, name: str, type_: Type, kind: Kind) -> None:
-        self.types[name], self.kinds[name] = type_, kind
 
     def _find_data(self) -> None:
         """Integers and conditions that are made of data are data."""
@@ -176,15 +172,10 @@ class _Rewriter:
         return f"{x.name}.d", f"{x.name}.o"
 
     def _value(self, text: str) -> str:
-        self.count += 1
-        self.lines.append(f"  %field.{self.count} = {text}")
-        return f"%field.{self.count}"
+        return self._words(0).value(text)
 
     def _words(self, lanes: int) -> Words:
-        w = Words(lanes, self.field)
-        w.lines, w.count = self.lines, 0
-        w.value = self._value  # one name after the other in the whole function
-        return w
+        return Words(lanes, self.field, (self.lines, self.numbers))  # one name after the other in the whole function
 
     def _is(self, name: str, type_: Type, value: str) -> None:
         """Name a value."""
@@ -193,28 +184,11 @@ class _Rewriter:
     # ---- instructions
 
     def _one(self, i: Instruction, block: int) -> None:
-        name, kind = i.name, self.kinds.get(i.name)
+        kind = self.kinds.get(i.name)
         if i.op == "br":
             self._branch(i, block)
-        elif i.op == "ret":
-            for d in self.heap:
-                self.lines.append(f"  call void @free(ptr {d})")
-            text = f"{_word(i.type)} {self._data(i.operands[0])}" if i.operands else "void"
-            self.lines.append(f"  ret {text}")
-        elif i.op == "phi":
-            self._phi(i)
-        elif i.op == "alloca" or i.op == "@aligned_alloc":
-            self._room(i)
-        elif i.op == "getelementptr":
-            self._address(i)
-        elif i.op == "load":
-            self._load(i)
-        elif i.op == "store":
-            x, to = i.operands
-            if x.type.element not in CODES or x.type.element == "ptr":
-                raise Unread(f"a store of {x.type}")
-            place = self._place(i, to, x.type, True)
-            self.lines.append(f"  store {_word(x.type)} {self._data(x)}, ptr {place}, align 8")
+        elif i.op in self._memory:
+            self._memory[i.op](i)
         elif i.op.startswith("@"):
             self._call(i)
         elif kind == "control":
@@ -223,8 +197,19 @@ class _Rewriter:
             self._in_field(i)
         else:
             raise Unread(f"{i.op} of pointers")
-        if name and kind == "pointer" and i.op == "load":
-            self.lines.append(f"  {name}.o = add i64 0, 0")
+        if kind == "pointer" and i.op == "load":
+            self.lines.append(f"  {i.name}.o = add i64 0, 0")
+
+    def _return(self, i: Instruction) -> None:
+        self.lines += [f"  call void @free(ptr {d})" for d in self.heap]
+        self.lines.append(f"  ret {f'{_word(i.type)} {self._data(i.operands[0])}' if i.operands else 'void'}")
+
+    def _store(self, i: Instruction) -> None:
+        x, to = i.operands
+        if x.type.element not in CODES or x.type.element == "ptr":
+            raise Unread(f"a store of {x.type}")
+        place = self._place(i, to, x.type, True)
+        self.lines.append(f"  store {_word(x.type)} {self._data(x)}, ptr {place}, align 8")
 
     def _branch(self, i: Instruction, block: int) -> None:
         order = list(self.f.blocks)
@@ -257,7 +242,7 @@ class _Rewriter:
     def _room(self, i: Instruction) -> None:
         """An array of the function, filled with numbers that no other has."""
         d, data = f"{i.name}.d", f"{i.name}.data"
-        self.lines.append(f"  {d} = alloca [{_WORDS_OF_ARRAY} x i64]")
+        self.lines.append(f"  {d} = alloca %array")
         if i.op == "alloca":
             count, code = int(i.words[0]), CODES.get(i.type.element, 0)
             if i.type.element not in FLOATING or i.type.lanes:
@@ -309,7 +294,7 @@ class _Rewriter:
             raise Unread(f"a load of {i.type}")
         place = self._place(i, i.operands[0], i.type, False)
         if i.type.element == "ptr":
-            kind = self._value(f"getelementptr i64, ptr {self._pointer(i.operands[0])[0]}, i64 5")
+            kind = self._value(f"getelementptr %array, ptr {self._pointer(i.operands[0])[0]}, i64 0, i32 5")
             pointers = self._value(f"icmp eq i64 {self._value(f'load i64, ptr {kind}')}, {POINTERS}")
             found = self._value(f"load ptr, ptr {place}")
             held = self._value(f"and i1 {pointers}, {self._value(f'icmp ne ptr {place}, @nowhere')}")
@@ -329,7 +314,7 @@ class _Rewriter:
             typed = ", ".join([f"{a} {x}" for a, x in zip(t, xs, strict=True)])
             self.lines.append(f"  {i.name} = {i.op} {typed}")
         elif i.op in ("add", "sub", "mul", "and", "or", "xor") or (
-            i.op in ("udiv", "urem") and _nonzero(i.operands[1])
+            i.op in ("udiv", "urem") and i.operands[1].lanes and all(i.operands[1].lanes)
         ):
             self.lines.append(f"  {i.name} = {i.op} {t[0]} {xs[0]}, {xs[1]}")
         else:
@@ -450,7 +435,7 @@ class _Rewriter:
         of, limit = self.defined.get(i.operands[0].name), i.operands[1].lanes
         if predicate == "olt" and of is not None and of.op.startswith("@llvm.fabs.") and {*limit} == {_INFINITE}:
             return w.call("hash", self.field.key("is_finite"), self._data(of.operands[0]))
-        name, swapped, denied = _ORDERED.get(predicate[1:], ("", False, False))
+        name, swapped, denied = ORDERED.get(predicate[1:], ("", False, False))
         if not name or predicate[0] not in "ou":
             raise Unread(f"the comparison {predicate}")
         if name == "equal":
@@ -487,14 +472,9 @@ class _Rewriter:
         elif stem in _FUNCTIONS:
             made = w.call("hash", self.field.key(_FUNCTIONS[stem]), self._data(i.operands[0]))
             self._is(i.name, _word(i.type), made)
-        elif (
-            name.startswith(("llvm.smin.", "llvm.smax.", "llvm.umin.", "llvm.umax."))
-            and self.kinds[i.name] == "control"
-        ):
-            a, b = [self._control(x) for x in i.operands]
-            order = f"{name[5]}{'lt' if name[6:8] == 'mi' else 'gt'}"
-            flag = self._value(f"icmp {order} {i.type} {a}, {b}")
-            self.lines.append(f"  {i.name} = select {i.type.of('i1')} {flag}, {i.type} {a}, {i.type} {b}")
+        elif stem in _EXTREMA and self.kinds[i.name] == "control":
+            typed = ", ".join([f"{i.type} {self._control(x)}" for x in i.operands])
+            self.lines.append(f"  {i.name} = call {i.type} {i.op}({typed})")
         elif name.startswith("llvm.vector.reduce."):
             if self.kinds[i.name] != "data":
                 raise Unread("a reduction of control")
@@ -564,10 +544,6 @@ def _result(i: Instruction) -> Type:
 
 def _word(type_: Type) -> Type:
     return Type("i64", type_.lanes)
-
-
-def _nonzero(x: Operand) -> bool:
-    return not x.name and all(x.lanes)
 
 
 def _constant(type_: Type, values: Sequence[float | int | None]) -> str:

@@ -1,19 +1,20 @@
 """Which code computes a scalar function: compared with float64 at every one of the 2^32 floats, and kept by digest.
 
 Kernels compute transcendental functions of float32 by instructions between two comments.  `reader.canonical` names
-these by what they do lane by lane; `scalars.json` holds the digests of those that were compared, with the greatest
-error that was found.  `python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file: some
-minutes for each.  Denormals are not flushed in this comparison.
+these by what they do lane by lane, and by the text of functions that they call, which is another one for each number of
+lanes; `scalars.json` holds the digests of those that were compared, with the greatest error that was found.
+`python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file: some minutes for each.
+Denormals are not flushed in this comparison.
 """
 
 from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,37 +24,29 @@ from superopt.ir.scalar import SCALARS
 from superopt.kernels.emit.registers import splatted
 from superopt.kernels.llvm.cpu import host
 from superopt.kernels.llvm.module import Module
+from superopt.kernels.llvm.types import vector
 from superopt.kernels.math import table
 from verifier.kernels.engine import compiled
-from verifier.kernels.reader import canonical
+from verifier.kernels.reader import digest, texts
 
 FILE = Path(__file__).with_name("scalars.json")
-LANES = 16
+LANES = (16, 8, 4, 2, 0)  # of kernels; 0: of what is the same in all lanes
 BLOCK = 1 << 20  # floats at once: their float64 values fit a second-level cache
-ALL = 1 << 32
 NAMES = (
     "exp", "exp2", "expm1", "log", "log1p", "tanh", "logistic", "erf", "erfc", "cbrt", "sinh", "cosh", "asinh", "acosh",
-    "atanh", "atan", "asin", "acos", "pow(x, 0.75)",
+    "atanh", "atan", "asin", "acos", "pow(x, 0.75)", "sin", "cos", "tan", "erf_inv",
 )  # fmt: skip
-"""Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`.  The code of sin, cos and tan
-stands in a function of its own, which a digest of the call does not tell."""
+"""Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`."""
 
 
 @functools.cache
 def known() -> dict[str, str]:
     """Digest of code -> the function that it computes."""
-    if not FILE.exists():
-        return {}
     return {digest: entry["name"] for digest, entry in json.loads(FILE.read_text()).items()}
 
 
-def digest(lines: Sequence[str], inputs: Sequence[str], output: str) -> str:
-    """The digest of code, whatever its names and its number of lanes."""
-    return hashlib.sha256(canonical(list(lines), list(inputs), output).encode()).hexdigest()[:16]
-
-
-def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
-    """Compare the code of a function on floats given by their bits.
+def compare(name: str, first: int = 0, count: int = 1 << 32) -> dict[str, float]:
+    """Compare the code of a function, for any number of lanes, on floats given by their bits.
 
     Args:
         name: in `NAMES`.
@@ -61,36 +54,49 @@ def compare(name: str, first: int = 0, count: int = ALL) -> tuple[str, float]:
         count: how many, a multiple of `BLOCK`.
 
     Returns:
-        The digest of the code, and the greatest error in units of the last place; infinite where one of both is NaN or
+        For each digest of code the greatest error in units of the last place; infinite where one of both is NaN or
         infinite and the other is not.
     """
     name, operands = _split(name)
+    made = dict(_written(name, operands, lanes) for lanes in reversed(LANES))
+    worst, out = dict.fromkeys(made, 0.0), np.empty(BLOCK, np.float32)
+    with ExitStack() as stack:
+        engines = {code: stack.enter_context(compiled(text)) for code, text in made.items()}
+        signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
+        for start in range(first, first + count, BLOCK):
+            x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32).astype(np.float64)
+            with np.errstate(all="ignore"):
+                exact = SCALARS[name].numpy(*[x if c is None else c for c in operands])
+            error, last = 0.0, np.empty(0, np.int32)
+            for code, engine in engines.items():
+                signature(engine.get_function_address("all"))(out.ctypes.data, start)
+                if not np.array_equal(out.view(np.int32), last):  # most codes give what the one before gave
+                    error, last = _error(exact, out), out.view(np.int32).copy()
+                worst[code] = max(worst[code], error)
+    return worst
+
+
+def _written(name: str, operands: Sequence[float | None], lanes: int) -> tuple[str, str]:
+    """The digest of the code of a function, and a module that computes it of a block of floats."""
     module = Module(host())
     f = module.function("all", [("ptr", "to"), ("i32", "first")], internal=False)
-    typed = f"<{LANES} x i32>"
-    spread = f"<{', '.join([f'i32 {j}' for j in range(LANES)])}>"
-    code: list[str] = []
+    ints, floats = vector("i32", lanes), vector("float", lanes)
+    inside: list[Any] = []
 
     def body(at: Any, _: list[Any]) -> None:
-        short = f.value(f"trunc i64 {at} to i32")
-        bits = f.broadcast(f.value(f"add i32 {short}, %first"), "i32", LANES)
-        x = f.value(f"bitcast {typed} {f.value(f'add {typed} {bits}, {spread}')} to <{LANES} x float>")
+        bits = f.broadcast(f.value(f"add i32 {f.value(f'trunc i64 {at} to i32')}, %first"), "i32", lanes)
+        if lanes:
+            bits = f.value(f"add {ints} {bits}, <{', '.join([f'i32 {j}' for j in range(lanes)])}>")
+        x = f.value(f"bitcast {ints} {bits} to {floats}")
         begin = len(f.lines)
-        args = [x if c is None else splatted(c, "float32", LANES) for c in operands]
-        y = table.apply(f, name, "float32", tuple(args), LANES)
-        code.append(digest([str(line).strip() for line in f.lines[begin:]], args, y))
-        f.store(f"<{LANES} x float>", y, f.element("%to", at))
+        args = [x if c is None else splatted(c, "float32", lanes) for c in operands]
+        y = table.apply(f, name, "float32", tuple(args), lanes)
+        inside.extend([[str(line).strip() for line in f.lines[begin:]], args, y])
+        f.store(floats, y, f.element("%to", at))
 
-    f.for_(0, BLOCK, LANES, body)
+    f.for_(0, BLOCK, max(lanes, 1), body)
     f.ret()
-    worst, out = 0.0, np.empty(BLOCK, np.float32)
-    with compiled(module.text()) as engine:
-        call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)(engine.get_function_address("all"))
-        for start in range(first, first + count, BLOCK):
-            call(out.ctypes.data, start)
-            x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32)
-            worst = max(worst, _error(name, operands, x, out))
-    return code[0], worst
+    return digest(*inside, texts(module.text())), module.text()
 
 
 def _split(name: str) -> tuple[str, list[float | None]]:
@@ -99,11 +105,9 @@ def _split(name: str) -> tuple[str, list[float | None]]:
     return name, [None if c == "x" else float(c) for c in operands.split(", ")] if operands else [None]
 
 
-def _error(name: str, operands: Sequence[float | None], x: Any, y: Any) -> float:
+def _error(exact: Any, y: Any) -> float:
     """The greatest error of a block, in units of the last place: half of one where the nearest float is given."""
     with np.errstate(all="ignore"):
-        wide = x.astype(np.float64)
-        exact = SCALARS[name].numpy(*[wide if c is None else c for c in operands])
         near = exact.astype(np.float32)
         other = np.flatnonzero(near.view(np.int32) != y.view(np.int32))  # few: the rest of the work is on these alone
         exact, near, y = exact[other], near[other], y[other]
@@ -111,20 +115,19 @@ def _error(name: str, operands: Sequence[float | None], x: Any, y: Any) -> float
             return float("inf")
         unit = np.spacing(np.minimum(np.abs(near), np.finfo(np.float32).max)).astype(np.float64)
         apart = np.abs(y.astype(np.float64) - exact) / unit
-        same = (near == y) | np.isnan(near)
-        return float(np.where(same, 0.5, apart).max(initial=0.5))
+        return float(np.where((near == y) | np.isnan(near), 0.5, apart).max(initial=0.5))
 
 
 def main(names: Sequence[str]) -> None:
     """Compare functions and keep the digests of those within their bounds."""
     kept: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in names or NAMES:
-        code, worst = compare(name)
         bound, _ = table.ERROR_ULPS[_split(name)[0]]
-        print(f"{name}: {code}, {worst:.3g} units of the last place, at most {bound}", flush=True)
-        if worst <= bound:
-            kept[code] = {"name": name, "cpu": host().name, "ulps": round(worst, 3)}
-            FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
+        for code, worst in compare(name).items():
+            print(f"{name}: {code}, {worst:.3g} units of the last place, at most {bound}", flush=True)
+            if worst <= bound:
+                kept[code] = {"name": name, "cpu": host().name, "ulps": round(worst, 3)}
+        FILE.write_text(json.dumps(kept, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,13 +2,17 @@
 
 A value of the field is held below 2^32, not always below P.  An array is described by six words: bytes, address of its
 elements (a word each), code of an element (`CODES`; 0: not known yet), stamps of who wrote and who read each element
-(or no stamps), and whether it may be written or holds pointers.  A pointer from elsewhere is to `@nobody`, who has no
-bytes.  An access outside of its array, at a place that is not an element or as one of another type, of an element that
-another task of the phase wrote, or a write of what another task read, is reported in `@fault`, and goes to memory of
-nobody.
+(32 bits each, or no stamps), and whether it may be written or holds pointers.  A pointer from elsewhere is to
+`@nobody`, who has no bytes.  An access outside of its array, at a place that is not an element or as one of another
+type, of an element that another task of the phase wrote, or a write of what another task read, is reported in `@fault`,
+and goes to memory of nobody.
 """
 
 from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 from verifier.kernels.field import MIX, Field, P
 
@@ -18,13 +22,14 @@ CODES = {"i8": 1, "i16": 2, "half": 258, "float": 4, "double": 8, "ptr": 8}  # o
 _MOST_LANES = 64
 
 _MEMORY = f"""
+%array = type {{ i64, ptr, i64, ptr, ptr, i64 }}
 @fault = internal global i64 0
-@mine = internal global i64 0
-@base = internal global i64 0
+@mine = internal global i32 0
+@base = internal global i32 0
 @fuel = internal global i64 0
 @salt = internal global i64 0
 @nowhere = internal global [{_MOST_LANES} x i64] zeroinitializer
-@nobody = internal global [6 x i64] zeroinitializer
+@nobody = internal global %array zeroinitializer
 declare ptr @malloc(i64)
 declare void @free(ptr)
 
@@ -44,35 +49,31 @@ define internal i1 @tick() noinline {{
   store i64 %less, ptr @fuel
   %more = icmp sgt i64 %less, 0
   br i1 %more, label %on, label %off
-on:
-  ret i1 true
 off:
   call void @fail(i64 {FUEL}, i64 0)
-  ret i1 false
+  br label %on
+on:
+  ret i1 %more
 }}
 
 define internal ptr @place(ptr %d, i64 %at, i64 %count, i64 %code, i1 %writes, i64 %line) noinline {{
   %width = and i64 %code, 255
-  %size = load i64, ptr %d
-  %where = getelementptr i64, ptr %d, i64 2
-  %known = load i64, ptr %where
+  %array = load %array, ptr %d
+  %size = extractvalue %array %array, 0
+  %known = extractvalue %array %array, 2
   %unknown = icmp eq i64 %known, 0
-  br i1 %unknown, label %learn, label %check
-learn:
-  store i64 %code, ptr %where
-  br label %check
-check:
+  %now = select i1 %unknown, i64 %code, i64 %known
+  %kind = getelementptr %array, ptr %d, i64 0, i32 2
+  store i64 %now, ptr %kind
   %bytes = mul i64 %count, %width
   %limit = sub i64 %size, %bytes
   %low = icmp sge i64 %at, 0
   %high = icmp sle i64 %at, %limit
   %rest = urem i64 %at, %width
   %whole = icmp eq i64 %rest, 0
-  %now = load i64, ptr %where
   %same = icmp eq i64 %now, %code
-  %wp = getelementptr i64, ptr %d, i64 5
-  %writable = load i64, ptr %wp
-  %may = icmp eq i64 %writable, {WRITABLE}
+  %flag = extractvalue %array %array, 5
+  %may = icmp eq i64 %flag, {WRITABLE}
   %reads = xor i1 %writes, true
   %allowed = or i1 %may, %reads
   %a = and i1 %low, %high
@@ -85,15 +86,13 @@ outside:
   ret ptr @nowhere
 inside:
   %first = udiv i64 %at, %width
-  %op = getelementptr i64, ptr %d, i64 3
-  %owner = load ptr, ptr %op
-  %rp = getelementptr i64, ptr %d, i64 4
-  %reader = load ptr, ptr %rp
+  %owner = extractvalue %array %array, 3
+  %reader = extractvalue %array %array, 4
   %private = icmp eq ptr %owner, null
   br i1 %private, label %done, label %stamps
 stamps:
-  %mine = load i64, ptr @mine
-  %base = load i64, ptr @base
+  %mine = load i32, ptr @mine
+  %base = load i32, ptr @base
   br label %head
 head:
   %j = phi i64 [ 0, %stamps ], [ %next, %tail ]
@@ -101,15 +100,15 @@ head:
   br i1 %more, label %look, label %done
 look:
   %e = add i64 %first, %j
-  %po = getelementptr i64, ptr %owner, i64 %e
-  %o = load i64, ptr %po
-  %pr = getelementptr i64, ptr %reader, i64 %e
-  %r = load i64, ptr %pr
-  %o.now = icmp sge i64 %o, %base
-  %o.other = icmp ne i64 %o, %mine
+  %po = getelementptr i32, ptr %owner, i64 %e
+  %o = load i32, ptr %po
+  %pr = getelementptr i32, ptr %reader, i64 %e
+  %r = load i32, ptr %pr
+  %o.now = icmp sge i32 %o, %base
+  %o.other = icmp ne i32 %o, %mine
   %o.bad = and i1 %o.now, %o.other
-  %r.now = icmp sge i64 %r, %base
-  %r.other = icmp ne i64 %r, %mine
+  %r.now = icmp sge i32 %r, %base
+  %r.other = icmp ne i32 %r, %mine
   %r.bad = and i1 %r.now, %r.other
   %w.bad = and i1 %r.bad, %writes
   %bad = or i1 %o.bad, %w.bad
@@ -118,34 +117,26 @@ race:
   call void @fail(i64 {RACE}, i64 %line)
   br label %stamp
 stamp:
-  %mark = select i1 %r.bad, i64 %base, i64 %mine
-  %r.new = select i1 %writes, i64 %r, i64 %mark
-  %o.new = select i1 %writes, i64 %mine, i64 %o
-  store i64 %r.new, ptr %pr
-  store i64 %o.new, ptr %po
+  %mark = select i1 %r.bad, i32 %base, i32 %mine
+  %r.new = select i1 %writes, i32 %r, i32 %mark
+  %o.new = select i1 %writes, i32 %mine, i32 %o
+  store i32 %r.new, ptr %pr
+  store i32 %o.new, ptr %po
   br label %tail
 tail:
   %next = add i64 %j, 1
   br label %head
 done:
-  %dp = getelementptr i64, ptr %d, i64 1
-  %data = load ptr, ptr %dp
+  %data = extractvalue %array %array, 1
   %element = getelementptr i64, ptr %data, i64 %first
   ret ptr %element
 }}
 
 define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %code) noinline {{
-  store i64 %size, ptr %d
-  %dp = getelementptr i64, ptr %d, i64 1
-  store ptr %data, ptr %dp
-  %wp = getelementptr i64, ptr %d, i64 2
-  store i64 %code, ptr %wp
-  %op = getelementptr i64, ptr %d, i64 3
-  store ptr null, ptr %op
-  %rp = getelementptr i64, ptr %d, i64 4
-  store ptr null, ptr %rp
-  %ap = getelementptr i64, ptr %d, i64 5
-  store i64 {WRITABLE}, ptr %ap
+  %sized = insertvalue %array {{ i64 0, ptr null, i64 0, ptr null, ptr null, i64 {WRITABLE} }}, i64 %size, 0
+  %coded = insertvalue %array %sized, i64 %code, 2
+  %array = insertvalue %array %coded, ptr %data, 1
+  store %array %array, ptr %d
   %salt = load i64, ptr @salt
   %salted = mul i64 %salt, 6364136223846793005
   %fresh = add i64 %salted, 1442695040888963407
@@ -197,18 +188,18 @@ done:
 }
 """
 _TOUCH = {
-    ("gather", "false"): "%x = load i64, ptr %p",
-    ("scatter", "true"): "%x = extractelement <$N x i64> %v, i64 %j\n  store i64 %x, ptr %p",
+    "gather": ("false", "%x = load i64, ptr %p"),
+    "scatter": ("true", "%x = extractelement <$N x i64> %v, i64 %j\n  store i64 %x, ptr %p"),
 }
 
 
 class Words:
     """Straight-line code on words, or on vectors of so many; names of values and Python integers are operands."""
 
-    def __init__(self, lanes: int, field: Field) -> None:
-        self.lanes, self.field, self.lines, self.count = lanes, field, list[str](), 0
-        self.type = f"<{lanes} x i64>" if lanes else "i64"
-        self.flags = f"<{lanes} x i1>" if lanes else "i1"
+    def __init__(self, lanes: int, field: Field, into: tuple[list[str], Iterator[int]] | None = None) -> None:
+        self.lanes, self.field = lanes, field
+        self.lines, self.numbers = into or ([], itertools.count())
+        self.type, self.flags = [f"<{lanes} x {x}>" if lanes else x for x in ("i64", "i1")]
 
     def text(self, x: str | int) -> str:
         """An operand."""
@@ -216,9 +207,9 @@ class Words:
 
     def value(self, text: str) -> str:
         """An instruction, and the name of its result."""
-        self.count += 1
-        self.lines.append(f"  %t{self.count} = {text}")
-        return f"%t{self.count}"
+        name = f"%field.{next(self.numbers)}"
+        self.lines.append(f"  {name} = {text}")
+        return name
 
     def __call__(self, op: str, a: str | int, b: str | int) -> str:
         return self.value(f"{op} {self.type} {self.text(a)}, {self.text(b)}")
@@ -243,10 +234,6 @@ class Words:
         """a where the flag is set."""
         return self.value(f"select {self.flags} {flag}, {self.type} {a}, {self.type} {b}")
 
-    def either(self, a: str, b: str) -> str:
-        """One of two flags."""
-        return self.value(f"or {self.flags} {a}, {b}")
-
     def same(self, a: str, b: str) -> str:
         """Are two values below P equal?"""
         return self.value(f"icmp eq {self.type} {a}, {b}")
@@ -262,79 +249,85 @@ class Words:
         z = self("mul", self("xor", z, self("lshr", z, 27)), MIX[2])
         return self("xor", z, self("lshr", z, 31))
 
-    def scrambled(self, x: str, factors: tuple[int, int]) -> str:
+    def scrambled(self, x: str, factors: Iterable[int]) -> str:
         """Two rounds of multiplication, each after the upper half is added to the lower."""
         for factor in factors:
             x = self("and", self("mul", self("xor", x, self("lshr", x, 16)), factor), P)
-        return x
+        return self("xor", x, self("lshr", x, 16))
 
 
-def library(lanes: set[int], field: Field) -> str:
-    """All functions for vectors of these lengths; 0: single words."""
-    made = [_MEMORY]
-    for n in sorted({0, *lanes}):
-        if n:
-            for (name, writes), touch in _TOUCH.items():
-                text = _LANES.replace("$NAME", name).replace("$WRITES", writes).replace("$TOUCH", touch)
-                made.append(text.replace("$N", str(n)))
-        made += _arithmetic(n, field)
-    return "\n".join(made)
+def library(text: str, field: Field) -> str:
+    """The functions that a text calls, and those that they call."""
+    made: dict[tuple[str, str], str] = {}
+    left = set(_CALL.findall(text))
+    while left:
+        name, lanes = call = left.pop()
+        made[call] = _function(name, int(lanes), field)
+        left |= {*_CALL.findall(made[call])} - made.keys()
+    return "\n".join([_MEMORY, *made.values()])
 
 
-def _function(name: str, parameters: str, w: Words, result: str) -> str:
+def _function(name: str, lanes: int, field: Field) -> str:
+    if name in _TOUCH:
+        writes, touch = _TOUCH[name]
+        text = _LANES.replace("$NAME", name).replace("$WRITES", writes).replace("$TOUCH", touch)
+        return text.replace("$N", str(lanes))
+    w = Words(lanes, field)
+    parameters, body = _BODIES[name]
+    result = body(w)
     typed = ", ".join([f"{w.type} %{x}" for x in parameters])
-    body = "\n".join([*w.lines, f"  ret {w.type} {result}"])
-    return f"define internal {w.type} @{name}.{w.lanes}({typed}) noinline {{\n{body}\n}}\n"
+    lines = "\n".join([*w.lines, f"  ret {w.type} {result}"])
+    return f"define internal {w.type} @{name}.{lanes}({typed}) noinline {{\n{lines}\n}}\n"
 
 
-def _arithmetic(n: int, field: Field) -> list[str]:
-    made: list[str] = []
-    w = Words(n, field)
-    made.append(_function("mul", "ab", w, w.fold(w.fold(w("mul", "%a", "%b")))))
-    w = Words(n, field)
-    made.append(_function("fma", "abc", w, w.fold(w.fold(w("add", w("mul", "%a", "%b"), "%c")))))
-    w = Words(n, field)
-    power = "%a"  # a to the power of 2^31 - 3, the bits of which are 1 but for the second
+def _inverse(w: Words) -> str:
+    power = "%a"  # to the power of 2^31 - 3, the bits of which are 1 but for the second
     for bit in range(29, -1, -1):
         power = w.call("mul", power, power)
         if bit != 1:
             power = w.call("mul", power, "%a")
-    made.append(_function("inverse", "a", w, power))
-    w = Words(n, field)
-    made.append(_function("hash", "ka", w, w("lshr", w.mixed(w("add", w.least("%a"), "%k")), 33)))
-    w = Words(n, field)
+    return power
+
+
+def _pair(w: Words) -> str:
     first = w.mixed(w("add", w.least("%a"), "%k"))
-    made.append(_function("pair", "kab", w, w("lshr", w.mixed(w("add", first, w.least("%b"))), 33)))
-    w = Words(n, field)
-    made.append(_function("maximum", "ab", w, _maximum(w, w.least("%a"), w.least("%b"))))
-    w = Words(n, field)
-    made.append(_function("choose", "cxy", w, _choice(w)))
-    w = Words(n, field)
+    return w("lshr", w.mixed(w("add", first, w.least("%b"))), 33)
+
+
+def _equal(w: Words) -> str:
     a, b = w.least("%a"), w.least("%b")
     below = w.value(f"icmp ult {w.type} {a}, {b}")
     low, high = w.select(below, a, b), w.select(below, b, a)
-    made.append(_function("equal", "ab", w, w.call("pair", field.key("equal"), low, high)))
-    return made
+    return w.call("pair", w.field.key("equal"), low, high)
 
 
-def _maximum(w: Words, a: str, b: str) -> str:
+def _maximum(w: Words) -> str:
     f = w.field
-    sides: list[str] = []
-    for x in (a, b):
-        y = w.scrambled(w("and", w("add", x, f.shift), P), f.factors[:2])
-        sides.append(w("xor", y, w("lshr", y, 16)))
-    total = w.scrambled(w("and", w("add", *sides), P), (f.factors[3], f.factors[2]))
-    total = w("xor", total, w("lshr", total, 16))
+    sides = [w.scrambled(w("and", w("add", w.least(x), f.shift), P), f.factors[:2]) for x in ("%a", "%b")]
+    total = w.scrambled(w("and", w("add", *sides), P), f.factors[:1:-1])
     return w("and", w("add", total, P + 1 - f.shift), P)
 
 
-def _choice(w: Words) -> str:
+def _choose(w: Words) -> str:
     key = w.field.key("less")
     c, x, y = [w.least(f"%{name}") for name in "cxy"]
     less, more = [w.least(w.call("pair", key, a, b)) for a, b in ((x, y), (y, x))]
     plain = w.call("fma", c, w.least(w("sub", w("add", x, P), y)), y)
-    low = w.either(w.same(c, less), w.same(c, w.no(more)))
-    high = w.either(w.same(c, more), w.same(c, w.no(less)))
+    low, high = [w.value(f"or {w.flags} {w.same(c, a)}, {w.same(c, w.no(b))}") for a, b in ((less, more), (more, less))]
     least = w.call("maximum", w("sub", P, x), w("sub", P, y))
     least = w("sub", 2 * P, least)
     return w.select(high, w.call("maximum", x, y), w.select(low, least, plain))
+
+
+_BODIES: dict[str, tuple[str, Callable[[Words], str]]] = {
+    "mul": ("ab", lambda w: w.fold(w.fold(w("mul", "%a", "%b")))),
+    "fma": ("abc", lambda w: w.fold(w.fold(w("add", w("mul", "%a", "%b"), "%c")))),
+    "inverse": ("a", _inverse),
+    "hash": ("ka", lambda w: w("lshr", w.mixed(w("add", w.least("%a"), "%k")), 33)),
+    "pair": ("kab", _pair),
+    "equal": ("ab", _equal),
+    "maximum": ("ab", _maximum),
+    "choose": ("cxy", _choose),
+}
+"""Parameters and code of the functions on words, whatever the number of lanes."""
+_CALL = re.compile(rf"@({'|'.join([*_BODIES, *_TOUCH])})\.(\d+)\(")

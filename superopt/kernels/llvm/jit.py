@@ -10,7 +10,7 @@ comes before lite where hundreds of vectors are spilt without passes, which lite
 
 The object is stored under a digest of text, pipeline and LLVM's version; the text names processor and features.  Files
 are written beside their place and renamed, carry a digest of their content, and are rebuilt when it does not agree;
-beyond 256 MiB those go that were not used for longest.
+beyond 256 MiB those go that were not used for longest, with what was found out about them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ PIPELINES: tuple[Pipeline, ...] = ("none", "lite", "O2", "O3")
 _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
 _HOPELESS = 128  # spills that instruction combining alone does not mend
 _FORMAT = 3
-MOST_BYTES = 256 << 20  # of the objects in a folder
+MOST_BYTES = 256 << 20  # of the files in a folder
+_ENDINGS = (".object", ".kernel", ".agrees", ".verdict")  # of the files in a folder
 _UNFINISHED, _UNFINISHED_S = ".part", 600.0  # ending of a file that is being written, and how long that takes at most
 _CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
 
@@ -298,11 +299,16 @@ def _read(path: Path, digest: str) -> Compiled | None:
         return None
     if stored.decode("ascii", "replace") != hashlib.sha256(content).hexdigest():
         return None
-    with contextlib.suppress(OSError):  # a folder that cannot be written; the time says when it was used last
-        os.utime(path)
+    used(path)
     head, _, body = content.partition(b"\n")
     facts = json.loads(head)
     return Compiled(digest, body, facts["pipeline"], facts["spills"], 0.0)
+
+
+def used(path: Path) -> None:
+    """Say that a file of the cache is in use: its time tells when that was last so."""
+    with contextlib.suppress(OSError):  # a folder that cannot be written
+        os.utime(path)
 
 
 def _write(path: Path, made: Compiled) -> None:
@@ -333,24 +339,28 @@ def _prune_once(folder: Path) -> None:
 
 
 def prune(folder: Path, most_bytes: int = MOST_BYTES) -> int:
-    """Delete the files that were not used for longest until the rest has half the size; nothing if all fit.
+    """Delete what was not used for longest until the rest has half the size; nothing if all fits.
 
-    What processes that were killed had begun to write goes in any case.
+    Files that differ in their endings alone go together: a kernel, and what was found out about it.  What processes
+    that were killed had begun to write goes in any case.
 
     Returns:
         Number of files deleted.
     """
-    entries = list(os.scandir(folder))
-    for entry in entries:
-        if entry.name.endswith(_UNFINISHED) and entry.stat().st_mtime < time.time() - _UNFINISHED_S:
-            Path(entry.path).unlink(missing_ok=True)
-    found = [(entry.stat(), entry.path) for entry in entries if entry.name.endswith((".object", ".kernel"))]
-    size = sum(stat.st_size for stat, _ in found)
-    deleted = 0
+    groups: dict[str, list[os.DirEntry[str]]] = {}
+    for entry in list(os.scandir(folder)):
+        if entry.name.endswith(_UNFINISHED):
+            if entry.stat().st_mtime < time.time() - _UNFINISHED_S:
+                Path(entry.path).unlink(missing_ok=True)
+        elif entry.name.endswith(_ENDINGS):
+            groups.setdefault(entry.name.partition(".")[0], []).append(entry)
+    sizes = {stem: sum(file.stat().st_size for file in files) for stem, files in groups.items()}
+    size, deleted = sum(sizes.values()), 0
     if size > most_bytes:
-        for stat, path in sorted(found, key=lambda x: x[0].st_mtime_ns):
+        for stem, files in sorted(groups.items(), key=lambda group: max(file.stat().st_mtime_ns for file in group[1])):
             if size <= most_bytes // 2:
                 break
-            Path(path).unlink(missing_ok=True)
-            size, deleted = size - stat.st_size, deleted + 1
+            for file in files:
+                Path(file.path).unlink(missing_ok=True)
+            size, deleted = size - sizes[stem], deleted + len(files)
     return deleted

@@ -68,6 +68,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "choice": (lambda m, x: jax.numpy.where(m, x * 2.0, -1.0), ((7, 37), (7, 37))),
     "conditions": (lambda x, m: (x[:, 1:] < x[:, :-1]) & ~m, ((5, 34), (33,))),
     "half": (lambda x, y: jax.nn.relu(x * y + x), ((7, 37), (37,))),
+    "circular": (lambda x: jax.numpy.sin(x) * jax.numpy.cos(x), ((5, 34),)),
 }
 """Functions and the shapes of their operands: few elements, and tails along every axis."""
 DTYPES = {"choice": ("bool",), "conditions": ("float32", "bool"), "half": ("float16",) * 2}
@@ -126,7 +127,9 @@ def changes(line: str, lines: list[str], rng: random.Random) -> Iterator[str]:
         yield f"{head}{equals}{made}" if equals else made
     floats = re.findall(r"0x[0-9A-F]{16}", body)
     if floats:
-        yield line.replace(rng.choice(floats), "0x4004000000000000", 1)
+        old = rng.choice(floats)
+        yield line.replace(old, "0x4004000000000000", 1)
+        yield line.replace(old, f"0x{(int(old, 16) + (31 << 52)) % (1 << 64):016X}", 1)  # times 2^31: 1 in the field
     if line.strip().startswith("store") or "masked.store" in line:
         yield ""
 
