@@ -300,9 +300,12 @@ def builders(count: int) -> list[Worker]:
 class CandidateBuilder:
     """A worker with its session; opens it again after a death."""
 
-    def __init__(self, worker: Worker, graph: Graph, threads: int, problem: Path) -> None:
+    def __init__(self, worker: Worker, graph: Graph, threads: int, problem: Path, footprint: int = 0) -> None:
         self.worker = worker
-        self.opening = {"request": "open", "graph": print_graph(graph), "threads": threads, "problem": str(problem)}
+        self.opening = {
+            "request": "open", "graph": print_graph(graph), "threads": threads, "problem": str(problem),
+            "footprint": footprint,
+        }  # fmt: skip
         self.started = -1
 
     def open(self) -> None:

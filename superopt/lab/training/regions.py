@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile, label_of
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
 from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
-from superopt.measure.kernels import XLA, KernelSettings
+from superopt.measure.kernels import XLA, KernelSettings, copies
 
 SETTINGS = KernelSettings(chunk=1_000, rounds=6, sample_s=0.0025, max_calls=40, most_s=0.1)
 FOOTPRINT = 128 << 20  # of frozen operands in turn: more than the last cache of most machines
@@ -116,6 +116,17 @@ def corpus_of(path: Path = SHIPPED, backend: str = "own") -> corpus.Corpus:
     if not labels:
         raise corpus.CorpusError(f"{path.name} holds no labels")
     return corpus.Corpus(header, labels, hashlib.sha256(data).hexdigest()[:16])
+
+
+def rotated_bytes(graph: Graph, header: Mapping[str, Any]) -> int:
+    """Bytes of frozen operands that the cold calls of a region went through in turn.
+
+    Args:
+        graph: the region.
+        header: of the file of labels.
+    """
+    size = frozen_bytes(graph)
+    return size * copies(size, header["footprint"])
 
 
 def listed(path: Path, say: Say) -> list[Row]:

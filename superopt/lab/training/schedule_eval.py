@@ -76,7 +76,10 @@ def figures(predicted: np.ndarray, labels: ScheduleLabels) -> dict[str, float]:
     found = {
         "mape": _mean(error[long]), "mape_default": _mean(error[long & labels.first]),
         "median_error": float(np.median(error[long])) if long.any() else 0.0,
-        "mape_regions": _mean(error[(seconds >= LONG_S) & single]),
+        "mape_regions": _mean(error[(seconds >= LONG_S) & single & ~labels.cold]),
+        "mape_cold": _mean(error[(seconds >= LONG_S) & labels.cold]),
+        "mape_short": _mean(error[(seconds < LONG_S) & ~single]),
+        "bias_short": _middle(np.log(predicted / seconds)[(seconds < LONG_S) & ~single]),
     }  # fmt: skip
     taus: list[float] = []
     gains: dict[float, list[float]] = {1.0: [], CLEARLY: []}
@@ -145,7 +148,7 @@ def floors(labels: ScheduleLabels) -> dict[str, float]:
     return {
         "floor_mape": found["mape"], "floor_mape_regions": found["mape_regions"], "ceiling_tau": found["tau"],
         "second_visits": len(at),
-    }  # fmt: skip
+    } | ({"floor_tile_ape": found["tile_ape"], "floor_sets": found["sets"]} if "tile_ape" in found else {})  # fmt: skip
 
 
 def evaluate(
@@ -363,7 +366,7 @@ def summary(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 _SHOWN = (
-    "mape", "mape_regions", "mape_default", "median_error", "tau", "tile_ape", "tile_ape_mean", "top1", "top5",
+    "mape", "mape_cold", "mape_short", "mape_regions", "mape_default", "median_error", "tau", "tile_ape", "tile_ape_mean", "top1", "top5",
     "measurements",
     "best_over_default", "best_worse", "clear_over_default", "clear_worse",
 )  # fmt: skip
@@ -413,6 +416,10 @@ def _line(found: Mapping[str, float]) -> str:
 
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else 0.0
+
+
+def _middle(values: np.ndarray) -> float:
+    return float(np.median(values)) if len(values) else 0.0
 
 
 def _geomean(values: Sequence[float]) -> float:

@@ -72,10 +72,11 @@ class ScheduleLabels:
         rows: of the stages of each.
         seconds: measured.
         again_s: a second visit, or nan.
-        region: number of the region and number of threads that it belongs to.
+        region: number of the region, of threads and of frozen operands that it belongs to.
         families, programs: of each entry.
         exhaustive: does the entry belong to a set whose minimum is known?
         first: is it the default schedule?
+        cold: do the frozen operands come from beyond the last cache?
         header: of the file.
     """
 
@@ -87,6 +88,7 @@ class ScheduleLabels:
     programs: np.ndarray
     exhaustive: np.ndarray
     first: np.ndarray
+    cold: np.ndarray
     header: dict[str, Any]
 
     def part(self, at: np.ndarray) -> ScheduleLabels:
@@ -113,7 +115,7 @@ class ScheduleLabels:
         return np.array([stages.estimate_s(rows) for rows in self.rows])
 
 
-_ARRAYS = ("seconds", "again_s", "region", "families", "programs", "exhaustive", "first")
+_ARRAYS = ("seconds", "again_s", "region", "families", "programs", "exhaustive", "first", "cold")
 
 
 def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
@@ -133,14 +135,15 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
                 raise InputError(f"{path} names the region {record['key']}, which {regions.SHIPPED.name} does not have")
             program = from_graph(parse_graph(texts[record["key"]]).outputs, name="kernel")
             facts = record["family"], record["program"], record["exhaustive"]
+            weights = record.get("footprint", 0)
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
-                rows = stages.stage_rows(apply(program, trace), record["threads"])
-                found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0)))
+                rows = stages.stage_rows(apply(program, trace), record["threads"], weights=weights)
+                found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
     return _as_arrays(found, records[0]["header"])
 
 
 def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
-    """Regions with their default schedules on all threads, as `superopt train regions` timed them.
+    """Regions with their default schedules on all threads, as `superopt train regions` timed them, warm and cold.
 
     A default schedule may have changed since: it is the one that this version has for the machine of the labels.
     """
@@ -149,10 +152,15 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
     with taken(from_dict(records[0]["header"].get("machine"))):
         threads = describe().cores
         for number, record in enumerate(records[1:]):
-            program = from_graph(parse_graph(record["text"]).outputs, name="kernel")
-            rows = stages.stage_rows(apply(program, default_trace(program, threads=threads)), threads)
-            again_s = record.get("own_s_again", np.nan)
-            found.append((rows, (record["own_s"], again_s, number, record["family"], record["program"], False, True)))
+            graph = parse_graph(record["text"])
+            program = from_graph(graph.outputs, name="kernel")
+            scheduled = apply(program, default_trace(program, threads=threads))
+            for k, name in enumerate(("own_s", "own_cold_s")):
+                if name in record:
+                    weights = regions.rotated_bytes(graph, records[0]["header"]) if k else 0
+                    facts = 2 * number + k, record["family"], record["program"], False, True, weights > 0
+                    rows = stages.stage_rows(scheduled, threads, weights=weights)
+                    found.append((rows, (record[name], record.get(f"{name}_again", np.nan), *facts)))
     return _as_arrays(found, records[0]["header"])
 
 
