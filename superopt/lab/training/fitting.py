@@ -28,7 +28,7 @@ from superopt.lab.training import (
     whole,
 )
 from superopt.lab.training.collect import LabelFile
-from superopt.lab.training.regions import SHIPPED, corpus_of
+from superopt.lab.training.regions import SHIPPED, cold_costs, corpus_of
 from superopt.lab.training.settings import FitSettings
 from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.machine import facts as machine
@@ -95,7 +95,8 @@ def fit_weights(
     }
     if backend == NATIVE and whole.SHIPPED.exists():
         boundary, card["programs"] = whole.fit(LabelFile.read(whole.SHIPPED))
-        card["boundary"] = asdict(boundary)
+        costs, card["cold"] = cold_costs(_path(data, SHIPPED))
+        card["boundary"] = asdict(replace(boundary, **costs))
     if evaluation is not None:
         card["held_out"] = json.loads(Path(evaluation).read_text(encoding="utf-8"))["summary"]
     shipped = learned_file.SHIPPED if backend == XLA else learned_file.NATIVE
@@ -174,6 +175,7 @@ def evaluation(
         result["summary"] |= evaluate.backend_choice(found, corpus_of(_path(data, SHIPPED), "xla"), families, say)
         if whole.SHIPPED.exists():
             result["summary"] |= whole.fit(LabelFile.read(whole.SHIPPED))[1]
+        result["summary"] |= cold_costs(_path(data, SHIPPED))[1]
         result["schedules"] = schedules_evaluation(None, seeds, families, budget_s, say)
         result["summary"] |= result["schedules"]["summary"]
     some = found.labels[:: max(1, len(found.labels) // speed.MOST)]

@@ -18,6 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from superopt.choose.plain import in_regions, own_form
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
@@ -28,6 +30,7 @@ from superopt.kernels.choose.partition import partition
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile, label_of
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
+from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
 from superopt.measure.kernels import XLA, KernelSettings, copies
 
@@ -127,6 +130,39 @@ def rotated_bytes(graph: Graph, header: Mapping[str, Any]) -> int:
     """
     size = frozen_bytes(graph)
     return size * copies(size, header["footprint"])
+
+
+def cold_costs(path: Path = SHIPPED) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of a byte of frozen operands that come from memory, by `Boundary`'s names; how right: without, with, lofo.
+
+    Of regions of 20 us and more that were timed cold and warm, of copies that no cache holds, the cost of least mean
+    relative error: a weighted median.  Errors are those of cold times from warm ones.
+    """
+    header, *rows = read_lines(path)
+    header = header["header"]
+    with machine.taken(machine.from_dict(header.get("machine"))):
+        sizes = [(row, parse_graph(row["text"])) for row in rows if "own_cold_s" in row]
+        some = [(row, frozen_bytes(g)) for row, g in sizes if machine.beyond_caches(rotated_bytes(g, header))]
+    costs, figures = dict[str, float](), dict[str, float]()
+    for backend, name in (("own", "cold_s"), ("xla", "cold_xla_s")):
+        found = [(row[f"{backend}_s"], row[f"{backend}_cold_s"], size, row["family"]) for row, size in some]
+        warm, cold, size, families_ = (np.array(x) for x in zip(*[x for x in found if x[1] >= 2e-5], strict=True))
+        costs[name] = _byte_s(warm, cold, size)
+        left_out = [np.abs((warm + _byte_s(warm[o], cold[o], size[o]) * size) / cold - 1)[~o]
+                    for f in np.unique(families_) for o in [families_ != f]]  # fmt: skip
+        figures |= {
+            f"{name[:-2]}_error_warm": float(np.mean(np.abs(warm / cold - 1))),
+            f"{name[:-2]}_error": float(np.mean(np.abs((warm + costs[name] * size) / cold - 1))),
+            f"{name[:-2]}_error_lofo": float(np.mean(np.concatenate(left_out))),
+        }
+    return costs, figures | {"cold_regions": float(len(some))}
+
+
+def _byte_s(warm: np.ndarray, cold: np.ndarray, size: np.ndarray) -> float:
+    each, weight = (cold - warm) / size, size / cold
+    order = np.argsort(each)
+    total = np.cumsum(weight[order])
+    return max(0.0, float(each[order][np.searchsorted(total, total[-1] / 2)]))
 
 
 def listed(path: Path, say: Say) -> list[Row]:
