@@ -594,9 +594,7 @@ def _work(parts: Sequence[Expr], counts: Mapping[Expr, float], lane: _Lane, acce
     return total
 
 
-def _described(
-    program: LoopProgram, stage: Stage, facts: _Facts, memory: _Memory, threads: int
-) -> dict[str, float]:
+def _described(program: LoopProgram, stage: Stage, facts: _Facts, memory: _Memory, threads: int) -> dict[str, float]:
     loops, accesses = facts.loops, facts.accesses
     store = accesses[-1]
     trips = _totals(loops)

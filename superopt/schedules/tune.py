@@ -78,8 +78,8 @@ class ScheduleSearch:
         strategy: how candidates are proposed.
         most: stop after so many timed candidates.
         workers: processes that build; timing is done by one at a time.
-        weights: bytes of the frozen operands of the program that the operator is a part of; where the caches do not hold
-            them, candidates find theirs in memory.
+        weights: bytes of the frozen operands of the program that the operator is a part of; where the caches do not
+            hold them, candidates find theirs in memory.
     """
 
     budget_s: float

@@ -10,9 +10,9 @@ Requests, after `open` (a graph as text, the number of threads, a file with inpu
                     independent multiply-adds so often in each round, as digests `peak 0` and so on: the clock
 
 All candidates work on the same buffers: an operator of a few megabytes runs 15 % faster in some memory than in other,
-and what several kernels read does not stay in caches.  With a `footprint` in `open`, calls take turns with as many copies
-of the frozen operands as make up that many bytes, as those of a program do: the turns are those of all candidates, so
-none finds what another one has just read.
+and what several kernels read does not stay in caches.  With a `footprint` in `open`, calls take turns with as many
+copies of the frozen operands as make up that many bytes, as those of a program do: the turns are those of all
+candidates, so none finds what another one has just read.
 
 A candidate that kills the process takes nothing else with it.  JAX is not loaded here: the parent computes what is
 expected (`save_problem`).

@@ -210,6 +210,15 @@ def test_a_machine_is_predicted_by_labels_of_others() -> None:
     assert others["mape"] > 1.5 * own["mape"]
 
 
+def test_labels_of_another_machine_are_as_if_of_the_first() -> None:
+    one = replace(_labels(), header={"peak_s": 2e-5})
+    fast = replace(one, seconds=one.seconds / 2, again_s=one.again_s / 2, header={"peak_s": 1e-5})
+    same = fast.at_rate_of(one)
+    np.testing.assert_allclose(same.seconds, one.seconds)
+    np.testing.assert_allclose(same.again_s, one.again_s)
+    assert same.header == one.header
+
+
 def test_a_set_that_is_timed_exhaustively_begins_with_the_default() -> None:
     space = space_of(from_graph(workload("dot f32 72x200x312").outputs, name="kernel"))
     points = list(schedules.every(space))

@@ -192,8 +192,8 @@ class GuardError(SuperoptError):
 class Room:
     """Buffers that kernels of one operator share, so that none of them is timed on better placed memory than another.
 
-    An operand is copied once for each array that is given for it, a frozen one for each turn as well, so that calls that
-    take turns find it cold; results and scratch are overwritten by whoever runs.
+    An operand is copied once for each array that is given for it, a frozen one for each turn as well: calls that take
+    turns find it cold; results and scratch are overwritten by whoever runs.
     All lie in large pages one after the other: in small ones, which of them fall on the same sets of a cache is luck,
     and a kernel is up to 40 % slower in one process than in the next.
     """

@@ -133,10 +133,11 @@ def rotated_bytes(graph: Graph, header: Mapping[str, Any]) -> int:
 
 
 def cold_costs(path: Path = SHIPPED) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of a byte of frozen operands that come from memory, by `Boundary`'s names; how right: without, with, lofo.
+    """Seconds of a byte of frozen operands that come from memory, by the names of `Boundary`; how right.
 
     Of regions of 20 us and more that were timed cold and warm, of copies that no cache holds, the cost of least mean
-    relative error: a weighted median.  Errors are those of cold times from warm ones.
+    relative error: a weighted median.  Errors are those of cold times from warm ones: as they are, with the cost, and
+    with that of other families.
     """
     header, *rows = read_lines(path)
     header = header["header"]

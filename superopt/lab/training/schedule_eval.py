@@ -366,8 +366,8 @@ def summary(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 _SHOWN = (
-    "mape", "mape_cold", "mape_short", "mape_regions", "mape_default", "median_error", "tau", "tile_ape", "tile_ape_mean", "top1", "top5",
-    "measurements",
+    "mape", "mape_cold", "mape_short", "mape_regions", "mape_default", "median_error", "tau", "tile_ape",
+    "tile_ape_mean", "top1", "top5", "measurements",
     "best_over_default", "best_worse", "clear_over_default", "clear_worse",
 )  # fmt: skip
 

@@ -8,7 +8,7 @@ Members leave out a part of the families each; what they err by there gives the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,11 @@ class ScheduleLabels:
         columns["region"] = np.concatenate([self.region, other.region + shift])
         return ScheduleLabels([*self.rows, *other.rows], **columns, header=self.header)
 
+    def at_rate_of(self, other: ScheduleLabels) -> ScheduleLabels:
+        """The same as if on the machine of others: times by how long both take for independent multiply-adds."""
+        factor = other.header["peak_s"] / self.header["peak_s"]
+        return replace(self, seconds=factor * self.seconds, again_s=factor * self.again_s, header=other.header)
+
     @property
     def vector_bits(self) -> int:
         """Width of a vector of the machine on which they were timed."""
@@ -125,6 +130,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
         InputError: the file holds none, or names a region that is not on file.
     """
     records = read_lines(path)
+    peaks = [record["peak_s"] for record in records[1:] if record.get("peak_s")]
     if len(records) < 2:
         raise InputError(f"{path} holds no labels", hint="collect labels with `superopt train schedules`")
     texts = {row["key"]: row["text"] for row in read_lines(regions.SHIPPED)[1:]}
@@ -139,7 +145,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
                 rows = stages.stage_rows(apply(program, trace), record["threads"], weights=weights)
                 found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
-    return _as_arrays(found, records[0]["header"])
+    return _as_arrays(found, records[0]["header"] | {"peak_s": float(np.median(peaks or [1.0]))})
 
 
 def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
