@@ -11,7 +11,8 @@ The points of a region are built, checked against XLA's values and timed in inte
 ratios within a region hold; while one region is timed, others are built on the other cores.  Regions come in a fixed
 shuffled order, so that a slice is a sample of all; a run that stopped goes on where it was.  Some regions are visited a
 second time at the end of a run, for the noise floor: one in `AGAIN_EVERY`, and every second exhaustive set, whose
-second minimum says what a choice can show.  A row names its region by the key of `regions.jsonl.gz`, which has the text.  Labels of another kind of machine are in a file of their own.
+second minimum says what a choice can show.  A row names its region by the key of `regions.jsonl.gz`, with the text.
+Labels of another kind of machine are in a file of their own.
 """
 
 from __future__ import annotations
