@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 VERSION = 2
 NAMES = (
     # what it is
-    "tile", "placed", "combined", "phases", "stages", "first", "width",
+    "tile", "placed", "combined", "phases", "stages", "first", "log_rate", "width",
     # how much
     "log_seconds", "log_stores", "log_arithmetic", "log_traffic", "log_program_bytes",
     "simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads", "distinct_loads",
@@ -72,6 +72,7 @@ GROUPS: dict[str, tuple[str, str]] = {  # first and last name of each group
     "caches": ("program_l1", "scratch_share"), "threads": ("threads", "log_task_seconds"),
     "tiles": ("rows", "streams"), "writing": ("knob_rows", "cut"),
 }  # fmt: skip
+FMA_S = 2.74e-10  # of one of many independent vector multiply-adds, on the machine of the first labels
 HERTZ = 3.5e9  # of estimates; a wrong clock is a constant factor, which is learned
 _LINE = 64
 _COUNTED: tuple[str, ...] = ("simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads")
@@ -143,7 +144,7 @@ class _Facts:
 
 
 def stage_rows(
-    scheduled: LoopProgram, threads: int = 1, cpu: Cpu | None = None, weights: float = 0.0
+    scheduled: LoopProgram, threads: int = 1, cpu: Cpu | None = None, weights: float = 0.0, fma_s: float = FMA_S
 ) -> Float[np.ndarray, "stages names"]:
     """Rows of the stages that a call runs, in their order; float32.
 
@@ -152,6 +153,7 @@ def stage_rows(
         threads: that run a call.
         cpu: that it runs on; this machine when None.
         weights: bytes of frozen operands that are read between two calls; those of the program itself are when less.
+        fma_s: seconds of one of many independent vector multiply-adds: how memory compares with arithmetic here.
 
     Raises:
         InputError: a stage has decisions that no code has.
@@ -173,6 +175,7 @@ def stage_rows(
             "phases": math.log2(len(phases)), "stages": math.log2(len(program.stages)), "first": float(number == 0),
             "log_program_bytes": _log(total), "threads": math.log2(threads),
             **{f"program_l{k + 1}": _log(total / c) for k, c in enumerate(caches)},
+            "log_rate": _log(FMA_S / fma_s),
             "weights_l2": _log(weights / caches[1]), "weights_l3": _log(weights / caches[2]),
         }  # fmt: skip
         rows.append([found.get(name, 0.0) for name in NAMES])

@@ -242,7 +242,8 @@ def by_family(labels: ScheduleLabels, model: Predict, seed: int, families: Seque
 
 def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) -> dict[str, dict[str, float]]:
     """Figures on the programs that seed 0 holds out, on each machine: fitted to its own labels, to those of the others,
-    the same times one factor that `_CALIBRATED` regions of this machine say, and with these regions among the labels.
+    to these as if at the rate of this machine, the same times one factor that `_CALIBRATED` regions of it say, with
+    these regions among the labels, and to all.
 
     Args:
         parts: the labels of each machine.
@@ -256,13 +257,16 @@ def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) 
         few = mine.part(np.flatnonzero(unseen & np.isin(mine.region, np.unique(mine.region[train])[:_CALIBRATED])))
         others = [p.part(np.flatnonzero(~np.isin(p.programs, some.programs))) for i, p in enumerate(parts) if i != k]
         theirs = functools.reduce(ScheduleLabels.join, others)
-        alone = model(theirs, 0, None)
+        at_rate = functools.reduce(ScheduleLabels.join, [p.at_rate_of(mine) for p in others])
+        alone = model(at_rate, 0, None)
         scale = float(np.exp(np.median(np.log(few.seconds / alone(few)))))
         rows = {
             "its own labels": model(mine.part(train), 0, None)(some),
-            "others": alone(some),
+            "others": model(theirs, 0, None)(some),
+            "others, at its rate": alone(some),
             "others, scaled": scale * alone(some),
-            "others and some": model(theirs.join(few), 0, None)(some),
+            "others and some": model(at_rate.join(few), 0, None)(some),
+            "all": model(at_rate.join(mine.part(train)), 0, None)(some),
         }
         name = f"machine {k + 1}, {mine.vector_bits} bits"
         for what, predicted in rows.items():

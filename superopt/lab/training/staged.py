@@ -7,7 +7,7 @@ Members leave out a part of the families each; what they err by there gives the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from superopt.lab.training import regions, schedules
 from superopt.lab.training.tasks import read_lines
 from superopt.lab.training.trees import boosted
 from superopt.machine.facts import describe, from_dict, taken
+from superopt.schedules.native import peak_fmas
 
 _SECONDS = stages.NAMES.index("log_seconds")
 _LEAST_STD = 0.05
@@ -106,7 +107,7 @@ class ScheduleLabels:
 
     def at_rate_of(self, other: ScheduleLabels) -> ScheduleLabels:
         """The same as if on the machine of others: times by how long both take for independent multiply-adds."""
-        factor = other.header["peak_s"] / self.header["peak_s"]
+        factor = other.header.get("fma_s", stages.FMA_S) / self.header.get("fma_s", stages.FMA_S)
         return replace(self, seconds=factor * self.seconds, again_s=factor * self.again_s, header=other.header)
 
     @property
@@ -130,12 +131,12 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
         InputError: the file holds none, or names a region that is not on file.
     """
     records = read_lines(path)
-    peaks = [record["peak_s"] for record in records[1:] if record.get("peak_s")]
     if len(records) < 2:
         raise InputError(f"{path} holds no labels", hint="collect labels with `superopt train schedules`")
     texts = {row["key"]: row["text"] for row in read_lines(regions.SHIPPED)[1:]}
     found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
+        fma_s = _fma_s(records)
         for number, record in enumerate(records[1:]):
             if record["key"] not in texts:
                 raise InputError(f"{path} names the region {record['key']}, which {regions.SHIPPED.name} does not have")
@@ -143,9 +144,15 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
             facts = record["family"], record["program"], record["exhaustive"]
             weights = record.get("footprint", 0)
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
-                rows = stages.stage_rows(apply(program, trace), record["threads"], weights=weights)
+                rows = stages.stage_rows(apply(program, trace), record["threads"], weights=weights, fma_s=fma_s)
                 found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
-    return _as_arrays(found, records[0]["header"] | {"peak_s": float(np.median(peaks or [1.0]))})
+    return _as_arrays(found, records[0]["header"] | {"fma_s": fma_s})
+
+
+def _fma_s(records: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of a vector multiply-add on the machine of a file of labels, by the clock beside each region."""
+    peaks = [record["peak_s"] for record in records[1:] if record.get("peak_s")]
+    return float(np.median(peaks)) / peak_fmas() if peaks else stages.FMA_S
 
 
 def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
@@ -156,7 +163,8 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
     records = read_lines(path)
     found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
-        threads = describe().cores
+        threads, kind = describe().cores, (describe().features, describe().caches_bytes)
+        fma_s = next((_fma_s(x) for x in map(read_lines, schedules.shipped()) if _kind(x) == kind), stages.FMA_S)
         for number, record in enumerate(records[1:]):
             graph = parse_graph(record["text"])
             program = from_graph(graph.outputs, name="kernel")
@@ -165,9 +173,14 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
                 if name in record:
                     weights = regions.rotated_bytes(graph, records[0]["header"]) if k else 0
                     facts = 2 * number + k, record["family"], record["program"], False, True, weights > 0
-                    rows = stages.stage_rows(scheduled, threads, weights=weights)
+                    rows = stages.stage_rows(scheduled, threads, weights=weights, fma_s=fma_s)
                     found.append((rows, (record[name], record.get(f"{name}_again", np.nan), *facts)))
     return _as_arrays(found, records[0]["header"])
+
+
+def _kind(records: Sequence[Mapping[str, Any]]) -> tuple[Any, ...] | None:
+    machine = from_dict(records[0]["header"].get("machine"))
+    return None if machine is None else (machine.features, machine.caches_bytes)
 
 
 def _as_arrays(found: Sequence[tuple[np.ndarray, tuple[Any, ...]]], header: dict[str, Any]) -> ScheduleLabels:
