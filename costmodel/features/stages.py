@@ -8,6 +8,8 @@ generator arranges them, so the rows hold for any trace.
     accesses    each distinct place that is read or written, with its stride in bytes along each loop
     footprint   bytes in whole lines that an access touches in the inner loops; the outermost loops whose body fits a
                 cache decide what comes from beyond it again and again
+    cold        frozen operands that come from beyond a cache although the program fits it, since calls go through more
+                of them than it holds: those of the whole program that the kernel is a part of
     estimate    cycles of arithmetic and loads, or of traffic where that is more, shared by the threads that the tasks
                 allow: the prior whose logarithm a model corrects
 
@@ -17,7 +19,7 @@ Counts are logarithms (base 2), the rest shares and flags.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -40,10 +42,10 @@ from superopt.kernels.schedule.intrinsics import intrinsic
 if TYPE_CHECKING:
     from jaxtyping import Float
 
-VERSION = 1
+VERSION = 2
 NAMES = (
     # what it is
-    "tile", "placed", "combined", "phases", "stages", "first", "width",
+    "tile", "placed", "combined", "phases", "stages", "first", "log_rate", "width",
     # how much
     "log_seconds", "log_stores", "log_arithmetic", "log_traffic", "log_program_bytes",
     "simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads", "distinct_loads",
@@ -55,7 +57,7 @@ NAMES = (
     "transposed",
     # caches
     "program_l1", "program_l2", "program_l3", "body_l1", "body_l2", "past_l1", "past_l2", "past_l3",
-    "short_l1", "short_l2", "short_l3",
+    "short_l1", "short_l2", "short_l3", "weights_l2", "weights_l3", "cold_l2", "cold_l3",
     "frozen_share", "local_share", "scratch_share",
     # threads
     "threads", "log_tasks", "imbalance", "log_task_seconds",
@@ -70,6 +72,7 @@ GROUPS: dict[str, tuple[str, str]] = {  # first and last name of each group
     "caches": ("program_l1", "scratch_share"), "threads": ("threads", "log_task_seconds"),
     "tiles": ("rows", "streams"), "writing": ("knob_rows", "cut"),
 }  # fmt: skip
+FMA_S = 2.74e-10  # of one of many independent vector multiply-adds, on the machine of the first labels
 HERTZ = 3.5e9  # of estimates; a wrong clock is a constant factor, which is learned
 _LINE = 64
 _COUNTED: tuple[str, ...] = ("simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads")
@@ -112,6 +115,15 @@ class _Access:
 
 
 @dataclass(frozen=True, slots=True)
+class _Memory:
+    """Bytes of the caches, of the program, which stays where all of it fits, and of frozen operands between calls."""
+
+    caches: tuple[int, int, int]
+    resident: float
+    weights: float
+
+
+@dataclass(frozen=True, slots=True)
 class _Facts:
     """A stage as it runs.
 
@@ -131,13 +143,17 @@ class _Facts:
     more: dict[str, float]
 
 
-def stage_rows(scheduled: LoopProgram, threads: int = 1, cpu: Cpu | None = None) -> Float[np.ndarray, "stages names"]:
+def stage_rows(
+    scheduled: LoopProgram, threads: int = 1, cpu: Cpu | None = None, weights: float = 0.0, fma_s: float = FMA_S
+) -> Float[np.ndarray, "stages names"]:
     """Rows of the stages that a call runs, in their order; float32.
 
     Args:
         scheduled: with its frozen part, which runs once and has no rows.
         threads: that run a call.
         cpu: that it runs on; this machine when None.
+        weights: bytes of frozen operands that are read between two calls; those of the program itself are when less.
+        fma_s: seconds of one of many independent vector multiply-adds: how memory compares with arithmetic here.
 
     Raises:
         InputError: a stage has decisions that no code has.
@@ -146,17 +162,21 @@ def stage_rows(scheduled: LoopProgram, threads: int = 1, cpu: Cpu | None = None)
     _, program = hoisted(scheduled)
     caches = (cpu.l1 or 32768, cpu.l2 or 1 << 20, cpu.l3 or 32 << 20)
     total = float(sum(math.prod(b.shape) * ITEMSIZE_BYTES[b.dtype] for b in program.buffers if b.scope != "local"))
+    weights = max(weights, sum(math.prod(b.shape) * ITEMSIZE_BYTES[b.dtype] for b in program.buffers
+                               if b.scope == "frozen"))  # fmt: skip
     phases = program.phases()
     rows: list[list[float]] = []
     for number, stage in enumerate(program.stages):
         if 0 in [a.extent for a in stage.axes] or stage.guard is False:
             continue
         facts = _tiled(program, stage, cpu) if stage.tile is not None else _nest(program, stage, cpu)
-        found = _described(program, stage, facts, caches, total, threads)
+        found = _described(program, stage, facts, _Memory(caches, total, weights), threads)
         found |= {
             "phases": math.log2(len(phases)), "stages": math.log2(len(program.stages)), "first": float(number == 0),
             "log_program_bytes": _log(total), "threads": math.log2(threads),
             **{f"program_l{k + 1}": _log(total / c) for k, c in enumerate(caches)},
+            "log_rate": _log(FMA_S / fma_s),
+            "weights_l2": _log(weights / caches[1]), "weights_l3": _log(weights / caches[2]),
         }  # fmt: skip
         rows.append([found.get(name, 0.0) for name in NAMES])
     return np.asarray(rows, np.float32).reshape(-1, len(NAMES))
@@ -487,10 +507,12 @@ def _run(x: _Access, loops: Sequence[_Loop]) -> float:
     return run
 
 
-def _traffic(facts: _Facts, caches: Sequence[int], resident: float) -> tuple[list[float], list[float], Sequence[float]]:
-    """Bytes from beyond each cache, of these those in short runs, and of the body of the innermost loop in each.
+def _traffic(
+    facts: _Facts, memory: _Memory, frozen: Container[str]
+) -> tuple[list[float], list[float], Sequence[float], list[float]]:
+    """Bytes from beyond each cache, of these those in short runs, of the body of the innermost loop in each, and cold.
 
-    What all fits a cache stays there from call to call (`resident`: bytes of the program).
+    What all fits a cache stays there from call to call, except frozen operands where it does not hold all of these.
     """
     loops = facts.loops
     trips = _totals(loops)
@@ -504,11 +526,17 @@ def _traffic(facts: _Facts, caches: Sequence[int], resident: float) -> tuple[lis
     sums = [sum(level) for level in levels]
     first = next((k for k, loop in enumerate(loops) if loop.how in ("reduce", "points", "lane")), len(loops))
     runs = [_run(x, loops) for x, _ in accesses]
-    found, short = list[float](), list[float]()
-    for cache in caches:
-        if resident <= cache:
-            found.append(0.0)
-            short.append(0.0)
+    found, short, cold = list[float](), list[float](), list[float]()
+    once: dict[str, tuple[float, float]] = {}  # of frozen operands: bytes, and their runs
+    for (x, _), bytes_, run in zip(accesses, levels[0], runs, strict=True):
+        if x.buffer in frozen:
+            once[x.buffer] = max(once.get(x.buffer, (0.0, 0.0)), (bytes_, 0.0 if x.gathered else run))
+    for cache in memory.caches:
+        streamed = list(once.values()) if memory.weights > cache else []
+        cold.append(sum(bytes_ for bytes_, _ in streamed))
+        if memory.resident <= cache:
+            found.append(cold[-1])
+            short.append(sum(bytes_ for bytes_, run in streamed if run < _SHORT))
             continue
         k = next((k for k, total in enumerate(sums) if total <= cache), len(loops))
         total = apart = 0.0
@@ -525,7 +553,7 @@ def _traffic(facts: _Facts, caches: Sequence[int], resident: float) -> tuple[lis
         short.append(apart)
     registers = next((k for k, loop in enumerate(loops) if loop.how in ("points", "lane")), len(loops))
     body = sums[max(0, registers - 1)] if sums else 0.0
-    return found, short, [_log(body / c) for c in caches]
+    return found, short, [_log(body / c) for c in memory.caches], cold
 
 
 # ---- work
@@ -569,13 +597,12 @@ def _work(parts: Sequence[Expr], counts: Mapping[Expr, float], lane: _Lane, acce
     return total
 
 
-def _described(
-    program: LoopProgram, stage: Stage, facts: _Facts, caches: Sequence[int], resident: float, threads: int
-) -> dict[str, float]:
+def _described(program: LoopProgram, stage: Stage, facts: _Facts, memory: _Memory, threads: int) -> dict[str, float]:
     loops, accesses = facts.loops, facts.accesses
     store = accesses[-1]
     trips = _totals(loops)
-    past, short, body = _traffic(facts, caches, resident)
+    scopes = {b.name: b.scope for b in program.buffers}
+    past, short, body, cold = _traffic(facts, memory, {name for name, scope in scopes.items() if scope == "frozen"})
     moving = sum(b / rate for b, rate in zip(past, _BANDWIDTH, strict=True))
     cycles = max(facts.work, moving) + 0.3 * min(facts.work, moving)
     tasks = facts.more.get("tasks") or float(math.prod(x.trips for x in loops if x.how == "task"))
@@ -601,7 +628,6 @@ def _described(
         stride = x.strides.get(last, 0) if last is not None else 0
         kind = "gathered" if x.gathered else "broadcast" if not stride else "unit" if stride == x.size else "strided"
         kinds[kind] += x.count / read
-    scopes = {b.name: b.scope for b in program.buffers}
     bytes_ = {x.buffer: _footprint(x, loops) for x in accesses[:-1]}
     whole = sum(bytes_.values()) or 1.0
     close = [x for x in loops if x.how in ("points", "reduce")]
@@ -632,6 +658,7 @@ def _described(
         "log_store_run": _log(_run(store, loops)), "body_l1": body[0], "body_l2": body[1],
         **{f"past_l{k + 1}": math.log2(1 + b / (cycles + 1)) for k, b in enumerate(past)},
         **{f"short_l{k + 1}": math.log2(1 + b / (cycles + 1)) for k, b in enumerate(short)},
+        **{f"cold_l{k + 1}": math.log2(1 + cold[k] / (cycles + 1)) for k in (1, 2)},
         **{f"{scope}_share": sum(n for b, n in bytes_.items() if scopes[b] == scope) / whole
            for scope in ("frozen", "local", "scratch")},
         "log_tasks": _log(tasks), "imbalance": rounds * shared / tasks - 1,

@@ -5,7 +5,8 @@
     XLA            regions that were timed to be faster there or that have no kernel; kernels that are not all regions;
                    everything where there are to be no kernels of our own
 
-Either has a model of its own, which kernels timed during the search correct (`costmodel.model.measured`).
+Either has a model of its own, which kernels timed during the search correct (`costmodel.model.measured`).  Models know
+kernels whose weights lie in the caches; where those of the program do not fit there, bringing them is added.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.program import frozen_bytes
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import is_inside
+from superopt.machine.facts import beyond_caches
 from superopt.measure.kernels import XLA
 
 HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
@@ -70,6 +72,22 @@ class Priced(Objective, Protocol):
         ...
 
 
+class FromMemory:
+    """Prices of an objective for kernels whose frozen operands come from memory.
+
+    Attributes:
+        byte_s: what a byte of them costs.
+    """
+
+    def __init__(self, base: Objective, byte_s: float) -> None:
+        self.base, self.byte_s = base, byte_s
+        self.name, self.version = base.name, f"{base.version} cold"
+
+    def price(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Seconds of each kernel."""
+        return self.base.price(kernels) + self.byte_s * np.array([frozen_bytes(kernel) for kernel in kernels], float)
+
+
 class Own:
     """Kernels of our own.
 
@@ -79,9 +97,10 @@ class Own:
         model: prices regions.
     """
 
-    def __init__(self, backend: Priced, expand: Expand) -> None:
+    def __init__(self, backend: Priced, expand: Expand, cold: bool) -> None:
         self.backend, self.boundary = backend, backend.boundary
-        self.model, self._expand = Measured(backend, expand), expand
+        base = FromMemory(backend, self.boundary.cold_s) if cold else backend
+        self.model, self._expand = Measured(base, expand), expand
         self._parts: weakref.WeakKeyDictionary[Node, tuple[Graph, ...] | None] = weakref.WeakKeyDictionary()
 
     def parts(self, kernel: Graph) -> tuple[Graph, ...] | None:
@@ -103,9 +122,11 @@ class Joint:
         models: what prices a kernel or region, by the name of the backend.
     """
 
-    def __init__(self, base: Objective, expand: Expand, own: Priced | None = None) -> None:
-        self.xla = Measured(base, expand)
-        self.own = None if own is None else Own(own, expand)
+    def __init__(self, base: Objective, expand: Expand, own: Priced | None = None, weights: int = 0) -> None:
+        """An objective for a program of so many bytes of frozen operands (`weights`)."""
+        cold = own is not None and beyond_caches(weights)
+        self.xla = Measured(FromMemory(base, own.boundary.cold_xla_s) if own and cold else base, expand)
+        self.own = None if own is None else Own(own, expand, cold)
         self.models: dict[str, Measured] = {XLA: self.xla}
         self.name, self.version = base.name, base.version
         if own is not None and self.own is not None:

@@ -26,7 +26,7 @@ from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
 from superopt.errors import InputError
 from superopt.explore.request import Request
 from superopt.ir.graph import Graph
-from superopt.ir.program import original_program
+from superopt.ir.program import frozen_bytes, original_program
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.budget import LEAST_S, WORTH, SearchBudget
@@ -69,6 +69,7 @@ class ScheduleStage:
         found = dict(made)
         end_s = time.monotonic() + budget_s
         example = {r.graph: r for r in regions}
+        weights = sum(frozen_bytes(r.graph) for r in regions)
         cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
         with ExitStack() as stack:
             processes = [stack.enter_context(worker) for worker in builders(min(MOST_PROCESSES, usable_cores()))]
@@ -81,7 +82,9 @@ class ScheduleStage:
                 if left_s < LEAST_S:
                     break
                 share = cost[graph] / max(sum(cost[g] for g in order[place:]), 1e-12)
-                how = ScheduleSearch(max(LEAST_S, share * left_s), usable_cores(), seed=self.seed, most=self.most)
+                how = ScheduleSearch(
+                    max(LEAST_S, share * left_s), usable_cores(), seed=self.seed, most=self.most, weights=weights
+                )
                 try:
                     tuned = tune(graph, how, processes=processes, store=self.store)
                 except (InputError, WorkerDiedError) as error:

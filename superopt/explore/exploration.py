@@ -28,6 +28,7 @@ from superopt.explore.kernel_timer import KernelTimer
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
+from superopt.ir.program import frozen_bytes
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import WORTH, SearchBudget
 from superopt.measure import Worker
@@ -66,7 +67,7 @@ def explore(
     if bodies.interrupted:
         request = request.within(replace(request.budget, end_s=time.monotonic()))
     expand = library_expander(rules)
-    model = Joint(request.objective, expand, request.own)
+    model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
     timer = None if worker is None else KernelTimer(model, worker)
     if timer is not None and made:
         timed = timer.calibrate(made, request.budget.stage(share=1.0 / _ROUNDS).part_s())

@@ -94,6 +94,11 @@ def own() -> Machine:
     )
 
 
+def beyond_caches(size_bytes: int) -> bool:
+    """Is this more than the last cache holds?"""
+    return size_bytes > max(dict(describe().caches_bytes).values(), default=0)
+
+
 def usable_cores() -> int:
     """Number of processors that the scheduler may give to this process."""
     if hasattr(os, "sched_getaffinity"):

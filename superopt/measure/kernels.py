@@ -225,7 +225,7 @@ def _time_chunk(
             spent_s[i] += sum(samples)
             rounds[i].append(min(samples))
     floor = min(floors, default=0.0)
-    from_memory = settings.footprint > max(dict(machine.own().caches_bytes).values(), default=0)
+    from_memory = machine.beyond_caches(settings.footprint)
     for i, samples in rounds.items():
         label_s = sorted(samples)[len(samples) // 2] if from_memory else min(samples)
         seconds = max(label_s - floor, MIN_SECONDS)

@@ -14,6 +14,7 @@ from costmodel.features import stages
 from costmodel.model import staged
 from costmodel.model.weights_file import WeightsError
 from superopt.kernels.loops.stage import LoopProgram
+from superopt.schedules import native
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -21,13 +22,18 @@ if TYPE_CHECKING:
 NAMES = (*stages.NAMES, "log_estimate", "log_predicted")
 
 
-def features(scheduled: LoopProgram, threads: int = 1) -> Float[np.ndarray, " features"]:
+def features(scheduled: LoopProgram, threads: int = 1, weights: float = 0.0) -> Float[np.ndarray, " features"]:
     """Float32, one per name.
+
+    Args:
+        scheduled: what they are of.
+        threads: that run it.
+        weights: bytes of frozen operands between two calls, if more than its own.
 
     Raises:
         InputError: a stage has decisions that no code has.
     """
-    rows = stages.stage_rows(scheduled, threads)
+    rows = stages.stage_rows(scheduled, threads, weights=weights, fma_s=native.fma_s())
     if not len(rows):
         return np.zeros(len(NAMES), np.float32)
     return np.append(stages.summed(rows), np.log2(predicted_s([rows])[0])).astype(np.float32)

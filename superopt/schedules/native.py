@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -16,9 +17,11 @@ from superopt.kernels.llvm.types import vector
 from superopt.kernels.loops.stage import Buffer, LoopProgram
 from superopt.kernels.runtime.kernel import Code, Phase, build
 from superopt.kernels.runtime.pages import enlarge
+from superopt.measure import loop
 
 Call = Callable[[], Any]
 _STEPS, _CHAINS = 4096, 24
+_LOOKS = 8  # half a millisecond: the least of them is free of pauses
 
 
 def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads: int) -> tuple[Call, Call]:
@@ -44,9 +47,25 @@ def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads
     return lambda: jax.block_until_ready(jitted(*operands)), kernel.bind(values, threads)
 
 
+@functools.cache
+def fma_s() -> float:
+    """Seconds of one of many independent vector multiply-adds here, the least of a few calls."""
+    call = peak_call()[0]
+    return min(loop.seconds_of(call, 2) for _ in range(_LOOKS)) / peak_fmas()
+
+
+def peak_fmas() -> int:
+    """Vector multiply-adds of a call of `peak_call`."""
+    return _STEPS * _chains()
+
+
+def _chains() -> int:
+    return min(_CHAINS, host().registers - 2)  # with x, none spills
+
+
 def peak_call() -> tuple[Call, float]:
     """Independent multiply-adds in registers, and how many floating-point operations one call does."""
-    lanes, chains = host().lanes("float32"), min(_CHAINS, host().registers - 2)  # with x, none spills
+    lanes, chains = host().lanes("float32"), _chains()
     kind = vector("float", lanes)
     module = Module()
     f = module.function("peak", [("ptr", "bufs"), ("i64", "t")])

@@ -37,6 +37,8 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
+from superopt.machine.facts import beyond_caches
+from superopt.measure.kernels import LARGEST_FOOTPRINT
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.features import features
@@ -76,6 +78,8 @@ class ScheduleSearch:
         strategy: how candidates are proposed.
         most: stop after so many timed candidates.
         workers: processes that build; timing is done by one at a time.
+        weights: bytes of the frozen operands of the program that the operator is a part of; where the caches do not
+            hold them, candidates find theirs in memory.
     """
 
     budget_s: float
@@ -84,6 +88,12 @@ class ScheduleSearch:
     strategy: Strategy = "model"
     most: int = 1_000_000
     workers: int = 1
+    weights: int = 0
+
+    @property
+    def footprint(self) -> int:
+        """Bytes of frozen operands that calls go through in turn; 0 where all stay in the caches."""
+        return min(self.weights, LARGEST_FOOTPRINT) if beyond_caches(self.weights) else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +201,7 @@ def tune(
         earlier = records.rows() if how.strategy == "model" else Rows.empty()
         for job in started:
             job.result()
-        pool = _Pool(executor, [CandidateBuilder(worker, graph, how.threads, problem) for worker in own])
+        pool = _Pool(executor, [CandidateBuilder(worker, graph, how.threads, problem, how.footprint) for worker in own])
         search = _begun(_Search(space, how, random.Random(how.seed), earlier), pool)
         search.until = begin + how.budget_s * (1 - _FINAL_SHARE)
         while not _done(search):
@@ -217,7 +227,7 @@ def tune(
 def _begun(search: _Search, pool: _Pool) -> _Search:
     """The search with the default schedule measured."""
     pool.open()
-    found = _measure(search, pool, [_proposal(search.space, search.space.start)])
+    found = _measure(search, pool, [_proposal(search, search.space.start)])
     search.default = found[0] if found else None
     return search
 
@@ -235,10 +245,12 @@ def _step(search: _Search, pool: _Pool) -> None:
         _measure(search, pool, proposals)
 
 
-def _proposal(space: ScheduleSpace, point: dict[str, Any]) -> Proposal:
+def _proposal(search: _Search, point: dict[str, Any]) -> Proposal:
     """A point with what follows from it."""
+    space = search.space
     trace = space.trace(point)
-    return Proposal(point, trace, features(apply(space.unscheduled, trace), space.threads))
+    x = features(apply(space.unscheduled, trace), space.threads, search.how.footprint)
+    return Proposal(point, trace, x)
 
 
 def _proposed(search: _Search, count: int) -> list[Proposal]:
@@ -255,7 +267,7 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
             misses += 1
             continue
         try:
-            fresh[key] = _proposal(search.space, point)
+            fresh[key] = _proposal(search, point)
         except InputError as error:
             misses += 1
             search.seen.add(key)
@@ -300,9 +312,12 @@ def builders(count: int) -> list[Worker]:
 class CandidateBuilder:
     """A worker with its session; opens it again after a death."""
 
-    def __init__(self, worker: Worker, graph: Graph, threads: int, problem: Path) -> None:
+    def __init__(self, worker: Worker, graph: Graph, threads: int, problem: Path, footprint: int = 0) -> None:
         self.worker = worker
-        self.opening = {"request": "open", "graph": print_graph(graph), "threads": threads, "problem": str(problem)}
+        self.opening = {
+            "request": "open", "graph": print_graph(graph), "threads": threads, "problem": str(problem),
+            "footprint": footprint,
+        }  # fmt: skip
         self.started = -1
 
     def open(self) -> None:

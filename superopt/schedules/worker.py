@@ -10,7 +10,9 @@ Requests, after `open` (a graph as text, the number of threads, a file with inpu
                     independent multiply-adds so often in each round, as digests `peak 0` and so on: the clock
 
 All candidates work on the same buffers: an operator of a few megabytes runs 15 % faster in some memory than in other,
-and what several kernels read does not stay in caches.
+and what several kernels read does not stay in caches.  With a `footprint` in `open`, calls take turns with as many
+copies of the frozen operands as make up that many bytes, as those of a program do: the turns are those of all
+candidates, so none finds what another one has just read.
 
 A candidate that kills the process takes nothing else with it.  JAX is not loaded here: the parent computes what is
 expected (`save_problem`).
@@ -20,6 +22,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import json
 import sys
 import time
@@ -64,6 +67,8 @@ class _Session:
     expected: list[np.ndarray]
     threads: int
     calls: dict[str, Callable[[], Any]]
+    footprint: int = 0
+    turns: Iterator[int] = field(default_factory=itertools.count)
     room: Room = field(default_factory=Room)
     bounds: list[_Bounds] = field(default_factory=list["_Bounds"])
     packed: dict[str, dict[str, np.ndarray]] = field(default_factory=dict[str, dict[str, np.ndarray]])
@@ -83,7 +88,8 @@ def _open(request: Mapping[str, Any]) -> Iterator[Event]:
     graph = parse_graph(request["graph"])
     found = load(Path(request["problem"]))
     expected = [found[f"output {k}"] for k in range(len(graph.outputs))]
-    session = _Session(from_graph(graph.outputs, name="kernel"), found, expected, request["threads"], {})
+    program = from_graph(graph.outputs, name="kernel")
+    session = _Session(program, found, expected, request["threads"], {}, request.get("footprint", 0))
     session.bounds = [_bounds(x) for x in expected]
     _STATE[:] = [session]
     yield {"event": "opened"}
@@ -135,7 +141,7 @@ def _candidate(session: _Session, trace: Any, again: bool) -> Event:
         kernel = build(code, threads_hint=session.threads)
     except (InputError, jit.CompileError) as error:
         return {"event": "refused", "detail": str(error)}
-    call = kernel.bind(values, session.threads, session.room)
+    call = _bound(session, kernel, values)
     wrong = _wrong(session, kernel, values, call)
     if wrong is not None:
         return {"event": "wrong", "detail": wrong}
@@ -147,6 +153,14 @@ def _candidate(session: _Session, trace: Any, again: bool) -> Event:
         "compile_s": kernel.compiled.seconds,
         "spills": kernel.compiled.spills,
     }
+
+
+def _bound(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray]) -> Callable[[], Any]:
+    """A call on the buffers of the room, with the copies of the frozen operands whose turn it is."""
+    frozen = sum(values[b.name].nbytes for b in kernel.operands if b.scope == "frozen")
+    count = max(1, -(-session.footprint // frozen)) if frozen else 1
+    calls = [kernel.bind(values, session.threads, session.room, turn) for turn in range(count)]
+    return calls[0] if count == 1 else lambda: calls[next(session.turns) % count]()
 
 
 def _key(code: Code) -> str:

@@ -59,9 +59,9 @@ def dense(rows: int = 24) -> Node:
     return mk("tanh", mk("dot_general", x, w, dimension_numbers=(((1,), (0,)), ((), ()))))
 
 
-def joint(xla: Counting, own: Counting | None = None, **boundary: float) -> Joint:
+def joint(xla: Counting, own: Counting | None = None, weights: int = 0, **boundary: float) -> Joint:
     between = Boundary(**{"dispatch_s": 0.0, "company": 1.0, "byte_s": 0.0, **boundary})
-    return Joint(xla, EXPAND, None if own is None else Own(own, between))
+    return Joint(xla, EXPAND, None if own is None else Own(own, between), weights)
 
 
 def test_a_kernel_is_ours_unless_it_was_timed_to_be_faster_by_xla() -> None:
@@ -80,6 +80,18 @@ def test_a_kernel_is_ours_unless_it_was_timed_to_be_faster_by_xla() -> None:
     alone = joint(Counting())
     assert alone.by_backend(graphs).keys() == {XLA}
     assert not alone.is_own(graphs[0])
+
+
+def test_weights_that_no_cache_holds_are_brought_from_memory() -> None:
+    graph = kernel(dense())
+    between = {"cold_s": 1e-3, "cold_xla_s": 2e-3}
+    warm, cold = (joint(Counting(), Counting(), weights, **between) for weights in (0, 1 << 40))
+    brought = 32 * 40 * 4
+    assert warm.price([graph])[0] == 2.0
+    assert cold.price([graph])[0] == pytest.approx(2.0 + 1e-3 * brought)
+    assert cold.by_backend([graph])[XLA][0] == pytest.approx(2.0 + 2e-3 * brought)
+    cold.learn([KernelJob(NATIVE, graph, graph)], [2.0 + 1e-3 * brought])
+    assert cold.errors() == pytest.approx([1.0]), "a timing of cold weights is what was predicted"
 
 
 def test_what_no_kernel_of_ours_computes_costs_what_xla_takes() -> None:

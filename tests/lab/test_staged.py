@@ -65,6 +65,18 @@ def test_work_is_counted_in_full_and_tails_of_tiles_by_what_exists() -> None:
     assert _named(_rows("dot f32 600x512x512", threads=2), "threads") == 1.0
 
 
+def test_weights_of_the_program_come_from_beyond_the_caches_that_do_not_hold_them() -> None:
+    program = from_graph(workload("dot f32 8x512x512").outputs, name="kernel")
+    scheduled, size = apply(program, default_trace(program)), 4 * 512 * 512
+    warm, cold = (stages.stage_rows(scheduled, weights=n) for n in (0, 1 << 30))
+    own = stages.stage_rows(scheduled, weights=size)
+    assert _named(warm, "cold_l3") == 0 < _named(cold, "cold_l3")
+    np.testing.assert_array_equal(warm, own)
+    assert _named(cold, "past_l3") == pytest.approx(_named(cold, "cold_l3"), rel=1e-3), "nothing else is cold"
+    assert stages.estimate_s(cold) > 1.2 * stages.estimate_s(warm)
+    assert _named(cold, "weights_l3") > _named(warm, "weights_l3")
+
+
 def test_groups_of_the_ablation_are_names_in_order() -> None:
     places = [(stages.NAMES.index(a), stages.NAMES.index(b)) for a, b in stages.GROUPS.values()]
     assert all(a <= b for a, b in places)
@@ -90,7 +102,8 @@ def _labels(regions_: int = 24, points: int = 6) -> ScheduleLabels:
     seconds = np.array(seconds)
     again = np.where(exhaustive, 1.02 * seconds, np.nan)
     return ScheduleLabels(rows, seconds, again, np.array(region), np.array(families),
-                  np.array([f"program {r}" for r in region]), exhaustive, first, header={})  # fmt: skip
+                  np.array([f"program {r}" for r in region]), exhaustive, first,
+                  np.array(region) % 3 == 0, header={})  # fmt: skip
 
 
 def test_a_fit_finds_what_the_estimate_misses_and_survives_its_file(tmp_path: Path) -> None:
@@ -122,6 +135,7 @@ def test_figures_of_a_perfect_model_and_of_none() -> None:
     assert turned["measurements"] > turned["measurements_by_chance"]
     floors = schedule_eval.floors(labels)
     assert floors["floor_mape"] == pytest.approx(0.02)
+    assert floors["floor_tile_ape"] == 0, "all second visits are later by as much"
     assert floors["ceiling_tau"] == 1
 
 
@@ -190,10 +204,19 @@ def test_a_machine_is_predicted_by_labels_of_others() -> None:
     one, other = _labels(), _labels()
     other = replace(other, seconds=3 * other.seconds)
     found = schedule_eval.between_machines([one, other], schedule_eval.prior, lambda line: None)
-    assert len(found) == 8
-    own, others, scaled, _ = list(found.values())[4:]
+    assert len(found) == 12
+    own, others, at_rate, scaled, _, _ = list(found.values())[6:]
     assert scaled["mape"] == pytest.approx(own["mape"], rel=0.1), "a factor is all that differs"
-    assert others["mape"] > 1.5 * own["mape"]
+    assert others["mape"] == at_rate["mape"] > 1.5 * own["mape"], "the rate of both is unknown"
+
+
+def test_labels_of_another_machine_are_as_if_of_the_first() -> None:
+    one = replace(_labels(), header={"fma_s": 2e-10})
+    fast = replace(one, seconds=one.seconds / 2, again_s=one.again_s / 2, header={"fma_s": 1e-10})
+    same = fast.at_rate_of(one)
+    np.testing.assert_allclose(same.seconds, one.seconds)
+    np.testing.assert_allclose(same.again_s, one.again_s)
+    assert same.header == one.header
 
 
 def test_a_set_that_is_timed_exhaustively_begins_with_the_default() -> None:

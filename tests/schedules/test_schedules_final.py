@@ -79,6 +79,38 @@ def test_candidates_share_buffers_and_overruns_are_seen() -> None:
     assert runtime._place(buffers[0], {"x": x}, True)[1].tolist() == x.tolist()
 
 
+def test_frozen_operands_have_a_copy_for_each_turn() -> None:
+    w = np.arange(6, dtype=np.float32)
+    buffers = [Buffer(name, (6,), "float32", scope) for name, scope in (("x", "input"), ("w", "frozen"))]
+    room = Room()
+    first, second = (room.placed(buffers, {"x": w, "w": w}, turn) for turn in (0, 1))
+    assert first[0][1] is second[0][1]
+    assert first[1][1] is not second[1][1]
+    np.testing.assert_array_equal(second[1][1], w)
+
+
+def test_candidates_go_through_copies_that_make_up_the_footprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = workload("dot f32 4x32x16")
+    size = 4 * 32 * 16
+    bound: list[int] = []
+    plain = runtime.Kernel.bind
+
+    def bind(self: Any, arrays: Any, threads: int, room: Any, turn: int) -> Any:
+        bound.append(turn)
+        return plain(self, arrays, threads, room, turn)
+
+    monkeypatch.setattr(runtime.Kernel, "bind", bind)
+    arrays = worker.example_arrays(graph, 0)
+    expected = worker.reference(graph, arrays)
+    for footprint, turns in ((0, 1), (3 * size, 3), (3 * size + 1, 4)):
+        program = from_graph(graph.outputs, name="kernel")
+        state = worker._Session(program, arrays, expected, 1, {}, footprint)
+        state.bounds = [worker._bounds(x) for x in expected]
+        bound.clear()
+        assert worker._candidate(state, [], False)["event"] == "built"
+        assert bound == list(range(turns))
+
+
 def test_near_values_are_told_from_others() -> None:
     expected = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     bounds = worker._bounds(expected)

@@ -147,10 +147,12 @@ class Kernel:
                 _check_band(buffer, whole, array)
         return {b.name: a for b, (_, a) in zip(self.pointers, placed, strict=True) if b.scope == "output"}
 
-    def bind(self, arrays: Mapping[str, Array], threads: int = 1, room: Room | None = None) -> Callable[[], None]:
-        """A call without arguments on copies of the arrays, for timing; in a room, on those that it has."""
+    def bind(
+        self, arrays: Mapping[str, Array], threads: int = 1, room: Room | None = None, turn: int = 0
+    ) -> Callable[[], None]:
+        """A call without arguments on copies of the arrays, for timing; in a room, on those that it has for a turn."""
         if room is not None:
-            return self._start(room.placed(self.pointers, arrays), threads)
+            return self._start(room.placed(self.pointers, arrays, turn), threads)
         return self._start([_place(buffer, arrays, False) for buffer in self.pointers], threads)
 
     def _start(self, placed: list[tuple[Array, Array]], threads: int) -> Callable[[], None]:
@@ -190,7 +192,8 @@ class GuardError(SuperoptError):
 class Room:
     """Buffers that kernels of one operator share, so that none of them is timed on better placed memory than another.
 
-    An operand is copied once for each array that is given for it; results and scratch are overwritten by whoever runs.
+    An operand is copied once for each array that is given for it, a frozen one for each turn as well: calls that take
+    turns find it cold; results and scratch are overwritten by whoever runs.
     All lie in large pages one after the other: in small ones, which of them fall on the same sets of a cache is luck,
     and a kernel is up to 40 % slower in one process than in the next.
     """
@@ -199,12 +202,14 @@ class Room:
         self._free = np.zeros(0, np.uint8)
         self._known: dict[tuple[object, ...], tuple[Buffer, Array | None, Array, Array]] = {}
 
-    def placed(self, buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[tuple[Array, Array]]:
+    def placed(
+        self, buffers: Sequence[Buffer], arrays: Mapping[str, Array], turn: int = 0
+    ) -> list[tuple[Array, Array]]:
         """Allocation and array of each buffer, with bands of 0xFF bytes around it."""
         found: list[tuple[Array, Array]] = []
         for b in buffers:
             given = arrays.get(b.name)
-            key = (b, id(given) if b.scope in ("input", "frozen") else None)
+            key = (b, id(given) if b.scope in ("input", "frozen") else None, turn if b.scope == "frozen" else 0)
             if key not in self._known:
                 self._known[key] = (b, given, *_place(b, arrays, True, self._taken))  # what was given keeps its id
             found.append(self._known[key][2:])

@@ -73,10 +73,11 @@ def regions(out: Path, budget: str, as_json: bool) -> None:
 
 @train.command()
 @click.option("--threads", default=1, show_default=True, help="That run a kernel.")
+@click.option("--exhaustive", is_flag=True, help="Only regions whose least time is found by timing all schedules.")
 @_slice
-def schedules(out: Path, budget: str, threads: int, as_json: bool) -> None:
-    """Time regions under many schedules; resumes where the file ends."""
-    _print(time_schedules(out, _seconds(budget), threads, _say), as_json)
+def schedules(out: Path, budget: str, threads: int, exhaustive: bool, as_json: bool) -> None:
+    """Time regions under many schedules, weights in the caches and not; resumes where the file ends."""
+    _print(time_schedules(out, _seconds(budget), threads, _say, exhaustive), as_json)
 
 
 @train.command()

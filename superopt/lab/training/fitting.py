@@ -28,7 +28,7 @@ from superopt.lab.training import (
     whole,
 )
 from superopt.lab.training.collect import LabelFile
-from superopt.lab.training.regions import SHIPPED, corpus_of
+from superopt.lab.training.regions import SHIPPED, cold_costs, corpus_of
 from superopt.lab.training.settings import FitSettings
 from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.machine import facts as machine
@@ -95,7 +95,8 @@ def fit_weights(
     }
     if backend == NATIVE and whole.SHIPPED.exists():
         boundary, card["programs"] = whole.fit(LabelFile.read(whole.SHIPPED))
-        card["boundary"] = asdict(boundary)
+        costs, card["cold"] = cold_costs(_path(data, SHIPPED))
+        card["boundary"] = asdict(replace(boundary, **costs))
     if evaluation is not None:
         card["held_out"] = json.loads(Path(evaluation).read_text(encoding="utf-8"))["summary"]
     shipped = learned_file.SHIPPED if backend == XLA else learned_file.NATIVE
@@ -113,7 +114,7 @@ def fit_schedules(
     """Fit the model of scheduled kernels and the prior of their search to all labels, and write both; the card."""
     begin = time.monotonic()
     parts = _schedule_labels(data)
-    labels = functools.reduce(ScheduleLabels.join, [*parts, staged.defaults()])
+    labels = _joined(parts, staged.defaults())
     say(f"{len(labels.rows)} labels of {len(np.unique(labels.region))} regions")
     settings = StagedSettings()
     model = staged.fit(labels, settings, seed)
@@ -140,12 +141,17 @@ def _schedule_labels(data: str | Path | None) -> list[ScheduleLabels]:
     return [staged.load(path) for path in ([Path(data)] if data else schedules.shipped())]
 
 
+def _joined(parts: Sequence[ScheduleLabels], default: ScheduleLabels) -> ScheduleLabels:
+    """All labels as if on the machine of the first file, which is that of the default schedules."""
+    return functools.reduce(ScheduleLabels.join, [parts[0], *[p.at_rate_of(parts[0]) for p in parts[1:]], default])
+
+
 def schedules_evaluation(
     data: str | Path | None, seeds: int, families: Sequence[str] | None, budget_s: float, say: Callable[[str], None]
 ) -> dict[str, Any]:
     """Held-out accuracy of the model of scheduled kernels, and of the choices that it makes."""
     parts, default = _schedule_labels(data), staged.defaults()
-    labels = functools.reduce(ScheduleLabels.join, [*parts, default])
+    labels = _joined(parts, default)
     result = schedule_eval.evaluate(labels, StagedSettings(), seeds, families, budget_s, say)
     if len(parts) > 1:
         model = schedule_eval.network(replace(StagedSettings(), members=1))
@@ -174,6 +180,7 @@ def evaluation(
         result["summary"] |= evaluate.backend_choice(found, corpus_of(_path(data, SHIPPED), "xla"), families, say)
         if whole.SHIPPED.exists():
             result["summary"] |= whole.fit(LabelFile.read(whole.SHIPPED))[1]
+        result["summary"] |= cold_costs(_path(data, SHIPPED))[1]
         result["schedules"] = schedules_evaluation(None, seeds, families, budget_s, say)
         result["summary"] |= result["schedules"]["summary"]
     some = found.labels[:: max(1, len(found.labels) // speed.MOST)]

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from superopt.choose.plain import in_regions, own_form
 from superopt.errors import SuperoptError
@@ -28,8 +30,9 @@ from superopt.kernels.choose.partition import partition
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile, label_of
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
+from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
-from superopt.measure.kernels import XLA, KernelSettings
+from superopt.measure.kernels import XLA, KernelSettings, copies
 
 SETTINGS = KernelSettings(chunk=1_000, rounds=6, sample_s=0.0025, max_calls=40, most_s=0.1)
 FOOTPRINT = 128 << 20  # of frozen operands in turn: more than the last cache of most machines
@@ -116,6 +119,51 @@ def corpus_of(path: Path = SHIPPED, backend: str = "own") -> corpus.Corpus:
     if not labels:
         raise corpus.CorpusError(f"{path.name} holds no labels")
     return corpus.Corpus(header, labels, hashlib.sha256(data).hexdigest()[:16])
+
+
+def rotated_bytes(graph: Graph, header: Mapping[str, Any]) -> int:
+    """Bytes of frozen operands that the cold calls of a region went through in turn.
+
+    Args:
+        graph: the region.
+        header: of the file of labels.
+    """
+    size = frozen_bytes(graph)
+    return size * copies(size, header["footprint"])
+
+
+def cold_costs(path: Path = SHIPPED) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of a byte of frozen operands that come from memory, by the names of `Boundary`; how right.
+
+    Of regions of 20 us and more that were timed cold and warm, of copies that no cache holds, the cost of least mean
+    relative error: a weighted median.  Errors are those of cold times from warm ones: as they are, with the cost, and
+    with that of other families.
+    """
+    header, *rows = read_lines(path)
+    header = header["header"]
+    with machine.taken(machine.from_dict(header.get("machine"))):
+        sizes = [(row, parse_graph(row["text"])) for row in rows if "own_cold_s" in row]
+        some = [(row, frozen_bytes(g)) for row, g in sizes if machine.beyond_caches(rotated_bytes(g, header))]
+    costs, figures = dict[str, float](), dict[str, float]()
+    for backend, name in (("own", "cold_s"), ("xla", "cold_xla_s")):
+        found = [(row[f"{backend}_s"], row[f"{backend}_cold_s"], size, row["family"]) for row, size in some]
+        warm, cold, size, families_ = (np.array(x) for x in zip(*[x for x in found if x[1] >= 2e-5], strict=True))
+        costs[name] = _byte_s(warm, cold, size)
+        left_out = [np.abs((warm + _byte_s(warm[o], cold[o], size[o]) * size) / cold - 1)[~o]
+                    for f in np.unique(families_) for o in [families_ != f]]  # fmt: skip
+        figures |= {
+            f"{name[:-2]}_error_warm": float(np.mean(np.abs(warm / cold - 1))),
+            f"{name[:-2]}_error": float(np.mean(np.abs((warm + costs[name] * size) / cold - 1))),
+            f"{name[:-2]}_error_lofo": float(np.mean(np.concatenate(left_out))),
+        }
+    return costs, figures | {"cold_regions": float(len(some))}
+
+
+def _byte_s(warm: np.ndarray, cold: np.ndarray, size: np.ndarray) -> float:
+    each, weight = (cold - warm) / size, size / cold
+    order = np.argsort(each)
+    total = np.cumsum(weight[order])
+    return max(0.0, float(each[order][np.searchsorted(total, total[-1] / 2)]))
 
 
 def listed(path: Path, say: Say) -> list[Row]:

@@ -76,7 +76,10 @@ def figures(predicted: np.ndarray, labels: ScheduleLabels) -> dict[str, float]:
     found = {
         "mape": _mean(error[long]), "mape_default": _mean(error[long & labels.first]),
         "median_error": float(np.median(error[long])) if long.any() else 0.0,
-        "mape_regions": _mean(error[(seconds >= LONG_S) & single]),
+        "mape_regions": _mean(error[(seconds >= LONG_S) & single & ~labels.cold]),
+        "mape_cold": _mean(error[(seconds >= LONG_S) & labels.cold]),
+        "mape_short": _mean(error[(seconds < LONG_S) & ~single]),
+        "bias_short": _middle(np.log(predicted / seconds)[(seconds < LONG_S) & ~single]),
     }  # fmt: skip
     taus: list[float] = []
     gains: dict[float, list[float]] = {1.0: [], CLEARLY: []}
@@ -145,7 +148,7 @@ def floors(labels: ScheduleLabels) -> dict[str, float]:
     return {
         "floor_mape": found["mape"], "floor_mape_regions": found["mape_regions"], "ceiling_tau": found["tau"],
         "second_visits": len(at),
-    }  # fmt: skip
+    } | ({"floor_tile_ape": found["tile_ape"], "floor_sets": found["sets"]} if "tile_ape" in found else {})  # fmt: skip
 
 
 def evaluate(
@@ -239,7 +242,8 @@ def by_family(labels: ScheduleLabels, model: Predict, seed: int, families: Seque
 
 def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) -> dict[str, dict[str, float]]:
     """Figures on the programs that seed 0 holds out, on each machine: fitted to its own labels, to those of the others,
-    the same times one factor that `_CALIBRATED` regions of this machine say, and with these regions among the labels.
+    to these as if at the rate of this machine, the same times one factor that `_CALIBRATED` regions of it say, with
+    these regions among the labels, and to all.
 
     Args:
         parts: the labels of each machine.
@@ -253,13 +257,16 @@ def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) 
         few = mine.part(np.flatnonzero(unseen & np.isin(mine.region, np.unique(mine.region[train])[:_CALIBRATED])))
         others = [p.part(np.flatnonzero(~np.isin(p.programs, some.programs))) for i, p in enumerate(parts) if i != k]
         theirs = functools.reduce(ScheduleLabels.join, others)
-        alone = model(theirs, 0, None)
+        at_rate = functools.reduce(ScheduleLabels.join, [p.at_rate_of(mine) for p in others])
+        alone = model(at_rate, 0, None)
         scale = float(np.exp(np.median(np.log(few.seconds / alone(few)))))
         rows = {
             "its own labels": model(mine.part(train), 0, None)(some),
-            "others": alone(some),
+            "others": model(theirs, 0, None)(some),
+            "others, at its rate": alone(some),
             "others, scaled": scale * alone(some),
-            "others and some": model(theirs.join(few), 0, None)(some),
+            "others and some": model(at_rate.join(few), 0, None)(some),
+            "all": model(at_rate.join(mine.part(train)), 0, None)(some),
         }
         name = f"machine {k + 1}, {mine.vector_bits} bits"
         for what, predicted in rows.items():
@@ -363,8 +370,8 @@ def summary(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 _SHOWN = (
-    "mape", "mape_regions", "mape_default", "median_error", "tau", "tile_ape", "tile_ape_mean", "top1", "top5",
-    "measurements",
+    "mape", "mape_cold", "mape_short", "mape_regions", "mape_default", "median_error", "tau", "tile_ape",
+    "tile_ape_mean", "top1", "top5", "measurements",
     "best_over_default", "best_worse", "clear_over_default", "clear_worse",
 )  # fmt: skip
 
@@ -413,6 +420,10 @@ def _line(found: Mapping[str, float]) -> str:
 
 def _mean(values: np.ndarray) -> float:
     return float(values.mean()) if len(values) else 0.0
+
+
+def _middle(values: np.ndarray) -> float:
+    return float(np.median(values)) if len(values) else 0.0
 
 
 def _geomean(values: Sequence[float]) -> float:

@@ -4,12 +4,15 @@
                  until `DISTINCT` of them have code of their own
     exhaustive   every tenth region: all points of a small space, else all options of the register tile and of as many
                  further decisions as there is room for, the others as by default; their minimum is known
+    cold         regions of frozen operands, sampled once more while calls take turns with copies of these that are
+                 together `FOOTPRINT`, as the weights of a large program lie
 
 The points of a region are built, checked against XLA's values and timed in interleaved rounds in one worker, so that
 ratios within a region hold; while one region is timed, others are built on the other cores.  Regions come in a fixed
 shuffled order, so that a slice is a sample of all; a run that stopped goes on where it was.  Some regions are visited a
-second time at the end of a run, for the noise floor.  A row names its region by the key of `regions.jsonl.gz`, which
-has the text.  Labels of another kind of machine are in a file of their own.
+second time at the end of a run, for the noise floor: one in `AGAIN_EVERY`, and every second exhaustive set, whose
+second minimum says what a choice can show.  A row names its region by the key of `regions.jsonl.gz`, with the text.
+Labels of another kind of machine are in a file of their own.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.util import Finalize
 from pathlib import Path
@@ -33,7 +37,7 @@ import numpy as np
 from costmodel.features.stages import estimate_s, stage_rows
 from superopt.arrays.bundles import scratch_folder
 from superopt.errors import InputError, SuperoptError
-from superopt.ir.program import type_bytes
+from superopt.ir.program import frozen_bytes, type_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
@@ -55,6 +59,7 @@ AGAIN_EVERY = 25
 WRITE_EVERY_S = 120.0
 TIMING = {"rounds": 6, "sample_s": 1e-3, "each_s": 0.05, "seed": 0, "limit_s": 0.1, "slow_s": 1e9, "peak": 3}
 PEAK = -1  # among numbers of traces: independent multiply-adds in the same rounds, which tell the clock
+FOOTPRINT = 64 << 20  # of frozen operands in turn: twice the last cache of the machines that made labels
 HOPELESS = 16.0  # times the default's estimate, beyond which a schedule is not timed: it may take seconds
 _FIRST = ("tile", "block", "pack_b", "pack_a", "unroll")  # decisions that an exhaustive set spans, in this order
 Row = dict[str, Any]
@@ -62,8 +67,37 @@ Say = Callable[[str], None]
 T = TypeVar("T")
 
 
-def collect(out: Path, budget_s: float, threads: int, say: Say) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class _Visit:
+    """A region to label: its row, its number in the order, and bytes of frozen operands that calls go through."""
+
+    row: Row
+    number: int
+    threads: int
+    footprint: int
+
+    @property
+    def exhaustive(self) -> bool:
+        return self.number % EVERY == 0 and not self.footprint
+
+    @property
+    def again(self) -> bool:
+        return self.number % (2 * EVERY) == 0 if self.exhaustive else self.number % AGAIN_EVERY == 1
+
+    @property
+    def name(self) -> str:
+        return f"{self.row['key']} {self.threads}{' cold' if self.footprint else ''}"
+
+
+def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool = False) -> dict[str, Any]:
     """Time schedules of regions that are not in the file yet until the budget ends; what the file holds then.
+
+    Args:
+        out: the file.
+        budget_s: no further region is begun after it.
+        threads: that run a kernel.
+        say: called with one line now and then.
+        exhaustive: only regions that are timed exhaustively.
 
     Raises:
         InputError: the file has labels of another machine.
@@ -71,30 +105,24 @@ def collect(out: Path, budget_s: float, threads: int, say: Say) -> dict[str, Any
     end = time.monotonic() + budget_s
     labels = LabelFile.read(out)
     labels.stamp(timing=TIMING)
-    known = {(row["key"], row["threads"]) for row in labels.rows}
-    listed = order()
-    left = iter([
-        (row, number) for number, row in enumerate(listed)
-        if (row["key"], threads) not in known and f"{row['key']} {threads}" not in labels.failed
-    ])  # fmt: skip
-    texts = {row["key"]: row["text"] for row in listed}
-    written, again = time.monotonic(), list[Row]()
+    known = {_Visit(row, 0, row["threads"], row.get("footprint", 0)).name for row in labels.rows} | {*labels.failed}
+    visits = (v for v in _visits(order(), threads) if v.name not in known and (v.exhaustive or not exhaustive))
+    written, again = time.monotonic(), list[tuple[_Visit, Row]]()
     jobs, context = max(1, usable_cores() // threads), get_context("spawn")
     with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(context.Lock(),)) as pool:
-        some = itertools.takewhile(lambda _: time.monotonic() < end, left)
-        for (row, number), made in ahead(pool, jobs, some, lambda x: (_labelled, x[0], x[1] % EVERY == 0, threads)):
+        some = itertools.takewhile(lambda _: time.monotonic() < end, visits)
+        for visit, made in ahead(pool, jobs, some, lambda v: (_labelled, v)):
             if isinstance(made, str):
-                labels.failed[f"{row['key']} {threads}"] = made
+                labels.failed[visit.name] = made
                 continue
             labels.rows.append(made)
-            if number % AGAIN_EVERY == 1:
-                again.append(made)
+            if visit.again:
+                again.append((visit, made))
             if time.monotonic() > written + WRITE_EVERY_S:
                 labels.write()
                 written = time.monotonic()
                 say(f"{sum(len(r['points']) for r in labels.rows)} labels of {len(labels.rows)} regions")
-        visits = ahead(pool, jobs, again, lambda r: (_visited, texts[r["key"]], [p[0] for p in r["points"]], threads))
-        for made, found in visits:
+        for (_, made), found in ahead(pool, jobs, again, lambda x: (_visited, x[0], [p[0] for p in x[1]["points"]])):
             made["peak_again_s"] = found.pop(PEAK, [None])[0]
             for k, point in enumerate(made["points"]):
                 point += [found[k][0]] if k in found else []
@@ -136,27 +164,37 @@ def order() -> list[Row]:
     return sorted(rows, key=lambda r: hashlib.sha256(f"schedules {r['key']}".encode()).digest())
 
 
+def _visits(listed: Sequence[Row], threads: int) -> Iterator[_Visit]:
+    """Regions in their order, each cold as well where it has frozen operands to speak of."""
+    for number, row in enumerate(listed):
+        yield _Visit(row, number, threads, 0)
+        if frozen_bytes(parse_graph(row["text"])) >= regions.LEAST_FROZEN:
+            yield _Visit(row, number, threads, FOOTPRINT)
+
+
 def summary(labels: LabelFile) -> dict[str, Any]:
     """Figures of a file of labels."""
     points = [p for row in labels.rows for p in row["points"]]
     again = [abs(p[3] / p[1] - 1) for p in points if len(p) > 3 and p[1] >= 2e-5]
     best = [min(p[1] for p in row["points"]) / row["points"][0][1] for row in labels.rows if row["exhaustive"]]
     return {
-        "labels": len(points), "regions": len(labels.rows), "failed": len(labels.failed),
+        "labels": len(points), "regions": len({row["key"] for row in labels.rows}), "failed": len(labels.failed),
+        "cold": sum(len(row["points"]) for row in labels.rows if row.get("footprint")),
         "exhaustive": len(best), "families": len({row["family"] for row in labels.rows}),
         "noise_floor_mean_long": float(np.mean(again)) if again else None,
         "best_over_default_geomean": float(np.exp(np.mean(np.log(best)))) if best else None,
     }  # fmt: skip
 
 
-def _labelled(row: Row, exhaustive: bool, threads: int) -> Row | str:
+def _labelled(visit: _Visit) -> Row | str:
     """A row of the file, whose first point is the default schedule; or why there is none."""
+    row = visit.row
     try:
         program = from_graph(parse_graph(row["text"]).outputs, name="kernel")
-        space = space_of(program, threads=threads)
-        points = every(space) if exhaustive else drawn(space, random.Random(row["key"]))
-        traces = _traces(points, space, program)
-        found = _timed(row["text"], traces, threads, math.inf if exhaustive else DISTINCT)
+        space = space_of(program, threads=visit.threads)
+        points = every(space) if visit.exhaustive else drawn(space, random.Random(row["key"]))
+        traces = _traces(points, space, program, visit.footprint)
+        found = _timed(visit, traces, math.inf if visit.exhaustive else DISTINCT)
     except (SuperoptError, WorkerDiedError) as error:
         return f"{type(error).__name__}: {error}"[:200]
     peak_s = found.pop(PEAK, [None])[0]
@@ -164,15 +202,15 @@ def _labelled(row: Row, exhaustive: bool, threads: int) -> Row | str:
     if 0 not in found:
         return "the default schedule was not timed"
     return {
-        "key": row["key"], "family": row["family"], "program": row["program"], "threads": threads,
-        "exhaustive": exhaustive, "space": space.size, "points": timed, "peak_s": peak_s,
-    }  # fmt: skip
+        "key": row["key"], "family": row["family"], "program": row["program"], "threads": visit.threads,
+        "exhaustive": visit.exhaustive, "space": space.size, "points": timed, "peak_s": peak_s,
+    } | ({"footprint": visit.footprint} if visit.footprint else {})  # fmt: skip
 
 
-def _visited(text: str, traces: Sequence[Trace], threads: int) -> dict[int, list[Any]]:
+def _visited(visit: _Visit, traces: Sequence[Trace]) -> dict[int, list[Any]]:
     """As `_timed`; nothing where the worker died."""
     try:
-        return _timed(text, traces, threads)
+        return _timed(visit, traces)
     except (SuperoptError, WorkerDiedError):
         return {}
 
@@ -199,7 +237,9 @@ def drawn(space: ScheduleSpace, rng: random.Random) -> Iterator[dict[str, Any]]:
         yield space.sample(rng) if k % 2 else space.mutate(space.start, rng, 3)
 
 
-def _traces(points: Iterator[dict[str, Any]], space: ScheduleSpace, program: LoopProgram) -> list[Trace]:
+def _traces(
+    points: Iterator[dict[str, Any]], space: ScheduleSpace, program: LoopProgram, footprint: int = 0
+) -> list[Trace]:
     """The distinct traces of points that can be applied and may be any good."""
     found: dict[str, Trace] = {}
     most_s = math.inf
@@ -209,7 +249,7 @@ def _traces(points: Iterator[dict[str, Any]], space: ScheduleSpace, program: Loo
             key = json.dumps(trace)
             if key in found:
                 continue
-            estimate = estimate_s(stage_rows(apply(program, trace), space.threads))
+            estimate = estimate_s(stage_rows(apply(program, trace), space.threads, weights=footprint))
         except InputError:
             continue
         if not found:
@@ -219,14 +259,14 @@ def _traces(points: Iterator[dict[str, Any]], space: ScheduleSpace, program: Loo
     return list(found.values())
 
 
-def _timed(text: str, traces: Sequence[Trace], threads: int, most: float = math.inf) -> dict[int, list[Any]]:
+def _timed(visit: _Visit, traces: Sequence[Trace], most: float = math.inf) -> dict[int, list[Any]]:
     """Seconds and spills of the traces that have code of their own, at most so many, by number; as `PEAK` the clock."""
-    graph = parse_graph(text)
+    graph = parse_graph(visit.row["text"])
     size = int(sum(type_bytes(n.type) for n in (*graph.inputs, *graph.outputs)))
     with scratch_folder(size) as folder:
         problem = Path(folder) / "problem"
         save_problem(problem, graph, 0)
-        builder = CandidateBuilder(_OF["worker"], graph, threads, problem)
+        builder = CandidateBuilder(_OF["worker"], graph, visit.threads, problem, visit.footprint)
         builder.open()
         built: dict[str, tuple[int, int]] = {}
         first = 0

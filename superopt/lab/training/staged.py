@@ -7,8 +7,8 @@ Members leave out a part of the families each; what they err by there gives the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from superopt.lab.training import regions, schedules
 from superopt.lab.training.tasks import read_lines
 from superopt.lab.training.trees import boosted
 from superopt.machine.facts import describe, from_dict, taken
+from superopt.schedules.native import peak_fmas
 
 _SECONDS = stages.NAMES.index("log_seconds")
 _LEAST_STD = 0.05
@@ -72,10 +73,11 @@ class ScheduleLabels:
         rows: of the stages of each.
         seconds: measured.
         again_s: a second visit, or nan.
-        region: number of the region and number of threads that it belongs to.
+        region: number of the region, of threads and of frozen operands that it belongs to.
         families, programs: of each entry.
         exhaustive: does the entry belong to a set whose minimum is known?
         first: is it the default schedule?
+        cold: do the frozen operands come from beyond the last cache?
         header: of the file.
     """
 
@@ -87,6 +89,7 @@ class ScheduleLabels:
     programs: np.ndarray
     exhaustive: np.ndarray
     first: np.ndarray
+    cold: np.ndarray
     header: dict[str, Any]
 
     def part(self, at: np.ndarray) -> ScheduleLabels:
@@ -102,6 +105,11 @@ class ScheduleLabels:
         columns["region"] = np.concatenate([self.region, other.region + shift])
         return ScheduleLabels([*self.rows, *other.rows], **columns, header=self.header)
 
+    def at_rate_of(self, other: ScheduleLabels) -> ScheduleLabels:
+        """The same as if on the machine of others: times by how long both take for independent multiply-adds."""
+        factor = other.header.get("fma_s", stages.FMA_S) / self.header.get("fma_s", stages.FMA_S)
+        return replace(self, seconds=factor * self.seconds, again_s=factor * self.again_s, header=other.header)
+
     @property
     def vector_bits(self) -> int:
         """Width of a vector of the machine on which they were timed."""
@@ -113,7 +121,7 @@ class ScheduleLabels:
         return np.array([stages.estimate_s(rows) for rows in self.rows])
 
 
-_ARRAYS = ("seconds", "again_s", "region", "families", "programs", "exhaustive", "first")
+_ARRAYS = ("seconds", "again_s", "region", "families", "programs", "exhaustive", "first", "cold")
 
 
 def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
@@ -128,32 +136,51 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
     texts = {row["key"]: row["text"] for row in read_lines(regions.SHIPPED)[1:]}
     found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
+        fma_s = _fma_s(records)
         for number, record in enumerate(records[1:]):
             if record["key"] not in texts:
                 raise InputError(f"{path} names the region {record['key']}, which {regions.SHIPPED.name} does not have")
             program = from_graph(parse_graph(texts[record["key"]]).outputs, name="kernel")
             facts = record["family"], record["program"], record["exhaustive"]
+            weights = record.get("footprint", 0)
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
-                rows = stages.stage_rows(apply(program, trace), record["threads"])
-                found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0)))
-    return _as_arrays(found, records[0]["header"])
+                rows = stages.stage_rows(apply(program, trace), record["threads"], weights=weights, fma_s=fma_s)
+                found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
+    return _as_arrays(found, records[0]["header"] | {"fma_s": fma_s})
+
+
+def _fma_s(records: Sequence[Mapping[str, Any]]) -> float:
+    """Seconds of a vector multiply-add on the machine of a file of labels, by the clock beside each region."""
+    peaks = [record["peak_s"] for record in records[1:] if record.get("peak_s")]
+    return float(np.median(peaks)) / peak_fmas() if peaks else stages.FMA_S
 
 
 def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
-    """Regions with their default schedules on all threads, as `superopt train regions` timed them.
+    """Regions with their default schedules on all threads, as `superopt train regions` timed them, warm and cold.
 
     A default schedule may have changed since: it is the one that this version has for the machine of the labels.
     """
     records = read_lines(path)
     found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
-        threads = describe().cores
+        threads, kind = describe().cores, (describe().features, describe().caches_bytes)
+        fma_s = next((_fma_s(x) for x in map(read_lines, schedules.shipped()) if _kind(x) == kind), stages.FMA_S)
         for number, record in enumerate(records[1:]):
-            program = from_graph(parse_graph(record["text"]).outputs, name="kernel")
-            rows = stages.stage_rows(apply(program, default_trace(program, threads=threads)), threads)
-            again_s = record.get("own_s_again", np.nan)
-            found.append((rows, (record["own_s"], again_s, number, record["family"], record["program"], False, True)))
+            graph = parse_graph(record["text"])
+            program = from_graph(graph.outputs, name="kernel")
+            scheduled = apply(program, default_trace(program, threads=threads))
+            for k, name in enumerate(("own_s", "own_cold_s")):
+                if name in record:
+                    weights = regions.rotated_bytes(graph, records[0]["header"]) if k else 0
+                    facts = 2 * number + k, record["family"], record["program"], False, True, weights > 0
+                    rows = stages.stage_rows(scheduled, threads, weights=weights, fma_s=fma_s)
+                    found.append((rows, (record[name], record.get(f"{name}_again", np.nan), *facts)))
     return _as_arrays(found, records[0]["header"])
+
+
+def _kind(records: Sequence[Mapping[str, Any]]) -> tuple[Any, ...] | None:
+    machine = from_dict(records[0]["header"].get("machine"))
+    return None if machine is None else (machine.features, machine.caches_bytes)
 
 
 def _as_arrays(found: Sequence[tuple[np.ndarray, tuple[Any, ...]]], header: dict[str, Any]) -> ScheduleLabels:
