@@ -241,7 +241,7 @@ def _kind_of(data: Any) -> str:
             return "None"
         case {"dict": list(items)}:
             return _keys(_dictionary(items))
-        case {"type": str(name), "aux": {"of": [["value", value], *_]}} if name == STATIC:
+        case {"type": str(name), "aux": {"of": [{"list": ["value", value]}, *_]}} if name == STATIC:
             return shown(repr(value))
         case {"type": str(name)}:
             return _of_type(name.rpartition(":")[2].rpartition(".")[2])
