@@ -317,7 +317,7 @@ def _built(data: Any, nodes: dict[str, Any]) -> Any:
             like, made = nodes.get(_text(name, aux, len(items))), [_built(child, nodes) for child in items]
             if like is not None and like.children() == made:  # of a registered named tuple JAX makes no other
                 return like
-            held = (_type(name), _value(aux, name)) if like is None else like.node_data()
+            held = (_type(name), _held(aux, name)) if like is None else like.node_data()
             try:
                 return util.PyTreeDef.from_node_data_and_children(util.default_registry, held, made)
             except (RuntimeError, TypeError, ValueError) as error:
@@ -344,6 +344,16 @@ def _type(name: str) -> type:
             hint=f"import {module} before the program is called" if module != "__main__" else "define the type first",
         )
     return found
+
+
+def _held(aux: Any, name: str) -> Any:
+    """What a node holds besides its children; a static argument is held by the node itself."""
+    match aux:
+        case {"of": [{"list": ["value", plain]}, *_]} if name == STATIC and not isinstance(plain, dict | list):
+            value = _value(plain, name)
+            return _type(name)(value, type(value))
+        case _:
+            return _value(aux, name)
 
 
 def _value(aux: Any, name: str) -> Any:
