@@ -30,6 +30,8 @@ from superopt.errors import InputError
 from superopt.files.reading import LIMITS, depth_of, shown
 
 _LEAF = "*"
+STATIC = "superopt.frontends.jax.held:Held"
+"""Name of the node that stands for a static argument."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _MOST_DESCRIBED, _MOST_PARTS = 30, 10_000  # levels and parts of what a node holds besides its children
 _MOST_TEXT = 1000  # of what prints itself: longer texts leave something out
@@ -120,26 +122,47 @@ def read_tree(data: Any) -> Structure:
 
 
 def bound(
-    data: Any, names: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    data: Any, parameters: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call with the positional arguments that were given by keyword in their places, if they are the next ones."""
+    """A call with the positional arguments that were given by keyword in their places, if they are the next ones.
+
+    Args:
+        data: structure of (arguments, keywords).
+        parameters: the name of each positional argument; empty where it has none.
+        args: positional arguments.
+        kwargs: keywords.
+    """
     (positions, keywords), rest = _call(data), dict(kwargs)
-    parameters = _parameters(positions, names)
     given = list(args)
     while len(given) < len(positions) and (name := parameters[len(given)]) in rest and name not in keywords:
         given.append(rest.pop(name))
     return tuple(given), rest
 
 
-def require_call(data: Any) -> None:
-    """Raise `InputError` where a structure is not that of (arguments, keywords)."""
-    _call(data)
+def count_positions(data: Any) -> int:
+    """The number of positional arguments in a structure of (arguments, keywords).
+
+    Raises:
+        InputError: it is none.
+    """
+    return len(_call(data)[0])
 
 
-def misfit(data: Any, names: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+def places_of(data: Any, kind: str) -> tuple[list[int], list[str]]:
+    """Which arguments, by position and by keyword, are nodes of the type of this name."""
+    positions, keywords = _call(data)
+    of_kind = [isinstance(child, dict) and child.get("type") == kind for child in (*positions, *keywords.values())]
+    names = list(keywords)
+    return (
+        [i for i, found in enumerate(of_kind[: len(positions)]) if found],
+        [names[i] for i, found in enumerate(of_kind[len(positions) :]) if found],
+    )
+
+
+def misfit(data: Any, parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Why a call has another structure than this one: the first argument that is missing, too many or another."""
     positions, keywords = _call(data)
-    parameters = [name or f"number {i}" for i, name in enumerate(_parameters(positions, names))]
+    parameters = [name or f"number {i}" for i, name in enumerate(parameters)]
     takes = f"the program takes {', '.join((*parameters, *map(str, keywords))) or 'none'}"
     if len(args) > len(positions):
         return f"{len(args)} arguments are given; {takes}"
@@ -170,11 +193,11 @@ def _call(data: Any) -> tuple[list[Any], dict[Any, Any]]:
     raise InputError("its structure of arguments is not that of a call")
 
 
-def _parameters(positions: Sequence[Any], names: Sequence[str]) -> list[str]:
+def parameters_of(data: Any, names: Sequence[str]) -> list[str]:
     """The name of each positional argument: what the names of its leaves begin with; empty where it has none."""
     found: list[str] = []
     at = 0
-    for child in positions:
+    for child in _call(data)[0]:
         count = _leaves(child)
         alone = child == _LEAF
         found.append("" if not count else names[at] if alone else names[at].partition(".")[0])
@@ -203,7 +226,11 @@ def _kind(value: Any) -> str:
         return _keys(value)
     if type(value) in (list, tuple):
         return f"a {type(value).__name__} of {len(value)}"
-    return "an array" if jax.tree_util.all_leaves([value]) else _of_type(type(value).__name__)
+    if jax.tree_util.all_leaves([value]):
+        return "an array"
+    if _name(type(value)) == STATIC:
+        return shown(repr(_plain(value.value)))
+    return _of_type(type(value).__name__)
 
 
 def _kind_of(data: Any) -> str:
@@ -214,6 +241,8 @@ def _kind_of(data: Any) -> str:
             return "None"
         case {"dict": list(items)}:
             return _keys(_dictionary(items))
+        case {"type": str(name), "aux": {"of": [{"list": ["value", value]}, *_]}} if name == STATIC:
+            return shown(repr(value))
         case {"type": str(name)}:
             return _of_type(name.rpartition(":")[2].rpartition(".")[2])
         case _:
@@ -288,7 +317,7 @@ def _built(data: Any, nodes: dict[str, Any]) -> Any:
             like, made = nodes.get(_text(name, aux, len(items))), [_built(child, nodes) for child in items]
             if like is not None and like.children() == made:  # of a registered named tuple JAX makes no other
                 return like
-            held = (_type(name), _value(aux, name)) if like is None else like.node_data()
+            held = (_type(name), _held(aux, name)) if like is None else like.node_data()
             try:
                 return util.PyTreeDef.from_node_data_and_children(util.default_registry, held, made)
             except (RuntimeError, TypeError, ValueError) as error:
@@ -315,6 +344,16 @@ def _type(name: str) -> type:
             hint=f"import {module} before the program is called" if module != "__main__" else "define the type first",
         )
     return found
+
+
+def _held(aux: Any, name: str) -> Any:
+    """What a node holds besides its children; a static argument is held by the node itself."""
+    match aux:
+        case {"of": [{"list": ["value", plain]}, *_]} if name == STATIC and not isinstance(plain, dict | list):
+            value = _value(plain, name)
+            return _type(name)(value, type(value))
+        case _:
+            return _value(aux, name)
 
 
 def _value(aux: Any, name: str) -> Any:

@@ -25,11 +25,18 @@ from superopt.backends.xla import XlaExecutable, build
 from superopt.certify.kernels import MOST_ELEMENTS, MOST_SECONDS, ValidatedCode, disagreeing, too_large, validate_code
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
-from superopt.files.trees import bound, misfit, read_tree, tree_data
+from superopt.files.trees import STATIC, bound, misfit, places_of, read_tree, tree_data
 from superopt.frontends.jax.arguments import as_taken, as_weak, is_weak
-from superopt.frontends.jax.boundary import ADAPTED, enter, leave, outside, user_function
-from superopt.frontends.jax.call import OtherTypesError, direct_call, with_derivative, wrap_like_original
-from superopt.frontends.jax.held import is_jitted
+from superopt.frontends.jax.boundary import ADAPTED, FUNCTIONS, enter, leave, outside, user_function
+from superopt.frontends.jax.call import (
+    Convention,
+    OtherTypesError,
+    call_of_import,
+    direct_call,
+    with_derivative,
+    wrap_like_original,
+)
+from superopt.frontends.jax.held import JitSettings, hold, is_jitted
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import TensorType
 from superopt.machine.shared import Unique
@@ -57,7 +64,7 @@ class Optimized(Unique, Generic[P, R]):
     """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`.
 
     Attributes:
-        direct: calls as one jitted call (see `superopt.frontends.jax.call.direct_call`), where there is such a one.
+        direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one.
     """
 
     def __init__(
@@ -76,7 +83,7 @@ class Optimized(Unique, Generic[P, R]):
         self.plan = plan
         self.kernels = kernels
         original = _jit_original(imported, executable.options) if report.original_returned else None
-        self.direct = None if original else direct_call(imported, executable)
+        self.direct = None if original else call_of_import(imported, executable)
         general = original or outside(imported.fn, wrap_like_original(imported, executable))
         self._call = general if self.direct is None else _first(self.direct, general)
         self.__wrapped__ = user_function(imported.fn)
@@ -136,6 +143,7 @@ class Optimized(Unique, Generic[P, R]):
             hot=self.program.hot,
             prepared=tuple(map(np.asarray, self._plain_prepared())),
             names=tuple(self.imported.names),
+            parameters=tuple(self.imported.parameters),
             live=tuple(self.imported.live),
             narrowed=frozenset(self.imported.narrowed),
             frozen=tuple((i, kind, saved.digest_of(self.imported.examples[i], kind)) for i, kind in kinds.items()),
@@ -175,6 +183,11 @@ def _positions(flags: Sequence[bool]) -> frozenset[int]:
     return frozenset(i for i, flag in enumerate(flags) if flag)
 
 
+def _weak_of(leaves: Sequence[Any]) -> frozenset[int]:
+    """Which flat arguments are weakly typed."""
+    return _positions([is_weak(x) for x in leaves])
+
+
 def _first(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
     """The direct call, and for what it refuses the general one."""
 
@@ -209,14 +222,17 @@ class Loaded(Unique):
 
     Attributes:
         code: what is known of the machine code of its kernels on this machine, but for those that wait for a call.
+        direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one.
     """
+
+    direct: Callable[..., Any] | None
 
     def __init__(self, path: str | Path) -> None:
         files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
         weakref.finalize(self, files.close)
         held = read(path, files)
         self.graph, self.live, self.narrowed, self.kernels = held.hot, held.live, held.narrowed, held.kernels
-        self._all_names = held.names
+        self._parameters = held.parameters
         self.names = tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
         self.report: dict[str, Any] = dict(held.report)
@@ -224,18 +240,17 @@ class Loaded(Unique):
         self._chosen, self._left, self._waiting, self._lock = held.kernels, dict[str, str](), False, threading.Lock()
         self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
+        places, keywords = places_of(held.in_tree.data, STATIC)
+        self._static = JitSettings(tuple(places), (*keywords, *(held.parameters[i] for i in places)))
         self._adapted = any(name in ADAPTED for name in (*held.in_tree.types, *held.out_tree.types))
+        self._weak = {frozenset[int](): frozenset[int](), **dict(held.weak)}
+        self._known: list[Any] = []  # frozen arguments that were found to be those of the file
         self.prepared, self.code = held.prepared, ValidatedCode()
         with typed(f"{path} cannot be built on this machine"):
             if self.kernels:
                 self._take_kernels(called=False)
-            self._executable = mixed.build(
-                original_program(self.graph), self.prepared, options=held.options, kernels=self.kernels
-            )
-        self._run: Callable[[list[Any]], Sequence[Any]] = self._hot if not self.kernels else self._with_derivative()
+            self._build()
         self.path = Path(path)
-        self._weak = dict(held.weak)
-        self._known: list[Any] = []  # frozen arguments that were found to be those of the file
 
     def validate(self, original: Any = None, *, store: Store | None = None, limited: bool = True) -> Validation:
         """Check from the file alone that the program computes what the original does (see
@@ -275,9 +290,27 @@ class Loaded(Unique):
             if not self._waiting:
                 return
             self._take_kernels(called=True)
-            program = original_program(self.graph)
-            self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
-            self._run = self._with_derivative()
+            self._build()
+
+    def _build(self) -> None:
+        """Build the program with the kernels in use, and what calls it."""
+        program = original_program(self.graph)
+        self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
+        self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
+        self.direct, self._call = None, self._general
+        if self._waiting or self._frozen or self.narrowed:
+            return
+        convention = Convention(
+            self._flatten,
+            self._unflatten,
+            self._plain if self.kernels else None,
+            adapted=self._adapted,
+            functions=FUNCTIONS in self.in_tree.types,
+            returns_static=FUNCTIONS in self.out_tree.types,
+            settings=self._static,
+        )
+        self.direct = direct_call(convention, self._executable)
+        self._call = _first(self.direct, self._general)
 
     @property
     def compiler_options(self) -> dict[str, bool | str]:
@@ -302,14 +335,17 @@ class Loaded(Unique):
         Raises:
             ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
         """
-        taken = args if self._head is None else self._head(args)
-        if kwargs and self._head is None:
-            taken, kwargs = bound(self.in_tree.data, self._all_names, args, kwargs)
+        results = self._call(*(args if self._head is None else self._head(args)), **kwargs)
+        return results if self._tail is None else self._tail([*results, *args])
+
+    def _general(self, *args: Any, **kwargs: Any) -> Any:
+        """A call with every check, each of which says what is wrong."""
+        taken, kwargs = self._in_place(*hold(args, kwargs, self._static))
         if self._adapted:
             taken, kwargs = enter((taken, kwargs))
         leaves, tree = jax.tree_util.tree_flatten((taken, kwargs))
         if not self.in_tree.matches(tree):
-            raise ArgumentError(misfit(self.in_tree.data, self._all_names, taken, kwargs), hint=_CALLED)
+            raise ArgumentError(misfit(self.in_tree.data, self._parameters, taken, kwargs), hint=_CALLED)
         self._check_frozen(leaves)
         live = [
             as_taken(name, leaves[i], node.dtype, i in self.narrowed)
@@ -323,14 +359,39 @@ class Loaded(Unique):
             if got.shape != node.shape or str(got.dtype) != node.dtype:
                 kind = TensorType(got.shape, str(got.dtype))
                 raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
-        weak = self._weak.get(_positions([is_weak(leaf) for leaf in leaves]), frozenset[int]())
+        weak = self._weak.get(_weak_of(leaves), frozenset[int]())
         if self._waiting and not any(isinstance(x, _WITHOUT_VALUES) for x in live):
             self._take_waiting()
         run = self._run if any(isinstance(x, Tracer) for x in live) else self._hot  # a derivative is asked by tracing
-        outputs = [as_weak(x) if i in weak else x for i, x in enumerate(run(live))]
-        results = jax.tree_util.tree_unflatten(self.out_tree.tree(tree), outputs)
-        results = leave(results) if self._adapted else results
-        return results if self._tail is None else self._tail([*results, *args])
+        results = self._unflatten(list(run(live)), (tree, weak))
+        return leave(results) if self._adapted else results
+
+    def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """A call with arguments that are given by name in the places that the file has for them."""
+        return (
+            bound(self.in_tree.data, self._parameters, args, kwargs)
+            if kwargs and self._head is None
+            else (args, kwargs)
+        )
+
+    def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], tuple[Any, frozenset[int]]]:
+        """Traced arguments flat, their structure, and which results are weakly typed.
+
+        Raises:
+            OtherTypesError: they are not of the types of the file.
+        """
+        leaves, tree = jax.tree_util.tree_flatten(self._in_place(args, kwargs))
+        weak = self._weak.get(_weak_of(leaves))
+        types = [(node.shape, node.dtype) for node in self.graph.inputs[: len(self.live)]]
+        if weak is None or not self.in_tree.matches(tree) or [(x.shape, str(x.dtype)) for x in leaves] != types:
+            raise OtherTypesError
+        return leaves, (tree, weak)
+
+    def _unflatten(self, outputs: list[Any], called: tuple[Any, frozenset[int]]) -> Any:
+        """The results of a call of this structure, with these weakly typed."""
+        tree, weak = called
+        outputs = [as_weak(x) if i in weak else x for i, x in enumerate(outputs)]
+        return jax.tree_util.tree_unflatten(self.out_tree.tree(tree), outputs)
 
     def _check_frozen(self, leaves: list[Any]) -> None:
         given = [leaves[i] for i, *_ in self._frozen]
@@ -347,14 +408,10 @@ class Loaded(Unique):
     def _hot(self, live: list[Any]) -> list[Any]:
         return list(self._executable.hot(live, self._executable.prepared))
 
-    def _with_derivative(self) -> Callable[[list[Any]], Sequence[Any]]:
-        """Kernels have no derivatives: those of the same program without kernels."""
-
-        def plain(live: list[Any]) -> list[Any]:
-            executable = build(original_program(self.graph), self.prepared)
-            return list(executable.hot(live, executable.prepared))
-
-        return with_derivative(self._hot, plain)
+    def _plain(self, live: list[Any]) -> list[Any]:
+        """The same program without kernels, which have no derivatives."""
+        executable = build(original_program(self.graph), self.prepared)
+        return list(executable.hot(live, executable.prepared))
 
 
 def load(path: str | Path) -> Loaded:

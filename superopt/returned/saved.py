@@ -35,7 +35,7 @@ from superopt.backends.options import Value, own
 from superopt.certify.plan import Plan, read_plan
 from superopt.errors import InputError
 from superopt.files.reading import LIMITS, Allowance, Archive, ArchiveWriter, field, plain_file, shown, typed
-from superopt.files.trees import Structure, read_tree, require_call
+from superopt.files.trees import Structure, count_positions, read_tree
 from superopt.foreign.modules import carried, require_modules, restore
 from superopt.foreign.onnx_calls import HostPart, read_part
 from superopt.ir.graph import Graph, Node
@@ -44,7 +44,7 @@ from superopt.ir.text import parse_graph, print_graph
 from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choose.choice import Choice, read_choice, regions_of
 
-FORMAT = 3
+FORMAT = 4
 _MEMBERS = re.compile(
     r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|prepared/(0|[1-9][0-9]{0,5})"
 )
@@ -58,7 +58,8 @@ class Saved:
     Attributes:
         hot: the returned program over the live arguments and the prepared tensors.
         prepared: these tensors; such as are read `Later` where a file is read for calls.
-        names: of all arguments.
+        names: of all flat arguments.
+        parameters: the name of each positional argument; empty where it has none.
         live: positions of those that are not frozen, in the order of the inputs of `hot`.
         narrowed: positions of arguments that stand for such of 64 bits.
         frozen: position, dtype and digest of every frozen argument.
@@ -77,6 +78,7 @@ class Saved:
     hot: Graph
     prepared: tuple[Any, ...]
     names: tuple[str, ...]
+    parameters: tuple[str, ...]
     live: tuple[int, ...]
     narrowed: frozenset[int]
     frozen: tuple[tuple[int, str, str], ...]
@@ -121,6 +123,7 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
     meta = {
         "format": FORMAT,
         "names": list(saved.names),
+        "parameters": list(saved.parameters),
         "live": list(saved.live),
         "narrowed": sorted(saved.narrowed),
         "weak": [[sorted(arguments), sorted(results)] for arguments, results in saved.weak],
@@ -195,8 +198,9 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
     hot = _graph(archive, "hot.txt", allowance)
     trees: Any = archive.json("trees.json")
     in_tree, out_tree = read_tree(field(trees, "arguments", _ANY)), read_tree(field(trees, "results", _ANY))
-    require_call(in_tree.data)
-    names = tuple(_text(x) for x in field(meta, "names", list))
+    names, parameters = (tuple(_text(x) for x in field(meta, key, list)) for key in ("names", "parameters"))
+    if len(parameters) != count_positions(in_tree.data):
+        raise InputError(f"it names {len(parameters)} positional arguments, its structure has other ones")
     live = tuple(_position(x, names) for x in field(meta, "live", list))
     frozen = tuple(_frozen(row, names) for row in field(meta, "frozen", list))
     if sorted((*live, *(i for i, *_ in frozen))) != list(range(len(names))):
@@ -226,6 +230,7 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
         hot=hot,
         prepared=prepared,
         names=names,
+        parameters=parameters,
         live=live,
         narrowed=frozenset(_position(x, names) for x in field(meta, "narrowed", list)),
         frozen=frozen,

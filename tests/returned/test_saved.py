@@ -12,6 +12,8 @@ import pytest
 
 import superopt
 from superopt.errors import ArgumentError, InputError
+from superopt.frontends.jax.arguments import is_weak
+from superopt.frontends.jax.keys import is_key
 from superopt.kernels.llvm.cpu import supported
 from superopt.returned import remember
 from superopt.store import Store
@@ -53,16 +55,58 @@ def test_saved_programs_keep_64_bits(tmp_path) -> None:
 
 
 @pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
-def test_loaded_programs_with_kernels_run_without_tracing(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call that no derivative is asked of is one call of the executable: tracing anew takes 0.2 ms."""
+def test_calls_of_loaded_programs_are_one_jitted_call(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those of the program that was saved are: Python around it takes as long as a small program runs."""
     x = np.linspace(-1.0, 1.0, 32, dtype=np.float32).reshape(4, 8)
     fast = superopt.optimize(lambda x: jnp.tanh(x) * 2 + 1, x, search=False, store=False)
     assert fast.kernels
     loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
     slope = jax.grad(lambda x: loaded(x).sum())(x)
     np.testing.assert_allclose(slope, 2 - 2 * np.tanh(x) ** 2, rtol=1e-5, atol=1e-6)
-    monkeypatch.setattr(loaded, "_run", None)
+    loaded(x)
+    for module in (jax.tree_util, jax.api_util):  # a call looks at nothing in Python
+        monkeypatch.setattr(module, "tree_flatten" if module is jax.tree_util else "shaped_abstractify", None)
     np.testing.assert_allclose(loaded(x), np.tanh(x) * 2 + 1, rtol=1e-5, atol=1e-6)
+
+
+def named(tree, x, *, shift):
+    return {"y": jnp.sin(tree["a"]) * x + shift, "n": x * 2}
+
+
+CALLS = {
+    "arrays": (lambda x: jnp.tanh(x) * 2 + 1, (np.ones((3, 4), np.float32),), {}),
+    "numbers": (lambda x, s: (x * s, s + 1), (np.ones(3, np.float32), 2.0), {}),
+    "by name": (named, ({"a": np.ones(3, np.float32)}, np.full(3, 2, np.float32)), {"shift": 0.5}),
+    "keys": (lambda key, x: (jax.random.split(key)[0], x + jax.random.normal(key, (3,))), (jax.random.key(1), 2.0), {}),
+    "nothing": (lambda: jnp.arange(3) * 2, (), {}),
+    "bools and integers": (
+        lambda p, n: jnp.where(p, n + 1, n),
+        (np.array([True, False]), np.array([1, 2], np.int8)),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_direct_calls_of_loaded_programs_give_what_checked_ones_give(name: str, tmp_path) -> None:
+    fn, args, kwargs = CALLS[name]
+    fast = superopt.optimize(fn, *args, kwargs=kwargs, search=False, store=False)
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    assert loaded.direct is not None
+    want, others = fast(*args, **kwargs), (loaded(*args, **kwargs), loaded.direct(*args, **kwargs))
+    with jax.disable_jit():
+        others += (loaded(*args, **kwargs),)
+    for got in others:
+        assert jax.tree.structure(got) == jax.tree.structure(want)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+            assert (a.dtype, is_weak(a)) == (b.dtype, is_weak(b))
+            np.testing.assert_array_equal(*(jax.random.key_data(v) if is_key(v) else v for v in (a, b)))
+
+
+def test_frozen_arguments_are_looked_at_in_every_call(tmp_path) -> None:
+    w, x = arrays("float32")
+    loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))
+    assert loaded.direct is None
 
 
 def test_saved_programs_check_their_arguments(tmp_path) -> None:

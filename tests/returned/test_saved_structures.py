@@ -24,7 +24,7 @@ import superopt
 from superopt.errors import ArgumentError, InputError
 from superopt.files import trees
 from superopt.files.reading import json_of
-from superopt.files.trees import Structure, require_call, tree_data
+from superopt.files.trees import Structure, count_positions, tree_data
 from tests.support.jax_programs import rand
 
 OPTIONS: dict[str, Any] = {"budget": "20steps", "deterministic": True, "rules": [], "store": False}
@@ -158,7 +158,7 @@ def scaled(factor: float) -> Callable[[jax.Array], jax.Array]:
 )  # fmt: skip
 def test_arguments_that_are_no_call_are_refused(data: Any) -> None:
     with pytest.raises(InputError, match="not that of a call"):
-        require_call(Structure(data).data)
+        count_positions(Structure(data).data)
 
 
 def test_functions_of_one_scope_are_told_apart(tmp_path: Path) -> None:
@@ -231,3 +231,31 @@ def test_named_tuples_with_nodes_of_their_own(tmp_path: Path) -> None:
     got, want = superopt.load(tmp_path / "p.superopt")(0, state, gradient), update(0, gradient, state)
     assert jax.tree.structure(got) == jax.tree.structure(want)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want)
+
+
+def test_static_arguments_are_given_to_a_loaded_program_as_to_the_function(tmp_path: Path) -> None:
+    """By position or by name; another value is another program."""
+    x = rand(4, 3)
+
+    @functools.partial(jax.jit, static_argnames=("n", "mode"))
+    def fn(x: jax.Array, n: int, scale: Any = None, *, mode: str = "add") -> jax.Array:
+        y = jnp.roll(x, n, 0) if mode == "add" else x * n
+        return y if scale is None else y * scale
+
+    fast = superopt.optimize(fn, x, 2, None, kwargs={"mode": "add"}, **OPTIONS)
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    for args, named in (
+        ((x, 2, None), {}),
+        ((x, 2), {"scale": None}),
+        ((x,), {"n": 2, "scale": None}),
+        ((), {"x": x, "n": 2, "scale": None}),
+    ):
+        for _ in range(2):
+            np.testing.assert_array_equal(loaded(*args, mode="add", **named), np.roll(x, 2, 0))
+    with pytest.raises(ArgumentError, match="argument n is 3, the program was made for 2"):
+        loaded(x, 3, None, mode="add")
+    with pytest.raises(ArgumentError, match="argument mode is 'mul', the program was made for 'add'"):
+        loaded(x, 2, None, mode="mul")
+    with pytest.raises(ArgumentError, match="which has no hash"):
+        loaded(x, [2], None, mode="add")
+    assert loaded.validate(fn).valid

@@ -204,6 +204,46 @@ def test_unsupported_operations_can_be_refuted_all_the_same() -> None:
     assert superopt.verify(lambda x: jnp.sort(x), lambda x: x, "n").status == REFUTED
 
 
+def tripled(x):
+    return jax.lax.mul(x, jnp.full_like(x, 3.1, "bfloat16"))
+
+
+def narrow(x):
+    return x.astype("bfloat16")
+
+
+HALVES = ("bfloat16[n+1]", "bfloat16[n+1]")
+SORTED = {
+    "roundings of few bits": (lambda x, y: jnp.sort(x * y)[0], lambda x, y: (x * y).min(), HALVES),
+    "roundings that a cancellation shows": (lambda x: jnp.sort(x / 3 + 1e5 - 1e5), lambda x: jnp.sort(x / 3), ("n",)),
+    "a conversion": (
+        lambda x: jnp.sort(narrow(x))[0].astype("float32"),
+        lambda x: narrow(x).min().astype("float32"),
+        ("n+1",),
+    ),
+    "types that float64 does not fit": (lambda x: jnp.sort(tripled(x))[0], lambda x: tripled(x).min(), HALVES[:1]),
+    "precision": (lambda x: jax.lax.reduce_precision(x, 8, 7), lambda x: narrow(x).astype("float32"), ("n",)),
+}
+UNSORTED = {
+    "few bits": (lambda x: jnp.sort(x)[0], lambda x: x.min() * 1.03, HALVES[:1]),
+    "types that float64 does not fit": (lambda x: jnp.sort(tripled(x))[0], lambda x: tripled(x).max(), HALVES[:1]),
+    "a conversion": (lambda x: jnp.sort(narrow(x)).astype("float32"), lambda x: jnp.sort(x), ("n",)),
+}
+
+
+@pytest.mark.parametrize("name", SORTED)
+def test_what_jax_rounds_refutes_nothing(name: str) -> None:
+    """Where one side holds an operation of JAX's alone, the other is not computed without roundings."""
+    f, g, shapes = SORTED[name]
+    assert superopt.verify(f, g, *shapes).status == UNSUPPORTED
+
+
+@pytest.mark.parametrize("name", UNSORTED)
+def test_what_jax_computes_otherwise_is_refuted(name: str) -> None:
+    f, g, shapes = UNSORTED[name]
+    assert superopt.verify(f, g, *shapes).status == REFUTED
+
+
 def test_functions_that_cannot_be_traced() -> None:
     found = superopt.verify(lambda x: x.sum() if float(x.sum()) else x, lambda x: x.sum(), "n")
     assert found.status == UNSUPPORTED

@@ -330,6 +330,12 @@ def special(dtype: str) -> list[Any]:
     return [0.0, -0.0, math.nan, math.inf, -math.inf, most, -most, least, tiny, 1.0, -2.0, 3.5]
 
 
+def epsilon(dtype: str) -> float:
+    """The distance of a type of floats from 1 to the next number."""
+    read: Any = ml_dtypes.finfo  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return float(read(dtype).eps)
+
+
 def extremes(dtype: str) -> tuple[float, float, float]:
     """The largest number of a type of floats, the least normal one, and the least one."""
     read: Any = ml_dtypes.finfo  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]

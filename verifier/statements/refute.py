@@ -29,11 +29,13 @@ from superopt.ir.ops.table import POLES
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, INTEGERS, UNSIGNED
-from verifier.rules.refute import clearest, first_difference
+from verifier.rules.refute import clearest, epsilon, first_difference
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.prove import unsupported_ops
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
+ROUNDINGS = 16
+"""Units in the last place that are no difference where there is no float64 to ask: a few operations round each side."""
 ATTEMPTS = 5
 TOLD, LARGEST = 4, 1 << 13
 """Integers of a statement that sizes are tried beside, and elements of all inputs there."""
@@ -176,12 +178,14 @@ def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Itera
     """Comparisons on one kind of inputs after another, as far as the functions have values."""
     for attempt in range(ATTEMPTS):
         values = make_values(left.graph.inputs, pair.specs.names, attempt)
+        by_jax = any(unsupported_ops(t.graph) for t in (left, right))
         try:
-            results = [_evaluate(t, fn, pair.specs, values) for t, fn in ((left, pair.left), (right, pair.right))]
+            results = _by_jax(pair, values) if by_jax else _by_interpreter(left, right, values)
         except Unevaluated:
             return
-        yield _compare(left, right, sizes, values, results)
-        if attempt == 0 and pair.traced is not None:
+        found = _compare(left, right, sizes, values, results)
+        yield None if found is not None and by_jax and _is_rounding(pair, found, left, right) else found
+        if attempt == 0 and pair.traced is not None and not by_jax:
             _same_graphs(pair, sizes, values, results)
         if not any(x.size for x in values.values()):
             return
@@ -208,8 +212,7 @@ def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]])
     for name, given in entries.items():
         if name in values and len(given) == values[name].size:
             values[name] = _as_type(given, values[name])
-    results = [_evaluate(t, fn, pair.specs, values) for t, fn in ((left, pair.left), (right, pair.right))]
-    return _compare(left, right, sizes, values, results)
+    return _compare(left, right, sizes, values, _by_interpreter(left, right, values))
 
 
 def _as_type(given: Sequence[Any], like: np.ndarray) -> np.ndarray:
@@ -232,15 +235,41 @@ def _mismatch(left: Traced, right: Traced) -> str:
     return ""
 
 
-def _evaluate(t: Traced, fn: Callable[..., Any], specs: Specs, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    if not unsupported_ops(t.graph):
-        return [np.asarray(x) for x in evaluate(t.graph, values, wide=True)]
+def _by_interpreter(left: Traced, right: Traced, values: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
+    return [[np.asarray(x) for x in evaluate(t.graph, values, wide=True)] for t in (left, right)]
+
+
+def _by_jax(pair: Pairing, values: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
+    """Both sides by JAX: one of them by the interpreter would have no roundings, conversions to few bits included.
+
+    Raises:
+        Unevaluated: XLA has no such operation here, or what a function calls fails.
+    """
     put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    args, kwargs = specs.unflatten([put(values[name]) for name in specs.names])
+    args, kwargs = pair.specs.unflatten([put(values[name]) for name in pair.specs.names])
     try:
-        return [np.asarray(x) for x in jax.tree.leaves(fn(*args, **kwargs))]
-    except Exception as error:  # XLA has no such operation here, or what the function calls fails
+        return [[np.asarray(x) for x in jax.tree.leaves(fn(*args, **kwargs))] for fn in (pair.left, pair.right)]
+    except Exception as error:
         raise Unevaluated(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+
+
+def _is_rounding(pair: Pairing, found: StatementDifference, left: Traced, right: Traced) -> bool:
+    """Is a difference that JAX's own arithmetic shows one of rounding?
+
+    It is if there is none where JAX computes in float64; where it cannot, since the functions say types themselves, if
+    it is small for the narrowest of these.
+    """
+    values = {name: x.astype(np.float64) if str(x.dtype) in FLOATS else x for name, x in found.values.items()}
+    floor = 0.0
+    try:
+        with jax.enable_x64(True):
+            results = _by_jax(pair, values)
+    except Unevaluated:
+        kinds = {node.dtype for t in (left, right) for node in t.graph.nodes() if node.dtype in FLOATS}
+        values, floor = found.values, ROUNDINGS * max(map(epsilon, kinds), default=0.0)
+        results = _by_jax(pair, values)
+    same = all(a.shape == b.shape for a, b in zip(*results, strict=True))
+    return same and _compare(left, right, found.sizes, values, results, floor) is None
 
 
 def _same_graphs(
@@ -299,6 +328,7 @@ def _compare(
     sizes: Sizes,
     values: dict[str, np.ndarray],
     results: Sequence[Sequence[np.ndarray]],
+    floor: float = 0.0,
 ) -> StatementDifference | None:
     nodes = [*left.graph.nodes(), *right.graph.nodes()]
     poles = any(node.op in POLES for node in nodes)
@@ -306,7 +336,7 @@ def _compare(
     if any(node.op == "literal" and _rounded(node) for node in nodes):
         tolerance = CONSTANTS_TOLERANCE
     if any(unsupported_ops(t.graph) for t in (left, right)):
-        tolerance = JAX_TOLERANCE
+        tolerance = max(JAX_TOLERANCE, floor)
 
     def differences() -> Iterator[StatementDifference]:
         for n, (a, b) in enumerate(zip(*results, strict=True)):
@@ -356,8 +386,7 @@ def simpler(pair: Pairing, found: StatementDifference) -> StatementDifference:
 
     def fits(values: Mapping[str, np.ndarray]) -> StatementDifference | None:
         given = {k: v.astype(found.values[k].dtype) for k, v in values.items()}
-        results = [_evaluate(t, fn, pair.specs, given) for t, fn in ((left, pair.left), (right, pair.right))]
-        other = _compare(left, right, found.sizes, given, results)
+        other = _compare(left, right, found.sizes, given, _by_interpreter(left, right, given))
         if other is None or other.undefined != found.undefined:
             return None
         return other if clear(other) or not sure else None

@@ -125,7 +125,13 @@ def _bare(leaf: Any) -> Any:
     return leaf.value if isinstance(leaf, Static | Held) else leaf
 
 
-ADAPTED = tuple(f"{kind.__module__}:{kind.__qualname__}" for kind in (Keys, Static))
+def _name(kind: type) -> str:
+    return f"{kind.__module__}:{kind.__qualname__}"
+
+
+FUNCTIONS = _name(Static)
+"""Name of the node that stands for what is no array."""
+ADAPTED = (_name(Keys), FUNCTIONS)
 """Names of the nodes that stand for what is no tensor."""
 
 

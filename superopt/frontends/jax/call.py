@@ -18,6 +18,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
@@ -26,7 +27,7 @@ from jax import tree_util
 from jax.core import Tracer
 
 from superopt.frontends.jax.boundary import Inside, enter, fix, holds_static, leave, leave_keys
-from superopt.frontends.jax.held import hold, is_jit_disabled, settings_of_jax
+from superopt.frontends.jax.held import NO_SETTINGS, JitSettings, hold, is_jit_disabled, settings_of_jax
 
 if TYPE_CHECKING:
     from superopt.frontends.jax.jaxpr import Imported
@@ -137,47 +138,95 @@ class OtherTypesError(Exception):
     """The arguments are not of the types that the program was made for."""
 
 
-def direct_call(imported: Imported, executable: Prepared) -> Callable[..., Any] | None:
+@dataclass(frozen=True, slots=True)
+class Convention:
+    """How a program without frozen arguments is called, wherever it comes from: of a function or of a file.
+
+    Attributes:
+        flatten: traced arguments and keywords -> flat ones, and what `unflatten` takes besides.
+        unflatten: flat results and that -> results.
+        slow: flat arguments -> flat results with the derivatives of the original; None where the program has them.
+        adapted: may arguments or results be keys, or hold something that is no array?
+        functions: do containers of arguments hold something that is no array?
+        returns_static: do results?
+        settings: static arguments, and such as are given away.
+    """
+
+    flatten: Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], Any]]
+    unflatten: Callable[[list[Any], Any], Any]
+    slow: Callable[[list[Any]], Sequence[Any]] | None
+    adapted: bool
+    functions: bool
+    returns_static: bool
+    settings: JitSettings = NO_SETTINGS
+
+
+def direct_call(convention: Convention, executable: Prepared) -> Callable[..., Any]:
     """Calls, as the user makes them, as one jitted call that raises `OtherTypesError` for arguments of other types.
 
-    None where more has to be looked at: frozen arguments, values that must fit, effects (not every one may be inside of
-    a function with its own derivative).  Arguments that the original gives away are given away.
+    Arguments that the original gives away are given away.
     """
-    if imported.frozen or imported.narrowed or imported.effects or imported.whole:
-        return None
-    settings, inside = imported.settings, isinstance(imported.fn, Inside)
-    context = (True, *imported.context[1:]) if executable.wide else imported.context
+    settings, adapted, slow = convention.settings, convention.adapted, convention.slow
 
     def fast(packed: Sequence[Any], leaves: list[Any]) -> list[Any]:
-        return imported.results(executable.run_packed(*leaves, *packed))
+        return list(executable.run_packed(*leaves, *packed))
 
-    def slow(packed: Sequence[Any], leaves: list[Any]) -> list[Any]:
-        args, kwargs = tree_util.tree_unflatten(imported.in_tree, leaves)
-        return tree_util.tree_leaves(imported.fn(*args, **kwargs))
+    run = fast if slow is None else with_derivative(fast, lambda packed, leaves: list(slow(leaves)))
 
     def body(packed: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
-        if is_jit_disabled() or settings_of_jax() != context:
+        if is_jit_disabled():
             raise OtherTypesError
-        if inside:
+        if adapted:
             args, kwargs = enter((args, kwargs))
-        leaves, weak = _leaves_of_types(imported, args, kwargs)
-        results = imported.unflatten(with_derivative(fast, slow)(packed, leaves), weak)
-        return leave_keys(results) if inside else results
+        leaves, rest = convention.flatten(args, kwargs)
+        results = convention.unflatten(run(packed, leaves), rest)
+        return leave_keys(results) if adapted else results
 
     jitted = executable.jit(
         body, donate_argnums=tuple(i + 1 for i in settings.donate_argnums), donate_argnames=settings.donate_argnames
     )
     packed = executable.packed
-    if not (imported.functions or settings.static):
+    if not (convention.functions or settings.static):
         return functools.partial(jitted, packed)
-    returns_static = holds_static(tree_util.tree_unflatten(imported.out_tree, [0] * imported.out_tree.num_leaves))
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = fix(args, kwargs, settings) if imported.functions else hold(args, kwargs, settings)
+        args, kwargs = fix(args, kwargs, settings) if convention.functions else hold(args, kwargs, settings)
         results = jitted(packed, *args, **kwargs)
-        return leave(results) if returns_static else results
+        return leave(results) if convention.returns_static else results
 
     return call
+
+
+def call_of_import(imported: Imported, executable: Prepared) -> Callable[..., Any] | None:
+    """The direct call of an optimised function.
+
+    None where more has to be looked at: frozen arguments, values that must fit, effects (not every one may be inside of
+    a function with its own derivative).
+    """
+    if imported.frozen or imported.narrowed or imported.effects or imported.whole:
+        return None
+    context = (True, *imported.context[1:]) if executable.wide else imported.context
+
+    def flatten(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], tuple[bool, ...]]:
+        if settings_of_jax() != context:
+            raise OtherTypesError
+        return _leaves_of_types(imported, args, kwargs)
+
+    def slow(leaves: list[Any]) -> list[Any]:
+        args, kwargs = tree_util.tree_unflatten(imported.in_tree, leaves)
+        return tree_util.tree_leaves(imported.fn(*args, **kwargs))
+
+    out = tree_util.tree_unflatten(imported.out_tree, [0] * imported.out_tree.num_leaves)
+    convention = Convention(
+        flatten,
+        imported.unflatten,
+        slow,
+        adapted=isinstance(imported.fn, Inside),
+        functions=imported.functions,
+        returns_static=holds_static(out),
+        settings=imported.settings,
+    )
+    return direct_call(convention, executable)
 
 
 def _leaves_of_types(

@@ -27,7 +27,7 @@ from jax import tree_util
 from jax.extend import core
 
 from superopt.errors import ArgumentError, InputError, SuperoptError, told_with_line
-from superopt.files.trees import misfit, tree_data
+from superopt.files.trees import misfit, parameters_of, tree_data
 from superopt.foreign.onnx_calls import HostPart
 from superopt.frontends.jax.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
 from superopt.frontends.jax.boundary import Inside, enter, is_static
@@ -152,9 +152,23 @@ class Imported:
 
     def _misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         try:
-            return misfit(tree_data(self.in_tree), self.names, *positional(self.fn, args, kwargs))
+            return misfit(tree_data(self.in_tree), self.parameters, *positional(self.fn, args, kwargs))
         except InputError:  # what cannot be described
             return "the arguments have another structure than the program was made for"
+
+    @property
+    def parameters(self) -> list[str]:
+        """The name of each positional argument: of what its leaves are named after, else as the function has it.
+
+        Raises:
+            InputError: an argument cannot be described.
+        """
+        positions, named = self.in_tree.children()
+        declared = _parameter_names(self.fn, [None] * len(positions.children()), dict.fromkeys(named.node_data()[1]))
+        return [
+            name or other
+            for name, other in zip(parameters_of(tree_data(self.in_tree), self.names), declared, strict=True)
+        ]
 
     def positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call in the form that `in_tree` describes."""
