@@ -151,7 +151,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
 
 def _known(records: Sequence[Mapping[str, Any]]) -> bool:
     """Were exhaustive sets of a file visited again?  Else nothing tells the least of their times from a lucky one."""
-    return any(len(point) > 3 for record in records[1:] if record["exhaustive"] for point in record["points"])
+    return any(len(point) > 3 for record in records[1:] if record.get("exhaustive") for point in record["points"])
 
 
 def _fma_s(records: Sequence[Mapping[str, Any]]) -> float:
