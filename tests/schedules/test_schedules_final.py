@@ -83,7 +83,7 @@ def test_candidates_share_buffers_and_overruns_are_seen() -> None:
 
 def test_frozen_operands_have_a_copy_for_each_turn() -> None:
     w = np.arange(6, dtype=np.float32)
-    buffers = [Buffer(name, (6,), "float32", scope) for name, scope in (("x", "input"), ("w", "frozen"))]
+    buffers = [Buffer("x", (6,), "float32", "input"), Buffer("w", (6,), "float32", "frozen")]
     room = Room()
     first, second = (room.placed(buffers, {"x": w, "w": w}, turn) for turn in (0, 1))
     assert first[0][1] is second[0][1]
