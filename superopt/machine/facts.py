@@ -96,7 +96,12 @@ def own() -> Machine:
 
 def beyond_caches(size_bytes: int) -> bool:
     """Is this more than the last cache holds?"""
-    return size_bytes > max(dict(describe().caches_bytes).values(), default=0)
+    return size_bytes > last_cache_bytes()
+
+
+def last_cache_bytes() -> int:
+    """Size of the last cache; 0 where none is known."""
+    return max(dict(describe().caches_bytes).values(), default=0)
 
 
 def usable_cores() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from superopt.measure import loop
 
 Call = Callable[[], Any]
 _STEPS, _CHAINS = 4096, 24
-_LOOKS = 8  # half a millisecond: the least of them is free of pauses
+_LOOKS = 40  # two milliseconds: the least of them is free of pauses
 
 
 def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads: int) -> tuple[Call, Call]:
@@ -49,7 +48,7 @@ def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads
 
 @functools.cache
 def fma_s() -> float:
-    """Seconds of one of many independent vector multiply-adds here, the least of a few calls."""
+    """Seconds of one of many independent vector multiply-adds here, the least of some calls."""
     call = peak_call()[0]
     return min(loop.seconds_of(call, 2) for _ in range(_LOOKS)) / peak_fmas()
 
@@ -86,12 +85,5 @@ def peak_call() -> tuple[Call, float]:
 
 
 def peak_gflops() -> float:
-    """The rate of multiply-adds of one thread, the best of a few samples."""
-    call, flops = peak_call()
-    best = 1e9
-    for _ in range(20):
-        begin = time.perf_counter()
-        for _ in range(20):
-            call()
-        best = min(best, (time.perf_counter() - begin) / 20)
-    return flops / best / 1e9
+    """The rate of multiply-adds of one thread."""
+    return 2e-9 * host().lanes("float32") / fma_s()

@@ -37,7 +37,7 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
-from superopt.machine.facts import beyond_caches
+from superopt.machine.facts import beyond_caches, last_cache_bytes
 from superopt.measure.kernels import LARGEST_FOOTPRINT
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.stats import paired_ratio
@@ -93,7 +93,8 @@ class ScheduleSearch:
     @property
     def footprint(self) -> int:
         """Bytes of frozen operands that calls go through in turn; 0 where all stay in the caches."""
-        return min(self.weights, LARGEST_FOOTPRINT) if beyond_caches(self.weights) else 0
+        enough = min(2 * last_cache_bytes(), LARGEST_FOOTPRINT)  # beyond twice the cache more makes no difference
+        return min(self.weights, enough) if beyond_caches(self.weights) else 0
 
 
 @dataclass(frozen=True, slots=True)

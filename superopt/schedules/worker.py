@@ -51,7 +51,8 @@ from superopt.measure.worker import serve
 from superopt.schedules import native
 
 Event = dict[str, Any]
-_MOST_PACKED_BYTES = 512 << 20  # of packed operands that are kept for other candidates
+_MOST_PACKED_BYTES = 512 << 20  # of packed operands that are kept for other candidates, copies in turn counted
+_MOST_TURNS = 1024  # copies of 64 kB are 64 MB; to bring less takes a microsecond
 # of an output's norm 1e-5 for float32, of an element (or of the root mean square of all) 5e-5
 TOLERANCE = Tolerance(normwise=0.1, elementwise=0.5)
 _RACED = 2  # samples after which a slow candidate is left
@@ -158,7 +159,7 @@ def _candidate(session: _Session, trace: Any, again: bool) -> Event:
 def _bound(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray]) -> Callable[[], Any]:
     """A call on the buffers of the room, with the copies of the frozen operands whose turn it is."""
     frozen = sum(values[b.name].nbytes for b in kernel.operands if b.scope == "frozen")
-    count = max(1, -(-session.footprint // frozen)) if frozen else 1
+    count = max(1, min(_MOST_TURNS, -(-session.footprint // frozen))) if frozen else 1
     calls = [kernel.bind(values, session.threads, session.room, turn) for turn in range(count)]
     return calls[0] if count == 1 else lambda: calls[next(session.turns) % count]()
 
@@ -173,7 +174,8 @@ def _prepared(session: _Session, prepare: LoopProgram) -> dict[str, np.ndarray]:
     """The packed operands; many candidates share them."""
     key = digest(prepare)
     if key not in session.packed:
-        if sum(x.nbytes for arrays in session.packed.values() for x in arrays.values()) > _MOST_PACKED_BYTES:
+        held = [max(session.footprint, sum(x.nbytes for x in arrays.values())) for arrays in session.packed.values()]
+        if sum(held) > _MOST_PACKED_BYTES:
             session.packed.clear()
             session.room = Room()
         session.packed[key] = build(generate(prepare), pipeline="none").run(session.arrays)

@@ -185,6 +185,12 @@ def test_rows_of_labels_are_those_of_the_machine_that_timed_them(tmp_path: Path)
     assert lanes == [4.0, 3.0], "logarithms of 16 and of 8"
 
 
+def test_the_least_time_of_a_set_is_known_where_sets_were_visited_again() -> None:
+    point, again = [[], 1e-5, 0], [[], 1e-5, 0, 1.1e-5]
+    for points, exhaustive, known in (([point], True, False), ([again], True, True), ([again], False, False)):
+        assert staged._known([{"header": {}}, {"exhaustive": exhaustive, "points": points}]) == known
+
+
 def test_labels_of_several_machines_do_not_share_a_file(tmp_path: Path) -> None:
     labels = LabelFile.read(tmp_path / "some.jsonl.gz")
     labels.stamp()

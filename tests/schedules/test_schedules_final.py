@@ -14,9 +14,11 @@ from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime import kernel as runtime
 from superopt.kernels.runtime.kernel import GuardError, Room
+from superopt.machine import facts as machine
+from superopt.measure.kernels import LARGEST_FOOTPRINT
 from superopt.measure.process import ProcessLimits, Worker
+from superopt.schedules import features, worker
 from superopt.schedules import tune as search
-from superopt.schedules import worker
 from superopt.schedules.model import Rows, _solved
 from superopt.schedules.records import Candidate
 from superopt.schedules.space import space_of
@@ -81,7 +83,7 @@ def test_candidates_share_buffers_and_overruns_are_seen() -> None:
 
 def test_frozen_operands_have_a_copy_for_each_turn() -> None:
     w = np.arange(6, dtype=np.float32)
-    buffers = [Buffer(name, (6,), "float32", scope) for name, scope in (("x", "input"), ("w", "frozen"))]
+    buffers = [Buffer("x", (6,), "float32", "input"), Buffer("w", (6,), "float32", "frozen")]
     room = Room()
     first, second = (room.placed(buffers, {"x": w, "w": w}, turn) for turn in (0, 1))
     assert first[0][1] is second[0][1]
@@ -109,6 +111,25 @@ def test_candidates_go_through_copies_that_make_up_the_footprint(monkeypatch: py
         bound.clear()
         assert worker._candidate(state, [], False)["event"] == "built"
         assert bound == list(range(turns))
+
+
+def test_candidates_are_cold_where_the_weights_of_the_program_fit_no_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[int] = []
+    plain = search.CandidateBuilder.__init__
+
+    def begin(self: Any, worker_: Any, graph: Any, threads: int, problem: Path, footprint: int = 0) -> None:
+        opened.append(footprint)
+        plain(self, worker_, graph, threads, problem, footprint)
+
+    monkeypatch.setattr(search.CandidateBuilder, "__init__", begin)
+    last = machine.last_cache_bytes()
+    for weights, footprint in ((last, 0), (last + 1, last + 1), (100 * last, min(2 * last, LARGEST_FOOTPRINT))):
+        how = search.ScheduleSearch(20.0, most=2, weights=weights)
+        found = search.tune(workload("dot f32 12x48x40"), how)
+        assert opened.pop() == how.footprint == footprint
+        place = features.NAMES.index("weights_l3")
+        assert found.candidates == 2
+        assert (found.history[0].x[place] > 0) == (footprint > 0)
 
 
 def test_near_values_are_told_from_others() -> None:

@@ -75,7 +75,7 @@ class ScheduleLabels:
         again_s: a second visit, or nan.
         region: number of the region, of threads and of frozen operands that it belongs to.
         families, programs: of each entry.
-        exhaustive: does the entry belong to a set whose minimum is known?
+        exhaustive: does the entry belong to a set whose minimum is known, as second visits of such sets say?
         first: is it the default schedule?
         cold: do the frozen operands come from beyond the last cache?
         header: of the file.
@@ -136,17 +136,22 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
     texts = {row["key"]: row["text"] for row in read_lines(regions.SHIPPED)[1:]}
     found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
-        fma_s = _fma_s(records)
+        fma_s, known = _fma_s(records), _known(records)
         for number, record in enumerate(records[1:]):
             if record["key"] not in texts:
                 raise InputError(f"{path} names the region {record['key']}, which {regions.SHIPPED.name} does not have")
             program = from_graph(parse_graph(texts[record["key"]]).outputs, name="kernel")
-            facts = record["family"], record["program"], record["exhaustive"]
+            facts = record["family"], record["program"], record["exhaustive"] and known
             weights = record.get("footprint", 0)
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
                 rows = stages.stage_rows(apply(program, trace), record["threads"], weights=weights, fma_s=fma_s)
                 found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
     return _as_arrays(found, records[0]["header"] | {"fma_s": fma_s})
+
+
+def _known(records: Sequence[Mapping[str, Any]]) -> bool:
+    """Were exhaustive sets of a file visited again?  Else nothing tells the least of their times from a lucky one."""
+    return any(len(point) > 3 for record in records[1:] if record.get("exhaustive") for point in record["points"])
 
 
 def _fma_s(records: Sequence[Mapping[str, Any]]) -> float:
