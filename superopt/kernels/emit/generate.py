@@ -52,9 +52,14 @@ def _generated(program: LoopProgram, cpu: Cpu, licence: Licence) -> Code:
     allowed = licences(program, licence)
     for number, stage in enumerate(program.phases()):
         name = f"phase{number}"
-        work = microseconds(stage, module.cpu)
+        work = sum(microseconds(s, module.cpu) for s in _all_in(program, stage))
         phases.append(Phase(name, write_phase(module, name, program, stage, allowed[stage.buffer]), work))
     return Code(module, tuple(phases), program.pointers)
+
+
+def _all_in(program: LoopProgram, stage: Stage) -> list[Stage]:
+    """A stage and those that run in it."""
+    return [stage, *[x for s in program.placed(stage.buffer) for x in _all_in(program, s)]]
 
 
 def write_phase(module: Module, name: str, program: LoopProgram, stage: Stage, licence: Licence = DEFAULT) -> int:

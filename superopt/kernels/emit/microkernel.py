@@ -61,8 +61,10 @@ def write_tiled(module: Module, name: str, program: LoopProgram, stage: Stage, l
     return _Tiled(module, name, program, stage, licence).write()
 
 
-def tiles_of(module: Module, name: str, program: LoopProgram, stage: Stage, licence: Licence) -> Callable[[Emitter], None]:
-    """What writes a tensorized stage that stands inside loops: as loops over calls of its tiles, wherever it is asked to.
+def tiles_of(
+    module: Module, name: str, program: LoopProgram, stage: Stage, licence: Licence
+) -> Callable[[Emitter], None]:
+    """What writes a tensorized stage that stands inside loops, as loops over calls of its tiles.
 
     Args:
         module: receives the tiles, each once.
