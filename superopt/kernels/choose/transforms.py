@@ -222,8 +222,9 @@ def options(sizes: TransformSizes, cpu: Cpu) -> list[TransformDecisions]:
         parts = [n for n in range(width, sizes.columns, width) if sizes.columns % n == 0]
         most = max(1, (cpu.registers - 2 - vectors) // vectors)
         for block in blocks:
-            rows = min(most, block * sizes.across)
-            found += [TransformDecisions(block, n, rows, vectors) for n in (*parts, sizes.columns)]
+            pieces = -(-block * sizes.across // most)
+            rows = {min(most, block * sizes.across), -(-block * sizes.across // pieces)}  # as many as fit, or even ones
+            found += [TransformDecisions(block, n, r, vectors) for n in (*parts, sizes.columns) for r in sorted(rows)]
     return found
 
 
@@ -238,11 +239,10 @@ def _cycles(s: TransformSizes, d: TransformDecisions, cpu: Cpu, threads: int) ->
     product = s.planes * panels * s.depth * (whole * step[0] + (step[1] if rest else 0.0))
     weights = s.planes * s.depth * d.columns * s.item
     local = s.planes * tiles * (s.depth + d.columns) * s.item
-    if weights + local > cpu.l2:  # they come from beyond it for every task
-        product = max(product, weights / _FROM_L3)
     moved = _MOVE * s.planes * tiles * (s.depth + d.columns) / s.lanes
-    slow = 1.0 if local <= _LOCAL * cpu.l2 else 1.3
-    return -(-tasks // threads) * slow * (product + moved)
+    beyond = weights if weights + local > cpu.l2 else 0  # read again by every task
+    beyond += 2 * local if local > _LOCAL * cpu.l2 else 0
+    return -(-tasks // threads) * (product + moved + beyond / _FROM_L3)
 
 
 def _factors(product: Stage, before: str) -> tuple[Expr, Expr, frozenset[Symbol]] | None:
