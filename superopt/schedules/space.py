@@ -95,7 +95,7 @@ class StageSpace:
     after: tuple[list[Any], ...]
     start: dict[str, Any]
     chain: Chained | None = None
-    between: transforms.Parted | None = None
+    between: transforms.TransformParts | None = None
 
 
 @dataclass(frozen=True, slots=True)

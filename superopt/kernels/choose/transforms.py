@@ -79,7 +79,7 @@ class TransformDecisions:
 
 
 @dataclass(frozen=True, slots=True)
-class Parted:
+class TransformParts:
     """A product between two transforms, the output's axes split into tiles and what is inside of one.
 
     Attributes:
@@ -127,7 +127,7 @@ def transformed(
         return None
 
 
-def parted(program: LoopProgram, cpu: Cpu) -> Parted | None:
+def parted(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
     """The parts of a product between two transforms; None where the program is none.
 
     Raises:
@@ -162,16 +162,16 @@ def parted(program: LoopProgram, cpu: Cpu) -> Parted | None:
         return None
     dtype = product.value.dtype
     sizes = TransformSizes(
-        cpu.lanes(dtype), ITEMSIZE_BYTES[dtype], tiles[0].extent, prod([a.extent for a in tiles[1:]]),
-        prod([a.extent for a in outer]), count, shape[channel[0]], extent(lane),
+        cpu.lanes(dtype), ITEMSIZE_BYTES[dtype], rows=tiles[0].extent, across=prod([a.extent for a in tiles[1:]]),
+        images=prod([a.extent for a in outer]), planes=count, depth=shape[channel[0]], columns=extent(lane),
     )  # fmt: skip
-    return Parted(
-        after, steps, names, _names(outer), _names(tiles), _names(inner), lane.name, planes, channel[0], sizes,
-        _INTRINSICS[dtype],
+    return TransformParts(
+        after, steps, names, outer=_names(outer), tiles=_names(tiles), inner=_names(inner), lane=lane.name,
+        planes=planes, channel=channel[0], sizes=sizes, intrinsic=_INTRINSICS[dtype],
     )  # fmt: skip
 
 
-def built(found: Parted, d: TransformDecisions) -> tuple[LoopProgram, Steps]:
+def built(found: TransformParts, d: TransformDecisions) -> tuple[LoopProgram, Steps]:
     """The schedule with these decisions, and all of its steps.
 
     Raises:
