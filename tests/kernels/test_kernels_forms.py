@@ -10,6 +10,7 @@ import pytest
 
 from rewrites.build.terms import expand_macro
 from rewrites.library import by_name
+from superopt.backends.protocol import backend_of
 from superopt.choose.plain import in_regions, own_form
 from superopt.ir.expr import block, subexpressions
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
@@ -119,3 +120,9 @@ def test_axes_of_one_element_are_read_at_0() -> None:
     parts = [mk("reshape", mk(fn, x), new_sizes=(1, 4, 5)) for fn in ("exp", "tanh", "sin")]
     _, value = block(mk("concatenate", *parts, dimension=0))
     assert {str(e) for e in subexpressions(value) if e.kind == "load"} == {"x[o1,o2]"}
+
+
+@needs_kernels
+def test_the_code_of_winograd_is_validated() -> None:
+    (region,) = winograd(8, channels=32)
+    assert backend_of("native").validate(region.graph).proved
