@@ -24,6 +24,7 @@ from superopt.ir.counters import block_cost
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.choose import transforms
 from superopt.kernels.choose.chains import (
     ChainDecisions,
     Parted,
@@ -82,6 +83,7 @@ class StageSpace:
         after: steps of the default schedule on stages that a tile adds, or on the stage where it is untiled.
         start: the default schedule's options.
         chain: the chain of contractions that it is, if it is one.
+        between: the product between two transforms of which it is the output, if it is that.
     """
 
     stage: str
@@ -93,6 +95,7 @@ class StageSpace:
     after: tuple[list[Any], ...]
     start: dict[str, Any]
     chain: Chained | None = None
+    between: transforms.TransformParts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,8 @@ class ScheduleSpace:
             own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
             if part.chain is not None:
                 steps += _chain_steps(part, own)
+            elif part.between is not None:
+                steps += transforms.built(part.between, _transform_decisions(own))[1]
             elif part.contraction:
                 steps += _contraction_steps(part, own, self.cpu)
             else:
@@ -171,10 +176,12 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     """
     cpu = cpu or host()
     base: Trace = [_listed(step) for step in default_trace(program, cpu, threads)]
-    if len(program.stages) == 1:
-        part = _chain_space(program, program.stages[0].buffer, cpu, threads, base)
-        if part is not None:
-            return ScheduleSpace(program, program, (part,), cpu, threads, base, [], _named([part]))
+    name = program.stages[-1].buffer
+    part = _transform_space(program, cpu, threads, base) or (
+        _chain_space(program, name, cpu, threads, base) if len(program.stages) == 1 else None
+    )
+    if part is not None:
+        return ScheduleSpace(program, program, (part,), cpu, threads, base, [], _named([part]))
     try:
         found = _around(program, cpu, threads, base)
         if digest(apply(program, found.trace(found.start))) == digest(apply(program, base)):
@@ -501,6 +508,41 @@ def _nest_steps(stage: Stage, point: Point) -> Trace:
         for name, value in point.items()
         if name not in dead and value != getattr(plain, name)
     ]
+
+
+# ---- products between two transforms
+
+
+def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> StageSpace | None:
+    """The knobs of a product between two transforms whose default schedule this is; None where the program is none."""
+    parts = transforms.parted(program, cpu)
+    if parts is None:
+        return None
+    sizes, default = parts.sizes, transforms.chosen(parts.sizes, cpu, threads)
+    if base != [_listed(step) for step in transforms.built(parts, default)[1]]:
+        return None
+    start = {
+        "block": default.block, "columns": default.columns, "tile": (default.vectors, default.rows),
+        "unroll": default.unroll,
+    }  # fmt: skip
+    options: dict[str, Sequence[Any]] = {
+        "block": transforms.blocks(sizes),
+        "columns": [n for n in range(sizes.lanes, sizes.columns + 1, sizes.lanes) if sizes.columns % n == 0],
+        "tile": transforms.tiles(sizes, cpu),
+        "unroll": (1, 2, 4, 8),
+    }
+    knobs = tuple([Knob(name, _with(values, start[name])) for name, values in options.items()])
+    tiles = sizes.images * sizes.rows * sizes.across * sizes.planes
+    moved = sizes.item * (tiles * (sizes.depth + sizes.columns) + sizes.planes * sizes.depth * sizes.columns)
+    return StageSpace(
+        parts.stages[-1], knobs, None, 2.0 * tiles * sizes.depth * sizes.columns, moved, fixed=(), after=(),
+        start=start, between=parts,
+    )  # fmt: skip
+
+
+def _transform_decisions(point: Point) -> transforms.TransformDecisions:
+    vectors, rows = point["tile"]
+    return transforms.TransformDecisions(point["block"], point["columns"], rows, vectors, point["unroll"])
 
 
 # ---- chains

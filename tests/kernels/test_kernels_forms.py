@@ -2,32 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from itertools import islice
+
 import numpy as np
 import pytest
 
 from rewrites.build.terms import expand_macro
 from rewrites.library import by_name
+from superopt.backends.protocol import backend_of
 from superopt.choose.plain import in_regions, own_form
 from superopt.ir.expr import block, subexpressions
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
-from superopt.kernels.choose.defaults import default
+from superopt.ir.index import Symbol, of_atom, substitute
+from superopt.kernels.choose.defaults import traces, written
 from superopt.kernels.choose.regions import Region
-from superopt.kernels.emit.generate import generate
-from superopt.kernels.llvm.cpu import supported
+from superopt.kernels.choose.transforms import TransformDecisions, transformed
+from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
+from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import build
+from superopt.kernels.schedule.trace import apply
 from tests.support.rules_numeric import NHWC
 from verifier.schedules import check_schedule
+from verifier.verdict import REFUTED
 
 needs_kernels = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
 
 
-def winograd(size: int, pad: int = 1, weights: tuple[str, ...] = ("w",)) -> tuple[Region, ...]:
+def winograd(size: int, pad: int = 1, weights: tuple[str, ...] = ("w",), channels: int = 16) -> tuple[Region, ...]:
     """The regions of convolutions of 3 x 3, one after the other, in the form of Winograd."""
-    node: Node = make_input("x", (1, size, size, 16))
+    node: Node = make_input("x", (1, size, size, channels))
     for name in weights:
-        w = make_input(name, (3, 3, 16, 16), frozen=True)
+        w = make_input(name, (3, 3, channels, channels), frozen=True)
         node = mk(
             "conv_general_dilated", node, w, window_strides=(1, 1), padding=((pad, pad),) * 2, dimension_numbers=NHWC,
         )  # fmt: skip
@@ -40,27 +48,70 @@ SIZES = {"even": (6, 1), "odd": (7, 1), "unpadded": (8, 0)}
 
 
 @needs_kernels
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", SIZES)
-def test_winograd_is_a_product_between_two_transforms(name: str) -> None:
-    """Parts of a concatenation were read through quotients of two axes, and chosen at every element."""
-    regions = winograd(*SIZES[name])
-    assert [region.kind for region in regions] == ["map", "contraction", "map"]
-    for region in regions:
-        program = from_graph(region.graph.outputs)
-        scheduled = default(program)
-        rng = np.random.default_rng(0)
-        arrays = {
-            b.name: rng.standard_normal(b.shape, np.float32) for b in program.buffers if b.scope in ("input", "frozen")
-        }
-        got = build(generate(scheduled), pipeline="none").run(arrays, guard=True)["out0"]
-        np.testing.assert_allclose(got, evaluate(program, arrays, wide=True)["out0"], rtol=1e-5, atol=1e-4)
-        assert check_schedule(program, scheduled).proved
+def test_winograd_is_one_kernel(name: str, threads: int) -> None:
+    """A block of tiles is transformed, multiplied and written back by one task: nothing between lies in memory."""
+    (region,) = winograd(*SIZES[name])
+    program = from_graph(region.graph.outputs)
+    assert [b.scope for b in program.buffers if b.scope != "input"].count("scratch") == 2
+    first, plainer = islice(traces(program, threads=threads), 2)
+    assert [s.buffer for s in apply(program, first).phases()] == ["out0"]
+    assert len(apply(program, plainer).phases()) >= 3
+    for steps in (first, plainer):
+        right_and_proved(program, apply(program, steps))
 
 
-def test_two_transforms_are_two_kernels() -> None:
+@needs_kernels
+@pytest.mark.parametrize("columns", [16, 32])
+def test_tasks_of_winograd_share_channels_and_rows_of_tiles(columns: int) -> None:
+    (region,) = winograd(9, channels=32)
+    program = from_graph(region.graph.outputs)
+    made = transformed(program, host(), decisions=TransformDecisions(block=1, columns=columns, rows=3, vectors=1))
+    assert made is not None
+    host_stage = made[0].stage("out0")
+    assert [a.extent for a in host_stage.axes if a.kind == "parallel"] == [1, 5, *([2] if columns == 16 else [])]
+    right_and_proved(program, made[0])
+
+
+def right_and_proved(program: LoopProgram, scheduled: LoopProgram) -> None:
+    rng = np.random.default_rng(0)
+    arrays = {
+        b.name: rng.standard_normal(b.shape, np.float32) for b in program.buffers if b.scope in ("input", "frozen")
+    }
+    expected = evaluate(program, arrays, wide=True)["out0"]
+    hot, early = written(scheduled)
+    if early is not None:
+        arrays |= build(early, pipeline="none").run(arrays, guard=True)
+    got = build(hot, pipeline="none").run(arrays, guard=True)["out0"]
+    np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-4)
+    assert check_schedule(program, scheduled).proved
+
+
+@needs_kernels
+def test_a_transform_of_too_few_planes_is_refuted() -> None:
+    """A schedule whose input transform leaves out a plane, or whose tile sums too little, is no schedule."""
+    (region,) = winograd(6)
+    program = from_graph(region.graph.outputs)
+    made = transformed(program, host())
+    assert made is not None
+    stages = {s.buffer: s for s in made[0].stages}
+    before = stages["s0"]
+    planes = [a for a in before.axes if a.kind == "unroll"]
+    fewer = tuple([replace(a, symbol=Symbol(a.symbol.name, 0, 2)) if a is planes[0] else a for a in before.axes])
+    renamed = {planes[0].symbol: of_atom(next(a.symbol for a in fewer if a.symbol.name == planes[0].symbol.name))}
+    wrong = replace(
+        before, axes=fewer, value=before.value.substitute(renamed),
+        index=tuple([substitute(x, renamed) for x in before.index]),
+    )  # fmt: skip
+    after = replace(made[0], stages=tuple([wrong if s is before else s for s in made[0].stages]))
+    assert check_schedule(program, after).status == REFUTED
+
+
+@needs_kernels
+def test_two_convolutions_are_two_kernels() -> None:
     """As one each element of the second would compute the first four times, in 400 values: seconds to compile."""
-    regions = winograd(8, weights=("w", "v"))
-    assert [region.kind for region in regions] == ["map", "contraction", "map", "map", "contraction", "map"]
+    assert [region.kind for region in winograd(8, weights=("w", "v"))] == ["contraction", "contraction"]
 
 
 def test_axes_of_one_element_are_read_at_0() -> None:
@@ -69,3 +120,9 @@ def test_axes_of_one_element_are_read_at_0() -> None:
     parts = [mk("reshape", mk(fn, x), new_sizes=(1, 4, 5)) for fn in ("exp", "tanh", "sin")]
     _, value = block(mk("concatenate", *parts, dimension=0))
     assert {str(e) for e in subexpressions(value) if e.kind == "load"} == {"x[o1,o2]"}
+
+
+@needs_kernels
+def test_the_code_of_winograd_is_validated() -> None:
+    (region,) = winograd(8, channels=32)
+    assert backend_of("native").validate(region.graph).proved

@@ -124,6 +124,19 @@ def test_chained_contractions_are_searched_as_others() -> None:
     assert not found.refused
 
 
+def test_products_between_transforms_are_searched_as_others() -> None:
+    def winograd(x: Any, u: Any) -> Any:  # F(2, 3) of eight outputs
+        a, b, c, d = x[0:8:2], x[1:9:2], x[2::2], x[3::2]
+        m = jnp.einsum("ptc,pco->pto", jnp.stack([a - c, b + c, c - b, b - d]), u)
+        return jnp.stack([m[0] + m[1] + m[2], m[1] - m[2] - m[3]], 1).reshape(-1, u.shape[-1])
+
+    graph = import_function(winograd, [np.zeros(shape, np.float32) for shape in ((10, 32), (4, 32, 48))]).graph
+    found = tune(graph, ScheduleSearch(20.0, most=4))
+    assert found.candidates == 4
+    assert found.space_size > 10
+    assert not found.refused
+
+
 def test_operands_are_read_in_place_only_where_lanes_are_neighbours() -> None:
     def fn(x: Any, w: Any) -> Any:
         return jnp.einsum("mk,nk->mn", x, w)

@@ -25,6 +25,7 @@ from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.chains import chain
 from superopt.kernels.choose.default_tiles import FORK, decide
 from superopt.kernels.choose.frozen import hoisted
+from superopt.kernels.choose.transforms import transformed
 from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import outermost
@@ -110,7 +111,7 @@ class _Plainness:
     """What a default schedule goes without.
 
     Attributes:
-        chains: contractions one after the other in one task.
+        chains: contractions one after the other, or a product and its transforms, in one task.
         tiles: register tiles, copies of operands, and prefixes in blocks.
         knobs: of stages without a tile, in place of those that estimates choose.
         apart: every reduction in a stage of its own.
@@ -148,6 +149,9 @@ _PLAINNESS = (
 
 def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> tuple[LoopProgram, Steps]:
     """The scheduled program and the steps that lead to it."""
+    whole = transformed(program, cpu, threads) if plain.chains else None
+    if whole is not None:
+        return whole
     steps: Steps = []
     waiting = [s.buffer for s in program.stages]
     while waiting:

@@ -1,16 +1,19 @@
-"""Regions joined where one kernel does a chain of contractions: attention instead of product, softmax and product.
+"""Regions joined where one kernel does a chain of contractions, or a product between two transforms.
 
 A product that reads rows which are made of another product and reduced on the way (or a product that is larger than
 all that both read and write) is joined with both, if nothing else reads what lies between and a schedule of a chain
 fits (`superopt.kernels.choose.chains`): the large value in the middle then stays in the cache.  Divisors that rows are
 reduced to may be applied after the last product; elementwise maps of operands that nothing else reads come along.  The
 measured search of the partition may cut such a region again.
+
+A product that alone reads a map, and that a map alone reads at several places (Winograd), is one region with both where
+a schedule of all three fits (`superopt.kernels.choose.transforms`).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 
 from superopt.errors import InputError
@@ -18,6 +21,7 @@ from superopt.ir.counters import Cost, boundary_bytes
 from superopt.ir.graph import Graph, Node
 from superopt.kernels.choose.chains import chain
 from superopt.kernels.choose.regions import Region, cut
+from superopt.kernels.choose.transforms import transformed
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.program import from_graph
 
@@ -33,6 +37,7 @@ def with_chains(regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) 
     joining = _Joining(regions, graph, kept)
     for last in [r for r in regions if _is_product(r)]:
         joining.join(last)
+        joining.join_transforms(last)
     return tuple(joining.found.values())
 
 
@@ -62,9 +67,20 @@ class _Joining:
         for inner in self._chains(last):
             tops = [(root, inner | {last.root}) for root in self.readers.get(last.root, ()) if root in self.found]
             for root, gone in ((last.root, inner), *tops):
-                if gone and self._closed(root, gone) and self._joined(root, gone):
+                if gone and self._closed(root, gone) and self._joined(root, gone, runs_as_chain):
                     self._with_maps(root)
                     return
+
+    def join_transforms(self, product: Region) -> None:
+        """Make one region of a product and the transforms before and after it (Winograd), if there is a schedule."""
+        if product.root not in self.found:
+            return
+        before = [x for x in product.reads if x in self.found and self.found[x].kind == "map"]
+        after = [root for root in self.readers.get(product.root, ()) if root in self.found]
+        if len(before) == len(after) == 1 and self.found[after[0]].kind == "map":
+            gone = {product.root, *before}
+            if self._closed(after[0], gone):
+                self._joined(after[0], gone, runs_as_transforms)
 
     def _chains(self, last: Region) -> Iterator[set[Node]]:
         """Values that may go: a product, and rows made of it, which the last product reads."""
@@ -86,9 +102,9 @@ class _Joining:
         """Does nothing else read what would lie in no memory?"""
         return self.apart.isdisjoint(gone) and all(self.readers.get(x, set()) <= gone | {root} for x in gone)
 
-    def _joined(self, root: Node, gone: set[Node]) -> bool:
+    def _joined(self, root: Node, gone: set[Node], runs: Callable[[Graph], bool]) -> bool:
         whole = cut(root, {x for node in (root, *gone) for x in self.found[node].reads} - gone)
-        if not runs_as_chain(whole.graph):
+        if not runs(whole.graph):
             return False
         for node in gone:
             for x in self.found.pop(node).reads:
@@ -103,7 +119,7 @@ class _Joining:
         for x in self.found[root].reads:
             region = self.found.get(x)
             if region is not None and region.kind == "map" and self._closed(root, {x}):
-                self._joined(root, {x})
+                self._joined(root, {x}, runs_as_chain)
 
 
 def _is_product(region: Region) -> bool:
@@ -124,6 +140,17 @@ def runs_as_chain(graph: Graph) -> bool:
     except InputError:
         return False
     return chain(program, program.stages[-1].buffer, host()) is not None
+
+
+@functools.lru_cache(maxsize=1024)
+def runs_as_transforms(graph: Graph) -> bool:
+    """Does this machine have a schedule for the graph as a product between two transforms?"""
+    if not supported():
+        return False
+    try:
+        return transformed(from_graph(graph.outputs), host()) is not None
+    except InputError:
+        return False
 
 
 def joint_cost(region: Region, parts: Sequence[Cost]) -> Cost:

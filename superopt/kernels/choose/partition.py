@@ -38,6 +38,7 @@ from superopt.kernels.choose.regions import (
     region_of,
     standing_alone,
 )
+from superopt.kernels.loops.program import between_transforms
 
 VIEWS = table.VIEWS - {"pad"}  # which chooses between an element and a value
 
@@ -71,7 +72,7 @@ def work(cost: Cost) -> float:
 
 def cost_of(region: Region) -> Cost:
     """Work and traffic of a region as one kernel that keeps the rows that it goes through."""
-    if is_chained(region):
+    if is_chained(region) or between_transforms(region.graph.outputs, region.graph.nodes()):
         return joint_cost(region, [_price(r.graph) for r in _Partition(region.graph, frozenset()).regions()])
     return _price(region.graph)
 

@@ -15,7 +15,7 @@ from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.scalar import DTYPE, SCALARS
 from superopt.kernels.emit import plan as emit_plan
 from superopt.kernels.emit.agreement import licences
-from superopt.kernels.emit.microkernel import write_tiled
+from superopt.kernels.emit.microkernel import tiles_of, write_tiled
 from superopt.kernels.emit.nest import Placed, Writer
 from superopt.kernels.emit.options import DEFAULT, Licence
 from superopt.kernels.emit.plan import Nest
@@ -52,9 +52,14 @@ def _generated(program: LoopProgram, cpu: Cpu, licence: Licence) -> Code:
     allowed = licences(program, licence)
     for number, stage in enumerate(program.phases()):
         name = f"phase{number}"
-        work = microseconds(stage, module.cpu)
+        work = sum(microseconds(s, module.cpu) for s in _all_in(program, stage))
         phases.append(Phase(name, write_phase(module, name, program, stage, allowed[stage.buffer]), work))
     return Code(module, tuple(phases), program.pointers)
+
+
+def _all_in(program: LoopProgram, stage: Stage) -> list[Stage]:
+    """A stage and those that run in it."""
+    return [stage, *[x for s in program.placed(stage.buffer) for x in _all_in(program, s)]]
 
 
 def write_phase(module: Module, name: str, program: LoopProgram, stage: Stage, licence: Licence = DEFAULT) -> int:
@@ -78,7 +83,7 @@ def write_phase(module: Module, name: str, program: LoopProgram, stage: Stage, l
     nest = emit_plan.plan(program, stage, module.cpu, licence)
     f = module.function(name, [("ptr", "bufs"), ("i64", "task")])
     em = _emitter(f, program, nest, licence)
-    tasks = _tasks(em, program, nest)
+    tasks = _tasks(em, program, nest, name)
     f.ret()
     return tasks
 
@@ -91,10 +96,10 @@ def _emitter(f: Function, program: LoopProgram, nest: Nest, licence: Licence) ->
     return Emitter(f, pointers, {b.name: b for b in program.buffers}, licence, nest.knobs)
 
 
-def _tasks(em: Emitter, program: LoopProgram, nest: Nest) -> int:
+def _tasks(em: Emitter, program: LoopProgram, nest: Nest, name: str) -> int:
     """The loops that become tasks, and the others inside; gives the number of tasks."""
     f, loops = em.f, nest.tasks
-    writer = Writer(em, nest, program, _placed(program, nest.stage))
+    writer = Writer(em, nest, program, _placed(program, nest.stage, name, em))
     if not loops:
         writer.write(0, nest.value, nest.guard)
         return 1
@@ -168,9 +173,15 @@ def _choose(em: Emitter, writer: Writer, pieces: list[list[tuple[int, int]]], j:
     from_(0)
 
 
-def _placed(program: LoopProgram, stage: Stage) -> tuple[Placed, ...]:
-    """The stages placed in a stage."""
-    return tuple([Placed(s, s.at[1], _placed(program, s)) for s in program.placed(stage.buffer) if s.at is not None])
+def _placed(program: LoopProgram, stage: Stage, name: str, em: Emitter) -> tuple[Placed, ...]:
+    """The stages placed in a stage that is written as the function of this name."""
+    found: list[Placed] = []
+    for s in program.placed(stage.buffer):
+        assert s.at is not None
+        inner = () if s.tile is not None else _placed(program, s, name, em)
+        tile = None if s.tile is None else tiles_of(em.f.module, f"{name}_{s.buffer}", program, s, em.licence)
+        found.append(Placed(s, s.at[1], inner, tile))
+    return tuple(found)
 
 
 CYCLES_PER_MICROSECOND = 3000.0

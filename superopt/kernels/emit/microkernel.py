@@ -15,7 +15,7 @@ axes of both are no cases.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
@@ -32,6 +32,7 @@ from superopt.kernels.emit.values import Emitter, Knobs
 from superopt.kernels.llvm.module import Function, Lines, Module, Value
 from superopt.kernels.llvm.types import constant_mask, element_of, type_of, vector
 from superopt.kernels.loops.contract import Contraction, exchange, find
+from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.simplify import flatten, reciprocals
 from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage, extent
 from superopt.kernels.schedule.intrinsics import Intrinsic, intrinsic
@@ -58,6 +59,40 @@ def write_tiled(module: Module, name: str, program: LoopProgram, stage: Stage, l
         InputError: the stage is not what `tensorize` makes.
     """
     return _Tiled(module, name, program, stage, licence).write()
+
+
+def tiles_of(
+    module: Module, name: str, program: LoopProgram, stage: Stage, licence: Licence
+) -> Callable[[Emitter], None]:
+    """What writes a tensorized stage that stands inside loops, as loops over calls of its tiles.
+
+    Args:
+        module: receives the tiles, each once.
+        name: of the tiles.
+        program: gives the buffers.
+        stage: with a tile, in which no other stage is placed.
+        licence: which inexact steps the epilogue may take.
+
+    Returns:
+        A function of an emitter that has bound the axes that the stage shares with its host, and knows local buffers.
+
+    Raises:
+        InputError: the stage is not what `tensorize` makes, or holds others.
+    """
+    if program.placed(stage.buffer):
+        raise InputError(f"stage {stage.buffer} is a tile inside loops, and holds stages")
+    assert stage.at is not None
+    shared = stage.axes[: stage.at[1]]
+    used = {stage.buffer, *reads(stage)}
+    tiled = _Tiled(module, name, program, stage, licence)
+    tiled.tasks = [a.symbol for a in shared if a.extent > 1]
+    tiled.outer = [*tiled.tasks, *tiled.serial]
+
+    def write(em: Emitter) -> None:
+        local = {b.name: em.pointers[b.name] for b in program.buffers if b.scope == "local" and b.name in used}
+        tiled.write_in(em.f, {s: em.bindings[s].base for s in tiled.tasks}, local)
+
+    return write
 
 
 class _Tiled:
@@ -128,6 +163,10 @@ class _Tiled:
         for s in self.tasks:
             count *= extent(s)
         return count
+
+    def write_in(self, f: Function, env: dict[Symbol, Value], local: dict[str, str]) -> None:
+        """Write the tiles of one task; see `_run`."""
+        self._run(f, env, local)
 
     def _run(self, f: Function, env: dict[Symbol, Value], local: dict[str, str]) -> None:
         """The tiles of one task, and before them the stages placed in it; `local`: buffers filled so far."""

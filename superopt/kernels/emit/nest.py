@@ -7,7 +7,7 @@ and stores.  Stages placed under this one are written where their axes are bound
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.ir.expr import Expr, const, subexpressions
@@ -29,11 +29,19 @@ MOST_COPIES = 48  # pieces of one nest
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A stage placed under the first `under` axes of another, and those placed in it."""
+    """A stage placed under the first `under` axes of another.
+
+    Attributes:
+        stage: whose own loops are the rest.
+        under: how many axes it shares.
+        inner: the stages placed in it.
+        tile: writes it where it is tensorized.
+    """
 
     stage: Stage
     under: int
     inner: tuple[Placed, ...]
+    tile: Callable[[Emitter], None] | None = None
 
 
 class Writer:
@@ -84,10 +92,13 @@ class Writer:
     def _place(self, p: Placed) -> None:
         """A stage placed here, over its own loops."""
         em = self.em
-        nest = plan(self.program, p.stage, em.cpu, em.licence, p.under)
-        knobs, em.knobs = em.knobs, nest.knobs
-        Writer(em, nest, self.program, p.inner).write(0, nest.value, nest.guard)
-        em.knobs = knobs
+        if p.tile is not None:
+            p.tile(em)
+        else:
+            nest = plan(self.program, p.stage, em.cpu, em.licence, p.under)
+            knobs, em.knobs = em.knobs, nest.knobs
+            Writer(em, nest, self.program, p.inner).write(0, nest.value, nest.guard)
+            em.knobs = knobs
         em.floor[p.stage.buffer] = em.top
         em.fresh()
 

@@ -13,6 +13,7 @@ from superopt.ir.denote import denote
 from superopt.ir.expr import Expr, Loops, const, load, subexpressions, values_of
 from superopt.ir.graph import Node, topological
 from superopt.ir.index import Guard, Size, Symbol, iterator, symbols_of
+from superopt.ir.ops.table import lookup
 from superopt.ir.scalar import DTYPE
 from superopt.kernels.loops.ranges import stage_fault
 from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Scope, Stage
@@ -25,7 +26,7 @@ def from_graph(
     stop: Set[Node] = frozenset(),
     frozen: Set[str] | None = None,
     name: str = "kernel",
-    scratch: Set[Node] = frozenset(),
+    scratch: Set[Node] | None = None,
 ) -> LoopProgram:
     """A loop program that computes these nodes, one stage each.
 
@@ -39,12 +40,13 @@ def from_graph(
         frozen: names of the input buffers that do not change between calls (`t0` ... included); None: the inputs that
             the graph marks as frozen.
         name: of the program.
-        scratch: nodes kept in memory between stages, one stage each.
+        scratch: nodes kept in memory between stages, one stage each; None: those of `between_transforms`.
 
     Raises:
         InputError: a node without a value at one index, with a symbolic size or a dtype that kernels do not have.
     """
     order = topological(outputs)
+    scratch = between_transforms(outputs, order) if scratch is None else scratch
     inputs = [n for n in order if n.op == "input"]
     taken = {n["name"] for n in inputs}
     names: dict[Node, str] = {n: n["name"] for n in inputs}
@@ -64,6 +66,33 @@ def from_graph(
     written.sort(key=lambda pair: order.index(pair[1]))
     stages = [_stage(node, result, names) for result, node in written]
     return checked(LoopProgram(name, ordered(_reachable(buffers, stages)), tuple(stages)))
+
+
+def between_transforms(outputs: Sequence[Node], order: Sequence[Node]) -> frozenset[Node]:
+    """The product between two transforms (Winograd) and what it reads; empty where there is none.
+
+    That is the only product, it reads what is computed, and one element of the output reads several of its elements.
+    As one expression each of them would be written out again, with all that it is made of.
+    """
+    products = [n for n in order if lookup(n.op).family == "contraction"]
+    if len(products) != 1 or len(outputs) != 1 or products[0] is outputs[0] or 0 in outputs[0].shape:
+        return frozenset()
+    (product,) = products
+    made = [x for x in product.inputs if any(_computes(n) for n in topological((x,)))]
+    if not made:
+        return frozenset()
+
+    def read(node: Node, index: Sequence[Size]) -> Expr:
+        return load("product" if node is product else "other", index, node.dtype)
+
+    indices = [i for _, i in (iterator(f"o{d}", n) for d, n in enumerate(outputs[0].shape))]
+    value = denote(outputs[0], Loops(), read, {product, *[n for n in order if n.op == "input"]})(*indices)
+    several = sum(e.kind == "load" and e.args[0] == "product" for e in subexpressions(value)) > 1
+    return frozenset([product, *made]) if several else frozenset()
+
+
+def _computes(node: Node) -> bool:
+    return lookup(node.op).family == "elementwise" and node.op != "convert_element_type"
 
 
 def _unused(name: str, taken: set[str]) -> str:

@@ -1,0 +1,299 @@
+"""Schedules of a product between two transforms (Winograd): a block of tiles goes through all three in one task.
+
+    v[p,t,c] = sum of elements of tile t of the image            input transform, of the block's tiles
+    m[p,t,o] = sum_c v[p,t,c] u[p,c,o]                           one product for each plane p, a register tile
+    y[2*t+i,o] = f(sum of m[p,t,o] over planes)                  output transform, with the epilogue
+
+A task takes some rows of tiles, and some of the output's channels where rows alone are too few tasks; `v` and `m` are
+local to it.  What planes and tiles are follows from the expressions: planes are what both factors of the product share,
+tiles are the quotients through which the output reads the product.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from superopt.errors import InputError
+from superopt.ir.expr import Expr
+from superopt.ir.index import Size, Symbol, of_atom
+from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.emit.plan import MOST_POINTS
+from superopt.kernels.llvm.cpu import Cpu
+from superopt.kernels.loops.contract import analyse_placed, outermost
+from superopt.kernels.loops.program import loads, reads
+from superopt.kernels.loops.simplify import forms_in
+from superopt.kernels.loops.stage import Axis, LoopProgram, Stage, extent
+from superopt.kernels.schedule.trace import apply
+
+_INTRINSICS = {"float32": "fma_f32", "float64": "fma_f64"}
+_LOCAL = 0.75  # of the second-level cache that the planes of a task may take, as in chains
+_FROM_L3 = 48.0  # bytes per cycle of one thread, twice that of default_tiles: half of it hides behind the sums
+_MOVE = 4.0  # cycles to transform a vector of a plane: the 50,000 of 56 x 56 x 64 take 50 us
+Steps = list[list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class TransformSizes:
+    """What decisions depend on.
+
+    Attributes:
+        lanes: of a vector.
+        item: bytes of an element.
+        rows: rows of tiles of one image.
+        across: tiles in a row.
+        images: that tasks never share.
+        planes: products.
+        depth: steps of each.
+        columns: of each.
+    """
+
+    lanes: int
+    item: int
+    rows: int
+    across: int
+    images: int
+    planes: int
+    depth: int
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransformDecisions:
+    """How a product between two transforms runs.
+
+    Attributes:
+        block: rows of tiles of a task; they divide those of an image.
+        columns: of the product in a task; they divide all.
+        rows: tiles in registers.
+        vectors: of columns in registers.
+        unroll: steps of the sum that are written out.
+    """
+
+    block: int
+    columns: int
+    rows: int
+    vectors: int
+    unroll: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TransformParts:
+    """A product between two transforms, the output's axes split into tiles and what is inside of one.
+
+    Attributes:
+        program: with these axes.
+        steps: that lead to it.
+        stages: input transform, product, output.
+        outer: axes of the output that are no part of a tile, but for the lane.
+        tiles: axes of the output that count tiles, the rows of them first.
+        inner: axes of the output inside of a tile.
+        lane: axis of the output along vectors.
+        planes: dimensions of the input transform that are planes.
+        channel: its dimension that the product sums over.
+        sizes: what decisions depend on.
+        intrinsic: of the product.
+    """
+
+    program: LoopProgram
+    steps: Steps
+    stages: tuple[str, str, str]
+    outer: tuple[str, ...]
+    tiles: tuple[str, ...]
+    inner: tuple[str, ...]
+    lane: str
+    planes: tuple[int, ...]
+    channel: int
+    sizes: TransformSizes
+    intrinsic: str
+
+
+def transformed(
+    program: LoopProgram, cpu: Cpu, threads: int = 1, decisions: TransformDecisions | None = None
+) -> tuple[LoopProgram, Steps] | None:
+    """The program with the schedule of a product between two transforms, and its steps; None where it is none.
+
+    Args:
+        program: as `from_graph` makes it.
+        cpu: what it runs on.
+        threads: that a call may use.
+        decisions: how it runs; those of least estimated cycles when None.
+    """
+    try:
+        found = parted(program, cpu)
+        return None if found is None else built(found, decisions or chosen(found.sizes, cpu, threads))
+    except InputError:
+        return None
+
+
+def parted(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
+    """The parts of a product between two transforms; None where the program is none.
+
+    Raises:
+        InputError: an axis cannot be split.
+    """
+    if len(program.stages) != 3 or not cpu.vector_bits:
+        return None
+    before, product, out = program.stages
+    plain = all(s.at is None and s.guard is True and a.kind == "serial" for s in program.stages for a in s.axes)
+    names = (before.buffer, product.buffer, out.buffer)
+    if not plain or before.buffer not in reads(product) or product.buffer not in reads(out) or not out.axes:
+        return None
+    factors = _factors(product, before.buffer)
+    if before.buffer in reads(out) or factors is None or product.value.dtype not in _INTRINSICS:
+        return None
+    mine, other, depth = factors
+    planes = tuple([d for d, x in enumerate(mine.args[1]) if _single(x) and _symbols(x) <= other.symbols - depth])
+    channel = [d for d, x in enumerate(mine.args[1]) if _symbols(x) & depth]
+    shape = program.buffer(before.buffer).shape
+    by = {a.symbol: n for a in out.axes if (n := _divisor(out, product.buffer, a.symbol))}
+    lane = out.axes[-1].symbol
+    count = prod([shape[d] for d in planes])
+    if len(channel) != 1 or not by or lane in by or not 1 < count <= MOST_POINTS:
+        return None
+    steps: Steps = [["split", out.buffer, s.name, [n]] for s, n in by.items()]
+    after = apply(program, steps)
+    axes = after.stage(out.buffer).axes
+    pairs = [_pair(out.axes, axes, s) for s in by]
+    tiles, inner = [outer for outer, _ in pairs], [low for _, low in pairs]
+    outer = [a for a in axes if a not in (*tiles, *inner) and a.symbol != lane]
+    if prod([a.extent for a in tiles]) == 1:
+        return None
+    dtype = product.value.dtype
+    sizes = TransformSizes(
+        cpu.lanes(dtype), ITEMSIZE_BYTES[dtype], rows=tiles[0].extent, across=prod([a.extent for a in tiles[1:]]),
+        images=prod([a.extent for a in outer]), planes=count, depth=shape[channel[0]], columns=extent(lane),
+    )  # fmt: skip
+    return TransformParts(
+        after, steps, names, outer=_names(outer), tiles=_names(tiles), inner=_names(inner), lane=lane.name,
+        planes=planes, channel=channel[0], sizes=sizes, intrinsic=_INTRINSICS[dtype],
+    )  # fmt: skip
+
+
+def built(found: TransformParts, d: TransformDecisions) -> tuple[LoopProgram, Steps]:
+    """The schedule with these decisions, and all of its steps.
+
+    Raises:
+        InputError: a step does not fit.
+    """
+    before, product, out = found.stages
+    first, *others = found.tiles
+    steps: Steps = [["split", out, first, [d.block]]]
+    lane = found.lane
+    if d.columns < found.sizes.columns:
+        steps.append(["split", out, lane, [d.columns]])
+    axes = _names(apply(found.program, steps).stage(out).axes)
+    blocks = [n for n in axes if n in (f"{first}_0", f"{lane}_0")]
+    lane = lane if lane in axes else f"{lane}_1"
+    tasks = [*found.outer, *blocks]
+    steps.append(["reorder", out, [*tasks, f"{first}_1", *others, *found.inner, lane]])
+    steps += [["parallel", out, n] for n in tasks]
+    steps += [["compute_at", product, out, len(tasks)], ["compute_at", before, out, len(tasks)]]
+    program = apply(found.program, steps)
+    shape = program.buffer(before).shape
+    own = [d for d in range(len(shape)) if shape[d] > 1 and d not in (*found.planes, found.channel)]
+    planes = [f"{before}_{d}" for d in found.planes if shape[d] > 1]
+    last = f"{before}_{found.channel}"
+    steps.append(["reorder", before, [*tasks, *[f"{before}_{d}" for d in own], *planes, last]])
+    steps += [*[["unroll", before, n] for n in planes], ["vectorize", before, last]]
+    contraction = analyse_placed(program, program.stage(product))
+    if contraction is None or not contraction.rows:
+        raise InputError(f"stage {product} holds no contraction that a register tile fits")
+    tile = [
+        ["intrinsic", found.intrinsic], ["rows", [[contraction.rows[-1].name, d.rows]]], ["vectors", d.vectors],
+        ["unroll", d.unroll], ["pack_b", "none"],
+    ]  # fmt: skip
+    steps.append(["tensorize", product, tile])
+    steps += [*[["unroll", out, n] for n in found.inner], ["vectorize", out, lane]]
+    return apply(found.program, steps), [*found.steps, *steps]
+
+
+def chosen(sizes: TransformSizes, cpu: Cpu, threads: int) -> TransformDecisions:
+    """The decisions of least estimated cycles."""
+    return min(options(sizes, cpu), key=lambda d: _cycles(sizes, d, cpu, threads))
+
+
+def options(sizes: TransformSizes, cpu: Cpu) -> list[TransformDecisions]:
+    """What decisions may be: blocks and columns that divide evenly, with the tiles that registers hold."""
+    found: list[TransformDecisions] = []
+    for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
+        width = vectors * sizes.lanes
+        parts = [n for n in range(width, sizes.columns, width) if sizes.columns % n == 0]
+        most = max(1, (cpu.registers - 2 - vectors) // vectors)
+        for block in blocks(sizes):
+            pieces = -(-block * sizes.across // most)
+            rows = {min(most, block * sizes.across), -(-block * sizes.across // pieces)}  # as many as fit, or even ones
+            found += [TransformDecisions(block, n, r, vectors) for n in (*parts, sizes.columns) for r in sorted(rows)]
+    return found
+
+
+def blocks(sizes: TransformSizes) -> list[int]:
+    """Rows of tiles that a task may have: they divide those of an image, and more than one tile is in them."""
+    return [n for n in range(1, sizes.rows + 1) if sizes.rows % n == 0 and n * sizes.across > 1]
+
+
+def tiles(sizes: TransformSizes, cpu: Cpu) -> list[tuple[int, int]]:
+    """Vectors and rows of the tiles that registers hold, from four rows on where there are as many."""
+    found: list[tuple[int, int]] = []
+    for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
+        most = max(1, min((cpu.registers - 2 - vectors) // vectors, sizes.rows * sizes.across))
+        found += [(vectors, rows) for rows in range(min(4, most), most + 1)]
+    return found
+
+
+def _cycles(s: TransformSizes, d: TransformDecisions, cpu: Cpu, threads: int) -> float:
+    """Cycles until the last thread ends."""
+    tiles = d.block * s.across
+    tasks = s.images * (s.rows // d.block) * (s.columns // d.columns)
+    whole, rest = divmod(tiles, d.rows)
+    panels = -(-d.columns // (s.lanes * d.vectors))
+    # a step loads its vectors and as many scalars as it has rows, two a cycle, and makes two sums a cycle
+    step = [max(n * d.vectors, n + d.vectors, 8) / 2 for n in (d.rows, rest)]
+    product = s.planes * panels * s.depth * (whole * step[0] + (step[1] if rest else 0.0))
+    weights = s.planes * s.depth * d.columns * s.item
+    local = s.planes * tiles * (s.depth + d.columns) * s.item
+    moved = _MOVE * s.planes * tiles * (s.depth + d.columns) / s.lanes
+    beyond = weights if weights + local > cpu.l2 else 0  # read again by every task
+    beyond += 2 * local if local > _LOCAL * cpu.l2 else 0
+    return -(-tasks // threads) * (product + moved + beyond / _FROM_L3)
+
+
+def _factors(product: Stage, before: str) -> tuple[Expr, Expr, frozenset[Symbol]] | None:
+    """The factor of a product that is transformed, the other one, and what is summed over; None for anything else."""
+    sums = list(outermost(product.value))
+    if len(sums) != 1 or product.value is not sums[0] or sums[0].args[0] != "sum":
+        return None
+    _, its, body = sums[0].args
+    if body.kind != "op" or body.args[0] != "mul" or any(x.kind != "load" for x in body.operands):
+        return None
+    mine = [x for x in body.operands if x.args[0] == before]
+    other = [x for x in body.operands if x.args[0] != before]
+    return (mine[0], other[0], frozenset(its)) if len(mine) == len(other) == 1 else None
+
+
+def _divisor(stage: Stage, buffer: str, axis: Symbol) -> int:
+    """The number by which a stage divides an axis where it reads a buffer; 0 where it does not."""
+    indices = [x for e in loads(stage) if e.args[0] == buffer for x in e.args[1]]
+    forms = [form for x in indices for form in forms_in(x) if form.op == "//" and form.args[0] == of_atom(axis)]
+    return min([by for form in forms if isinstance(by := form.args[1], int)], default=0)
+
+
+def _pair(before: tuple[Axis, ...], after: tuple[Axis, ...], axis: Symbol) -> tuple[Axis, Axis]:
+    """The two axes in the place of one that was split."""
+    known = {a.symbol for a in before}
+    outer, inner = [a for a in after if a.symbol not in known and a.symbol.name.startswith(f"{axis.name}_")]
+    return outer, inner
+
+
+def _names(axes: list[Axis] | tuple[Axis, ...]) -> tuple[str, ...]:
+    return tuple([a.symbol.name for a in axes])
+
+
+def _symbols(x: Size) -> frozenset[Symbol]:
+    return frozenset() if isinstance(x, int) else frozenset(x.symbols)
+
+
+def _single(x: Size) -> bool:
+    """Is an index one iterator?"""
+    return not isinstance(x, int) and x.is_atom and len(x.symbols) == 1
