@@ -113,13 +113,12 @@ def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str,
         cpu = re.search(r'"target-cpu"="[^"]*" "target-features"="[^"]*"', part.text)
         texts.append(rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else ""))
     wanted = evaluate(before, held, field)
-    sizes = {b.name: (b.shape, b.dtype) for b in before.buffers}
     for number, (part, text) in enumerate(zip(parts, texts, strict=True)):
         own = sum([_count(b) for b in part.pointers])
         _run(part, text, held, field, number, _TURNS * (1000 + own + iterations(before)))
     for name, value in wanted.items():
         if name not in held or held[name].size != value.size:
-            raise Unread(f"nothing writes {name} {sizes[name]}")
+            raise Unread(f"nothing writes {name}")
         wrong = np.flatnonzero(held[name] % np.uint64(P) != value)
         if wrong.size:
             raise Unread(f"{wrong.size} of {value.size} elements of {name} are not shown to be equal, first {wrong[0]}")
@@ -149,7 +148,7 @@ def _run(part: KernelPart, text: str, held: dict[str, Any], field: Field, number
     bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, POINTERS], np.int64)
     signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
     with compiled(text, 0 if text.count("\n") < _SHORT else 1) as engine:
-        fault = signature(engine.get_function_address("run"))(bufs.ctypes.data, turns, field.seed)
+        fault: int = signature(engine.get_function_address("run"))(bufs.ctypes.data, turns, field.seed)
     if fault:
         line = part.text.splitlines()[fault >> 2].strip() if fault >> 2 else ""
         raise _Fault(f"{_SAYS[fault & 3]}: {line}".rstrip(": "))

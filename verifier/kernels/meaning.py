@@ -85,13 +85,14 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
     return made
 
 
-_PLAIN: dict[str, Callable[..., Array]] = {
-    "add": lambda f, a, b: (a + b) % _U(P),
-    "sub": lambda f, a, b: (a + _U(P) - b) % _U(P),
-    "div": lambda f, a, b: f.mul(a, f.inverse(b)),
-    "rsqrt": lambda f, a: f.inverse(f.hashed(f.key("sqrt"), a)),
-    "or": lambda f, a, b: f.no(f.mul(f.no(a), f.no(b))),
-    "mul": Field.mul, "and": Field.mul, "neg": Field.neg, "not": Field.no, "max": Field.maximum, "min": Field.minimum,
+_PLAIN: dict[str, Callable[[Field, list[Array]], Array]] = {
+    "add": lambda f, x: (x[0] + x[1]) % _U(P),
+    "sub": lambda f, x: (x[0] + _U(P) - x[1]) % _U(P),
+    "div": lambda f, x: f.mul(x[0], f.inverse(x[1])),
+    "rsqrt": lambda f, x: f.inverse(f.hashed(f.key("sqrt"), *x)),
+    "or": lambda f, x: f.no(f.mul(f.no(x[0]), f.no(x[1]))),
+    "mul": lambda f, x: f.mul(*x), "and": lambda f, x: f.mul(*x), "neg": lambda f, x: f.neg(*x),
+    "not": lambda f, x: f.no(*x), "max": lambda f, x: f.maximum(*x), "min": lambda f, x: f.minimum(*x),
 }  # fmt: skip
 
 
@@ -117,7 +118,7 @@ class FieldAlgebra(Numbers):
     def _applied(self, fn: str, xs: list[Array]) -> Array:
         f = self.field
         if fn in _PLAIN:
-            return _PLAIN[fn](f, *xs)
+            return _PLAIN[fn](f, xs)
         if fn in ORDERED:
             name, swapped, denied = ORDERED[fn]
             told = getattr(f, name)(*(reversed(xs) if swapped else xs))

@@ -64,8 +64,8 @@ def compare(name: str, first: int = 0, count: int = 1 << 32) -> dict[str, float]
         engines = {code: stack.enter_context(compiled(text)) for code, text in made.items()}
         signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_uint32)
         for start in range(first, first + count, BLOCK):
-            x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32).astype(np.float64)
             with np.errstate(all="ignore"):
+                x = np.arange(start, start + BLOCK, dtype=np.uint32).view(np.float32).astype(np.float64)
                 exact = SCALARS[name].numpy(*[x if c is None else c for c in operands])
             error, last = 0.0, np.empty(0, np.int32)
             for code, engine in engines.items():
@@ -81,7 +81,7 @@ def _written(name: str, operands: Sequence[float | None], lanes: int) -> tuple[s
     module = Module(host())
     f = module.function("all", [("ptr", "to"), ("i32", "first")], internal=False)
     ints, floats = vector("i32", lanes), vector("float", lanes)
-    inside: list[Any] = []
+    inside: list[tuple[list[str], list[str], str]] = []
 
     def body(at: Any, _: list[Any]) -> None:
         bits = f.broadcast(f.value(f"add i32 {f.value(f'trunc i64 {at} to i32')}, %first"), "i32", lanes)
@@ -91,12 +91,12 @@ def _written(name: str, operands: Sequence[float | None], lanes: int) -> tuple[s
         begin = len(f.lines)
         args = [x if c is None else splatted(c, "float32", lanes) for c in operands]
         y = table.apply(f, name, "float32", tuple(args), lanes)
-        inside.extend([[str(line).strip() for line in f.lines[begin:]], args, y])
+        inside.append(([str(line).strip() for line in f.lines[begin:]], args, y))
         f.store(floats, y, f.element("%to", at))
 
     f.for_(0, BLOCK, max(lanes, 1), body)
     f.ret()
-    return digest(*inside, texts(module.text())), module.text()
+    return digest(*inside[0], texts(module.text())), module.text()
 
 
 def _split(name: str) -> tuple[str, list[float | None]]:
