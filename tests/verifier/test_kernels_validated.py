@@ -106,8 +106,15 @@ def kind(name: str, change: tuple[str, str] | None = None) -> tuple[str, str]:
     (part,) = parts_of(graph)
     text, count = re.subn(*change, part.text, count=1) if change else (part.text, 1)
     assert count
-    found = validate(from_graph(graph.outputs), [part._replace(text=text)], known())
+    scalar = known() | (circular() if name == "circular" else {})
+    found = validate(from_graph(graph.outputs), [part._replace(text=text)], scalar)
     return found.status, found.cause
+
+
+@functools.cache
+def circular() -> dict[str, str]:
+    """Code that stands in functions of its own, taken for right: its comparison is a matter of minutes."""
+    return {code: name for name in ("sin", "cos", "tan") for code in compare(name, count=0)}
 
 
 @pytest.mark.parametrize("name", [x for x in KINDS if x not in ("integers", "rows")])
@@ -311,6 +318,8 @@ entry:
 """
     whole = digest(call, ["%v1"], "%v4", texts(module))
     assert whole == digest(call, ["%v1"], "%v4", texts(module.replace("@other", "@another")))
+    looped = module.replace("  ret <16 x float> %y", "  br label %z, !llvm.loop !0\nz:\n  ret <16 x float> %y")
+    assert len({digest(call, ["%v1"], "%v4", texts(looped.replace("!0", x))) for x in ("!0", "!3")}) == 1
     for old, new in (("ret <16 x float> %x", "ret <16 x float> zeroinitializer"), ("%y\n", "%x\n"), ("<16 x", "<8 x")):
         assert whole != digest(call, ["%v1"], "%v4", texts(module.replace(old, new)))
 

@@ -211,7 +211,7 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
 
 
 def _head(text: str) -> CodeFunction:
-    found = re.fullmatch(r"define (?:internal )?(.+?) @([\w.]+)\((.*)\)(?: noinline)?(?: nounwind)? #0 \{", text)
+    found = re.fullmatch(r"define (?:internal )?(.+?) @([\w.]+)\((.*)\)(?: noinline| nounwind)* #0 \{", text)
     if found is None:
         raise Unread(f"the line {text[:60]!r}")
     parameters: list[tuple[Type, str]] = []
@@ -228,8 +228,8 @@ _CALLED = re.compile(r"@(?!llvm\.)([\w.]+)\(")
 
 
 def texts(module: str) -> dict[str, str]:
-    """The text of each function of a module."""
-    return {found[1]: found[0] for found in _DEFINED.finditer(module)}
+    """The text of each function of a module, without hints to loops, whose numbers are those of the module."""
+    return {found[1]: re.sub(r", !llvm\.loop !\d+", "", found[0]) for found in _DEFINED.finditer(module)}
 
 
 def _scalar(lines: list[str], end: str, known: dict[str, str], number: int, bodies: Mapping[str, str]) -> Instruction:
