@@ -174,7 +174,13 @@ class Context:
             yield self._integers(model), entry
 
     def sample(self, facts: Sequence[Cond]) -> dict[str, int]:
-        """Small sizes and attributes at which facts hold, for whoever looks at a proof there; or none."""
+        """Small sizes and attributes at which facts hold, for whoever looks at a proof there; or none.
+
+        They are those of the premises where the facts hold at first indices.
+        """
+        first = self.example | {name: const(0) for f in facts for name in f.vars - self.dims}
+        if self.example and all(f.subst(first) == c.TRUE for f in facts):
+            return {name: p.value or 0 for name, p in self.example.items()}
         for low, high in ((1, 3), (0, 7), (-3, 16)):
             box = [f for n in sorted(self.dims) for f in (c.ge(var(n), low), c.ge(high, var(n)))]
             answer, model = self._aside([self.cond(f) for f in (*self.premises, *facts, *box)])

@@ -14,9 +14,10 @@ zeros is, is left open: IEEE 754 orders them, NumPy does not.
 
 from __future__ import annotations
 
+import functools
 import math
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -206,13 +207,19 @@ def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float =
     if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
         return None
     poles = any(t.op == "ew" and t["f"] in POLES for t in subterms(made.env.rule.lhs))
-    for root, results in enumerate(zip(evaluate(made.lhs, values), evaluate(made.rhs, values), strict=True)):
+    for root, results in enumerate(_sides(made, values)):
         left, right = (np.asarray(r) for r in results)
         where = first_difference(left, right, poles, tolerance, numbers_first=True)
         if where is not None:
             undefined = right.dtype.kind == "f" and bool(np.isnan(right[where]))
             return Difference(made.env, seed, root, made, values, where, results, undefined=undefined)
     return None
+
+
+def _sides(made: Instance, values: Mapping[str, np.ndarray]) -> Iterator[tuple[Any, Any]]:
+    """The results of both sides, root by root; what they share is evaluated once."""
+    results = evaluate((*made.lhs, *made.rhs), values)
+    return zip(results[: len(made.lhs)], results[len(made.lhs) :], strict=True)
 
 
 def first_difference(
@@ -321,13 +328,14 @@ def strewn(x: np.ndarray, numbers: Sequence[Any], offset: int) -> np.ndarray:
     return np.where((np.arange(x.size) + offset).reshape(x.shape) % 2 == 0, turns, x)
 
 
-def special(dtype: str) -> list[Any]:
+@functools.cache
+def special(dtype: str) -> tuple[Any, ...]:
     """Numbers of a type at which functions do something else: zeros, infinities, none, the largest, the least; ends."""
     if dtype in INTEGERS:
         low, high = range_of(dtype)
-        return [low, high, high - 1, high // 2 + 1, low + 1, 0, 1, 2, 3]
+        return low, high, high - 1, high // 2 + 1, low + 1, 0, 1, 2, 3
     most, tiny, least = extremes(dtype)
-    return [0.0, -0.0, math.nan, math.inf, -math.inf, most, -most, least, tiny, 1.0, -2.0, 3.5]
+    return 0.0, -0.0, math.nan, math.inf, -math.inf, most, -most, least, tiny, 1.0, -2.0, 3.5
 
 
 def epsilon(dtype: str) -> float:
@@ -371,9 +379,9 @@ def _bits_at(rule: Rule, env: Env, seed: int, dtype: str) -> Difference | None:
         return None
     for draw in range(DRAWN if made.rhs else 0):
         values = _special_values(made, seed, draw)
-        if not all(bool(np.all(g)) for g in evaluate(made.given, values)):
+        if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
             continue
-        for root, sides in enumerate(zip(evaluate(made.lhs, values), evaluate(made.rhs, values), strict=True)):
+        for root, sides in enumerate(_sides(made, values)):
             where = first_other_bits(*map(np.asarray, sides), zeros=not ordered)
             if where is not None:
                 return Difference(env, seed, root, made, values, where, sides)

@@ -198,7 +198,7 @@ def _strewn(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray
     return out
 
 
-def _special(kind: str, dtype: str) -> list[float]:
+def _special(kind: str, dtype: str) -> Sequence[float]:
     most, tiny, least = extremes(dtype)
     known = {"zeros": [-0.0, 0.0], "largest": [most, most, -most], "least": [least, tiny, -least]}
     return [float(kind)] if kind in _NO_NUMBERS else known.get(kind) or special(dtype)
