@@ -1,8 +1,12 @@
-"""Two JAX functions compared for all sizes of their arguments, which are given as shapes over names."""
+"""Two functions of JAX compared for all sizes of their arguments: shapes over names.
+
+Programs of other frontends come here as functions that JAX traces.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -11,14 +15,18 @@ from typing import TYPE_CHECKING, Any
 from jax import tree_util
 
 from superopt.compare.verdict import OutputVerdict, PairVerdict, compare_graphs
-from superopt.errors import InputError, UsageError
-from superopt.frontends.symbolic.graphs import trace_concrete
+from superopt.errors import ArgumentError, InputError, UsageError
+from superopt.frontends.symbolic.graphs import Traced, trace_concrete
+from superopt.frontends.symbolic.specs import Specs
 from verifier.statements.refute import tiny_sizes
 from verifier.statements.statement import check_statement, make_statement
-from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN, Verdict
+from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN, Counterexample, Verdict
 
 if TYPE_CHECKING:
     from superopt.store import Store
+
+_SIZES = 12
+"""Small sizes at which functions may have no value, for a window that is larger or a slice that is longer."""
 
 
 def compare_symbolic(
@@ -29,6 +37,10 @@ def compare_symbolic(
     sizes: Mapping[str, int] | None = None,
     numerics: str = "real",
     store: Store | None = None,
+    *,
+    constraints: Sequence[str] = (),
+    names: Sequence[str] = (),
+    load: Callable[[Mapping[str, int]], str] | None = None,
 ) -> PairVerdict:
     """Prove or refute for all sizes that two functions compute the same, leaf by leaf of their results.
 
@@ -38,39 +50,50 @@ def compare_symbolic(
         sizes: at which what stays open is compared as programs of given sizes are; without them it stays open.
         numerics: the widest class of a proof that counts.
         store: of certificates.
+        constraints: comparisons of sizes under which both are compared.
+        names: of the results; without them, their places in the pytree.
+        load: a text that defines both functions as `a` and `b` at some sizes, for the text to paste.
 
     Raises:
+        ArgumentError: JAX does not trace a function at any of some small sizes.
         InputError: a specification cannot be read, or the structures of the results differ.
     """
     begin = time.monotonic()
-    whole = make_statement("both", first, second, specs, dict(named))
-    given = dict(sizes or {})
-    unknown = set(given) - set(whole.specs.sizes)
-    if unknown or (given and set(given) != set(whole.specs.sizes)):
+    whole = make_statement("both", first, second, specs, dict(named), constraints)
+    given = {k: n for k, n in (sizes or {}).items() if k in whole.specs.sizes}
+    if sizes and (set(given) != set(whole.specs.sizes) or set(sizes) - set(given) - {k for k, _ in whole.specs.solved}):
         raise UsageError(
-            f"sizes are given for {', '.join(sorted(given))}, the names are {', '.join(whole.specs.sizes)}"
+            f"sizes are given for {', '.join(sorted(sizes))}, the names are {', '.join(whole.specs.sizes)}"
         )
-    at = given or next(iter(tiny_sizes(whole.specs, 1)))
-    traced = [trace_concrete(fn, whole.specs, at) for fn in (first, second)]
+    at, traced = _traced(first, second, whole.specs, given)
     trees = [x.tree for x in traced]
     if trees[0] != trees[1]:
         raise InputError(f"the results have two structures: {trees[0]} and {trees[1]}")
     paths, _ = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(trees[0], range(trees[0].num_leaves)))
-    names = [f"result{tree_util.keystr(path)}" for path, _ in paths]
+    names = list(names) or [f"result{tree_util.keystr(path)}" for path, _ in paths]
     verdicts = [
-        check_statement(make_statement(name, _leaf(first, i), _leaf(second, i), specs, dict(named)))
+        check_statement(make_statement(name, _leaf(first, i), _leaf(second, i), specs, dict(named), constraints))
         for i, name in enumerate(names)
     ]
     outputs = [_output(name, found, numerics) for name, found in zip(names, verdicts, strict=True)]
     domains = [v.domain for v, o in zip(verdicts, outputs, strict=True) if o.status == PROVED and v.domain is not None]
     known = ", ".join(f"{name} = {n}" for name, n in at.items())
     text = f"for all sizes {', '.join(whole.specs.sizes)}" if whole.specs.sizes else "for these sizes"
+    if whole.specs.premises:
+        text += f" with {', '.join(f'{p} >= 0' for p in whole.specs.premises)}"
     found = PairVerdict(
         tuple(outputs),
         text,
         exactness=max((d.exactness for d in domains), key=EXACTNESS.index, default="exact"),
         assumptions=tuple(dict.fromkeys(a for d in domains for a in d.assumptions)),
-        code=next((v.counterexample.code for v in verdicts if v.counterexample is not None), ""),
+        code=next(
+            (
+                _code(v.counterexample, i, whole.specs, load)
+                for i, v in enumerate(verdicts)
+                if v.counterexample is not None
+            ),
+            "",
+        ),
     )
     left = [i for i, o in enumerate(outputs) if o.status == UNKNOWN]
     if left and given:
@@ -87,6 +110,33 @@ def compare_symbolic(
             code=found.code or apart.code,
         )
     return replace(found, seconds=time.monotonic() - begin)
+
+
+def _traced(
+    first: Callable[..., Any], second: Callable[..., Any], specs: Specs, given: dict[str, int]
+) -> tuple[dict[str, int], list[Traced]]:
+    """Both functions at the sizes that are given, else at the first of some small ones at which both have values."""
+    refused: ArgumentError | None = None
+    for at in [given] if given or not specs.sizes else itertools.islice(tiny_sizes(specs, 1), _SIZES):
+        try:
+            return at, [trace_concrete(fn, specs, at) for fn in (first, second)]
+        except ArgumentError as error:
+            refused = refused or error
+    raise refused or InputError("no sizes meet the constraints")
+
+
+def _code(found: Counterexample, number: int, specs: Specs, load: Callable[[Mapping[str, int]], str] | None) -> str:
+    """A text to paste: arrays, and what both give."""
+    if load is None:
+        return found.code
+    if found.index is None:
+        return ""
+    lines = [load({k: int(n) for k, n in found.choices.items()}), "arrays = ("]
+    for name, kind in zip(specs.names, specs.types, strict=True):
+        lines.append(f"    np.array({found.inputs[name]!r}, {kind.dtype!r}).reshape({found.shapes[name]!r}),")
+    lines += [")", f"x, y = (np.asarray(f(*arrays)[{number}]) for f in (a, b))"]
+    at = found.index
+    return "\n".join([*lines, f"print(x[{at}], y[{at}])  # {found.left} and {found.right}"])
 
 
 def _leaf(fn: Callable[..., Any], number: int) -> Callable[..., Any]:
