@@ -19,6 +19,8 @@ from jax import numpy as jnp
 from superopt.errors import InputError
 from superopt.files.reading import shown
 from superopt.frontends.stablehlo.read import DIALECTS, HloBlock, HloOp, Type, read_module
+from superopt.frontends.stablehlo.sizes import SizeFacts, is_known
+from superopt.frontends.symbolic.known import equal_shapes, integers, number
 from superopt.ir.scalar import SCALARS
 
 Value = Any
@@ -35,12 +37,16 @@ class HloCall:
         run: the results of a block on arguments; what the block reads from outside of it is known.
         function: the results of a function of the module by name.
         makers: number of a value -> the operation that makes it.
+        values: number of a value -> the value.
+        facts: what the module says of sizes.
     """
 
     op: HloOp
     run: Run
     function: Callable[[HloCall, str, Sequence[Value]], tuple[Value, ...]]
     makers: Mapping[int, HloOp]
+    values: Mapping[int, Value]
+    facts: SizeFacts
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what stands for one that is not there."""
@@ -88,13 +94,16 @@ def _convert(call: HloCall, x: Value) -> Value:
 
 
 def _broadcast_in_dim(call: HloCall, x: Value) -> Value:
-    dims = call.get("broadcast_dimensions")
-    if np.shape(x) == call.shape and dims == tuple(range(len(dims))):
+    return _broadcast_to(x, call.shape, call.get("broadcast_dimensions"))
+
+
+def _broadcast_to(x: Value, shape: tuple[Any, ...], dims: tuple[int, ...]) -> Value:
+    if equal_shapes(np.shape(x), shape) and dims == tuple(range(len(dims))):
         return x  # a constant stays one
     order = sorted(range(len(dims)), key=dims.__getitem__)
     if order != list(range(len(dims))):
         x, dims = lax.transpose(x, order), tuple(dims[i] for i in order)
-    return lax.broadcast_in_dim(x, call.shape, dims)
+    return lax.broadcast_in_dim(x, shape, dims)
 
 
 def _dot_general(call: HloCall, x: Value, y: Value) -> Value:
@@ -121,6 +130,10 @@ def _precision(call: HloCall) -> Any:
 
 
 def _convolution(call: HloCall, x: Value, w: Value) -> Value:
+    return _convolved(call, x, w, call.padding(np.ndim(x) - 2))
+
+
+def _convolved(call: HloCall, x: Value, w: Value, padding: Any) -> Value:
     d = call.get("dimension_numbers")
     spatial = list(d.kernel_spatial_dimensions)
     ones = [1] * len(spatial)
@@ -135,7 +148,7 @@ def _convolution(call: HloCall, x: Value, w: Value) -> Value:
         x,
         lax.rev(w, reversal) if reversal else w,
         window_strides=call.get("window_strides", ones),
-        padding=call.padding(len(spatial)),
+        padding=padding,
         lhs_dilation=call.get("lhs_dilation", ones),
         rhs_dilation=call.get("rhs_dilation", ones),
         dimension_numbers=numbers,
@@ -209,7 +222,7 @@ def _reduce(call: HloCall, *xs: Value) -> Any:
     y = over(x, call.get("dimensions"))
     if _is(start, _identity_of(name, call.dtype)):
         return y
-    return fn(y, lax.broadcast_in_dim(start, call.shape, ()))
+    return fn(y, lax.broadcast_in_dim(start, np.shape(y), ()))
 
 
 # the bodies of argmax and argmin as JAX writes them: (a0, a1) is the element with its index, (a2, a3) the best so far
@@ -330,6 +343,10 @@ def _pad(call: HloCall, x: Value, value: Value) -> Value:
 
 
 def _gather(call: HloCall, x: Value, where: Value) -> Value:
+    return _gathered(call, x, where, call.get("slice_sizes"))
+
+
+def _gathered(call: HloCall, x: Value, where: Value, taken: tuple[Any, ...]) -> Value:
     d = call.get("dimension_numbers")
     at = d.index_vector_dim
     if at == np.ndim(where):
@@ -343,12 +360,14 @@ def _gather(call: HloCall, x: Value, where: Value) -> Value:
         operand_batching_dims=tuple(d.operand_batching_dims),
         start_indices_batching_dims=tuple(d.start_indices_batching_dims),
     )
-    return lax.gather(x, where, numbers, call.get("slice_sizes"), mode=lax.GatherScatterMode.CLIP)
+    return lax.gather(x, where, numbers, taken, mode=lax.GatherScatterMode.CLIP)
 
 
 def _constant(call: HloCall) -> Value:
     value: np.ndarray = call.get("value")
     if value.shape and value.size and not any(value.strides):  # the same everywhere
+        if is_known(value):
+            return np.array(value)
         return lax.broadcast(np.asarray(value.flat[0]), value.shape)
     return value
 
@@ -386,13 +405,84 @@ def _custom_call(call: HloCall, *xs: Value) -> Any:
     target = call.get("call_target_name")
     if target == "Sharding" and len(xs) == 1:
         return xs[0]
+    if target == "shape_assertion":
+        return _asserted(call)
     raise call.refused(f"calls {target!r}")
+
+
+def _asserted(call: HloCall) -> tuple[()]:
+    """What the module says of its sizes: it is so, it is not, or it goes on record."""
+    holds = call.values[call.op.operands[0]]
+    question = call.facts.questions.get(call.op.operands[0])
+    if question is not None:
+        call.facts.asserted.append(question)
+    elif not isinstance(holds, np.ndarray):
+        raise call.refused("asserts what depends on data")
+    elif not holds:
+        raise call.refused(f"does not hold: {call.get('error_message')}")
+    return ()
+
+
+# ---- sizes that the module computes
+
+
+def _sizes(call: HloCall, place: int, what: str) -> tuple[Any, ...]:
+    """The values of an operand that is a shape or the like."""
+    value = call.values[call.op.operands[place]]
+    if not isinstance(value, np.ndarray):
+        raise call.refused(f"has {what} that depend on data")
+    return tuple(map(number, value.flat))
+
+
+def _get_dimension_size(call: HloCall, x: Value) -> Value:
+    return integers(np.shape(x)[call.get("dimension")], call.dtype)
+
+
+def _dynamic_broadcast_in_dim(call: HloCall, x: Value, _: Value) -> Value:
+    return _broadcast_to(x, _sizes(call, 1, "sizes"), call.get("broadcast_dimensions"))
+
+
+def _dynamic_reshape(call: HloCall, x: Value, _: Value) -> Value:
+    return lax.reshape(x, _sizes(call, 1, "sizes"))
+
+
+def _dynamic_iota(call: HloCall, _: Value) -> Value:
+    return lax.broadcasted_iota(jnp.dtype(call.dtype), _sizes(call, 0, "sizes"), call.get("iota_dimension"))
+
+
+def _dynamic_pad(call: HloCall, x: Value, value: Value, *_: Value) -> Value:
+    return lax.pad(x, value, list(zip(*(_sizes(call, i, "edges") for i in (2, 3, 4)), strict=True)))
+
+
+def _real_dynamic_slice(call: HloCall, x: Value, start: Value, *_: Value) -> Value:
+    """A slice between known places, or of known sizes from a place that the program computes."""
+    limit = call.makers.get(call.op.operands[2])
+    steps = _sizes(call, 3, "steps")
+    if isinstance(call.values[call.op.operands[1]], np.ndarray):
+        return lax.slice(x, _sizes(call, 1, "places"), _sizes(call, 2, "places"), steps)
+    if limit is None or limit.name != "stablehlo.add" or limit.operands[0] != call.op.operands[1] or set(steps) != {1}:
+        raise call.refused("has a size that depends on data")
+    taken = call.values.get(limit.operands[1])
+    if not isinstance(taken, np.ndarray):
+        raise call.refused("has a size that depends on data")
+    starts = [lax.index_in_dim(start, i, keepdims=False) for i in range(np.ndim(x))]
+    return lax.dynamic_slice(x, starts, tuple(map(number, taken.flat)), allow_negative_indices=False)
+
+
+def _dynamic_gather(call: HloCall, x: Value, where: Value, _: Value) -> Value:
+    return _gathered(call, x, where, _sizes(call, 2, "sizes"))
+
+
+def _dynamic_conv(call: HloCall, x: Value, w: Value, _: Value) -> Value:
+    edges = _sizes(call, 2, "edges")
+    return _convolved(call, x, w, list(zip(edges[::2], edges[1::2], strict=True)))
 
 
 def _batch_norm_inference(call: HloCall, x: Value, scale: Value, offset: Value, mean: Value, variance: Value) -> Value:
     axis = (call.get("feature_index"),)
-    scale, offset, mean, variance = (lax.broadcast_in_dim(v, call.shape, axis) for v in (scale, offset, mean, variance))
-    epsilon = lax.broadcast(np.asarray(call.get("epsilon"), jnp.dtype(call.dtype)), call.shape)
+    shape = np.shape(x)
+    scale, offset, mean, variance = (lax.broadcast_in_dim(v, shape, axis) for v in (scale, offset, mean, variance))
+    epsilon = lax.broadcast(np.asarray(call.get("epsilon"), jnp.dtype(call.dtype)), shape)
     return lax.add(lax.mul(scale, lax.div(lax.sub(x, mean), lax.sqrt(lax.add(variance, epsilon)))), offset)
 
 
@@ -425,7 +515,8 @@ def _table() -> dict[str, Entry]:
     names = (
         _compare, _select, _convert, _broadcast_in_dim, _dot_general, _dot, _convolution, _reduce, _reduce_window,
         _slice, _dynamic_slice, _dynamic_update_slice, _pad, _gather, _iota, _while, _if, _case, _custom_call,
-        _batch_norm_inference, _reduce_precision, _sort,
+        _batch_norm_inference, _reduce_precision, _sort, _get_dimension_size, _dynamic_broadcast_in_dim,
+        _dynamic_reshape, _dynamic_iota, _dynamic_pad, _real_dynamic_slice, _dynamic_gather, _dynamic_conv,
     )  # fmt: skip
     table |= {f"stablehlo.{fn.__name__[1:]}": fn for fn in names}
     rounding = lax.RoundingMethod
