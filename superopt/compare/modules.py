@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -113,10 +114,8 @@ def _facts(module: StableHloModule) -> tuple[list[str], dict[str, str]]:
     for i, (shape, dtype) in enumerate(module.kinds):
         sizes = tuple(free[f"arg{i}_{axis}"] if n is None else n for axis, n in enumerate(shape))
         types.append(jax.ShapeDtypeStruct(sizes, jax.numpy.dtype(dtype)))
-    try:
+    with contextlib.suppress(SuperoptError, TypeError, ValueError):  # sizes that are equal are not known to be
         jax.eval_shape(module.fn, *types)
-    except (SuperoptError, TypeError, ValueError):  # sizes that are equal are not known to be
-        pass
     facts = module.facts
     asserted = [f"{a} {order} {b}" for a, order, b in facts.asserted if order != "!="]
     return asserted, {str(size): name for size, name in facts.names}

@@ -9,17 +9,22 @@ replaced by that of the first, so neither the values nor the choice of cuts need
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
 from superopt.backends.xla import to_jax
+from superopt.certify.library import ledger_of, proved_library
 from superopt.compare.constants import MOVES
+from superopt.compare.cuts import prove
 from superopt.compare.refute import inputs, widened
+from superopt.compare.sharing import differing_types, share
+from superopt.compare.verdict import folding_text
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Symbol
@@ -30,6 +35,9 @@ from superopt.ir.types import FLOATS
 from verifier.equal.equality import Proof, Stop
 from verifier.statements.prove import SMALL, Pair, prove_elsewhere
 from verifier.verdict import EXACTNESS, UNSUPPORTED, ValidityDomain
+
+if TYPE_CHECKING:
+    from superopt.store import Store
 
 _TRIED = 3  # nodes of the first program with the values of one of the second's: what is equal to one is to all
 _MOST = 60  # nodes of both sides behind the cuts that are given to the prover at once
@@ -45,6 +53,7 @@ class Swept:
 
     Attributes:
         outputs: of the second program, what is proved replaced by nodes of the first.
+        proved: numbers of those that are the first's.
         lowest: sizes from which on it holds.
         exactness: the widest class of what was used.
         assumptions: of the proofs.
@@ -53,12 +62,68 @@ class Swept:
 
     outputs: tuple[Node, ...]
     lowest: int
+    proved: tuple[int, ...] = ()
     exactness: str = "exact"
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     stuck: tuple[Node, str] | None = None
 
 
-def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float) -> Swept:
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Stored tensors of either program that are taken to be expressions of the other's.
+
+    Attributes:
+        images: input node -> expression.
+        texts: what is assumed, in words.
+        apart: the largest distance; 0: bit by bit.
+    """
+
+    images: Mapping[Node, Node] = field(default_factory=dict[Node, Node])
+    texts: tuple[str, ...] = ()
+    apart: float = 0.0
+
+
+def stored_alike(pair: Pair, graphs: Sequence[Graph], numerics: str, store: Store | None, end_s: float) -> Stored:
+    """What stored tensors of one program are in the other's, as the comparison at some sizes finds it.
+
+    Args:
+        pair: both programs over symbolic sizes.
+        graphs: both programs at the sizes.
+        numerics: the widest class of rules that may be used.
+        store: of certificates.
+        end_s: instant of `time.monotonic` after which nothing further is looked for.
+    """
+    own = [
+        {_content(n, graph.constants[n["name"]]): n for n in graph.inputs if n["name"] in graph.constants}
+        for graph in (pair.left, pair.right)
+    ]
+    if own[0].keys() == own[1].keys() or differing_types(*graphs):
+        return Stored()
+    shared = share(*graphs)
+    library = proved_library(store, numerics=numerics)
+    proof = prove(
+        shared.first, shared.second, shared.arrays, library.rules, library.certificates, ledger_of(store), numerics,
+        end_s,
+    )  # fmt: skip
+    nodes = own[0] | own[1]
+    frozen = {n for graph in (shared.first, shared.second) for n in graph.inputs if n["frozen"]}
+    given = {n: nodes[key] for n in frozen if (key := _content(n, shared.arrays[n["name"]])) in nodes}
+    images: dict[Node, Node] = {}
+    folds = [f for f in proof.folded.values() if f.stored in given and _inputs(f.term) <= given.keys()]
+    for fold in folds:
+        images[given[fold.stored]] = map_nodes([fold.term], given=given)[fold.term]
+    return Stored(images, tuple(folding_text(f, shared) for f in folds), max((f.apart for f in folds), default=0.0))
+
+
+def _inputs(term: Node) -> set[Node]:
+    return {n for n in topological([term]) if n.op == "input"}
+
+
+def _content(node: Node, array: np.ndarray) -> tuple[str, tuple[int, ...], bytes]:
+    return node.dtype, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+
+
+def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float, stored: Stored = Stored()) -> Swept:
     """Replace what the second program computes by nodes of the first, as far as that is proved.
 
     Args:
@@ -66,7 +131,10 @@ def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float) -> 
         sizes: at which values are looked at.
         numerics: the widest class of a proof that counts.
         end_s: instant of `time.monotonic` after which no further proof is begun.
+        stored: stored tensors that are taken for expressions.
     """
+    if stored.images:
+        pair = replace(pair, left=_with(pair.left, pair.right, stored), right=_with(pair.right, pair.left, stored))
     first, second = pair.left, pair.right
     values = _values(pair, sizes)
     known = dict.fromkeys(first.nodes())
@@ -92,12 +160,22 @@ def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float) -> 
         if image[node] is fresh and done.stuck is None:
             done.stuck = node, why
     done.outputs = tuple(image[n] for n in second.outputs)
-    if all(x is y for x, y in zip(done.outputs, first.outputs, strict=True)):
+    if done.outputs == first.outputs:
         done.stuck = None
     why = _sized(replace(pair, lowest=done.lowest), [n for n in done.outputs if n in known])
     if why:
         done.outputs, done.stuck = second.outputs, (second.outputs[0], why)
+    done.proved = tuple(i for i, n in enumerate(done.outputs) if n is first.outputs[i])
     return done
+
+
+def _with(graph: Graph, other: Graph, stored: Stored) -> Graph:
+    """A program with those of its stored tensors that the other has not as expressions."""
+    theirs = set(other.inputs)
+    given = {n: x for n, x in stored.images.items() if n not in theirs}
+    done = map_nodes(graph.outputs, given=given)
+    constants = {**other.constants, **graph.constants}
+    return Graph(tuple(dict.fromkeys((*graph.inputs, *other.inputs))), tuple(done[n] for n in graph.outputs), constants)
 
 
 def _sized(pair: Pair, outputs: Sequence[Node]) -> str:
@@ -214,4 +292,4 @@ def _live(node: Node) -> bool:
     return any(n.op == "input" and not n["frozen"] for n in topological([node]))
 
 
-__all__ = ["Swept", "sweep"]
+__all__ = ["Stored", "Swept", "stored_alike", "sweep"]

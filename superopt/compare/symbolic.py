@@ -16,7 +16,7 @@ from jax import tree_util
 
 from superopt.compare.refute import Evaluation, contradiction, differences
 from superopt.compare.sharing import differing_types, share
-from superopt.compare.sweep import sweep
+from superopt.compare.sweep import Stored, stored_alike, sweep
 from superopt.compare.verdict import (
     REPORT,
     SECONDS,
@@ -30,7 +30,6 @@ from superopt.errors import ArgumentError, InputError, ProverDefectError, UsageE
 from superopt.frontends.symbolic.graphs import Traced, trace_concrete
 from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Node
-from superopt.ir.text import show_type
 from verifier.statements.prove import Pair
 from verifier.statements.refute import Pairing, show_sizes, tiny_sizes
 from verifier.statements.statement import NOT_EMPTY, Statement, check_statement, make_statement, traced_pair
@@ -83,7 +82,7 @@ def compare_symbolic(
         raise UsageError(
             f"sizes are given for {', '.join(sorted(sizes))}, the names are {', '.join(whole.specs.sizes)}"
         )
-    asked = _Asked(first, second, whole, tuple(specs), dict(named), tuple(constraints), numerics, load)
+    asked = _Asked(first, second, whole, tuple(specs), dict(named), tuple(constraints), numerics, load, store)
     at, traced = asked.traced(given)
     trees = [x.tree for x in traced]
     if trees[0] != trees[1]:
@@ -141,6 +140,7 @@ class _Asked:
     constraints: tuple[str, ...]
     numerics: str
     load: Callable[[Mapping[str, int]], str] | None
+    store: Store | None
 
     def traced(self, given: dict[str, int]) -> tuple[dict[str, int], list[Traced]]:
         """Both functions at sizes that are given, else at the first of some small ones at which both have values."""
@@ -187,8 +187,12 @@ class _Asked:
         specs = self.whole.specs
         pair = Pair(left.graph, right.graph, specs.sizes, both.lowest, specs.premises, compared)
         samples = self.samples()
-        swept = sweep(pair, samples[0] if samples else {}, self.numerics, end_s)
-        proved = [i for i in _left(found) if swept.outputs[i] is left.graph.outputs[i]]
+        stored = Stored()
+        if samples:
+            graphs = [x.graph for x in self.traced(samples[0])[1]]
+            stored = stored_alike(pair, graphs, self.numerics, self.store, time.monotonic() + SECONDS / 2)
+        swept = sweep(pair, samples[0] if samples else {}, self.numerics, end_s, stored)
+        proved = [i for i in _left(found) if i in swept.proved]
         stuck = "" if swept.stuck is None else _told(*swept.stuck)
         outputs = [
             OutputVerdict(o.name, PROVED) if i in proved
@@ -198,8 +202,11 @@ class _Asked:
         assumed = dict.fromkeys((*found.assumptions, *([NOT_EMPTY] if swept.lowest else []), *swept.assumptions))
         found = replace(found, outputs=tuple(outputs), differs=stuck)
         if proved:
-            exactness = max(found.exactness, swept.exactness, key=EXACTNESS.index)
-            found = replace(found, assumptions=tuple(assumed), exactness=exactness)
+            classes = (found.exactness, swept.exactness, "real" if stored.apart else "exact")
+            exactness = max(classes, key=EXACTNESS.index)
+            found = replace(
+                found, assumptions=tuple(assumed), exactness=exactness, folded=stored.texts, apart=stored.apart
+            )
         return self.by_values(found, proved)
 
     def samples(self) -> list[dict[str, int]]:
@@ -243,7 +250,7 @@ class _Asked:
 
 def _told(node: Node, why: str) -> str:
     """An operation that nothing explains."""
-    return f"{node.op} {', '.join(map(show_type, node.types))} ({why})"
+    return f"{node.op} {', '.join(map(str, node.types))} ({why})"
 
 
 def _code(found: Counterexample, number: int, specs: Specs, load: Callable[[Mapping[str, int]], str] | None) -> str:

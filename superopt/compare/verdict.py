@@ -160,7 +160,7 @@ def compare_graphs(
     differs = _first_stuck(proof, shared)
     outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs) for i in wanted)
     one = next(iter(found.values()), None)
-    folded = tuple(_told(fold, shared) for fold in proof.folded.values())
+    folded = tuple(folding_text(fold, shared) for fold in proof.folded.values())
     return PairVerdict(
         outputs,
         sizes,
@@ -198,7 +198,8 @@ def _first_stuck(proof: PairProof, shared: Shared) -> str:
     return ""
 
 
-def _told(fold: Folded, shared: Shared) -> str:
+def folding_text(fold: Folded, shared: Shared) -> str:
+    """What a stored tensor was taken to be, in words."""
     stored = _name(fold.stored, shared)
     apart = f"to within {fold.apart:.2g}" if fold.apart else "bit by bit"
     return f"{stored} is {_expression(fold.term, shared)}, {apart}"
@@ -236,4 +237,4 @@ def code_of(d: PairDifference, graph: Graph, load: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-__all__ = ["REPORT", "SECONDS", "OutputVerdict", "PairVerdict", "code_of", "compare_graphs", "told_of"]
+__all__ = ["REPORT", "SECONDS", "OutputVerdict", "PairVerdict", "code_of", "compare_graphs", "folding_text", "told_of"]

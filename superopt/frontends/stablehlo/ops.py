@@ -7,6 +7,7 @@ the order of broadcast axes) the difference is written out.  What has no entry i
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -261,14 +262,33 @@ def _told(block: HloBlock, most: int = 10_000) -> list[str]:
 
 
 def _sort(call: HloCall, *xs: Value) -> Any:
-    """A sort by the first operands in ascending order, floats in the total order that JAX means."""
-    axis, stable = call.get("dimension", -1), bool(call.get("is_stable", False))
+    """A sort by the first operands in ascending order, floats in the total order that JAX means; or by one operand."""
+    axis, stable = call.get("dimension", -1) % np.ndim(xs[0]), bool(call.get("is_stable", False))
     dtypes = tuple(str(x.dtype) for x in xs)
     told = _told(call.op.blocks[0])
+    found = _COMPARED.fullmatch(told[0])
+    if found is not None:
+        return _sort_by(call, xs, axis, found[1] == "GT", int(found[2]), int(found[3]))
     for keys in range(1, len(xs) + 1):
         if told == _comparator(dtypes, keys):
-            return lax.sort(xs, dimension=axis % np.ndim(xs[0]), is_stable=stable, num_keys=keys)
+            return lax.sort(xs, dimension=axis, is_stable=stable, num_keys=keys)
     raise call.refused("sorts by a comparison that JAX does not write")
+
+
+_COMPARED = re.compile(r"compare (LT|GT)\(a(\d+),a(\d+)\)")
+
+
+def _sort_by(call: HloCall, xs: Sequence[Value], axis: int, down: bool, one: int, two: int) -> Any:
+    """A sort by one operand, up or down; where a comparison of floats is no order, with NaN, as JAX has it."""
+    key = min(one, two) // 2
+    if {one, two} != {2 * key, 2 * key + 1} or call.op.blocks[0].ops[0].attributes.get("compare_type") == "TOTALORDER":
+        raise call.refused("sorts by a comparison that is none of two elements, or of the bits of floats")
+    down ^= one > two
+    order = [key, *(i for i in range(len(xs)) if i != key)]
+    taken = [lax.rev(xs[i], (axis,)) if down else xs[i] for i in order]  # elements that are equal keep their order
+    found = lax.sort(taken, dimension=axis, is_stable=bool(call.get("is_stable", False)), num_keys=1)
+    back = [lax.rev(x, (axis,)) if down else x for x in found]
+    return tuple(back[order.index(i)] for i in range(len(xs)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -342,17 +362,22 @@ def _pad(call: HloCall, x: Value, value: Value) -> Value:
     return lax.pad(x, value, list(edges))
 
 
+def _vectors_last(where: Value, at: int) -> Value:
+    """Indices with the axis of their parts behind the others."""
+    if at == np.ndim(where):
+        return lax.expand_dims(where, (at,))
+    if at == np.ndim(where) - 1:
+        return where
+    return lax.transpose(where, [i for i in range(np.ndim(where)) if i != at] + [at])
+
+
 def _gather(call: HloCall, x: Value, where: Value) -> Value:
     return _gathered(call, x, where, call.get("slice_sizes"))
 
 
 def _gathered(call: HloCall, x: Value, where: Value, taken: tuple[Any, ...]) -> Value:
     d = call.get("dimension_numbers")
-    at = d.index_vector_dim
-    if at == np.ndim(where):
-        where = lax.expand_dims(where, (at,))
-    elif at != np.ndim(where) - 1:
-        where = lax.transpose(where, [i for i in range(np.ndim(where)) if i != at] + [at])
+    where = _vectors_last(where, d.index_vector_dim)
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(d.offset_dims),
         collapsed_slice_dims=tuple(d.collapsed_slice_dims),
@@ -361,6 +386,62 @@ def _gathered(call: HloCall, x: Value, where: Value, taken: tuple[Any, ...]) -> 
         start_indices_batching_dims=tuple(d.start_indices_batching_dims),
     )
     return lax.gather(x, where, numbers, taken, mode=lax.GatherScatterMode.CLIP)
+
+
+_SCATTER: dict[str, Any] = {
+    "a1": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "minimum": lax.scatter_min,
+    "maximum": lax.scatter_max,
+}  # fmt: skip
+
+
+def _scatter(call: HloCall, *xs: Value) -> Value:
+    """Updates at indices; what lies outside is dropped."""
+    if len(xs) != 3:
+        raise call.refused(f"scatters into {len(xs) // 3} tensors at once")
+    x, where, updates = xs
+    (told,) = _told(call.op.blocks[0])
+    name = told if told == "a1" else told.partition("(")[0] if told.endswith(("(a0,a1)", "(a1,a0)")) else ""
+    if name not in _SCATTER:
+        raise call.refused("combines updates by a function that is not one of add, multiply, minimum, maximum")
+    d = call.get("scatter_dimension_numbers")
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(d.update_window_dims),
+        inserted_window_dims=tuple(d.inserted_window_dims),
+        scatter_dims_to_operand_dims=tuple(d.scattered_dims_to_operand_dims),
+        operand_batching_dims=tuple(d.input_batching_dims),
+        scatter_indices_batching_dims=tuple(d.scatter_indices_batching_dims),
+    )
+    return _SCATTER[name](
+        x,
+        _vectors_last(where, d.index_vector_dim),
+        updates,
+        numbers,
+        indices_are_sorted=bool(call.get("indices_are_sorted", False)),
+        unique_indices=bool(call.get("unique_indices", False)),
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
+    )
+
+
+def _select_and_scatter(call: HloCall, x: Value, source: Value, start: Value) -> Value:
+    """The derivative of a maximum or minimum over windows: a value goes to where its window has the extremum."""
+    chosen, added = map(_told, call.op.blocks)
+    extremes = {
+        "compare GE(a0,a1)": (lax.max, "stablehlo.maximum"),
+        "compare LE(a0,a1)": (lax.min, "stablehlo.minimum"),
+    }
+    if chosen[0] not in extremes or added[0] not in ("add(a0,a1)", "add(a1,a0)") or not _is(start, 0):
+        raise call.refused("is no derivative of a maximum or minimum over windows")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise call.refused("selects among integers")
+    fn, name = extremes[chosen[0]]
+    ones, rank = (1,) * np.ndim(x), np.ndim(x)
+
+    def windows(y: Value) -> Value:
+        neutral = _identity_of(name, str(x.dtype))
+        steps = call.get("window_strides", ones)
+        return lax.reduce_window(y, neutral, fn, call.get("window_dimensions", ones), steps, call.padding(rank))
+
+    return jax.vjp(windows, x)[1](source)[0]
 
 
 def _constant(call: HloCall) -> Value:
@@ -513,10 +594,11 @@ def _table() -> dict[str, Entry]:
             if own in DIALECTS and hasattr(lax, name):
                 table[own] = _function(name)
     names = (
-        _compare, _select, _convert, _broadcast_in_dim, _dot_general, _dot, _convolution, _reduce, _reduce_window,
-        _slice, _dynamic_slice, _dynamic_update_slice, _pad, _gather, _iota, _while, _if, _case, _custom_call,
-        _batch_norm_inference, _reduce_precision, _sort, _get_dimension_size, _dynamic_broadcast_in_dim,
-        _dynamic_reshape, _dynamic_iota, _dynamic_pad, _real_dynamic_slice, _dynamic_gather, _dynamic_conv,
+        _compare, _select, _convert, _broadcast_in_dim, _dot_general, _dot, _convolution, _reduce,
+        _reduce_window, _slice, _dynamic_slice, _dynamic_update_slice, _pad, _gather, _iota, _while, _if, _case,
+        _custom_call, _batch_norm_inference, _reduce_precision, _sort, _get_dimension_size,
+        _dynamic_broadcast_in_dim, _scatter, _select_and_scatter, _dynamic_reshape, _dynamic_iota, _dynamic_pad,
+        _real_dynamic_slice, _dynamic_gather, _dynamic_conv,
     )  # fmt: skip
     table |= {f"stablehlo.{fn.__name__[1:]}": fn for fn in names}
     rounding = lax.RoundingMethod

@@ -244,7 +244,12 @@ _VALUED: tuple[Any, ...] = (
 _LISTS: tuple[Any, ...] = (ir.DenseI64ArrayAttr, ir.DenseBoolArrayAttr)
 _NUMBERS: dict[Any, tuple[str, ...]] = {
     kind: tuple(n for n in vars(kind) if n.endswith(("_dims", "_dim", "_map", "_dimension", "_dimensions")))
-    for kind in (stablehlo.DotDimensionNumbers, stablehlo.ConvDimensionNumbers, stablehlo.GatherDimensionNumbers)
+    for kind in (
+        stablehlo.DotDimensionNumbers,
+        stablehlo.ConvDimensionNumbers,
+        stablehlo.GatherDimensionNumbers,
+        stablehlo.ScatterDimensionNumbers,
+    )
 }
 
 

@@ -156,7 +156,8 @@ def _convert(op: HloOp, x: Any) -> Any:
 
 
 KNOWN: dict[str, Callable[..., Any]] = {
-    "stablehlo.add": _plain(np.add), "stablehlo.subtract": _plain(np.subtract), "stablehlo.multiply": _plain(np.multiply),
+    "stablehlo.add": _plain(np.add), "stablehlo.subtract": _plain(np.subtract),
+    "stablehlo.multiply": _plain(np.multiply),
     "stablehlo.negate": _plain(np.negative), "stablehlo.divide": _plain(_divide, quotient),
     "stablehlo.remainder": _plain(_remainder, remainder), "stablehlo.maximum": _plain(np.maximum, larger),
     "stablehlo.minimum": _plain(np.minimum, smaller), "stablehlo.compare": _compare, "stablehlo.select": _select,
