@@ -14,17 +14,24 @@ from jax.export import is_symbolic_dim
 
 from superopt.compare.sharing import arguments
 from superopt.compare.symbolic import compare_symbolic
-from superopt.compare.verdict import SECONDS, PairVerdict, compare_graphs
-from superopt.errors import ArgumentError, InputError
-from superopt.frontends.onnx.frontend import OnnxModel, TensorInfo, import_model, load_model
+from superopt.compare.verdict import SECONDS, OutputVerdict, PairVerdict, compare_graphs
+from superopt.errors import InputError, SuperoptError
+from superopt.frontends.onnx.frontend import (
+    OnnxModel,
+    TensorInfo,
+    import_model,
+    load_model,
+)  # fmt: skip
 from superopt.frontends.onnx.model import symbolic_dimensions
 from superopt.frontends.onnx.read import reads
 from superopt.frontends.symbolic.known import NO_OVERFLOW
 from superopt.ir.graph import Graph, topological
-from verifier.verdict import PROVED
+from verifier.verdict import PROVED, UNKNOWN
 
 NODES = 500
 """Of a model, for which `SECONDS` are meant."""
+_SOME = 4
+"""A size at which a model is read to learn whether it can be read at all."""
 _NAME = re.compile(r"[A-Za-z_]\w*")
 
 if TYPE_CHECKING:
@@ -68,15 +75,38 @@ def compare_models(
         fixed = own if left else [{}, {}]
         try:
             models = [load_model(x, dims=some, symbolic=True) for x, some in zip(sources, fixed, strict=True)]
+        except InputError as error:
+            if left:
+                return _open(sources, names, fixed, error)
+            refused = f"; for all sizes it is open: {error.args[0]}"
+        else:
             found = _for_all_sizes(models, fixed, sources, {} if left else given, numerics, store)
             return _at(found, fixed[0] | fixed[1])
-        except (ArgumentError, InputError) as error:
-            if left:
-                raise
-            refused = f"; for all sizes it is open: {error.args[0]}"
     models = [load_model(x, dims=some) for x, some in zip(sources, own, strict=True)]
     found = _at_sizes(models, own, sources, (numerics, seconds, seed, store))
     return replace(_at(found, given), sizes=_at(found, given).sizes + refused)
+
+
+def _open(
+    sources: Sequence[Any],
+    names: Sequence[Mapping[str, str]],
+    fixed: Sequence[Mapping[str, int]],
+    error: SuperoptError,
+) -> PairVerdict:
+    """The verdict where sizes have to be known: models that can be read at some are open for all.
+
+    Raises:
+        SuperoptError: they cannot be read at those sizes either.
+    """
+    try:
+        models = [
+            load_model(x, dims={**dict.fromkeys(set(of.values()) - {of[k] for k in some}, _SOME), **some})
+            for x, of, some in zip(sources, names, fixed, strict=True)
+        ]
+    except SuperoptError:
+        raise error from None
+    cause = f"sizes have to be given (--dims): {error.args[0]}"
+    return PairVerdict(tuple(OutputVerdict(o.name, UNKNOWN, cause) for o in models[0].outputs), "for no size")
 
 
 def _at(found: PairVerdict, dims: Mapping[str, int]) -> PairVerdict:

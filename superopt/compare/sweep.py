@@ -140,28 +140,25 @@ def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float, sto
     known = dict.fromkeys(first.nodes())
     done = Swept(second.outputs, pair.lowest)
     image: dict[Node, Node] = {}
+    reasons: dict[Node, str] = {}
     for node in topological(second.outputs):
         fresh = map_nodes([node], given=image)[node]
         image[node] = fresh
         if fresh in known or node.op == "literal":
             continue
-        why = "nothing in the first program has its values"
+        reasons[fresh] = "nothing in the first program has its values"
         for other in _alike(node, first, values):
-            if time.monotonic() > end_s:
-                why = "time is up"
-                break
-            found = _equal(pair, done, other, fresh, numerics)
+            found = _equal(pair, done, other, fresh, numerics) if time.monotonic() < end_s else "time is up"
             if isinstance(found, ValidityDomain):
                 image[node] = other
                 done.exactness = max(done.exactness, found.exactness, key=EXACTNESS.index)
                 done.assumptions |= dict.fromkeys(found.assumptions)
                 break
-            why = found
-        if image[node] is fresh and done.stuck is None:
-            done.stuck = node, why
+            reasons[fresh] = found
     done.outputs = tuple(image[n] for n in second.outputs)
-    if done.outputs == first.outputs:
-        done.stuck = None
+    left = [n for n, want in zip(done.outputs, first.outputs, strict=True) if n is not want]
+    stuck = [n for n in topological(left) if n in reasons] if left else []
+    done.stuck = next(((n, reasons[n]) for n in stuck), None)
     why = _sized(replace(pair, lowest=done.lowest), [n for n in done.outputs if n in known])
     if why:
         done.outputs, done.stuck = second.outputs, (second.outputs[0], why)

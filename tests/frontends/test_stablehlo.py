@@ -45,8 +45,7 @@ def check(text: str, *args: Any) -> None:
 
 REFUSED = {
     "cumlogsumexp": "reduce_window", "fft": "complex<f32>", "general_reduce": "reduces by a function",
-    "scatter_set": "scatter",
-    "grad_embedding": "scatter", "grad_max_pool": "select_and_scatter", "linear_solve": "lapack_sgetrf_ffi",
+    "linear_solve": "lapack_sgetrf_ffi",
 }  # fmt: skip
 """Programs with an operation that is refused, and what the refusal names."""
 
@@ -285,6 +284,48 @@ def test_bytes_that_jax_exports() -> None:
     exported = jax.export.export(jax.jit(lambda x: jnp.tanh(x) @ B))(A)
     (got,) = by_us(exported.mlir_module_serialized, [A])
     np.testing.assert_allclose(got, np.tanh(A) @ B, rtol=1e-5, atol=1e-5)
+
+
+def sorted_by(text: str, *kinds: str) -> str:
+    """A module that sorts vectors of four by a comparison of the pairs of its elements."""
+    tensors = [f"tensor<4x{kind}>" for kind in kinds]
+    pairs = ", ".join(f"%a{2 * i + j}: tensor<{kind}>" for i, kind in enumerate(kinds) for j in range(2))
+    names = ", ".join(f"%x{i}" for i in range(len(kinds)))
+    found = ", ".join(f"%r#{i}" for i in range(len(kinds))) if len(kinds) > 1 else "%r"
+    given = ", ".join(f"%x{i}: {t}" for i, t in enumerate(tensors))
+    many = f":{len(kinds)}" if len(kinds) > 1 else ""
+    return f"""func.func @main({given}) -> ({", ".join(tensors)}) {{
+  %r{many} = "stablehlo.sort"({names}) ({{
+  ^bb0({pairs}):
+    %c = stablehlo.compare {text}
+    stablehlo.return %c : tensor<i1>
+  }}) {{dimension = 0 : i64, is_stable = true}} : ({", ".join(tensors)}) -> ({", ".join(tensors)})
+  return {found} : {", ".join(tensors)}
+}}"""
+
+
+SAME = np.array([2.0, -1.0, 2.0, -1.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        (sorted_by("GT, %a0, %a1, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "f32"), (NUMBERS,)),
+        (sorted_by("LT, %a1, %a0, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "f32"), (NUMBERS,)),
+        (sorted_by("LT, %a0, %a1, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>", "i32"), (INTEGERS,)),
+        (sorted_by("GT, %a0, %a1, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "f32", "i32"), (SAME, INTEGERS)),
+        (sorted_by("GT, %a2, %a3, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "i32", "f32"), (INTEGERS, SAME)),
+    ],
+)
+def test_sorts_by_other_comparisons(text: str, args: tuple[Any, ...]) -> None:
+    check(text, *args)
+
+
+def test_a_sort_by_no_order_is_refused() -> None:
+    for compared in ("GT, %a0, %a0", "GT, %a0, %a3", "LE, %a0, %a1"):
+        text = sorted_by(f"{compared}, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "f32", "f32")
+        with pytest.raises(InputError, match="sorts by a comparison"):
+            import_module(load_module(text.encode()))
 
 
 # ---- files that are refused
