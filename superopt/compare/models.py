@@ -16,6 +16,7 @@ from superopt.compare.sharing import arguments
 from superopt.compare.symbolic import compare_symbolic
 from superopt.compare.verdict import SECONDS, OutputVerdict, PairVerdict, compare_graphs
 from superopt.errors import InputError, SuperoptError
+from superopt.frontends.jax.sizes import dimension
 from superopt.frontends.onnx.frontend import (
     OnnxModel,
     TensorInfo,
@@ -26,6 +27,7 @@ from superopt.frontends.onnx.model import symbolic_dimensions
 from superopt.frontends.onnx.read import reads
 from superopt.frontends.symbolic.known import NO_OVERFLOW
 from superopt.ir.graph import Graph, topological
+from superopt.ir.index import concrete
 from verifier.verdict import PROVED, UNKNOWN
 
 NODES = 500
@@ -80,8 +82,14 @@ def compare_models(
                 return _open(sources, names, fixed, error)
             refused = f"; for all sizes it is open: {error.args[0]}"
         else:
-            found = _for_all_sizes(models, fixed, sources, {} if left else given, numerics, store)
-            return _at(found, fixed[0] | fixed[1])
+            try:
+                sizes = {} if left else {of[key]: n for of in names for key, n in given.items() if key in of}
+                found = _for_all_sizes(models, fixed, sources, sizes, numerics, store)
+                return _at(found, fixed[0] | fixed[1])
+            except InputError as error:
+                if left:
+                    raise
+                refused = f"; for all sizes it is open: {error.args[0]}"
     models = [load_model(x, dims=some) for x, some in zip(sources, own, strict=True)]
     found = _at_sizes(models, own, sources, (numerics, seconds, seed, store))
     return replace(_at(found, given), sizes=_at(found, given).sizes + refused)
@@ -175,10 +183,12 @@ def _for_all_sizes(
     specs, constraints = _specs(*([model.taken[i] for i in kept] for model, kept in zip(models, places, strict=True)))
 
     def load(at: Mapping[str, int]) -> str:
-        known = [
-            {key: at[str(n)] for key, n in model.symbols.items() if str(n) in at} | dict(some)
-            for model, some in zip(models, dims, strict=True)
-        ]
+        shapes = [concrete(dimension(str(n)), at) for i in places[0] for n in models[0].taken[i].shape]
+        known = [dict(some) for some in dims]
+        for model, kept, some in zip(models, places, known, strict=True):
+            symbols = {str(n): key for key, n in model.symbols.items()}
+            own = [str(n) for i in kept for n in model.taken[i].shape]
+            some |= {symbols[text]: n for text, n in zip(own, shapes, strict=True) if text in symbols}
         return _loading(sources, known, places)
 
     at = {str(n): sizes[key] for model in models[:1] for key, n in model.symbols.items() if key in sizes}

@@ -514,8 +514,8 @@ def _open_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> dict[str, An
         return {}
     plain = {key: name + "_" * (name in _NO_NAMES) for key, name in zip(keys, identifiers(keys), strict=True)}
     texts = [key if _is_expression(key, plain) else plain[key] for key in keys]
-    known = dict(zip(keys, export.symbolic_shape(", ".join(texts)), strict=True))
-    return {name: known[key] for name, key in dimensions.items() if key in known}
+    known: dict[str, Any] = dict(zip(keys, export.symbolic_shape(", ".join(texts)), strict=True))
+    return known
 
 
 _NO_NAMES = frozenset({"floordiv", "mod", "max", "min", "non_negative"})  # JAX reads them as functions

@@ -233,7 +233,7 @@ _INDEX = "select(or({0},and(compare EQ(a0,a2),compare LT(a1,a3))),a1,a3)"
 
 def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value) -> tuple[Value, Value]:
     """The extremum and its place, where the body is that of an argmax or argmin."""
-    told, axes = _told(call.op.blocks[0]), call.get("dimensions")
+    told, axes = _told(call.op.blocks[0], call.makers), call.get("dimensions")
     for direction, arg, over, name in (
         ("GT", lax.argmax, lax.reduce_max, "stablehlo.maximum"),
         ("LT", lax.argmin, lax.reduce_min, "stablehlo.minimum"),
@@ -247,10 +247,15 @@ def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value
     raise call.refused("reduces two tensors at once, and is no argmax or argmin as JAX writes them")
 
 
-def _told(block: HloBlock, most: int = 10_000) -> list[str]:
-    """The results of a block as expressions of its arguments; one that is too long is nothing known."""
+def _told(block: HloBlock, makers: Mapping[int, HloOp], most: int = 10_000) -> list[str]:
+    """The results of a block as expressions of its arguments; one that is too long is nothing known.
+
+    Numbers may stand outside of the block, as `makers` says.
+    """
     known = {value: f"a{i}" for i, (value, _) in enumerate(block.arguments)}
-    for op in block.ops[:-1]:
+    read = dict.fromkeys(v for op in block.ops for v in op.operands)
+    outside = [makers[v] for v in read if v in makers and makers[v].name == "stablehlo.constant"]
+    for op in (*outside, *block.ops[:-1]):
         kind = " ".join(
             [op.name.removeprefix("stablehlo."), *filter(None, [op.attributes.get("comparison_direction")])]
         )
@@ -265,7 +270,7 @@ def _sort(call: HloCall, *xs: Value) -> Any:
     """A sort by the first operands in ascending order, floats in the total order that JAX means; or by one operand."""
     axis, stable = call.get("dimension", -1) % np.ndim(xs[0]), bool(call.get("is_stable", False))
     dtypes = tuple(str(x.dtype) for x in xs)
-    told = _told(call.op.blocks[0])
+    told = _told(call.op.blocks[0], call.makers)
     found = _COMPARED.fullmatch(told[0])
     if found is not None:
         return _sort_by(call, xs, axis, found[1] == "GT", int(found[2]), int(found[3]))
@@ -298,7 +303,7 @@ def _comparator(dtypes: tuple[str, ...], keys: int) -> list[str] | None:
     with jax.enable_x64(True):
         text = jax.jit(lambda *xs: lax.sort(xs, num_keys=keys)).lower(*types).as_text()
     ops = (op for block in read_module(text.encode()).functions.values() for op in block.ops)
-    return next((_told(op.blocks[0]) for op in ops if op.name == "stablehlo.sort"), None)
+    return next((_told(op.blocks[0], {}) for op in ops if op.name == "stablehlo.sort"), None)
 
 
 def _counts(call: HloCall, value: int, shape: tuple[int, ...], axis: int) -> bool:
@@ -399,7 +404,7 @@ def _scatter(call: HloCall, *xs: Value) -> Value:
     if len(xs) != 3:
         raise call.refused(f"scatters into {len(xs) // 3} tensors at once")
     x, where, updates = xs
-    (told,) = _told(call.op.blocks[0])
+    (told,) = _told(call.op.blocks[0], call.makers)
     name = told if told == "a1" else told.partition("(")[0] if told.endswith(("(a0,a1)", "(a1,a0)")) else ""
     if name not in _SCATTER:
         raise call.refused("combines updates by a function that is not one of add, multiply, minimum, maximum")
@@ -424,7 +429,7 @@ def _scatter(call: HloCall, *xs: Value) -> Value:
 
 def _select_and_scatter(call: HloCall, x: Value, source: Value, start: Value) -> Value:
     """The derivative of a maximum or minimum over windows: a value goes to where its window has the extremum."""
-    chosen, added = map(_told, call.op.blocks)
+    chosen, added = (_told(block, call.makers) for block in call.op.blocks)
     extremes = {
         "compare GE(a0,a1)": (lax.max, "stablehlo.maximum"),
         "compare LE(a0,a1)": (lax.min, "stablehlo.minimum"),

@@ -56,6 +56,10 @@ def dtype_of(x: Any) -> str:
 def evaluate(op: HloOp, xs: tuple[Any, ...], facts: SizeFacts) -> np.ndarray | None:
     """The result of an operation on known integers; None where it is left to the program."""
     entry = KNOWN.get(op.name)
+    decided = {"stablehlo.and": False, "stablehlo.or": True}.get(op.name)
+    for x in xs if decided is not None else ():
+        if is_known(x) and x.dtype == np.bool_ and x.size and bool((x == decided).all()):
+            return x  # whatever the other is
     if entry is None or len(op.results) != 1 or not all(map(is_known, xs)):
         return None
     (number, (shape, dtype)) = op.results[0]
@@ -95,13 +99,17 @@ def _remainder(a: Any, b: Any) -> Any:
     return a - _divide(a, b) * b
 
 
+def _sign(a: Any) -> int:
+    return int(_at_least(a, 1)) - int(_at_least(-1, a))
+
+
 def _at_least(a: Any, b: Any) -> bool:
     """Is a size at least another, whatever the values of their names?"""
     if equal(core.max_dim(a, b), a):
         return True
     if equal(core.max_dim(a, b - 1), b - 1):
         return False
-    raise InconclusiveDimensionOperation(f"the order of {a} and {b}")
+    raise InconclusiveDimensionOperation("an order of sizes")  # their texts would be on record as a question
 
 
 def _same(a: Any, b: Any) -> bool:
@@ -109,7 +117,7 @@ def _same(a: Any, b: Any) -> bool:
         return True
     if isinstance(a - b, int) or not _at_least(a, b) or not _at_least(b, a):
         return False
-    raise InconclusiveDimensionOperation(f"{a} == {b}")
+    raise InconclusiveDimensionOperation("an equation of sizes")
 
 
 _ORDER: dict[str, tuple[Callable[..., Any], Callable[..., Any], str]] = {
@@ -165,7 +173,9 @@ KNOWN: dict[str, Callable[..., Any]] = {
         op, _plain(np.maximum, larger)(op, x, low), high),
     "stablehlo.concatenate": lambda op, *xs: np.concatenate(xs, op.attributes["dimension"]),
     "stablehlo.reshape": _reshape, "stablehlo.broadcast_in_dim": _broadcast, "stablehlo.slice": _slice,
-    "stablehlo.convert": _convert,
+    "stablehlo.convert": _convert, "stablehlo.sign": _plain(np.sign, np.frompyfunc(_sign, 1, 1)),
+    "stablehlo.and": _plain(np.bitwise_and), "stablehlo.or": _plain(np.bitwise_or),
+    "stablehlo.xor": _plain(np.bitwise_xor), "stablehlo.not": _plain(np.invert),
 }  # fmt: skip
 """Operations on integers that are known."""
 

@@ -95,7 +95,8 @@ def _quotient(a: Any, b: Any) -> Any:
 
 
 def _remainder(a: Any, b: Any) -> Any:
-    return a - _quotient(a, b) * b
+    _quotient(a, b)
+    return a % b
 
 
 def _elementwise(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], np.ndarray]:
