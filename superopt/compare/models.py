@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from superopt.compare.sharing import arguments
-from superopt.compare.symbolic import compare_symbolic
+from superopt.compare.symbolic import SizedArguments, compare_symbolic
 from superopt.compare.verdict import SECONDS, OutputVerdict, PairVerdict, compare_graphs
 from superopt.errors import InputError, SuperoptError
 from superopt.frontends.jax.sizes import dimension
@@ -193,10 +193,9 @@ def _for_all_sizes(
 
     at = {str(n): sizes[key] for model in models[:1] for key, n in model.symbols.items() if key in sizes}
     with jax.enable_x64(True):
-        found = compare_symbolic(
-            *(_function(model, kept) for model, kept in zip(models, places, strict=True)), specs, {}, at, numerics,
-            store, constraints=constraints, names=[o.name for o in models[0].outputs], load=load,
-        )  # fmt: skip
+        one, two = (_function(model, kept) for model, kept in zip(models, places, strict=True))
+        of = SizedArguments(specs, {}, constraints, [o.name for o in models[0].outputs], load)
+        found = compare_symbolic(one, two, of, at, numerics, store)
     if PROVED in {o.status for o in found.outputs}:
         found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
     return _without(found, taken, places)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 from jax import export
 
-from superopt.compare.symbolic import compare_symbolic
+from superopt.compare.symbolic import SizedArguments, compare_symbolic
 from superopt.compare.verdict import SECONDS, PairVerdict, compare_graphs
 from superopt.errors import InputError, SuperoptError, UsageError
 from superopt.frontends.stablehlo.module import StableHloModule, import_module, load_module
@@ -85,19 +85,17 @@ def _for_all_sizes(
     constraints: dict[str, None] = {}
     names: dict[str, str] = {}
     for module in modules:
-        said = _facts(module)
-        constraints |= dict.fromkeys(said[0])
-        names = said[1] | names
-    taken = set(names.values())
+        asserted, own = _facts(module)
+        constraints |= dict.fromkeys(asserted)
+        names = own | names
 
     def named(text: str) -> str:
         return _NAME.sub(lambda found: names.get(found[0], found[0]), text)
 
-    names = {k: v for k, v in names.items() if _NAME.fullmatch(k) and list(names.values()).count(v) == 1 and taken}
-    found = compare_symbolic(
-        *(module.fn for module in modules), list(map(named, specs)), {}, dims, numerics, store,
-        constraints=list(map(named, constraints)), names=modules[0].results, load=lambda _: load,
-    )  # fmt: skip
+    names = {k: v for k, v in names.items() if _NAME.fullmatch(k) and list(names.values()).count(v) == 1}
+    said = list(map(named, constraints))
+    of = SizedArguments(list(map(named, specs)), {}, said, modules[0].results, lambda _: load)
+    found = compare_symbolic(modules[0].fn, modules[1].fn, of, dims, numerics, store)
     if PROVED in {o.status for o in found.outputs}:
         found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
     return found

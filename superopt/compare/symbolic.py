@@ -9,7 +9,7 @@ import functools
 import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jax import tree_util
@@ -46,49 +46,67 @@ MOST = 60
 """Operations of both functions that are one question to the prover; more are proved node by node."""
 
 
+@dataclass(frozen=True, slots=True)
+class SizedArguments:
+    """What two functions take and give.
+
+    Attributes:
+        specs, named: shapes of the arguments (`superopt.frontends.symbolic.specs`), by position and by name.
+        constraints: comparisons of sizes under which both are compared.
+        names: of the results; without them, their places in the pytree.
+        load: a text that defines both functions as `a` and `b` at some sizes, for the text to paste.
+    """
+
+    specs: Sequence[Any]
+    named: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    constraints: Sequence[str] = ()
+    names: Sequence[str] = ()
+    load: Callable[[Mapping[str, int]], str] | None = None
+
+    def statement(self, name: str, first: Callable[..., Any], second: Callable[..., Any]) -> Statement:
+        """That two functions of these arguments are equal.
+
+        Raises:
+            InputError: a specification cannot be read.
+        """
+        return make_statement(name, first, second, self.specs, dict(self.named), self.constraints)
+
+
 def compare_symbolic(
     first: Callable[..., Any],
     second: Callable[..., Any],
-    specs: Sequence[Any],
-    named: Mapping[str, Any],
+    of: SizedArguments,
     sizes: Mapping[str, int] | None = None,
     numerics: str = "real",
     store: Store | None = None,
-    *,
-    constraints: Sequence[str] = (),
-    names: Sequence[str] = (),
-    load: Callable[[Mapping[str, int]], str] | None = None,
 ) -> PairVerdict:
     """Prove or refute for all sizes that two functions compute the same, leaf by leaf of their results.
 
     Args:
         first, second: functions that JAX traces at symbolic sizes.
-        specs, named: shapes of the arguments (`superopt.frontends.symbolic.specs`), by position and by name.
+        of: their arguments.
         sizes: at which what stays open is compared as programs of given sizes are; without them it stays open.
         numerics: the widest class of a proof that counts.
         store: of certificates.
-        constraints: comparisons of sizes under which both are compared.
-        names: of the results; without them, their places in the pytree.
-        load: a text that defines both functions as `a` and `b` at some sizes, for the text to paste.
 
     Raises:
         ArgumentError: JAX does not trace a function at any of some small sizes.
         InputError: a specification cannot be read, or the structures of the results differ.
     """
     begin = time.monotonic()
-    whole = make_statement("both", first, second, specs, dict(named), constraints)
+    whole = of.statement("both", first, second)
     given = {k: n for k, n in (sizes or {}).items() if k in whole.specs.sizes}
     if sizes and (set(given) != set(whole.specs.sizes) or set(sizes) - set(given) - {k for k, _ in whole.specs.solved}):
         raise UsageError(
             f"sizes are given for {', '.join(sorted(sizes))}, the names are {', '.join(whole.specs.sizes)}"
         )
-    asked = _Asked(first, second, whole, tuple(specs), dict(named), tuple(constraints), numerics, load, store)
+    asked = _Asked(first, second, whole, of, numerics, store)
     at, traced = asked.traced(given)
     trees = [x.tree for x in traced]
     if trees[0] != trees[1]:
         raise InputError(f"the results have two structures: {trees[0]} and {trees[1]}")
     paths, _ = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(trees[0], range(trees[0].num_leaves)))
-    names = list(names) or [f"result{tree_util.keystr(path)}" for path, _ in paths]
+    names = list(of.names) or [f"result{tree_util.keystr(path)}" for path, _ in paths]
     text = f"for all sizes {', '.join(whole.specs.sizes)}" if whole.specs.sizes else "for these sizes"
     if whole.specs.premises:
         text += f" with {', '.join(f'{p} >= 0' for p in whole.specs.premises)}"
@@ -135,11 +153,8 @@ class _Asked:
     first: Callable[..., Any]
     second: Callable[..., Any]
     whole: Statement
-    given: tuple[Any, ...]
-    named: dict[str, Any]
-    constraints: tuple[str, ...]
+    of: SizedArguments
     numerics: str
-    load: Callable[[Mapping[str, int]], str] | None
     store: Store | None
 
     def traced(self, given: dict[str, int]) -> tuple[dict[str, int], list[Traced]]:
@@ -155,11 +170,7 @@ class _Asked:
     def by_statements(self, found: PairVerdict) -> PairVerdict:
         """The verdict with each result as a statement of its own."""
         verdicts = [
-            check_statement(
-                make_statement(
-                    o.name, _leaf(self.first, i), _leaf(self.second, i), self.given, self.named, self.constraints
-                )
-            )
+            check_statement(self.of.statement(o.name, _leaf(self.first, i), _leaf(self.second, i)))
             for i, o in enumerate(found.outputs)
         ]
         outputs = [_output(o.name, v, self.numerics) for o, v in zip(found.outputs, verdicts, strict=True)]
@@ -170,7 +181,7 @@ class _Asked:
             outputs=tuple(outputs),
             exactness=max((d.exactness for d in domains), key=EXACTNESS.index, default="exact"),
             assumptions=tuple(dict.fromkeys(a for d in domains for a in d.assumptions)),
-            code=_code(shown[0][1], shown[0][0], self.whole.specs, self.load) if shown else "",
+            code=_code(shown[0][1], shown[0][0], self.whole.specs, self.of.load) if shown else "",
         )
 
     def by_sweep(self, found: PairVerdict, both: Pairing, end_s: float) -> PairVerdict:
@@ -241,7 +252,7 @@ class _Asked:
                 if wanted[i]:
                     raise ProverDefectError(f"{outputs[i].name} is proved and yet refuted at {told}: {d}", hint=REPORT)
                 outputs[i] = OutputVerdict(outputs[i].name, REFUTED, f"where {told}, {told_of(d)}", d)
-                code = code or code_of(d, graphs[0], "" if self.load is None else self.load(at))
+                code = code or code_of(d, graphs[0], "" if self.of.load is None else self.of.load(at))
             wrong = contradiction(values, list(proved), found.exactness, 0) if proved else ""
             if wrong:
                 raise ProverDefectError(f"what was proved differs at {told}: {wrong}", hint=REPORT)
@@ -290,4 +301,4 @@ def _output(name: str, found: Verdict, numerics: str) -> OutputVerdict:
     return OutputVerdict(name, UNKNOWN, found.cause)
 
 
-__all__ = ["compare_symbolic"]
+__all__ = ["MOST", "SizedArguments", "compare_symbolic"]

@@ -8,6 +8,7 @@ record.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,7 +64,7 @@ def evaluate(op: HloOp, xs: tuple[Any, ...], facts: SizeFacts) -> np.ndarray | N
     if entry is None or len(op.results) != 1 or not all(map(is_known, xs)):
         return None
     (number, (shape, dtype)) = op.results[0]
-    if None in shape or dtype[:3] not in ("int", "uin", "boo") or int(np.prod(shape, dtype=object)) > MOST:
+    if None in shape or dtype[:3] not in ("int", "uin", "boo") or math.prod(n or 0 for n in shape) > MOST:
         return None
     try:
         with np.errstate(all="ignore"):

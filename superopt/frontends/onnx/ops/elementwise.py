@@ -49,7 +49,7 @@ def _binary(call: Call, a: Any, b: Any) -> Any:
 
 
 def _variadic(call: Call, *operands: Any) -> Any:
-    combine = getattr(broadcast_room(call, *operands), _VARIADIC[call.node.op_type])
+    combine: Any = getattr(broadcast_room(call, *operands), _VARIADIC[call.node.op_type])
     if _sized(*operands):
         combine = {"Max": larger, "Min": smaller}.get(call.node.op_type, combine)
     return functools.reduce(combine, operands)
