@@ -62,7 +62,7 @@ def compare_modules(
         with jax.enable_x64(True):
             return _for_all_sizes(modules, dims or {}, numerics, store, load)
     if dims:
-        raise UsageError(f"sizes are given for {', '.join(dims)}, and the modules leave none open")
+        raise UsageError(f"--dims gives sizes for {', '.join(dims)}, and the modules leave none open")
     one, two = (inline(import_module(module).graph) for module in modules)
     return compare_graphs(
         one, two, names=list(modules[0].results), numerics=numerics, seconds=seconds, seed=seed, store=store, load=load
