@@ -169,8 +169,6 @@ def verify(
                 "programs are compared two at a time, both of one kind",
                 hint="superopt verify A.onnx B.onnx, A.mlir B.mlir or A.py:NAME B.py:NAME",
             )
-        if dims and kinds == {"modules"}:
-            raise UsageError("--dims is for two ONNX models, and for functions of shapes over names")
         with Store() as store:
             pair = _compared(kinds.pop(), asked["files"], parse_dims(dims), {"numerics": numerics, "store": store})
         emit(pair.to_json()) if as_json else click.echo(str(pair))
@@ -203,7 +201,7 @@ def _compared(kind: str, files: Sequence[str], dims: dict[str, int], options: di
     if kind == "models":
         return compare.compare_models(*files, dims=dims, **options)
     if kind == "modules":
-        return compare.compare_modules(*files, **options)
+        return compare.compare_modules(*files, dims=dims, **options)
     (first, args, frozen), (second, _, _) = map(import_module("superopt.pipeline.target").made_by, files)
     return compare.compare_functions(first, second, *args, frozen=frozen, sizes=dims, **options)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from jax import tree_util
 
-from superopt.compare.symbolic import compare_symbolic
+from superopt.compare.symbolic import SizedArguments, compare_symbolic
 from superopt.compare.verdict import PairVerdict, compare_graphs
 from superopt.errors import InputError
 from superopt.frontends.jax.jaxpr import Imported, import_function
@@ -55,7 +55,7 @@ def compare_functions(
     if any(isinstance(x, str) for x in tree_util.tree_leaves((args, kwargs or {}))):
         if frozen not in ((), None):
             raise InputError("frozen arguments have values, and shapes over names have none")
-        return compare_symbolic(first, second, args, kwargs or {}, sizes, numerics, store)
+        return compare_symbolic(first, second, SizedArguments(args, kwargs or {}), sizes, numerics, store)
     both = [import_function(fn, args, kwargs, frozen=frozen) for fn in (first, second)]
     trees = [x.out_tree for x in both]
     if trees[0] != trees[1]:

@@ -2,21 +2,35 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import jax
+from jax import export
+
+from superopt.compare.symbolic import SizedArguments, compare_symbolic
 from superopt.compare.verdict import SECONDS, PairVerdict, compare_graphs
-from superopt.frontends.stablehlo.module import import_module, load_module
+from superopt.errors import InputError, SuperoptError, UsageError
+from superopt.frontends.stablehlo.module import StableHloModule, import_module, load_module
+from superopt.frontends.symbolic.known import NO_OVERFLOW
 from superopt.ir.inline import inline
+from verifier.verdict import PROVED
 
 if TYPE_CHECKING:
     from superopt.store import Store
+
+_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def compare_modules(
     first: str | Path | bytes,
     second: str | Path | bytes,
     *,
+    dims: Mapping[str, int] | None = None,
     numerics: str = "real",
     seconds: float = SECONDS,
     seed: int = 0,
@@ -24,8 +38,11 @@ def compare_modules(
 ) -> PairVerdict:
     """Prove or refute that the main functions of two StableHLO modules compute the same, result by result.
 
+    Where the first module leaves sizes open the verdict is for all of them that both modules accept.
+
     Args:
         first, second: files, as text or as the bytes that jax.export writes, or their contents.
+        dims: sizes of what is left open, at which is compared what is open for all sizes.
         numerics: exact, real or range: the widest class of rules that may be used.
         seconds: after which no further piece is tried.
         seed: of the inputs of the refuter.
@@ -36,15 +53,70 @@ def compare_modules(
         ProverDefectError: something was proved that evaluation refutes: a defect of the prover.
     """
     modules = [load_module(source) for source in (first, second)]
-    one, two = (inline(import_module(module).graph) for module in modules)
     load = ""
     if isinstance(first, str | Path) and isinstance(second, str | Path):
-        load = "import jax\nfrom superopt.frontends.stablehlo.module import load_module\n"
+        load = "import jax\nimport numpy as np\nfrom superopt.frontends.stablehlo.module import load_module\n"
         load += 'jax.config.update("jax_enable_x64", True)\n'
         load += f"a, b = load_module({str(first)!r}).fn, load_module({str(second)!r}).fn"
+    if any(None in shape for module in modules for shape, _ in module.kinds):
+        with jax.enable_x64(True):
+            return _for_all_sizes(modules, dims or {}, numerics, store, load)
+    if dims:
+        raise UsageError(f"--dims gives sizes for {', '.join(dims)}, and the modules leave none open")
+    one, two = (inline(import_module(module).graph) for module in modules)
     return compare_graphs(
         one, two, names=list(modules[0].results), numerics=numerics, seconds=seconds, seed=seed, store=store, load=load
     )
+
+
+def _for_all_sizes(
+    modules: Sequence[StableHloModule], dims: Mapping[str, int], numerics: str, store: Store | None, load: str
+) -> PairVerdict:
+    """The verdict on modules that leave sizes open."""
+    first, second = ([[*shape, dtype] for shape, dtype in module.kinds] for module in modules)
+    if [[n is None for n in x] for x in first] != [[n is None for n in x] for x in second] or any(
+        n != m for a, b in zip(first, second, strict=True) for n, m in zip(a, b, strict=True)
+    ):
+        raise InputError("two modules of different arguments", hint="both leave the same sizes open, or none")
+    specs = [
+        f"{dtype}[{', '.join(f'arg{i}_{axis}' if n is None else str(n) for axis, n in enumerate(shape))}]"
+        for i, (shape, dtype) in enumerate(modules[0].kinds)
+    ]
+    constraints: dict[str, None] = {}
+    names: dict[str, str] = {}
+    for module in modules:
+        asserted, own = _facts(module)
+        constraints |= dict.fromkeys(asserted)
+        names = own | names
+
+    def named(text: str) -> str:
+        return _NAME.sub(lambda found: names.get(found[0], found[0]), text)
+
+    names = {k: v for k, v in names.items() if _NAME.fullmatch(k) and list(names.values()).count(v) == 1}
+    said = list(map(named, constraints))
+    of = SizedArguments(list(map(named, specs)), {}, said, modules[0].results, lambda _: load)
+    found = compare_symbolic(modules[0].fn, modules[1].fn, of, dims, numerics, store)
+    if PROVED in {o.status for o in found.outputs}:
+        found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
+    return found
+
+
+def _facts(module: StableHloModule) -> tuple[list[str], dict[str, str]]:
+    """What a module asserts of the sizes that it leaves open, and the names that it has for them.
+
+    It is traced with a name for every open size, until what is asserted is needed: that is more than it says.
+    """
+    names = [f"arg{i}_{axis}" for i, (shape, _) in enumerate(module.kinds) for axis, n in enumerate(shape) if n is None]
+    free = dict(zip(names, export.symbolic_shape(", ".join(names)), strict=True))
+    types: list[Any] = []
+    for i, (shape, dtype) in enumerate(module.kinds):
+        sizes = tuple(free[f"arg{i}_{axis}"] if n is None else n for axis, n in enumerate(shape))
+        types.append(jax.ShapeDtypeStruct(sizes, jax.numpy.dtype(dtype)))
+    with contextlib.suppress(SuperoptError, TypeError, ValueError):  # sizes that are equal are not known to be
+        jax.eval_shape(module.fn, *types)
+    facts = module.facts
+    asserted = [f"{a} {order} {b}" for a, order, b in facts.asserted if order != "!="]
+    return asserted, {str(size): name for size, name in facts.names}
 
 
 __all__ = ["compare_modules"]

@@ -1,31 +1,81 @@
-"""Two JAX functions compared for all sizes of their arguments, which are given as shapes over names."""
+"""Two functions of JAX compared for all sizes of their arguments: shapes over names.
+
+Programs of other frontends come here as functions that JAX traces.
+"""
 
 from __future__ import annotations
 
 import functools
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jax import tree_util
 
-from superopt.compare.verdict import OutputVerdict, PairVerdict, compare_graphs
-from superopt.errors import InputError, UsageError
-from superopt.frontends.symbolic.graphs import trace_concrete
-from verifier.statements.refute import tiny_sizes
-from verifier.statements.statement import check_statement, make_statement
-from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN, Verdict
+from superopt.compare.refute import Evaluation, contradiction, differences
+from superopt.compare.sharing import differing_types, share
+from superopt.compare.sweep import Stored, stored_alike, sweep
+from superopt.compare.verdict import (
+    REPORT,
+    SECONDS,
+    OutputVerdict,
+    PairVerdict,
+    code_of,
+    compare_graphs,
+    told_of,
+)  # fmt: skip
+from superopt.errors import ArgumentError, InputError, ProverDefectError, UsageError
+from superopt.frontends.symbolic.graphs import Traced, trace_concrete
+from superopt.frontends.symbolic.specs import Specs
+from superopt.ir.graph import Node
+from verifier.statements.prove import Pair
+from verifier.statements.refute import Pairing, show_sizes, tiny_sizes
+from verifier.statements.statement import NOT_EMPTY, Statement, check_statement, make_statement, traced_pair
+from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN, Counterexample, Verdict
 
 if TYPE_CHECKING:
     from superopt.store import Store
+
+_SIZES = 12
+"""Small sizes at which functions may have no value, for a window that is larger or a slice that is longer."""
+_SAMPLES = 2
+"""Sizes at which values are compared: different ones, and others."""
+MOST = 60
+"""Operations of both functions that are one question to the prover; more are proved node by node."""
+
+
+@dataclass(frozen=True, slots=True)
+class SizedArguments:
+    """What two functions take and give.
+
+    Attributes:
+        specs, named: shapes of the arguments (`superopt.frontends.symbolic.specs`), by position and by name.
+        constraints: comparisons of sizes under which both are compared.
+        names: of the results; without them, their places in the pytree.
+        load: a text that defines both functions as `a` and `b` at some sizes, for the text to paste.
+    """
+
+    specs: Sequence[Any]
+    named: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    constraints: Sequence[str] = ()
+    names: Sequence[str] = ()
+    load: Callable[[Mapping[str, int]], str] | None = None
+
+    def statement(self, name: str, first: Callable[..., Any], second: Callable[..., Any]) -> Statement:
+        """That two functions of these arguments are equal.
+
+        Raises:
+            InputError: a specification cannot be read.
+        """
+        return make_statement(name, first, second, self.specs, dict(self.named), self.constraints)
 
 
 def compare_symbolic(
     first: Callable[..., Any],
     second: Callable[..., Any],
-    specs: Sequence[Any],
-    named: Mapping[str, Any],
+    of: SizedArguments,
     sizes: Mapping[str, int] | None = None,
     numerics: str = "real",
     store: Store | None = None,
@@ -34,59 +84,198 @@ def compare_symbolic(
 
     Args:
         first, second: functions that JAX traces at symbolic sizes.
-        specs, named: shapes of the arguments (`superopt.frontends.symbolic.specs`), by position and by name.
+        of: their arguments.
         sizes: at which what stays open is compared as programs of given sizes are; without them it stays open.
         numerics: the widest class of a proof that counts.
         store: of certificates.
 
     Raises:
+        ArgumentError: JAX does not trace a function at any of some small sizes.
         InputError: a specification cannot be read, or the structures of the results differ.
     """
     begin = time.monotonic()
-    whole = make_statement("both", first, second, specs, dict(named))
-    given = dict(sizes or {})
-    unknown = set(given) - set(whole.specs.sizes)
-    if unknown or (given and set(given) != set(whole.specs.sizes)):
+    whole = of.statement("both", first, second)
+    given = {k: n for k, n in (sizes or {}).items() if k in whole.specs.sizes}
+    if sizes and (set(given) != set(whole.specs.sizes) or set(sizes) - set(given) - {k for k, _ in whole.specs.solved}):
         raise UsageError(
-            f"sizes are given for {', '.join(sorted(given))}, the names are {', '.join(whole.specs.sizes)}"
+            f"sizes are given for {', '.join(sorted(sizes))}, the names are {', '.join(whole.specs.sizes)}"
         )
-    at = given or next(iter(tiny_sizes(whole.specs, 1)))
-    traced = [trace_concrete(fn, whole.specs, at) for fn in (first, second)]
+    asked = _Asked(first, second, whole, of, numerics, store)
+    at, traced = asked.traced(given)
     trees = [x.tree for x in traced]
     if trees[0] != trees[1]:
         raise InputError(f"the results have two structures: {trees[0]} and {trees[1]}")
     paths, _ = tree_util.tree_flatten_with_path(tree_util.tree_unflatten(trees[0], range(trees[0].num_leaves)))
-    names = [f"result{tree_util.keystr(path)}" for path, _ in paths]
-    verdicts = [
-        check_statement(make_statement(name, _leaf(first, i), _leaf(second, i), specs, dict(named)))
-        for i, name in enumerate(names)
-    ]
-    outputs = [_output(name, found, numerics) for name, found in zip(names, verdicts, strict=True)]
-    domains = [v.domain for v, o in zip(verdicts, outputs, strict=True) if o.status == PROVED and v.domain is not None]
-    known = ", ".join(f"{name} = {n}" for name, n in at.items())
+    names = list(of.names) or [f"result{tree_util.keystr(path)}" for path, _ in paths]
     text = f"for all sizes {', '.join(whole.specs.sizes)}" if whole.specs.sizes else "for these sizes"
-    found = PairVerdict(
-        tuple(outputs),
-        text,
-        exactness=max((d.exactness for d in domains), key=EXACTNESS.index, default="exact"),
-        assumptions=tuple(dict.fromkeys(a for d in domains for a in d.assumptions)),
-        code=next((v.counterexample.code for v in verdicts if v.counterexample is not None), ""),
-    )
-    left = [i for i, o in enumerate(outputs) if o.status == UNKNOWN]
-    if left and given:
-        apart = compare_graphs(traced[0].graph, traced[1].graph, names=names, numerics=numerics, store=store)
-        for i in left:
-            outputs[i] = replace(apart.outputs[i], cause=f"at {known} alone; {apart.outputs[i].cause}".rstrip("; "))
-        open_names = ", ".join(names[i] for i in left)
-        found = replace(
-            apart,
-            outputs=tuple(outputs),
-            sizes=f"{text}, but {open_names} at {known} alone",
-            exactness=max(apart.exactness, found.exactness, key=EXACTNESS.index),
-            assumptions=tuple(dict.fromkeys((*found.assumptions, *apart.assumptions))),
-            code=found.code or apart.code,
-        )
+    if whole.specs.premises:
+        text += f" with {', '.join(f'{p} >= 0' for p in whole.specs.premises)}"
+    both, problem = traced_pair(whole)
+    found = PairVerdict(tuple(OutputVerdict(name, UNKNOWN, problem) for name in names), text)
+    if sum(len(x.graph.nodes()) for x in traced) <= MOST:
+        found = asked.by_statements(found)
+    if both.traced is not None and found.status != PROVED and _left(found):
+        found = asked.by_sweep(found, both, begin + SECONDS)
+    elif _left(found) and len(traced[0].graph.nodes()) > MOST:
+        found = asked.by_values(found, [])
+    if _left(found) and given:
+        found = _at_sizes(found, traced, names, ", ".join(f"{k} = {n}" for k, n in at.items()), numerics, store)
     return replace(found, seconds=time.monotonic() - begin)
+
+
+def _left(found: PairVerdict) -> list[int]:
+    """Numbers of the results that are open."""
+    return [i for i, o in enumerate(found.outputs) if o.status == UNKNOWN]
+
+
+def _at_sizes(
+    found: PairVerdict, traced: Sequence[Traced], names: list[str], at: str, numerics: str, store: Store | None
+) -> PairVerdict:
+    """The verdict with what is open compared at some sizes."""
+    left, outputs = _left(found), list(found.outputs)
+    apart = compare_graphs(traced[0].graph, traced[1].graph, names=names, numerics=numerics, store=store)
+    for i in left:
+        outputs[i] = replace(apart.outputs[i], cause=f"at {at} alone; {apart.outputs[i].cause}".rstrip("; "))
+    return replace(
+        apart,
+        outputs=tuple(outputs),
+        sizes=f"{found.sizes}, but {', '.join(names[i] for i in left)} at {at} alone",
+        exactness=max(apart.exactness, found.exactness, key=EXACTNESS.index),
+        assumptions=tuple(dict.fromkeys((*found.assumptions, *apart.assumptions))),
+        code=found.code or apart.code,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Two functions, and what is asked of them."""
+
+    first: Callable[..., Any]
+    second: Callable[..., Any]
+    whole: Statement
+    of: SizedArguments
+    numerics: str
+    store: Store | None
+
+    def traced(self, given: dict[str, int]) -> tuple[dict[str, int], list[Traced]]:
+        """Both functions at sizes that are given, else at the first of some small ones at which both have values."""
+        specs, refused = self.whole.specs, None
+        for at in [given] if given or not specs.sizes else itertools.islice(tiny_sizes(specs, 1), _SIZES):
+            try:
+                return at, [trace_concrete(fn, specs, at) for fn in (self.first, self.second)]
+            except ArgumentError as error:
+                refused = refused or error
+        raise refused or InputError("no sizes meet the constraints")
+
+    def by_statements(self, found: PairVerdict) -> PairVerdict:
+        """The verdict with each result as a statement of its own."""
+        verdicts = [
+            check_statement(self.of.statement(o.name, _leaf(self.first, i), _leaf(self.second, i)))
+            for i, o in enumerate(found.outputs)
+        ]
+        outputs = [_output(o.name, v, self.numerics) for o, v in zip(found.outputs, verdicts, strict=True)]
+        domains = [v.domain for v, o in zip(verdicts, outputs, strict=True) if o.status == PROVED and v.domain]
+        shown = [(i, v.counterexample) for i, v in enumerate(verdicts) if v.counterexample is not None]
+        return replace(
+            found,
+            outputs=tuple(outputs),
+            exactness=max((d.exactness for d in domains), key=EXACTNESS.index, default="exact"),
+            assumptions=tuple(dict.fromkeys(a for d in domains for a in d.assumptions)),
+            code=_code(shown[0][1], shown[0][0], self.whole.specs, self.of.load) if shown else "",
+        )
+
+    def by_sweep(self, found: PairVerdict, both: Pairing, end_s: float) -> PairVerdict:
+        """The verdict with what is open proved node by node, or refuted by values."""
+        assert both.traced is not None
+        left, right = both.traced
+        if (
+            left.refused
+            or right.refused
+            or [n.types for n in left.graph.outputs] != [n.types for n in right.graph.outputs]
+        ):
+            return self.by_values(found, [])
+        compared = tuple((q.zero, str(q)) for q in dict.fromkeys((*left.comparisons, *right.comparisons)))
+        specs = self.whole.specs
+        pair = Pair(left.graph, right.graph, specs.sizes, both.lowest, specs.premises, compared)
+        samples = self.samples()
+        stored = Stored()
+        if samples:
+            graphs = [x.graph for x in self.traced(samples[0])[1]]
+            stored = stored_alike(pair, graphs, self.numerics, self.store, time.monotonic() + SECONDS / 2)
+        swept = sweep(pair, samples[0] if samples else {}, self.numerics, end_s, stored)
+        proved = [i for i in _left(found) if i in swept.proved]
+        stuck = "" if swept.stuck is None else _told(*swept.stuck)
+        outputs = [
+            OutputVerdict(o.name, PROVED) if i in proved
+            else replace(o, cause=stuck or o.cause) if o.status == UNKNOWN else o
+            for i, o in enumerate(found.outputs)
+        ]  # fmt: skip
+        assumed = dict.fromkeys((*found.assumptions, *([NOT_EMPTY] if swept.lowest else []), *swept.assumptions))
+        found = replace(found, outputs=tuple(outputs), differs=stuck)
+        if proved:
+            classes = (found.exactness, swept.exactness, "real" if stored.apart else "exact")
+            exactness = max(classes, key=EXACTNESS.index)
+            found = replace(
+                found, assumptions=tuple(assumed), exactness=exactness, folded=stored.texts, apart=stored.apart
+            )
+        return self.by_values(found, proved)
+
+    def samples(self) -> list[dict[str, int]]:
+        """Sizes at which both functions have values, different ones first."""
+        tiny = list(itertools.islice(tiny_sizes(self.whole.specs, 1), _SIZES))
+        found: list[dict[str, int]] = []
+        for at in sorted(tiny, key=lambda at: -len(set(at.values()) - {1})):
+            try:
+                self.traced(at)
+            except ArgumentError:
+                continue
+            found.append(at)
+            if len(found) == _SAMPLES:
+                break
+        return found
+
+    def by_values(self, found: PairVerdict, proved: Sequence[int]) -> PairVerdict:
+        """The verdict with what is open refuted by values at small sizes, if it can be.
+
+        Raises:
+            ProverDefectError: what was proved is refuted.
+        """
+        outputs, code = list(found.outputs), found.code
+        for at in self.samples():
+            graphs = [x.graph for x in self.traced(at)[1]]
+            if differing_types(*graphs):
+                continue
+            values = Evaluation(share(*graphs))
+            wanted = {i: i in proved for i in range(len(outputs)) if i in proved or outputs[i].status == UNKNOWN}
+            told = show_sizes(at)
+            for i, d in differences(values, 0, wanted).items():
+                if wanted[i]:
+                    raise ProverDefectError(f"{outputs[i].name} is proved and yet refuted at {told}: {d}", hint=REPORT)
+                outputs[i] = OutputVerdict(outputs[i].name, REFUTED, f"where {told}, {told_of(d)}", d)
+                code = code or code_of(d, graphs[0], "" if self.of.load is None else self.of.load(at))
+            wrong = contradiction(values, list(proved), found.exactness, 0) if proved else ""
+            if wrong:
+                raise ProverDefectError(f"what was proved differs at {told}: {wrong}", hint=REPORT)
+        return replace(found, outputs=tuple(outputs), code=code)
+
+
+def _told(node: Node, why: str) -> str:
+    """An operation that nothing explains."""
+    return f"{node.op} {', '.join(map(str, node.types))} ({why})"
+
+
+def _code(found: Counterexample, number: int, specs: Specs, load: Callable[[Mapping[str, int]], str] | None) -> str:
+    """A text to paste: arrays, and what both give."""
+    if load is None:
+        return found.code
+    if found.index is None:
+        return ""
+    lines = [load({k: int(n) for k, n in found.choices.items()}), "arrays = ("]
+    for name, kind in zip(specs.names, specs.types, strict=True):
+        lines.append(f"    np.array({found.inputs[name]!r}, {kind.dtype!r}).reshape({found.shapes[name]!r}),")
+    lines += [")", f"x, y = (np.asarray(f(*arrays)[{number}]) for f in (a, b))"]
+    at = found.index
+    return "\n".join([*lines, f"print(x[{at}], y[{at}])  # {found.left} and {found.right}"])
 
 
 def _leaf(fn: Callable[..., Any], number: int) -> Callable[..., Any]:
@@ -112,4 +301,4 @@ def _output(name: str, found: Verdict, numerics: str) -> OutputVerdict:
     return OutputVerdict(name, UNKNOWN, found.cause)
 
 
-__all__ = ["compare_symbolic"]
+__all__ = ["MOST", "SizedArguments", "compare_symbolic"]

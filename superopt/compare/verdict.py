@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from superopt.store import Store
 
 SECONDS = 60.0  # of the proof: what a program of 500 nodes may take
-_REPORT = "please report both programs; nothing that this prover says of them can be believed"
+REPORT = "please report both programs; nothing that this prover says of them can be believed"
 _SHOWN = 4  # assumptions about constants that the text lists; --json has all
 _LONGEST = 160  # characters of an expression of constants
 
@@ -152,15 +152,15 @@ def compare_graphs(
     for i in found:
         if wanted[i]:
             raise ProverDefectError(
-                f"output {titles[i]} was proved, and evaluation refutes it: {found[i]}", hint=_REPORT
+                f"output {titles[i]} was proved, and evaluation refutes it: {found[i]}", hint=REPORT
             )
     told = contradiction(both, [i for i in wanted if wanted[i]], proof.exactness, seed)
     if told:
-        raise ProverDefectError(f"what was proved differs: {told}", hint=_REPORT)
+        raise ProverDefectError(f"what was proved differs: {told}", hint=REPORT)
     differs = _first_stuck(proof, shared)
     outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs) for i in wanted)
     one = next(iter(found.values()), None)
-    folded = tuple(_told(fold, shared) for fold in proof.folded.values())
+    folded = tuple(folding_text(fold, shared) for fold in proof.folded.values())
     return PairVerdict(
         outputs,
         sizes,
@@ -170,7 +170,7 @@ def compare_graphs(
         assumptions=tuple(proof.assumptions),
         rules=tuple(proof.rules),
         differs="" if all(wanted.values()) else differs,
-        code="" if one is None else _code(one, first, load),
+        code="" if one is None else code_of(one, first, load),
         seconds=time.monotonic() - begin,
     )
 
@@ -180,10 +180,13 @@ def _verdict(name: str, proved: bool, difference: PairDifference | None, differs
         return OutputVerdict(name, PROVED)
     if difference is None:
         return OutputVerdict(name, UNKNOWN, f"no proof and no difference found; unexplained: {differs or 'time is up'}")
-    d = difference
+    return OutputVerdict(name, REFUTED, told_of(difference), difference)
+
+
+def told_of(d: PairDifference) -> str:
+    """Where two programs differ, in words."""
     where = f"at {list(d.place)} it is {d.values[0]!r} and {d.values[1]!r}"
-    text = f"{where}; they are {d.apart:.3g} apart, rounding explains {d.rounding:.3g}"
-    return OutputVerdict(name, REFUTED, text, difference)
+    return f"{where}; they are {d.apart:.3g} apart, rounding explains {d.rounding:.3g}"
 
 
 def _first_stuck(proof: PairProof, shared: Shared) -> str:
@@ -195,7 +198,8 @@ def _first_stuck(proof: PairProof, shared: Shared) -> str:
     return ""
 
 
-def _told(fold: Folded, shared: Shared) -> str:
+def folding_text(fold: Folded, shared: Shared) -> str:
+    """What a stored tensor was taken to be, in words."""
     stored = _name(fold.stored, shared)
     apart = f"to within {fold.apart:.2g}" if fold.apart else "bit by bit"
     return f"{stored} is {_expression(fold.term, shared)}, {apart}"
@@ -219,7 +223,7 @@ def _name(node: Node, shared: Shared) -> str:
     return first.removeprefix("params.") if first else f"{second.removeprefix('params.')} (of the second)"
 
 
-def _code(d: PairDifference, graph: Graph, load: str) -> str:
+def code_of(d: PairDifference, graph: Graph, load: str) -> str:
     """A text that evaluates both programs where they differ."""
     types = [(n.shape, n.dtype) for n in arguments(graph)]
     lines = [
@@ -233,4 +237,4 @@ def _code(d: PairDifference, graph: Graph, load: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-__all__ = ["SECONDS", "OutputVerdict", "PairVerdict", "compare_graphs"]
+__all__ = ["REPORT", "SECONDS", "OutputVerdict", "PairVerdict", "code_of", "compare_graphs", "folding_text", "told_of"]

@@ -122,7 +122,8 @@ class Optimized(Unique, Generic[P, R]):
         """Write program, prepared tensors, report, original and plan to a `.superopt` file.
 
         Raises:
-            InputError: the program holds operations that exist only in this process (callbacks into Python, effects).
+            InputError: the program holds operations that exist only in this process (callbacks into Python, effects),
+                or the file cannot be written.
         """
         if not serialisable(self.program):
             kept = ", ".join(sorted(self.imported.opaque_ops))
@@ -163,7 +164,11 @@ class Optimized(Unique, Generic[P, R]):
             ),
         )
         source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
-        return saved.write(path, content, source, graph)
+        try:
+            return saved.write(path, content, source, graph)
+        except OSError as error:
+            hint = "make the folder first, or name one that can be written to"
+            raise InputError(f"{path} cannot be written: {error.strerror or error}", hint=hint) from error
 
     def _plain_prepared(self) -> tuple[Any, ...]:
         """The prepared tensors of the program without kernels: what every machine can read."""
@@ -246,7 +251,7 @@ class Loaded(Unique):
         self._weak = {frozenset[int](): frozenset[int](), **dict(held.weak)}
         self._known: list[Any] = []  # frozen arguments that were found to be those of the file
         self.prepared, self.code = held.prepared, ValidatedCode()
-        with typed(f"{path} cannot be built on this machine"):
+        with typed(f"{path} cannot be built here: it is damaged, or made for another machine"):
             if self.kernels:
                 self._take_kernels(called=False)
             self._build()

@@ -45,8 +45,7 @@ def check(text: str, *args: Any) -> None:
 
 REFUSED = {
     "cumlogsumexp": "reduce_window", "fft": "complex<f32>", "general_reduce": "reduces by a function",
-    "scatter_set": "scatter",
-    "grad_embedding": "scatter", "grad_max_pool": "select_and_scatter", "linear_solve": "lapack_sgetrf_ffi",
+    "linear_solve": "lapack_sgetrf_ffi",
 }  # fmt: skip
 """Programs with an operation that is refused, and what the refusal names."""
 
@@ -247,10 +246,92 @@ def test_reductions_of_integers(kind: str) -> None:
     check(text, (A * 3 + 1).astype(np.int32))
 
 
+def vectors(**values: str) -> str:
+    return "".join(
+        f"%{name} = stablehlo.constant dense<[{text}]> : tensor<{len(text.split(','))}xi32>\n    "
+        for name, text in values.items()
+    )
+
+
+CONV = (
+    "%x = stablehlo.reshape %a : (!a) -> tensor<1x3x4xf32>\n    "
+    "%w = stablehlo.constant dense<2.0> : tensor<1x4x2xf32>\n    "
+)
+AS_STATIC: dict[str, tuple[str, str, str]] = {
+    "dynamic_broadcast_in_dim": (
+        "tensor<2x3x4xf32>",
+        vectors(n="2, 3, 4")
+        + "%r = stablehlo.dynamic_broadcast_in_dim %a, %n, dims = [1, 2] : (!a, tensor<3xi32>) -> !r",
+        "%r = stablehlo.broadcast_in_dim %a, dims = [1, 2] : (!a) -> !r",
+    ),
+    "dynamic_reshape": (
+        "tensor<4x3xf32>",
+        vectors(n="4, 3") + "%r = stablehlo.dynamic_reshape %a, %n : (!a, tensor<2xi32>) -> !r",
+        "%r = stablehlo.reshape %a : (!a) -> !r",
+    ),
+    "dynamic_iota": (
+        "tensor<4x3xi32>",
+        vectors(n="4, 3") + "%r = stablehlo.dynamic_iota %n, dim = 1 : (tensor<2xi32>) -> !r",
+        "%r = stablehlo.iota dim = 1 : !r",
+    ),
+    "dynamic_pad": (
+        "tensor<6x9xf32>",
+        vectors(l="1, 0", h="2, -1", i="0, 2")
+        + "%v = stablehlo.constant dense<5.0> : tensor<f32>\n    %r = stablehlo.dynamic_pad %a, %v, %l, %h, %i : "
+        "(!a, tensor<f32>, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> !r",
+        "%v = stablehlo.constant dense<5.0> : tensor<f32>\n    "
+        "%r = stablehlo.pad %a, %v, low = [1, 0], high = [2, -1], interior = [0, 2] : (!a, tensor<f32>) -> !r",
+    ),
+    "real_dynamic_slice": (
+        "tensor<2x2xf32>",
+        vectors(l="1, 0", h="3, 4", i="1, 2") + "%r = stablehlo.real_dynamic_slice %a, %l, %h, %i : "
+        "(!a, tensor<2xi32>, tensor<2xi32>, tensor<2xi32>) -> !r",
+        "%r = stablehlo.slice %a [1:3, 0:4:2] : (!a) -> !r",
+    ),
+    "dynamic_gather": (
+        "tensor<2x4xf32>",
+        vectors(n="1, 4") + "%i = stablehlo.constant dense<[2, 0]> : tensor<2xi32>\n    "
+        '%r = "stablehlo.dynamic_gather"(%a, %i, %n) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], '
+        "collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>}> : "
+        "(!a, tensor<2xi32>, tensor<2xi32>) -> !r",
+        "%i = stablehlo.constant dense<[2, 0]> : tensor<2xi32>\n    "
+        '%r = "stablehlo.gather"(%a, %i) <{dimension_numbers = #stablehlo.gather<offset_dims = [1], '
+        "collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = 1>, "
+        "slice_sizes = array<i64: 1, 4>}> : (!a, tensor<2xi32>) -> !r",
+    ),
+    "dynamic_conv": (
+        "tensor<1x4x2xf32>",
+        "%p = stablehlo.constant dense<[[1, 0]]> : tensor<1x2xi32>\n    "
+        + CONV
+        + '%r = "stablehlo.dynamic_conv"(%x, %w, %p) <{batch_group_count = 1 : i64, feature_group_count = 1 : i64, '
+        "dimension_numbers = #stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>}> : "
+        "(tensor<1x3x4xf32>, tensor<1x4x2xf32>, tensor<1x2xi32>) -> !r",
+        CONV + '%r = "stablehlo.convolution"(%x, %w) <{batch_group_count = 1 : i64, feature_group_count = 1 : i64, '
+        "dimension_numbers = #stablehlo.conv<[b, 0, f]x[0, i, o]->[b, 0, f]>, padding = dense<[[1, 0]]> : "
+        "tensor<1x2xi64>}> : (tensor<1x3x4xf32>, tensor<1x4x2xf32>) -> !r",
+    ),
+    "get_dimension_size": (
+        "tensor<i32>",
+        "%r = stablehlo.get_dimension_size %a, dim = 1 : (!a) -> !r",
+        "%r = stablehlo.constant dense<4> : !r",
+    ),
+}
+"""Operations whose sizes are operands, and the ones of the same meaning whose sizes are written."""
+
+
+@pytest.mark.parametrize("name", AS_STATIC)
+def test_sizes_that_are_operands(name: str) -> None:
+    result, dynamic, static = AS_STATIC[name]
+    texts = [
+        main([AT], result, f"{body}\n    return %r : !r".replace("!r", result), ["%a"]) for body in (dynamic, static)
+    ]
+    check_close(by_us(texts[0], [A]), by_xla(texts[1], [A]))
+
+
 def test_no_operation_is_untested() -> None:
     """Operations of the table that neither these texts nor the exported programs hold."""
     seen = {written(name) for name, *_ in ELEMENTS} | {"stablehlo.composite", "stablehlo.custom_call"}
-    texts = ["stablehlo.constant", *(body for body, *_ in BODIES.values())]
+    texts = ["stablehlo.constant", *(body for body, *_ in BODIES.values()), *(x for _, x, _ in AS_STATIC.values())]
     texts += [jax.jit(f).lower(*args).as_text() for f, args in (CASES[name]() for name in CASES if name not in REFUSED)]
     assert not {op for op in OPS if op not in seen and not any(op.removeprefix("func.") in text for text in texts)}
 
@@ -285,6 +366,48 @@ def test_bytes_that_jax_exports() -> None:
     exported = jax.export.export(jax.jit(lambda x: jnp.tanh(x) @ B))(A)
     (got,) = by_us(exported.mlir_module_serialized, [A])
     np.testing.assert_allclose(got, np.tanh(A) @ B, rtol=1e-5, atol=1e-5)
+
+
+def sorted_by(text: str, *kinds: str) -> str:
+    """A module that sorts vectors of four by a comparison of the pairs of its elements."""
+    tensors = [f"tensor<4x{kind}>" for kind in kinds]
+    pairs = ", ".join(f"%a{2 * i + j}: tensor<{kind}>" for i, kind in enumerate(kinds) for j in range(2))
+    names = ", ".join(f"%x{i}" for i in range(len(kinds)))
+    found = ", ".join(f"%r#{i}" for i in range(len(kinds))) if len(kinds) > 1 else "%r"
+    given = ", ".join(f"%x{i}: {t}" for i, t in enumerate(tensors))
+    many = f":{len(kinds)}" if len(kinds) > 1 else ""
+    return f"""func.func @main({given}) -> ({", ".join(tensors)}) {{
+  %r{many} = "stablehlo.sort"({names}) ({{
+  ^bb0({pairs}):
+    %c = stablehlo.compare {text}
+    stablehlo.return %c : tensor<i1>
+  }}) {{dimension = 0 : i64, is_stable = true}} : ({", ".join(tensors)}) -> ({", ".join(tensors)})
+  return {found} : {", ".join(tensors)}
+}}"""
+
+
+SAME = np.array([2.0, -1.0, 2.0, -1.0], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("text", "args"),
+    [
+        (sorted_by("GT, %a0, %a1, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "f32"), (NUMBERS,)),
+        (sorted_by("LT, %a1, %a0, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "f32"), (NUMBERS,)),
+        (sorted_by("LT, %a0, %a1, SIGNED : (tensor<i32>, tensor<i32>) -> tensor<i1>", "i32"), (INTEGERS,)),
+        (sorted_by("GT, %a0, %a1, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "f32", "i32"), (SAME, INTEGERS)),
+        (sorted_by("GT, %a2, %a3, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "i32", "f32"), (INTEGERS, SAME)),
+    ],
+)
+def test_sorts_by_other_comparisons(text: str, args: tuple[Any, ...]) -> None:
+    check(text, *args)
+
+
+def test_a_sort_by_no_order_is_refused() -> None:
+    for compared in ("GT, %a0, %a0", "GT, %a0, %a3", "LE, %a0, %a1"):
+        text = sorted_by(f"{compared}, FLOAT : (tensor<f32>, tensor<f32>) -> tensor<i1>", "f32", "f32")
+        with pytest.raises(InputError, match="sorts by a comparison"):
+            import_module(load_module(text.encode()))
 
 
 # ---- files that are refused

@@ -56,9 +56,9 @@ def test_there_are_enough_statements() -> None:
 
 @pytest.mark.parametrize("name", [case[0] for case in CASES if case[5] == REFUTED and "block-with" not in case[0]])
 def test_the_prover_alone_proves_nothing_false(name: str) -> None:
-    from verifier.statements.statement import _proved, _traced  # the proof without the search for a counterexample
+    from verifier.statements.statement import _proved, traced_pair  # the proof without the search for a counterexample
 
-    pair, problem = _traced(statement(name))
+    pair, problem = traced_pair(statement(name))
     alone = _proved(pair, Verdict(name, "", "", "statement", UNKNOWN), Proof(), problem)
     assert alone.status != PROVED
 

@@ -23,7 +23,7 @@ from verifier.equal.equality import Proof, Stop
 from verifier.rules.refute import first_difference
 from verifier.statements.prove import Pair, prove_pair, unsupported_ops
 from verifier.statements.refute import make_values, tiny_sizes
-from verifier.statements.statement import _traced, make_statement
+from verifier.statements.statement import make_statement, traced_pair
 
 SWAPS = {
     "add": ("sub", "mul", "max"), "sub": ("add", "mul"), "mul": ("add", "max"), "div": ("mul",), "max": ("min", "add"),
@@ -117,7 +117,7 @@ def test_no_mutant_is_proved_and_false(part: int) -> None:
     cases = [c for c in CASES if c[5] == "PROVED" and "block" not in c[0] and c[0] not in ("lstm-step", "strassen")]
     tried, proved = 0, 0
     for name, left, right, specs, constraints, _ in cases[part::4]:
-        pair, _ = _traced(make_statement(name, left, right, specs, {}, constraints))
+        pair, _ = traced_pair(make_statement(name, left, right, specs, {}, constraints))
         if pair.traced is None or any(unsupported_ops(t.graph) for t in pair.traced):
             continue
         a, b = (t.graph for t in pair.traced)

@@ -158,11 +158,11 @@ def test_sizes_at_which_a_condition_changes_are_tried(monkeypatch: pytest.Monkey
     def f(x: Any) -> Any:
         return jnp.where(lax.iota("int32", x.shape[0]) * 3 < 61, x, 0.0)
 
-    pair, _ = statements._traced(make_statement("s", f, f, ("n",), {}))
+    pair, _ = statements.traced_pair(make_statement("s", f, f, ("n",), {}))
     done = Proof()
     assert statements._proved(pair, Verdict("s", "", "", "statement", UNKNOWN), done, "").proved
     other = make_statement("s", f, lambda x: jnp.where(lax.iota("int32", x.shape[0]) * 6 < 122, x, 0), ("n",), {})
-    pair, _ = statements._traced(other)
+    pair, _ = statements.traced_pair(other)
     assert statements._proved(pair, Verdict("s", "", "", "statement", UNKNOWN), done, "").proved
     assert any(at["n"] > 20 for at in done.changes), "the first entry that is left out is the 21st"
     wrong = make_statement("wrong", f, lambda x: x, ("n",), {})
@@ -190,7 +190,7 @@ def test_the_solvers_inputs_refute() -> None:
 
 def test_entries_of_a_model_are_inputs() -> None:
     made = make_statement("s", lambda i: i, lambda i: jnp.where(i == -7, 0, i), ("int8[n]",), {})
-    pair, _ = statements._traced(made)
+    pair, _ = statements.traced_pair(made)
     found = differ_on(pair, {"n": 2}, {"i": (3, 249)})
     assert found is not None
     assert found.index == (1,)

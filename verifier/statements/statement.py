@@ -113,7 +113,7 @@ def check_statement(statement: Statement, *, before: int = BEFORE, after: int = 
 def proved_alone(statement: Statement) -> Verdict:
     """The prover's verdict on a statement, without any search for a counterexample."""
     start = time.perf_counter()
-    pair, problem = _traced(statement)
+    pair, problem = traced_pair(statement)
     asked = Verdict(statement.name, statement_key(statement, pair.traced), statement.where, "statement", UNKNOWN)
     return replace(_proved(pair, asked, Proof(), problem), seconds=time.perf_counter() - start)
 
@@ -139,7 +139,7 @@ def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
 
 def _checked(statement: Statement, before: int, after: int, ranks: bool = True) -> tuple[Verdict, Pairing]:
     start = time.perf_counter()
-    pair, problem = _traced(statement)
+    pair, problem = traced_pair(statement)
     done = Proof()
     verdict = Verdict(
         statement.name, statement_key(statement, pair.traced), statement.where, "statement", UNKNOWN, cause=problem
@@ -220,7 +220,7 @@ def _excluded(found: StatementDifference, verdict: Verdict) -> bool:
     return empty or (found.undefined and any(a.startswith(DEFINED) for a in assumed))
 
 
-def _traced(statement: Statement) -> tuple[Pairing, str]:
+def traced_pair(statement: Statement) -> tuple[Pairing, str]:
     """Both functions at symbolic sizes from 0 on, else from 1 on; with the problem where neither is possible."""
     problem = ""
     for lowest in (0, 1) if statement.specs.sizes else (0,):
@@ -295,7 +295,7 @@ def _weakest(statement: Statement, pair: Pairing) -> str:
             narrowed = statement.under(extra)
         except InputError:  # the constraints exclude it
             continue
-        other, problem = _traced(narrowed)
+        other, problem = traced_pair(narrowed)
         tried = [at for at, _ in zip(tiny_sizes(narrowed.specs, other.lowest), range(3), strict=False)]
         try:
             if problem or not tried or _search(other, tried) is not None:

@@ -95,7 +95,10 @@ def check_dims(dims: tuple[int, ...], dtype: np.dtype, what: str) -> int:
     # NumPy multiplies the other sizes even where one is 0
     largest = math.prod(d for d in dims if d)
     if largest * max(dtype.itemsize, 1) > MAX_TENSOR_BYTES:
-        raise ModelFileError(f"{what} of shape {list(dims)} would need {largest * dtype.itemsize / 2**30:.3g} GiB")
+        raise ModelFileError(
+            f"{what} of shape {list(dims)} would need {largest * dtype.itemsize / 2**30:.3g} GiB",
+            hint=f"{MAX_TENSOR_BYTES / 2**30:.3g} GiB are accepted: give smaller sizes (--dims), or check the file",
+        )
     return math.prod(dims)
 
 

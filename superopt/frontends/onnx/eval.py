@@ -22,6 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
+from jax.errors import InconclusiveDimensionOperation
 
 from superopt.errors import FileLimitError, InputError, SuperoptError
 from superopt.files.reading import LIMITS, Allowance, FileLimits, shown
@@ -46,6 +47,7 @@ from superopt.frontends.onnx.schema import (
     schema_of,
     substitute,
 )
+from superopt.frontends.symbolic.known import SizeArray, has_symbolic, integers, live, number
 
 Value = Any
 FOLD_LIMIT = 2**16
@@ -59,6 +61,11 @@ _CARRIERS = frozenset({
     "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength", "Optional",
     "OptionalHasElement", "OptionalGetElement",
 })  # fmt: skip
+# what may be done to symbolic sizes before the program runs, to all operands or to the first
+_COUNTS_SIZES = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max", "Sum", "Concat", "Equal", "Where"})
+_MOVES_SIZES = frozenset({
+    "Cast", "Gather", "Identity", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze",
+})  # fmt: skip
 MAX_FUNCTION_DEPTH = 64
 MAX_STEPS = 400_000
 MAX_HOST_TRIPS = 10**6  # steps of a loop on the host, each of which takes a fraction of a millisecond
@@ -67,6 +74,7 @@ SECONDS, SECONDS_PER_NODE = 8.0, 0.05
 # what JAX and NumPy raise on operands that do not fit
 _OPERAND_ERRORS = (
     TypeError, ValueError, IndexError, KeyError, ZeroDivisionError, OverflowError, NotImplementedError, MemoryError,
+    InconclusiveDimensionOperation,
 )  # fmt: skip
 
 
@@ -296,8 +304,8 @@ class Call:
         self.scope.context.allowance.spend()
 
     def ints(self, value: Value, what: str = "") -> tuple[int, ...]:
-        """The operand's values as Python integers."""
-        return tuple(int(v) for v in self.static(value, what).ravel())
+        """The operand's values as Python integers, or symbolic sizes."""
+        return tuple(number(v) for v in self.static(value, what).flat)
 
     def room(self, shape: Sequence[int], *, itemsize_bytes: int = 8) -> Any:
         """The array module for a result of this shape: `xp` while it is small.
@@ -305,6 +313,8 @@ class Call:
         Raises:
             InputError: no machine could hold it.
         """
+        if has_symbolic(shape):
+            return jnp
         count = math.prod(shape)
         if count * itemsize_bytes > MAX_TENSOR_BYTES:
             raise InputError(f"{label(self.node)}: a result of shape {list(shape)} is too large")
@@ -493,7 +503,9 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
     values = call.values
     known = all(v is None or isinstance(v, np.ndarray) for v in values)
     try:
-        if entry.fold and known and _count(values) <= FOLD_LIMIT:
+        if any(isinstance(v, SizeArray) for v in values):
+            results = _of_sizes(entry, call)
+        elif entry.fold and known and _count(values) <= FOLD_LIMIT:
             call.xp, call.given = np, values
             with np.errstate(all="ignore"):
                 results = entry.run(call, *values)
@@ -510,12 +522,25 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{label(call.node)} does not accept {_types(values)}: {reason}") from error
     found = [
-        v if v is None or isinstance(v, (list, jax.Array, Deferred)) else np.asarray(v)
+        v if v is None or isinstance(v, (list, jax.Array, Deferred, SizeArray)) else np.asarray(v)
         for v in (results if isinstance(results, tuple) else (results,))
     ]
     if any(getattr(v, "ndim", 0) > LIMITS.rank for v in found):
         raise InputError(f"{label(call.node)} gives more than {LIMITS.rank} dimensions")
     return found
+
+
+def _of_sizes(entry: Implementation, call: Call) -> Any:
+    """What a node gives that reads symbolic sizes: known where the node moves them or counts with them."""
+    values, kind = call.values, call.node.op_type
+    first = next(v for v in values if isinstance(v, SizeArray))
+    moves = kind in _MOVES_SIZES and first is values[0] and not any(isinstance(v, SizeArray) for v in values[1:])
+    if all(v is None or isinstance(v, np.ndarray) for v in values) and (kind in _COUNTS_SIZES or moves):
+        call.xp, call.given = np, values
+        result = entry.run(call, *values)
+        return result if isinstance(result, jax.Array) else integers(result, getattr(result, "of", first.of))
+    call.given = [_as_jax(v) for v in values]
+    return entry.run(call, *call.given)
 
 
 def _is_early(entry: Implementation, call: Call) -> bool:
@@ -542,6 +567,8 @@ def _as_numpy(results: Any) -> Any:
 
 
 def _as_jax(value: Value) -> Value:
+    if isinstance(value, SizeArray):
+        return live(value)
     return jnp.asarray(value) if isinstance(value, np.ndarray) and value.dtype.kind not in "OUST" else value
 
 

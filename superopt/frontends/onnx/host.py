@@ -27,6 +27,7 @@ from onnx import helper, numpy_helper, shape_inference
 from superopt.errors import InputError
 from superopt.foreign.onnx_calls import PREFIX, HostPart, evaluate, evaluator_of, host_call
 from superopt.frontends.onnx.read import free_names, label, subgraphs
+from superopt.frontends.symbolic.known import SizeArray
 from superopt.ir.types import DTYPES
 
 MAX_RESULT_BYTES = 2**30  # of what the host computes at conversion
@@ -245,7 +246,9 @@ def holds_host_values(value: Any) -> bool:
     """Is the value one that JAX cannot hold: deferred, strings, or a sequence of such?"""
     if isinstance(value, list):
         return any(map(holds_host_values, value))
-    return isinstance(value, Deferred | HostInput) or (isinstance(value, np.ndarray) and value.dtype.kind in "OUST")
+    return isinstance(value, Deferred | HostInput) or (
+        isinstance(value, np.ndarray) and value.dtype.kind in "OUST" and not isinstance(value, SizeArray)
+    )
 
 
 def in_program(value: Any) -> Any:

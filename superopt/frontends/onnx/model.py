@@ -15,8 +15,8 @@ import inspect
 import keyword
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +25,14 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import onnx
+from jax import export
+from jax.export import is_symbolic_dim
 
 from superopt.arrays.placing import owned
 from superopt.errors import ArgumentError, InputError, ModelFileError
 from superopt.files.reading import converting, shown
 from superopt.foreign.onnx_calls import HostPart
+from superopt.frontends.jax.sizes import dimension
 from superopt.frontends.onnx import ops as onnx_ops  # noqa: F401  (importing it fills the op table)
 from superopt.frontends.onnx.data import (
     DataFolder,
@@ -53,6 +56,7 @@ from superopt.frontends.onnx.read import (
     subgraphs,
 )
 from superopt.frontends.onnx.schema import attribute
+from superopt.ir.index import Poly
 
 MAX_STATIC_INTS = 1024
 MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
@@ -105,6 +109,7 @@ class OnnxModel:
         taken: what `fn` takes: the inputs that are numbers, and what `head` gives.
         head: what is computed from the inputs on the host, where there are strings among them.
         tail: what is computed from the results of `fn` on the host, where an output has no fixed shape or type.
+        symbols: sizes that were left symbolic, by the names that `dims` takes.
     """
 
     name: str
@@ -118,6 +123,7 @@ class OnnxModel:
     taken: tuple[TensorInfo, ...]
     head: HostPart | None = None
     tail: HostPart | None = None
+    symbols: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def with_params(self, params: Mapping[str, np.ndarray]) -> OnnxModel:
         """The same model with other weights of the same shapes and dtypes.
@@ -207,6 +213,7 @@ def load_model(
     operators: Mapping[str, Callable[..., Any]] | None = None,
     own: bool = True,
     like: Sequence[Any] = (),
+    symbolic: bool = False,
 ) -> OnnxModel:
     """Read an ONNX model and make it a JAX function.
 
@@ -219,6 +226,7 @@ def load_model(
         operators: functions for operators that are not known here, by `domain.Name`.
         own: False leaves large weights in the file, which must then stay as it is: they are views of it.
         like: example inputs in order; what `dims` does not say of symbolic dimensions, their shapes do.
+        symbolic: what neither says stays symbolic (a size of `jax.export`), as the types of the inputs tell.
 
     Raises:
         ModelFileError: the file cannot be read (also `UnsupportedOpsetError`, `ExternalDataError`).
@@ -238,7 +246,25 @@ def load_model(
             model, within = read_model(source, own)
             folder = _data_folder(Path(source), data_root)
         sizes, bound = dict(dims or {}), dict(values or {})
-        return _assemble(model, name, (folder, within), (sizes, like), bound, dict(operators or {}))
+        names = _open_sizes(model.graph, sizes) if symbolic else {}
+        return _assemble(model, name, (folder, within), (sizes, like, names), bound, dict(operators or {}))
+
+
+def symbolic_dimensions(source: str | Path | bytes | onnx.ModelProto) -> dict[str, str]:
+    """Names that `dims` takes -> the dimension: each has its own name, and one with its input and axis.
+
+    Raises:
+        ModelFileError: the file cannot be read.
+    """
+    name = shown(Path(source).name) if isinstance(source, str | Path) else "model"
+    with converting(name):
+        if isinstance(source, onnx.ModelProto):
+            model = source
+        else:
+            model = (parse_model(source, name) if isinstance(source, bytes) else read_model(source, False))[0]
+        stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
+        found = _symbols(model.graph, stored)
+    return found
 
 
 def _data_folder(path: Path, root: str | Path | None) -> DataFolder:
@@ -273,7 +299,7 @@ def _assemble(
     model: onnx.ModelProto,
     name: str,
     places: tuple[DataFolder | None, Within | None],
-    sizes: tuple[dict[str, int], Sequence[Any]],
+    sizes: tuple[dict[str, int], Sequence[Any], Mapping[str, Any]],
     values: dict[str, Any],
     operators: dict[str, Callable[..., Any]],
 ) -> OnnxModel:
@@ -285,7 +311,7 @@ def _assemble(
     for sparse in graph.sparse_initializer:
         stored[sparse.values.name] = sparse_array(sparse, folder, f"initializer {sparse.values.name!r}")
     graph = _without_values(graph)
-    inputs = _inputs(graph, stored, *sizes, values)
+    inputs = _inputs(graph, stored, sizes[:2], sizes[2], values)
     static: dict[str, Any] = {key: _bound(value, key) for key, value in values.items()}
     params: dict[str, np.ndarray] = {}
     nodes = ordered(graph.node, name)
@@ -317,7 +343,7 @@ def _assemble(
     parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
     return OnnxModel(
         name, _function(parts), params, tuple(inputs), outputs=infos, opset=versions[""], op_counts=counts,
-        graph=graph, taken=parts.taken, head=head, tail=tail
+        graph=graph, taken=parts.taken, head=head, tail=tail, symbols=sizes[2],
     )  # fmt: skip
 
 
@@ -400,11 +426,12 @@ def _is_static(array: np.ndarray) -> bool:
 def _inputs(
     graph: onnx.GraphProto,
     stored: Mapping[str, Any],
-    dims: dict[str, int],
-    like: Sequence[Any],
+    given: tuple[dict[str, int], Sequence[Any]],
+    symbols: Mapping[str, Any],
     values: Mapping[str, Any],
 ) -> list[TensorInfo]:
-    """The live inputs, with every dimension known."""
+    """The live inputs, with every dimension known or one of the symbols."""
+    dims, like = given
     for key, size in dims.items():
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ArgumentError(f"dims[{key!r}] must be a positive integer, got {size!r}")
@@ -432,19 +459,19 @@ def _inputs(
             raise ModelFileError(f"input {value.name!r} has no shape", hint="export the model with input shapes")
         if len(found) < len(like):
             dims |= _sizes_of(value, np.shape(like[len(found)]), dims)
-        shape = tuple(_dim(value.name, i, d, dims, used) for i, d in enumerate(tensor.shape.dim))
-        check_dims(shape, dtype, f"input {value.name!r}")
+        shape = tuple(_dim(value.name, i, d, dims, used, symbols) for i, d in enumerate(tensor.shape.dim))
+        check_dims(tuple(n for n in shape if not is_symbolic_dim(n)), dtype, f"input {value.name!r}")
         found.append(TensorInfo(value.name, shape, dtype.name))
     unknown = set(dims) - used
     if unknown:
         raise ArgumentError(
             f"dims names {min(unknown)!r}, which is not a dimension of the model",
-            hint=f"its dimensions: {_some(_symbols(graph))}",
+            hint=f"its dimensions: {_some(set(_symbols(graph).values()))}",
         )
     return found
 
 
-def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str]) -> int:
+def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str], symbols: Mapping[str, Any]) -> Any:
     if dim.HasField("dim_value"):
         if dim.dim_value < 0:
             raise ModelFileError(f"input {name!r} has a negative dimension: {dim.dim_value}")
@@ -454,6 +481,8 @@ def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str]
             used.add(key)
             return dims[key]
     key = dim.dim_param or f"{name}:{axis}"
+    if key in symbols:
+        return symbols[key]
     given = f"; given are {_some(set(dims))}" if dims else ""
     raise ArgumentError(
         f"dimension {axis} of input {name!r} is symbolic ({key}){given}",
@@ -474,13 +503,44 @@ def _sizes_of(value: onnx.ValueInfoProto, shape: Sequence[int], known: Mapping[s
     }
 
 
-def _symbols(graph: onnx.GraphProto) -> set[str]:
-    return {
-        d.dim_param or f"{v.name}:{i}"
-        for v in graph.input
-        for i, d in enumerate(v.type.tensor_type.shape.dim)
-        if not d.HasField("dim_value")
-    }
+def _open_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> dict[str, Any]:
+    """A symbolic size for each dimension of an input that has none and is given none.
+
+    The text of a dimension is an expression where names in it are dimensions, too; else it is a name.
+    """
+    dimensions = _symbols(graph, {t.name for t in graph.initializer})
+    keys = sorted(set(dimensions.values()) - set(dims))
+    if not keys:
+        return {}
+    plain = {key: name + "_" * (name in _NO_NAMES) for key, name in zip(keys, identifiers(keys), strict=True)}
+    texts = [key if _is_expression(key, plain) else plain[key] for key in keys]
+    known: dict[str, Any] = dict(zip(keys, export.symbolic_shape(", ".join(texts)), strict=True))
+    return known
+
+
+_NO_NAMES = frozenset({"floordiv", "mod", "max", "min", "non_negative"})  # JAX reads them as functions
+
+
+def _is_expression(text: str, names: Mapping[str, str]) -> bool:
+    """Is it an expression over dimensions that have their plain names?"""
+    if text in names.values():
+        return False
+    try:
+        size = dimension(text)
+    except InputError:
+        return False
+    return isinstance(size, Poly) and all(names.get(s.name) == s.name for s in size.symbols)
+
+
+def _symbols(graph: onnx.GraphProto, stored: Collection[str] = ()) -> dict[str, str]:
+    """Names of dimensions that have no size -> the dimension."""
+    found: dict[str, str] = {}
+    for value in graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim if value.name not in stored else ()):
+            if not dim.HasField("dim_value"):
+                own = f"{value.name}:{axis}"
+                found |= {own: dim.dim_param or own, dim.dim_param or own: dim.dim_param or own}
+    return found
 
 
 def _some(names: set[str]) -> str:

@@ -9,12 +9,15 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.errors import InconclusiveDimensionOperation
 
 from superopt.errors import FileLimitError, ModelFileError, SuperoptError
 from superopt.files.reading import LIMITS, cause_of, converting, shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.stablehlo.ops import OPS, HloCall, Value, struct
-from superopt.frontends.stablehlo.read import HloBlock, HloModule, HloOp, read_module
+from superopt.frontends.stablehlo.read import HloBlock, HloModule, HloOp, Type, read_module
+from superopt.frontends.stablehlo.sizes import SizeFacts, dtype_of, evaluate
+from superopt.frontends.symbolic.known import SizeArray, has_symbolic, live
 
 DEPTH = 50
 """Functions that call functions."""
@@ -27,14 +30,25 @@ class StableHloModule:
     Attributes:
         name: of the file.
         fn: of the arguments of the main function, gives the tuple of its results; traced under `jax.enable_x64(True)`.
-        arguments: types of the arguments.
+        kinds: shapes and dtypes of the arguments, None for sizes that are open.
         results: names of the results.
+        facts: what the module said of sizes when it was traced the last time.
     """
 
     name: str
     fn: Callable[..., tuple[Any, ...]]
-    arguments: tuple[jax.ShapeDtypeStruct, ...]
+    kinds: tuple[Type, ...]
     results: tuple[str, ...]
+    facts: SizeFacts
+
+    @property
+    def arguments(self) -> tuple[jax.ShapeDtypeStruct, ...]:
+        """Types of the arguments.
+
+        Raises:
+            InputError: the module leaves sizes open.
+        """
+        return tuple(struct(kind, f"argument {i}") for i, kind in enumerate(self.kinds))
 
 
 def load_module(source: str | Path | bytes) -> StableHloModule:
@@ -49,15 +63,16 @@ def load_module(source: str | Path | bytes) -> StableHloModule:
     main = module.functions.get(name)
     if main is None:
         raise ModelFileError(f"{module.name} has no function main")
-    arguments = tuple(struct(kind, f"argument {i}") for i, (_, kind) in enumerate(main.arguments))
+    facts = SizeFacts()
 
     def fn(*args: Any) -> tuple[Any, ...]:
-        return _Walk(module).block(main, args, {}, (name,))
+        facts.forget()
+        return tuple(map(_live, _Walk(module, facts).block(main, args, {}, (name,))))
 
     fn.__name__ = "main"
     names = module.results[name] or [""] * len(main.ops[-1].operands)
     results = tuple(shown(given) or f"result {i}" for i, given in enumerate(names))
-    return StableHloModule(module.name, fn, arguments, results)
+    return StableHloModule(module.name, fn, tuple(kind for _, kind in main.arguments), results, facts)
 
 
 def import_module(module: StableHloModule) -> Imported:
@@ -73,8 +88,8 @@ def import_module(module: StableHloModule) -> Imported:
 class _Walk:
     """Evaluates blocks on traced arrays."""
 
-    def __init__(self, module: HloModule) -> None:
-        self.functions, self.count = module.functions, 0
+    def __init__(self, module: HloModule, facts: SizeFacts) -> None:
+        self.functions, self.names, self.facts, self.count = module.functions, module.names, facts, 0
         self.makers: dict[int, HloOp] = {}
 
     def block(
@@ -98,24 +113,44 @@ class _Walk:
         def function(call: HloCall, name: str, args: Sequence[Value]) -> tuple[Value, ...]:
             if name in within or len(within) > DEPTH or name not in self.functions:
                 raise call.refused(f"calls {name}, which calls itself or is nested too deep")
+            for given, value in zip(self.names[name], args, strict=False):
+                if given and isinstance(value, SizeArray) and not value.ndim:
+                    self.facts.names.append((value.item(), given))
             return self.block(self.functions[name], args, {}, (*within, name))
 
-        call = HloCall(op, run, function, self.makers)
+        xs = tuple(env[x] for x in op.operands)
+        known = evaluate(op, xs, self.facts)
+        if known is not None:
+            return (known,)
+        call = HloCall(op, run, function, self.makers, env, self.facts)
         entry = OPS.get(op.name)
         if entry is None:
             raise call.refused("is not known here")
         try:
-            got = entry(call, *(env[x] for x in op.operands))
+            got = entry(call, *(xs if op.name in _PASS_ON else map(_live, xs)))
         except SuperoptError:
             raise
-        except (TypeError, ValueError, KeyError, IndexError, AttributeError, NotImplementedError) as error:
+        except _REFUSALS as error:
             raise call.refused(f"is not taken: {cause_of(error)}") from error
         found = tuple(got) if isinstance(got, tuple | list) else (got,)
         for value, (_, kind) in zip(found, op.results, strict=True):
-            want = struct(kind, op.where)
-            if (np.shape(value), str(value.dtype)) != (want.shape, str(want.dtype)):
-                raise call.refused(f"gives {value.dtype}{np.shape(value)} here, {want.dtype}{want.shape} in the module")
+            shape, dtype = np.shape(value), dtype_of(value)
+            fits = len(shape) == len(kind[0]) and all(
+                m is None or has_symbolic([n]) or n == m for n, m in zip(shape, kind[0], strict=True)
+            )
+            if not fits or dtype != kind[1]:
+                raise call.refused(f"gives {dtype}{shape} here, {kind[1]}{kind[0]} in the module")
         return found
+
+
+def _live(x: Value) -> Value:
+    return live(x) if isinstance(x, SizeArray) else x
+
+
+_PASS_ON = frozenset({"func.call", "stablehlo.composite", "stablehlo.optimization_barrier"})
+_REFUSALS = (
+    TypeError, ValueError, KeyError, IndexError, AttributeError, NotImplementedError, InconclusiveDimensionOperation,
+)  # fmt: skip
 
 
 __all__ = ["StableHloModule", "import_module", "load_module"]

@@ -7,6 +7,7 @@ the order of broadcast axes) the difference is written out.  What has no entry i
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,8 @@ from jax import numpy as jnp
 from superopt.errors import InputError
 from superopt.files.reading import shown
 from superopt.frontends.stablehlo.read import DIALECTS, HloBlock, HloOp, Type, read_module
+from superopt.frontends.stablehlo.sizes import SizeFacts, is_known
+from superopt.frontends.symbolic.known import equal_shapes, integers, number
 from superopt.ir.scalar import SCALARS
 
 Value = Any
@@ -35,12 +38,16 @@ class HloCall:
         run: the results of a block on arguments; what the block reads from outside of it is known.
         function: the results of a function of the module by name.
         makers: number of a value -> the operation that makes it.
+        values: number of a value -> the value.
+        facts: what the module says of sizes.
     """
 
     op: HloOp
     run: Run
     function: Callable[[HloCall, str, Sequence[Value]], tuple[Value, ...]]
     makers: Mapping[int, HloOp]
+    values: Mapping[int, Value]
+    facts: SizeFacts
 
     def get(self, name: str, default: Any = None) -> Any:
         """An attribute, or what stands for one that is not there."""
@@ -88,13 +95,16 @@ def _convert(call: HloCall, x: Value) -> Value:
 
 
 def _broadcast_in_dim(call: HloCall, x: Value) -> Value:
-    dims = call.get("broadcast_dimensions")
-    if np.shape(x) == call.shape and dims == tuple(range(len(dims))):
+    return _broadcast_to(x, call.shape, call.get("broadcast_dimensions"))
+
+
+def _broadcast_to(x: Value, shape: tuple[Any, ...], dims: tuple[int, ...]) -> Value:
+    if equal_shapes(np.shape(x), shape) and dims == tuple(range(len(dims))):
         return x  # a constant stays one
     order = sorted(range(len(dims)), key=dims.__getitem__)
     if order != list(range(len(dims))):
         x, dims = lax.transpose(x, order), tuple(dims[i] for i in order)
-    return lax.broadcast_in_dim(x, call.shape, dims)
+    return lax.broadcast_in_dim(x, shape, dims)
 
 
 def _dot_general(call: HloCall, x: Value, y: Value) -> Value:
@@ -121,6 +131,10 @@ def _precision(call: HloCall) -> Any:
 
 
 def _convolution(call: HloCall, x: Value, w: Value) -> Value:
+    return _convolved(call, x, w, call.padding(np.ndim(x) - 2))
+
+
+def _convolved(call: HloCall, x: Value, w: Value, padding: Any) -> Value:
     d = call.get("dimension_numbers")
     spatial = list(d.kernel_spatial_dimensions)
     ones = [1] * len(spatial)
@@ -135,7 +149,7 @@ def _convolution(call: HloCall, x: Value, w: Value) -> Value:
         x,
         lax.rev(w, reversal) if reversal else w,
         window_strides=call.get("window_strides", ones),
-        padding=call.padding(len(spatial)),
+        padding=padding,
         lhs_dilation=call.get("lhs_dilation", ones),
         rhs_dilation=call.get("rhs_dilation", ones),
         dimension_numbers=numbers,
@@ -209,7 +223,7 @@ def _reduce(call: HloCall, *xs: Value) -> Any:
     y = over(x, call.get("dimensions"))
     if _is(start, _identity_of(name, call.dtype)):
         return y
-    return fn(y, lax.broadcast_in_dim(start, call.shape, ()))
+    return fn(y, lax.broadcast_in_dim(start, np.shape(y), ()))
 
 
 # the bodies of argmax and argmin as JAX writes them: (a0, a1) is the element with its index, (a2, a3) the best so far
@@ -219,7 +233,7 @@ _INDEX = "select(or({0},and(compare EQ(a0,a2),compare LT(a1,a3))),a1,a3)"
 
 def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value) -> tuple[Value, Value]:
     """The extremum and its place, where the body is that of an argmax or argmin."""
-    told, axes = _told(call.op.blocks[0]), call.get("dimensions")
+    told, axes = _told(call.op.blocks[0], call.makers), call.get("dimensions")
     for direction, arg, over, name in (
         ("GT", lax.argmax, lax.reduce_max, "stablehlo.maximum"),
         ("LT", lax.argmin, lax.reduce_min, "stablehlo.minimum"),
@@ -233,10 +247,15 @@ def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value
     raise call.refused("reduces two tensors at once, and is no argmax or argmin as JAX writes them")
 
 
-def _told(block: HloBlock, most: int = 10_000) -> list[str]:
-    """The results of a block as expressions of its arguments; one that is too long is nothing known."""
+def _told(block: HloBlock, makers: Mapping[int, HloOp], most: int = 10_000) -> list[str]:
+    """The results of a block as expressions of its arguments; one that is too long is nothing known.
+
+    Numbers may stand outside of the block, as `makers` says.
+    """
     known = {value: f"a{i}" for i, (value, _) in enumerate(block.arguments)}
-    for op in block.ops[:-1]:
+    read = dict.fromkeys(v for op in block.ops for v in op.operands)
+    outside = [makers[v] for v in read if v in makers and makers[v].name == "stablehlo.constant"]
+    for op in (*outside, *block.ops[:-1]):
         kind = " ".join(
             [op.name.removeprefix("stablehlo."), *filter(None, [op.attributes.get("comparison_direction")])]
         )
@@ -248,14 +267,33 @@ def _told(block: HloBlock, most: int = 10_000) -> list[str]:
 
 
 def _sort(call: HloCall, *xs: Value) -> Any:
-    """A sort by the first operands in ascending order, floats in the total order that JAX means."""
-    axis, stable = call.get("dimension", -1), bool(call.get("is_stable", False))
+    """A sort by the first operands in ascending order, floats in the total order that JAX means; or by one operand."""
+    axis, stable = call.get("dimension", -1) % np.ndim(xs[0]), bool(call.get("is_stable", False))
     dtypes = tuple(str(x.dtype) for x in xs)
-    told = _told(call.op.blocks[0])
+    told = _told(call.op.blocks[0], call.makers)
+    found = _COMPARED.fullmatch(told[0])
+    if found is not None:
+        return _sort_by(call, xs, axis, found[1] == "GT", int(found[2]), int(found[3]))
     for keys in range(1, len(xs) + 1):
         if told == _comparator(dtypes, keys):
-            return lax.sort(xs, dimension=axis % np.ndim(xs[0]), is_stable=stable, num_keys=keys)
+            return lax.sort(xs, dimension=axis, is_stable=stable, num_keys=keys)
     raise call.refused("sorts by a comparison that JAX does not write")
+
+
+_COMPARED = re.compile(r"compare (LT|GT)\(a(\d+),a(\d+)\)")
+
+
+def _sort_by(call: HloCall, xs: Sequence[Value], axis: int, down: bool, one: int, two: int) -> Any:
+    """A sort by one operand, up or down; where a comparison of floats is no order, with NaN, as JAX has it."""
+    key = min(one, two) // 2
+    if {one, two} != {2 * key, 2 * key + 1} or call.op.blocks[0].ops[0].attributes.get("compare_type") == "TOTALORDER":
+        raise call.refused("sorts by a comparison that is none of two elements, or of the bits of floats")
+    down ^= one > two
+    order = [key, *(i for i in range(len(xs)) if i != key)]
+    taken = [lax.rev(xs[i], (axis,)) if down else xs[i] for i in order]  # elements that are equal keep their order
+    found = lax.sort(taken, dimension=axis, is_stable=bool(call.get("is_stable", False)), num_keys=1)
+    back = [lax.rev(x, (axis,)) if down else x for x in found]
+    return tuple(back[order.index(i)] for i in range(len(xs)))
 
 
 @functools.lru_cache(maxsize=64)
@@ -265,7 +303,7 @@ def _comparator(dtypes: tuple[str, ...], keys: int) -> list[str] | None:
     with jax.enable_x64(True):
         text = jax.jit(lambda *xs: lax.sort(xs, num_keys=keys)).lower(*types).as_text()
     ops = (op for block in read_module(text.encode()).functions.values() for op in block.ops)
-    return next((_told(op.blocks[0]) for op in ops if op.name == "stablehlo.sort"), None)
+    return next((_told(op.blocks[0], {}) for op in ops if op.name == "stablehlo.sort"), None)
 
 
 def _counts(call: HloCall, value: int, shape: tuple[int, ...], axis: int) -> bool:
@@ -329,13 +367,22 @@ def _pad(call: HloCall, x: Value, value: Value) -> Value:
     return lax.pad(x, value, list(edges))
 
 
-def _gather(call: HloCall, x: Value, where: Value) -> Value:
-    d = call.get("dimension_numbers")
-    at = d.index_vector_dim
+def _vectors_last(where: Value, at: int) -> Value:
+    """Indices with the axis of their parts behind the others."""
     if at == np.ndim(where):
-        where = lax.expand_dims(where, (at,))
-    elif at != np.ndim(where) - 1:
-        where = lax.transpose(where, [i for i in range(np.ndim(where)) if i != at] + [at])
+        return lax.expand_dims(where, (at,))
+    if at == np.ndim(where) - 1:
+        return where
+    return lax.transpose(where, [i for i in range(np.ndim(where)) if i != at] + [at])
+
+
+def _gather(call: HloCall, x: Value, where: Value) -> Value:
+    return _gathered(call, x, where, call.get("slice_sizes"))
+
+
+def _gathered(call: HloCall, x: Value, where: Value, taken: tuple[Any, ...]) -> Value:
+    d = call.get("dimension_numbers")
+    where = _vectors_last(where, d.index_vector_dim)
     numbers = lax.GatherDimensionNumbers(
         offset_dims=tuple(d.offset_dims),
         collapsed_slice_dims=tuple(d.collapsed_slice_dims),
@@ -343,12 +390,70 @@ def _gather(call: HloCall, x: Value, where: Value) -> Value:
         operand_batching_dims=tuple(d.operand_batching_dims),
         start_indices_batching_dims=tuple(d.start_indices_batching_dims),
     )
-    return lax.gather(x, where, numbers, call.get("slice_sizes"), mode=lax.GatherScatterMode.CLIP)
+    return lax.gather(x, where, numbers, taken, mode=lax.GatherScatterMode.CLIP)
+
+
+_SCATTER: dict[str, Any] = {
+    "a1": lax.scatter, "add": lax.scatter_add, "multiply": lax.scatter_mul, "minimum": lax.scatter_min,
+    "maximum": lax.scatter_max,
+}  # fmt: skip
+
+
+def _scatter(call: HloCall, *xs: Value) -> Value:
+    """Updates at indices; what lies outside is dropped."""
+    if len(xs) != 3:
+        raise call.refused(f"scatters into {len(xs) // 3} tensors at once")
+    x, where, updates = xs
+    (told,) = _told(call.op.blocks[0], call.makers)
+    name = told if told == "a1" else told.partition("(")[0] if told.endswith(("(a0,a1)", "(a1,a0)")) else ""
+    if name not in _SCATTER:
+        raise call.refused("combines updates by a function that is not one of add, multiply, minimum, maximum")
+    d = call.get("scatter_dimension_numbers")
+    numbers = lax.ScatterDimensionNumbers(
+        update_window_dims=tuple(d.update_window_dims),
+        inserted_window_dims=tuple(d.inserted_window_dims),
+        scatter_dims_to_operand_dims=tuple(d.scattered_dims_to_operand_dims),
+        operand_batching_dims=tuple(d.input_batching_dims),
+        scatter_indices_batching_dims=tuple(d.scatter_indices_batching_dims),
+    )
+    return _SCATTER[name](
+        x,
+        _vectors_last(where, d.index_vector_dim),
+        updates,
+        numbers,
+        indices_are_sorted=bool(call.get("indices_are_sorted", False)),
+        unique_indices=bool(call.get("unique_indices", False)),
+        mode=lax.GatherScatterMode.FILL_OR_DROP,
+    )
+
+
+def _select_and_scatter(call: HloCall, x: Value, source: Value, start: Value) -> Value:
+    """The derivative of a maximum or minimum over windows: a value goes to where its window has the extremum."""
+    chosen, added = (_told(block, call.makers) for block in call.op.blocks)
+    extremes = {
+        "compare GE(a0,a1)": (lax.max, "stablehlo.maximum"),
+        "compare LE(a0,a1)": (lax.min, "stablehlo.minimum"),
+    }
+    if chosen[0] not in extremes or added[0] not in ("add(a0,a1)", "add(a1,a0)") or not _is(start, 0):
+        raise call.refused("is no derivative of a maximum or minimum over windows")
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise call.refused("selects among integers")
+    fn, name = extremes[chosen[0]]
+    ones, rank = (1,) * np.ndim(x), np.ndim(x)
+
+    def windows(y: Value) -> Value:
+        neutral = _identity_of(name, str(x.dtype))
+        steps = call.get("window_strides", ones)
+        return lax.reduce_window(y, neutral, fn, call.get("window_dimensions", ones), steps, call.padding(rank))
+
+    return jax.vjp(windows, x)[1](source)[0]
 
 
 def _constant(call: HloCall) -> Value:
     value: np.ndarray = call.get("value")
     if value.shape and value.size and not any(value.strides):  # the same everywhere
+        if is_known(value):
+            return np.array(value)
         return lax.broadcast(np.asarray(value.flat[0]), value.shape)
     return value
 
@@ -386,13 +491,84 @@ def _custom_call(call: HloCall, *xs: Value) -> Any:
     target = call.get("call_target_name")
     if target == "Sharding" and len(xs) == 1:
         return xs[0]
+    if target == "shape_assertion":
+        return _asserted(call)
     raise call.refused(f"calls {target!r}")
+
+
+def _asserted(call: HloCall) -> tuple[()]:
+    """What the module says of its sizes: it is so, it is not, or it goes on record."""
+    holds = call.values[call.op.operands[0]]
+    question = call.facts.questions.get(call.op.operands[0])
+    if question is not None:
+        call.facts.asserted.append(question)
+    elif not isinstance(holds, np.ndarray):
+        raise call.refused("asserts what depends on data")
+    elif not holds:
+        raise call.refused(f"does not hold: {call.get('error_message')}")
+    return ()
+
+
+# ---- sizes that the module computes
+
+
+def _sizes(call: HloCall, place: int, what: str) -> tuple[Any, ...]:
+    """The values of an operand that is a shape or the like."""
+    value = call.values[call.op.operands[place]]
+    if not isinstance(value, np.ndarray):
+        raise call.refused(f"has {what} that depend on data")
+    return tuple(map(number, value.flat))
+
+
+def _get_dimension_size(call: HloCall, x: Value) -> Value:
+    return integers(np.shape(x)[call.get("dimension")], call.dtype)
+
+
+def _dynamic_broadcast_in_dim(call: HloCall, x: Value, _: Value) -> Value:
+    return _broadcast_to(x, _sizes(call, 1, "sizes"), call.get("broadcast_dimensions"))
+
+
+def _dynamic_reshape(call: HloCall, x: Value, _: Value) -> Value:
+    return lax.reshape(x, _sizes(call, 1, "sizes"))
+
+
+def _dynamic_iota(call: HloCall, _: Value) -> Value:
+    return lax.broadcasted_iota(jnp.dtype(call.dtype), _sizes(call, 0, "sizes"), call.get("iota_dimension"))
+
+
+def _dynamic_pad(call: HloCall, x: Value, value: Value, *_: Value) -> Value:
+    return lax.pad(x, value, list(zip(*(_sizes(call, i, "edges") for i in (2, 3, 4)), strict=True)))
+
+
+def _real_dynamic_slice(call: HloCall, x: Value, start: Value, *_: Value) -> Value:
+    """A slice between known places, or of known sizes from a place that the program computes."""
+    limit = call.makers.get(call.op.operands[2])
+    steps = _sizes(call, 3, "steps")
+    if isinstance(call.values[call.op.operands[1]], np.ndarray):
+        return lax.slice(x, _sizes(call, 1, "places"), _sizes(call, 2, "places"), steps)
+    if limit is None or limit.name != "stablehlo.add" or limit.operands[0] != call.op.operands[1] or set(steps) != {1}:
+        raise call.refused("has a size that depends on data")
+    taken = call.values.get(limit.operands[1])
+    if not isinstance(taken, np.ndarray):
+        raise call.refused("has a size that depends on data")
+    starts = [lax.index_in_dim(start, i, keepdims=False) for i in range(np.ndim(x))]
+    return lax.dynamic_slice(x, starts, tuple(map(number, taken.flat)), allow_negative_indices=False)
+
+
+def _dynamic_gather(call: HloCall, x: Value, where: Value, _: Value) -> Value:
+    return _gathered(call, x, where, _sizes(call, 2, "sizes"))
+
+
+def _dynamic_conv(call: HloCall, x: Value, w: Value, _: Value) -> Value:
+    edges = _sizes(call, 2, "edges")
+    return _convolved(call, x, w, list(zip(edges[::2], edges[1::2], strict=True)))
 
 
 def _batch_norm_inference(call: HloCall, x: Value, scale: Value, offset: Value, mean: Value, variance: Value) -> Value:
     axis = (call.get("feature_index"),)
-    scale, offset, mean, variance = (lax.broadcast_in_dim(v, call.shape, axis) for v in (scale, offset, mean, variance))
-    epsilon = lax.broadcast(np.asarray(call.get("epsilon"), jnp.dtype(call.dtype)), call.shape)
+    shape = np.shape(x)
+    scale, offset, mean, variance = (lax.broadcast_in_dim(v, shape, axis) for v in (scale, offset, mean, variance))
+    epsilon = lax.broadcast(np.asarray(call.get("epsilon"), jnp.dtype(call.dtype)), shape)
     return lax.add(lax.mul(scale, lax.div(lax.sub(x, mean), lax.sqrt(lax.add(variance, epsilon)))), offset)
 
 
@@ -423,9 +599,11 @@ def _table() -> dict[str, Entry]:
             if own in DIALECTS and hasattr(lax, name):
                 table[own] = _function(name)
     names = (
-        _compare, _select, _convert, _broadcast_in_dim, _dot_general, _dot, _convolution, _reduce, _reduce_window,
-        _slice, _dynamic_slice, _dynamic_update_slice, _pad, _gather, _iota, _while, _if, _case, _custom_call,
-        _batch_norm_inference, _reduce_precision, _sort,
+        _compare, _select, _convert, _broadcast_in_dim, _dot_general, _dot, _convolution, _reduce,
+        _reduce_window, _slice, _dynamic_slice, _dynamic_update_slice, _pad, _gather, _iota, _while, _if, _case,
+        _custom_call, _batch_norm_inference, _reduce_precision, _sort, _get_dimension_size,
+        _dynamic_broadcast_in_dim, _scatter, _select_and_scatter, _dynamic_reshape, _dynamic_iota, _dynamic_pad,
+        _real_dynamic_slice, _dynamic_gather, _dynamic_conv,
     )  # fmt: skip
     table |= {f"stablehlo.{fn.__name__[1:]}": fn for fn in names}
     rounding = lax.RoundingMethod

@@ -84,11 +84,13 @@ class HloModule:
         name: of the file.
         functions: the blocks of its functions by name.
         results: names of the results of each function, empty where it gives none.
+        names: of each function, those of its arguments that are sizes; empty for other arguments.
     """
 
     name: str
     functions: Mapping[str, HloBlock]
     results: Mapping[str, tuple[str, ...]]
+    names: Mapping[str, tuple[str, ...]]
 
 
 def read_module(source: str | Path | bytes) -> HloModule:
@@ -167,6 +169,7 @@ class _Reader:
     def module(self, module: Any) -> HloModule:
         functions: dict[str, HloBlock] = {}
         results: dict[str, tuple[str, ...]] = {}
+        names: dict[str, tuple[str, ...]] = {}
         for op in (x.operation for x in module.body.operations):
             if op.name == "sdy.mesh":
                 continue
@@ -175,9 +178,13 @@ class _Reader:
             name = op.attributes["sym_name"].value
             if op.regions[0].blocks:
                 functions[name] = self.block(op.regions[0].blocks[0])
+            names[name] = tuple(
+                x["jax.global_constant"].value if "jax.global_constant" in x else ""
+                for x in op.attributes.get("arg_attrs", ())
+            )
             given = op.attributes.get("res_attrs", ())
             results[name] = tuple(x["jax.result_info"].value if "jax.result_info" in x else "" for x in given)
-        return HloModule(self.name, functions, results)
+        return HloModule(self.name, functions, results, names)
 
     def block(self, block: Any) -> HloBlock:
         arguments = tuple((self.number(x), type_of(x.type, "an argument")) for x in block.arguments)
@@ -237,7 +244,12 @@ _VALUED: tuple[Any, ...] = (
 _LISTS: tuple[Any, ...] = (ir.DenseI64ArrayAttr, ir.DenseBoolArrayAttr)
 _NUMBERS: dict[Any, tuple[str, ...]] = {
     kind: tuple(n for n in vars(kind) if n.endswith(("_dims", "_dim", "_map", "_dimension", "_dimensions")))
-    for kind in (stablehlo.DotDimensionNumbers, stablehlo.ConvDimensionNumbers, stablehlo.GatherDimensionNumbers)
+    for kind in (
+        stablehlo.DotDimensionNumbers,
+        stablehlo.ConvDimensionNumbers,
+        stablehlo.GatherDimensionNumbers,
+        stablehlo.ScatterDimensionNumbers,
+    )
 }
 
 

@@ -21,6 +21,9 @@ from superopt.errors import InputError
 from superopt.frontends.onnx.data import finfo_range, is_float
 from superopt.frontends.onnx.eval import Call, op
 from superopt.frontends.onnx.host import HostValueError
+from superopt.frontends.symbolic.known import SizeArray, broadcast_sizes, integers, larger, live, smaller
+from superopt.frontends.symbolic.known import quotient as size_quotient
+from superopt.frontends.symbolic.known import remainder as size_remainder
 
 _BINARY = {
     "Add": "add", "Sub": "subtract", "Mul": "multiply", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
@@ -38,7 +41,7 @@ _UNARY = {
 
 def broadcast_room(call: Call, *operands: Any) -> Any:
     """The array module for the broadcast of the operands."""
-    return call.room(np.broadcast_shapes(*(x.shape for x in operands)))
+    return call.room(broadcast_sizes(*(x.shape for x in operands)))
 
 
 def _binary(call: Call, a: Any, b: Any) -> Any:
@@ -46,8 +49,14 @@ def _binary(call: Call, a: Any, b: Any) -> Any:
 
 
 def _variadic(call: Call, *operands: Any) -> Any:
-    combine = getattr(broadcast_room(call, *operands), _VARIADIC[call.node.op_type])
+    combine: Any = getattr(broadcast_room(call, *operands), _VARIADIC[call.node.op_type])
+    if _sized(*operands):
+        combine = {"Max": larger, "Min": smaller}.get(call.node.op_type, combine)
     return functools.reduce(combine, operands)
+
+
+def _sized(*operands: Any) -> bool:
+    return any(isinstance(x, SizeArray) for x in operands)
 
 
 def _unary(call: Call, x: Any) -> Any:
@@ -72,7 +81,7 @@ def _div(call: Call, a: Any, b: Any) -> Any:
     xp = broadcast_room(call, a, b)
     if is_float(np.dtype(a.dtype)):
         return xp.divide(a, b)
-    return quotient(xp, a, b)
+    return size_quotient(a, b) if _sized(a, b) else quotient(xp, a, b)
 
 
 def quotient(xp: Any, a: Any, b: Any) -> Any:
@@ -93,6 +102,8 @@ def quotient(xp: Any, a: Any, b: Any) -> Any:
 @op("Mod", fold=True)
 def _mod(call: Call, a: Any, b: Any) -> Any:
     xp = broadcast_room(call, a, b)
+    if _sized(a, b):
+        return size_remainder(a, b)
     if call.attrs["fmod"]:
         return xp.fmod(a, b).astype(a.dtype) if xp is np else lax.rem(*jnp.broadcast_arrays(a, b))
     return xp.mod(a, b)
@@ -105,7 +116,7 @@ def _pow(call: Call, base: Any, exponent: Any) -> Any:
     if known is not None and known.size == 1 and xp is jnp and float(known.ravel()[0]).is_integer():
         power = int(known.ravel()[0])
         if abs(power) <= 16 and (power >= 0 or is_float(np.dtype(base.dtype))):
-            shape = np.broadcast_shapes(base.shape, exponent.shape)
+            shape = broadcast_sizes(base.shape, exponent.shape)
             return lax.integer_pow(jnp.broadcast_to(base, shape), power)
     if not any(is_float(np.dtype(x.dtype)) for x in (base, exponent)):
         return _integer_power(xp, base, exponent)
@@ -270,6 +281,8 @@ def _target(call: Call, elem_type: int) -> np.dtype:
 def _cast(call: Call, x: Any, like: Any = None) -> Any:
     mode = call.attrs.get("round_mode", "up")
     target = _target(call, call.attrs["to"]) if like is None else np.dtype(like.dtype)
+    if isinstance(x, SizeArray):
+        return integers(x, target) if target.kind in "iu" else cast(jnp, live(x), target)
     return cast(call.xp, x, target, saturate=bool(call.attrs.get("saturate", 1)), round_mode=mode)
 
 

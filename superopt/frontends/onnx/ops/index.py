@@ -17,6 +17,7 @@ from jax import lax
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import Call, bounded, op
 from superopt.frontends.onnx.ops.movement import axis_of, slice_axis
+from superopt.frontends.symbolic.known import has_symbolic, value_of
 
 
 def _known(call: Call, value: Any) -> np.ndarray | None:
@@ -32,7 +33,7 @@ def positive(indices: Any, size: int) -> Any:
         if indices.size and not ((indices >= -size) & (indices < size)).all():
             raise InputError(f"an index is outside size {size}")
         return np.where(indices < 0, indices + size, indices)
-    return jnp.where(indices < 0, indices + np.asarray(size, indices.dtype), indices)
+    return jnp.where(indices < 0, indices + value_of(size, indices.dtype), indices)
 
 
 @op("Gather", fold=True)
@@ -42,6 +43,8 @@ def _gather(call: Call, x: Any, indices: Any) -> Any:
     known = _known(call, indices)
     sizes = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
     if known is not None:
+        if has_symbolic([size]):
+            return _at_known(x, axis, known).reshape(sizes)
         index = positive(known, size)
         if call.room(sizes) is np:
             return np.take(x, index, axis)
@@ -51,6 +54,13 @@ def _gather(call: Call, x: Any, indices: Any) -> Any:
     else:
         index = positive(indices, size)
     return jnp.take(x, index, axis, mode="clip")
+
+
+def _at_known(x: Any, axis: int, known: np.ndarray) -> Any:
+    """Entries at known places along an axis of symbolic size, side by side."""
+    size = x.shape[axis]
+    places = [int(i) + size if i < 0 else int(i) for i in known.ravel()]
+    return lax.concatenate([slice_axis(x, axis, i, i + 1) for i in places], axis)
 
 
 @op("GatherElements")

@@ -11,11 +11,12 @@ from jax import lax
 from superopt.frontends.onnx.data import is_float
 from superopt.frontends.onnx.eval import Call, op
 from superopt.frontends.onnx.ops.elementwise import cast
+from superopt.frontends.symbolic.known import equal_shapes
 
 
 def matmul(a: Any, b: Any, accumulate: Any = None) -> Any:
     """NumPy's `matmul`, as one `dot_general` where the leading axes agree."""
-    if (a.ndim == 2 and b.ndim == 2) or (a.ndim == b.ndim > 2 and a.shape[:-2] == b.shape[:-2]):
+    if (a.ndim == 2 and b.ndim == 2) or (a.ndim == b.ndim > 2 and equal_shapes(a.shape[:-2], b.shape[:-2])):
         lead = tuple(range(a.ndim - 2))
         numbers = (((a.ndim - 1,), (b.ndim - 2,)), (lead, lead))
         return lax.dot_general(a, b, numbers, preferred_element_type=accumulate)

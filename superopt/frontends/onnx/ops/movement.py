@@ -6,17 +6,29 @@ model (`Shape` -> `Gather` -> `Concat` -> `Reshape`) never reaches the program.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
+from jax import core, lax
 from onnx import helper
 
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import Call, op
+from superopt.frontends.symbolic.known import (
+    SizeArray,
+    broadcast_sizes,
+    equal,
+    has_symbolic,
+    integers,
+    number,
+    value_of,
+)
+
+_FAR = 2**31 - 1  # exporters write the ends of int32 and int64 for "as far as there are elements"
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -41,12 +53,12 @@ def _shape(call: Call, x: Any) -> Any:
     rank = len(x.shape)
     start, end = call.attrs.get("start", 0), call.attrs.get("end", rank)
     start, end = (min(max(v + rank if v < 0 else v, 0), rank) for v in (start, end))
-    return np.array(x.shape[start:end], np.int64)
+    return integers(x.shape[start:end])
 
 
 @op("Size", fold=True)
 def _size(call: Call, x: Any) -> Any:
-    return np.array(math.prod(x.shape), np.int64)
+    return integers(math.prod(x.shape))
 
 
 @op("Constant", fold=True)
@@ -74,7 +86,10 @@ def _constant_of_shape(call: Call, shape: Any) -> Any:
 
 @op("Range", fold=True)
 def _range(call: Call, start: Any, limit: Any, delta: Any) -> Any:
-    first, last, step = (call.static(v, "bound").ravel()[0] for v in (start, limit, delta))
+    bounds = [call.static(v, "bound") for v in (start, limit, delta)]
+    first, last, step = (v.ravel()[0] for v in bounds)
+    if any(isinstance(v, SizeArray) for v in bounds):
+        return _range_of_sizes(number(first), number(last), number(step), start.dtype)
     if step == 0:
         raise InputError("a step of 0")
     count = max(math.ceil((float(last) - float(first)) / float(step)), 0)
@@ -82,6 +97,14 @@ def _range(call: Call, start: Any, limit: Any, delta: Any) -> Any:
         wide = np.float64 if start.dtype.kind not in "iu" else np.int64
         return (np.asarray(first, wide) + np.arange(count, dtype=wide) * np.asarray(step, wide)).astype(start.dtype)
     return first + lax.iota(start.dtype, count) * step
+
+
+def _range_of_sizes(first: Any, last: Any, step: Any, dtype: Any) -> Any:
+    if has_symbolic([step]) or step == 0:
+        raise InputError(f"a range in steps of {step}")
+    gap = (last - first) * (1 if step > 0 else -1)
+    count = core.max_dim((gap + abs(step) - 1) // abs(step), 0)
+    return value_of(first, dtype) + lax.iota(dtype, count) * np.asarray(step, dtype)
 
 
 @op("EyeLike")
@@ -93,6 +116,8 @@ def _eye_like(call: Call, x: Any) -> Any:
 def reshape_sizes(shape: Sequence[int], wanted: Sequence[int], allow_zero: bool) -> tuple[int, ...]:
     """Result shape of `Reshape`: 0 copies a size, -1 is what is left."""
     sizes = [shape[i] if d == 0 and not allow_zero and i < len(shape) else d for i, d in enumerate(wanted)]
+    if has_symbolic([*shape, *sizes]):
+        return _symbolic_sizes(shape, sizes)
     count = math.prod(shape)
     if sizes.count(-1) > 1 or any(d < -1 for d in sizes):
         raise InputError(f"cannot reshape {list(shape)} to {list(wanted)}")
@@ -104,6 +129,27 @@ def reshape_sizes(shape: Sequence[int], wanted: Sequence[int], allow_zero: bool)
     if math.prod(sizes) != count:
         raise InputError(f"cannot reshape {list(shape)} to {list(wanted)}")
     return tuple(sizes)
+
+
+def _symbolic_sizes(shape: Sequence[Any], sizes: Sequence[Any]) -> tuple[Any, ...]:
+    open_axes = [i for i, d in enumerate(sizes) if not has_symbolic([d]) and d == -1]
+    if len(open_axes) > 1 or any(not has_symbolic([d]) and d < -1 for d in sizes):
+        raise InputError(f"cannot reshape {list(shape)} to {list(sizes)}")
+    if not open_axes:
+        return tuple(sizes)
+    (axis,) = open_axes
+    rest = [d for i, d in enumerate(sizes) if i != axis]
+    left: list[Any] = []
+    for d in shape:  # what both have is cancelled
+        at = next((i for i, e in enumerate(rest) if equal(d, e)), None)
+        if at is None:
+            left.append(d)
+        else:
+            del rest[at]
+    size, over = divmod(math.prod(left), math.prod(rest))
+    if has_symbolic([over]) or over:
+        raise InputError(f"cannot reshape {list(shape)} to {list(sizes)}")
+    return (*sizes[:axis], size, *sizes[axis + 1 :])
 
 
 @op("Reshape", fold=True)
@@ -124,7 +170,9 @@ def _flatten(call: Call, x: Any) -> Any:
 def _squeeze(call: Call, x: Any, axes: Any = None) -> Any:
     chosen = axes_of(call, axes, x.ndim)
     chosen = tuple(i for i, d in enumerate(x.shape) if d == 1) if chosen is None else chosen
-    if any(x.shape[a] != 1 for a in chosen):
+    if any(x.shape[a] != 1 for a in chosen if not has_symbolic([x.shape[a]])) or has_symbolic(
+        [x.shape[a] for a in chosen]
+    ):
         raise InputError(f"cannot squeeze axes {list(chosen)} of shape {list(x.shape)}")
     return x.reshape([d for i, d in enumerate(x.shape) if i not in chosen])
 
@@ -147,7 +195,7 @@ def _transpose(call: Call, x: Any) -> Any:
 
 @op("Expand", fold=True)
 def _expand(call: Call, x: Any, shape: Any) -> Any:
-    sizes = np.broadcast_shapes(x.shape, call.ints(shape, "shape"))
+    sizes = broadcast_sizes(x.shape, call.ints(shape, "shape"))
     return call.room(sizes).broadcast_to(x, sizes)
 
 
@@ -178,8 +226,8 @@ def _split(call: Call, x: Any, split: Any = None) -> Any:
         sizes = [max(min(each, size - i * each), 0) for i in range(parts)]
     if sum(sizes) != size or any(s < 0 for s in sizes):
         raise InputError(f"cannot split size {size} into {list(sizes)}")
-    ends = np.cumsum(sizes)
-    return tuple(slice_axis(x, axis, int(e) - s, int(e)) for s, e in zip(sizes, ends, strict=True))
+    ends = itertools.accumulate(sizes)
+    return tuple(slice_axis(x, axis, e - s, e) for s, e in zip(sizes, ends, strict=True))
 
 
 def slice_axis(x: Any, axis: int, start: int, limit: int, step: int = 1) -> Any:
@@ -203,6 +251,9 @@ def _slice(call: Call, x: Any, starts: Any = None, ends: Any = None, axes: Any =
         raise InputError("starts, ends, axes and steps do not fit each other")
     for start, end, axis, step in zip(first, last, along, by, strict=True):
         axis = axis_of(axis, x.ndim)
+        if has_symbolic([x.shape[axis], start, end, step]):
+            x = _symbolic_slice(jnp.asarray(x), axis, start, end, step)
+            continue
         chosen = range(*slice(start, end, step).indices(x.shape[axis]))
         if len(chosen) == x.shape[axis] and step == 1:
             continue
@@ -213,6 +264,12 @@ def _slice(call: Call, x: Any, starts: Any = None, ends: Any = None, axes: Any =
         else:
             x = call.xp.flip(slice_axis(x, axis, chosen[-1], chosen[0] + 1, -step), axis)
     return x
+
+
+def _symbolic_slice(x: Any, axis: int, start: Any, end: Any, step: Any) -> Any:
+    """As Python slices: an end that is out of all ranges is none."""
+    begin, stop = (None if not has_symbolic([n]) and abs(n) >= _FAR else n for n in (start, end))
+    return x[(slice(None),) * axis + (slice(begin, stop, step),)]
 
 
 @op("Pad", fold=True)
