@@ -69,7 +69,6 @@ def test_calls_of_loaded_programs_are_one_jitted_call(tmp_path, monkeypatch: pyt
     np.testing.assert_allclose(loaded(x), np.tanh(x) * 2 + 1, rtol=1e-5, atol=1e-6)
 
 
-<<<<<<< HEAD
 def named(tree, x, *, shift):
     return {"y": jnp.sin(tree["a"]) * x + shift, "n": x * 2}
 
@@ -108,14 +107,14 @@ def test_frozen_arguments_are_looked_at_in_every_call(tmp_path) -> None:
     w, x = arrays("float32")
     loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))
     assert loaded.direct is None
-=======
+
+
 def test_a_folder_that_does_not_exist(tmp_path) -> None:
     x = np.ones((2, 3), np.float32)
     fast = superopt.optimize(lambda x: x + 1, x, search=False, store=False)
     with pytest.raises(InputError, match="cannot be written: its folder does not exist") as told:
         fast.save(tmp_path / "none" / "f.superopt")
     assert "folder" in told.value.hint
->>>>>>> m_h2
 
 
 def test_saved_programs_check_their_arguments(tmp_path) -> None:
