@@ -123,7 +123,8 @@ class Optimized(Unique, Generic[P, R]):
 
         Raises:
             InputError: the program holds operations that exist only in this process (callbacks into Python, effects),
-                or the file cannot be written.
+                or the folder of the file does not exist.
+            OSError: the file cannot be written.
         """
         if not serialisable(self.program):
             kept = ", ".join(sorted(self.imported.opaque_ops))
@@ -166,9 +167,8 @@ class Optimized(Unique, Generic[P, R]):
         source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
         try:
             return saved.write(path, content, source, graph)
-        except OSError as error:
-            hint = "make the folder first, or name one that can be written to"
-            raise InputError(f"{path} cannot be written: {error.strerror or error}", hint=hint) from error
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}", hint="make the folder first") from error
 
     def _plain_prepared(self) -> tuple[Any, ...]:
         """The prepared tensors of the program without kernels: what every machine can read."""

@@ -19,6 +19,7 @@ from superopt.compare.models import compare_models
 from superopt.compare.modules import compare_modules
 from superopt.compare.symbolic import MOST
 from superopt.errors import InputError
+from tests.support.pasted import executed
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 FLOAT = TensorProto.FLOAT
@@ -80,8 +81,7 @@ def test_a_wrong_one_is_refuted_with_arrays(wrong: Any, tmp_path: Path) -> None:
         onnx.save(made, path)
     found = compare_models(*paths)
     assert found.status == REFUTED
-    names: dict[str, Any] = {}
-    exec(found.code, names)
+    names = executed(found.code)
     assert names["x"].shape == names["y"].shape
     assert not np.allclose(names["x"], names["y"], rtol=1e-9)
     told = CliRunner().invoke(cli, ["verify", *paths])
@@ -211,8 +211,7 @@ def test_a_wrong_module_is_refuted_with_arrays(tmp_path: Path) -> None:
     assert "for all sizes b" in told.output.splitlines()[0]
     found = compare_modules(*paths)
     assert found.status == REFUTED
-    names: dict[str, Any] = {}
-    exec(found.code, names)
+    names = executed(found.code)
     assert not np.allclose(names["x"], names["y"], rtol=1e-9)
 
 

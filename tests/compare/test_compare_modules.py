@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from superopt.commands.main import cli
+from tests.support.pasted import executed
 from verifier.verdict import PROVED, REFUTED
 
 X, W = np.ones((2, 3), np.float32), np.arange(12, dtype=np.float32).reshape(3, 4) / 7
@@ -56,8 +57,7 @@ def test_a_difference_comes_with_code_that_runs(write: Callable[..., str], capsy
     pair = json.loads(found.stdout)
     assert [o["status"] for o in pair["outputs"]] == [REFUTED, PROVED]
     assert pair["differs"].startswith("sinh f32[2,4]")
-    with jax.enable_x64(True):
-        exec(pair["code"].replace('jax.config.update("jax_enable_x64", True)', ""), {})
+    executed(pair["code"])
     one, two = capsys.readouterr().out.split()
     assert [float(one), float(two)] == pytest.approx(pair["outputs"][0]["difference"]["values"], rel=1e-5)
 

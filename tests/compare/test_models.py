@@ -20,6 +20,7 @@ from superopt.errors import ArgumentError, InputError, UsageError
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.lab.bench.onnx.networks import network
 from superopt.lab.bench.pairs import FAULTS, MODELS, faulty, pair
+from tests.support.pasted import executed
 from verifier.verdict import PROVED, REFUTED
 
 LINEAR = {"w": np.arange(12, dtype=np.float32).reshape(3, 4) / 7}
@@ -209,8 +210,7 @@ def test_the_command_prints_verdicts(tmp_path: Path) -> None:
     data = json.loads(found.stdout)
     assert data["status"] == REFUTED
     assert data["outputs"][0]["difference"] is not None
-    scope: dict[str, Any] = {}
-    exec(data["code"], scope)
+    scope = executed(data["code"])
     assert not np.allclose(scope["x"], scope["y"], rtol=1e-5)
 
 
@@ -267,6 +267,5 @@ def test_an_input_that_nothing_reads_may_be_dropped(tmp_path: Path) -> None:
     assert "without spare, which only one takes" in str(found).splitlines()[0]
     wrong = compare_models(paths[2], paths[0])
     assert wrong.status == REFUTED
-    names: dict[str, Any] = {}
-    exec(wrong.code, names)
+    names = executed(wrong.code)
     assert names["x"][0, 0] != names["y"][0, 0]
