@@ -6,7 +6,8 @@
 
 The best of several noisy timings looks better than it is, so what is said of the winner comes from the final, whose
 rounds did not choose it.  A program of kernels is returned where it is faster and not slower than the original beyond
-doubt; one that XLA computes has to be faster beyond the noise, as it brings nothing else.  Where there is one program
+doubt, and than the plain candidate, which is returned where nothing is beyond doubt; one that XLA computes has to be
+faster beyond the noise, as it brings nothing else.  Where there is one program
 alone, or no time for a final, there are no other rounds than those that decide.
 """
 
@@ -267,14 +268,16 @@ class _Contest:
         """Fresh rounds of the best entry with what it has to be faster than."""
         base = self.entries[first].base
         plain = [] if base in (None, ORIGINAL) else [base]
-        numbers = list(dict.fromkeys([first, *plain, *[i for i in ranked if i != first and i not in plain][:1]]))
+        held = [i for i in self.chosen.timed if self.entries[i].plain]
+        others = [i for i in ranked if i != first and i not in plain][:1]
+        numbers = list(dict.fromkeys([first, *plain, *others, *held]))
         expected_s = self.chosen.build_s + self.rounds.expected_s(len(numbers), self.chosen, built=True)
         if self.chosen.timed and self.rounds.left_s < expected_s:
             return
         final = self.outcome.final = Series(self.entries, self.rounds.request.seed)
         self.batches(final, numbers, 0.0, final=True)
         every = self.chosen.joined(final)  # all rounds say which is the fastest, the last ones by how much
-        order = sorted(numbers, key=lambda i: -every.gain(i))
+        order = every.preferred(sorted(numbers, key=lambda i: -every.gain(i)))
         held = [i for i in order if final.may_be_returned(i)]
         others = [i for i in self.chosen.order if i not in numbers and i < self.outcome.given]
         self.outcome.order = (*held, *others) if held or all(i in final.failures for i in numbers) else ()

@@ -40,6 +40,7 @@ class Entry:
         by_xla: operations that XLA computes; None for all of the program's.
         choices: names of the choices that its options of the compiler are.
         base: the entry that is the same with the default options; None where these are the default ones.
+        plain: the plain candidate, which is returned unless another one is faster beyond doubt.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Entry:
     by_xla: frozenset[str] | None = None
     choices: tuple[str, ...] = ()
     base: int | None = None
+    plain: bool = False
 
     @property
     def candidate(self) -> Program | Tuned:
@@ -262,8 +264,17 @@ class Series:
 
     @property
     def order(self) -> list[int]:
-        """The entries that may be returned, the fastest first."""
-        return list(filter(self.may_be_returned, self.ranked))
+        """The entries that may be returned, the best first."""
+        return self.preferred(list(filter(self.may_be_returned, self.ranked)))
+
+    def preferred(self, ranked: Sequence[int]) -> list[int]:
+        """Entries in this order, but the plain candidate before those that are not faster than it beyond doubt."""
+        plain = next((i for i in ranked if self.entries[i].plain), None)
+        if plain is None:
+            return list(ranked)
+        before = ranked[: ranked.index(plain)]
+        surely = [i for i in before if (ratio := self.ratio(i, plain)) is not None and ratio.low > 1.0]
+        return [*surely, plain, *(i for i in ranked if i != plain and i not in surely)]
 
     @property
     def ranked(self) -> list[int]:
