@@ -391,19 +391,17 @@ def test_what_is_left_when_all_of_the_final_fail_may_be_returned(monkeypatch: py
     assert judged.measured.before_ms == pytest.approx(1e3 * SLOW_S, rel=0.01)
 
 
-@pytest.mark.parametrize(("gain", "swing", "first"), [(1.02, 0.3, "plain"), (1.2, 0.02, "form"), (1.01, 0.001, "form")])
+@pytest.mark.parametrize(("faster", "slower", "first"), [(1.3, 0.8, "plain"), (1.3, 1.1, "form"), (1.01, 1.01, "form")])
 def test_the_plain_candidate_is_returned_unless_another_one_is_surely_faster(
-    monkeypatch: pytest.MonkeyPatch, gain: float, swing: float, first: str
+    monkeypatch: pytest.MonkeyPatch, faster: float, slower: float, first: str
 ) -> None:
-    """In rounds that swing a form of ResNet-50 looked 2 % faster than the plain candidate, and was 12 % slower."""
+    """In rounds that swing a form of ResNet-50 looked faster than the plain candidate, and was 12 % slower."""
     entries = [replace(entry("plain", kernels=True), plain=True), entry("form", kernels=True)]
-    random = np.random.default_rng(0)
 
     def speed(process: int, program: Any, base: list[float]) -> Timing:
-        factor = 2.0 if program.program is entries[0].program else 2.0 * gain
-        swings = 1.0 + swing * random.uniform(-1.0, 1.0, len(base))
-        return timing([s / factor * swung for s, swung in zip(base, swings, strict=True)], base)
+        gains = (1.0, 1.0) if program.program is entries[0].program else (faster, slower)
+        return timing([s / (2.0 * gains[i % 2]) for i, s in enumerate(base)], base)
 
-    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, budget=SearchBudget(2.0, None))
+    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, budget=SearchBudget(None, 100))
     assert entries[said.order[0]].name == first
     assert said.final.samples_s(0), "the plain candidate takes part to the end"
