@@ -34,7 +34,7 @@ from superopt.compare.verdict import folding_text
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Symbol
-from superopt.ir.ops.table import CONTRACTIONS, PARTIAL, REDUCTIONS, WINDOWS
+from superopt.ir.ops.table import CONTRACTIONS, CONTROL, PARTIAL, REDUCTIONS, WINDOWS
 from superopt.ir.program import map_nodes
 from superopt.ir.resize import resize
 from superopt.ir.scalar import SCALARS
@@ -51,6 +51,7 @@ _MOST = 60  # nodes of both sides behind the cuts that are given to the prover a
 _NEAR = (
     1e-4  # of values, relative to the largest: stored tensors that were folded in the type of the model differ by less
 )
+_STEPS = CONTROL | {"round", "nextafter"} | {name for name, fn in SCALARS.items() if fn.steps}
 _HEAVY = CONTRACTIONS | REDUCTIONS | WINDOWS
 
 
@@ -245,7 +246,7 @@ def _steps(node: Node) -> bool:
     """Does an operation make of floats what is none, or far results of near ones?"""
     if not any(t.dtype in FLOATS for x in node.inputs for t in x.types):
         return False
-    return any(t.dtype not in FLOATS for t in node.types) or (node.op in SCALARS and SCALARS[node.op].steps)
+    return node.op in _STEPS or any(t.dtype not in FLOATS for t in node.types)
 
 
 def _read_by_steps(outputs: Sequence[Node]) -> set[Node]:
