@@ -75,7 +75,7 @@ def test_what_no_step_reads_is_still_proved(monkeypatch: pytest.MonkeyPatch) -> 
         return jnp.where(y > 0, jnp.exp(x) * (y + y), 0.0)
 
     def second(x: Any, y: Any) -> Any:
-        return jnp.where(0 < y, 2 * y * jnp.exp(x), 0.0)
+        return jnp.where(y > 0, 2 * y * jnp.exp(x), 0.0)
 
     assert swept(monkeypatch, first, second, "n", "n").status == PROVED
 
@@ -152,7 +152,9 @@ def test_what_a_module_asserts_is_said() -> None:
 
 
 def test_an_assertion_in_a_branch_is_no_premise() -> None:
-    branch = EQUAL + f"""%z = stablehlo.constant dense<0> : tensor<i32>
+    branch = (
+        EQUAL
+        + f"""%z = stablehlo.constant dense<0> : tensor<i32>
     %o = "stablehlo.dynamic_slice"(%a, %z, %z) {{slice_sizes = array<i64: 1, 1>}}
         : (tensor<?x2xf32>, tensor<i32>, tensor<i32>) -> tensor<1x1xf32>
     %r = stablehlo.reshape %o : (tensor<1x1xf32>) -> tensor<f32>
@@ -160,6 +162,7 @@ def test_an_assertion_in_a_branch_is_no_premise() -> None:
     %y = "stablehlo.if"(%p) ({{ {ASSERTION} stablehlo.return %a : tensor<?x2xf32> }},
         {{ stablehlo.return %a : tensor<?x2xf32> }}) : (tensor<i1>) -> tensor<?x2xf32>
     return %y : tensor<?x2xf32>"""
+    )
     assert not told(branch, "return %a : tensor<?x2xf32>").startswith(PROVED)
 
 
