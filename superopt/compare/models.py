@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.export import is_symbolic_dim
 
 from superopt.compare.sharing import arguments
-from superopt.compare.symbolic import SizedArguments, compare_symbolic
+from superopt.compare.symbolic import SECOND, SizedArguments, compare_symbolic
 from superopt.compare.verdict import SECONDS, OutputVerdict, PairVerdict, compare_graphs
 from superopt.errors import InputError, SuperoptError
 from superopt.frontends.jax.sizes import dimension
@@ -249,7 +249,7 @@ def _specs(first: Sequence[TensorInfo], second: Sequence[TensorInfo]) -> tuple[l
 
 
 def _second(name: re.Match[str]) -> str:
-    return name[0] if name[0] in ("floordiv", "mod", "max", "min") else f"{name[0]}_of_the_second"
+    return name[0] if name[0] in ("floordiv", "mod", "max", "min") else f"{name[0]}{SECOND}"
 
 
 def _needed(graph: Graph, names: list[str], others: list[str]) -> list[int]:

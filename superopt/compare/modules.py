@@ -92,7 +92,11 @@ def _for_all_sizes(
     def named(text: str) -> str:
         return _NAME.sub(lambda found: names.get(found[0], found[0]), text)
 
-    names = {k: v for k, v in names.items() if _NAME.fullmatch(k) and list(names.values()).count(v) == 1}
+    open_sizes = {name for text in specs for name in _NAME.findall(text)} | {"floordiv", "mod", "max", "min"}
+    names = {
+        k: v for k, v in names.items()
+        if _NAME.fullmatch(k) and list(names.values()).count(v) == 1 and v not in open_sizes
+    }  # fmt: skip
     said = list(map(named, constraints))
     of = SizedArguments(list(map(named, specs)), {}, said, modules[0].results, lambda _: load)
     found = compare_symbolic(modules[0].fn, modules[1].fn, of, dims, numerics, store)

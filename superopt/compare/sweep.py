@@ -5,11 +5,17 @@ is walked from its inputs.  Values at some small sizes say which node of the fir
 prover of statements decides it (`verifier.statements.prove`), with values that both programs have as inputs of their
 own (cuts): what holds for all values of the cuts holds for those that occur.  A proved node of the second program is
 replaced by that of the first, so neither the values nor the choice of cuts need be trusted.
+
+What holds of real numbers, or where the left side is defined, is said of numbers alone.  A step (a comparison, rounding
+to integers) makes a plain value of what is none and is far off for what is near, so what a step reads is replaced in
+class exact alone, and a step behind a cut that may be no number is proved in class exact alone.  The prover itself
+says of a step that it sees as a whole what more is known.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,11 +34,12 @@ from superopt.compare.verdict import folding_text
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Symbol
-from superopt.ir.ops.table import CONTRACTIONS, REDUCTIONS, WINDOWS
+from superopt.ir.ops.table import CONTRACTIONS, CONTROL, PARTIAL, REDUCTIONS, WINDOWS
 from superopt.ir.program import map_nodes
 from superopt.ir.resize import resize
+from superopt.ir.scalar import SCALARS
 from superopt.ir.types import FLOATS
-from verifier.equal.equality import Proof, Stop
+from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.statements.prove import SMALL, Pair, prove_elsewhere
 from verifier.verdict import EXACTNESS, UNSUPPORTED, ValidityDomain
 
@@ -44,6 +51,7 @@ _MOST = 60  # nodes of both sides behind the cuts that are given to the prover a
 _NEAR = (
     1e-4  # of values, relative to the largest: stored tensors that were folded in the type of the model differ by less
 )
+_STEPS = CONTROL | {"round", "nextafter"} | {name for name, fn in SCALARS.items() if fn.steps}
 _HEAVY = CONTRACTIONS | REDUCTIONS | WINDOWS
 
 
@@ -141,6 +149,7 @@ def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float, sto
     done = Swept(second.outputs, pair.lowest)
     image: dict[Node, Node] = {}
     reasons: dict[Node, str] = {}
+    read = _read_by_steps((*first.outputs, *second.outputs))
     for node in topological(second.outputs):
         fresh = map_nodes([node], given=image)[node]
         image[node] = fresh
@@ -148,7 +157,8 @@ def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float, sto
             continue
         reasons[fresh] = "nothing in the first program has its values"
         for other in _alike(node, first, values):
-            found = _equal(pair, done, other, fresh, numerics) if time.monotonic() < end_s else "time is up"
+            plain = node not in read and other not in read
+            found = _equal(pair, done, other, fresh, numerics, plain) if time.monotonic() < end_s else "time is up"
             if isinstance(found, ValidityDomain):
                 image[node] = other
                 done.exactness = max(done.exactness, found.exactness, key=EXACTNESS.index)
@@ -232,12 +242,24 @@ def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray]) -> list[
     return sorted(found, key=lambda n: n.op != node.op)[:_TRIED]
 
 
-def _equal(pair: Pair, done: Swept, one: Node, two: Node, numerics: str) -> ValidityDomain | str:
-    """The proof that two nodes are equal, or why there is none."""
+def _steps(node: Node) -> bool:
+    """Does an operation make of floats what is none, or far results of near ones?"""
+    if not any(t.dtype in FLOATS for x in node.inputs for t in x.types):
+        return False
+    return node.op in _STEPS or any(t.dtype not in FLOATS for t in node.types)
+
+
+def _read_by_steps(outputs: Sequence[Node]) -> set[Node]:
+    """What is computed for a step."""
+    return set(topological([x for n in topological(outputs) if _steps(n) for x in n.inputs]))
+
+
+def _equal(pair: Pair, done: Swept, one: Node, two: Node, numerics: str, plain: bool) -> ValidityDomain | str:
+    """The proof that two nodes are equal, or why there is none; `plain`: no step reads them."""
     why = "it is too far from what both programs have"
     seen: set[Graph] = set()
     for through in (frozenset[str](), MOVES, None):
-        left, right = _behind_cuts(pair, one, two, through)
+        left, right, partial = _behind_cuts(pair, one, two, through)
         size = len(left.nodes()) + len(right.nodes())
         if left in seen or size > _MOST:
             continue
@@ -253,14 +275,23 @@ def _equal(pair: Pair, done: Swept, one: Node, two: Node, numerics: str) -> Vali
             if EXACTNESS.index(domain.exactness) > EXACTNESS.index(numerics):
                 why = f"proved as {domain.exactness} alone"
                 continue
+            stepped = not plain or (partial and any(map(_steps, (*left.nodes(), *right.nodes()))))
+            if stepped and (domain.exactness != "exact" or any(a.startswith(DEFINED) for a in domain.assumptions)):
+                why = "proved of numbers alone, and a comparison or the like asks for more"
+                continue
             done.lowest = lowest
             return domain
     return why
 
 
-def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | None) -> tuple[Graph, Graph]:
-    """Two nodes over inputs in place of values that both have; those that some operations make are looked through."""
+def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | None) -> tuple[Graph, Graph, bool]:
+    """Two nodes over inputs in place of values that both have; those that some operations make are looked through.
+
+    Last: may a value that an input stands for be no number where the arguments are?
+    """
     both = set(topological([one])) & set(topological([two]))
+    taken = {n["name"] for n in (*pair.left.inputs, *pair.right.inputs)}
+    names = (name for i in itertools.count() if (name := f"cut{i}") not in taken)
     cuts: dict[Node, Node] = {}
     seen: set[Node] = set()
     todo = [one, two]
@@ -273,7 +304,7 @@ def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | Non
         if x not in both or passes or x.op in ("input", "literal") or not _live(x):
             todo += x.inputs
         elif len(x.types) == 1:
-            cuts[x] = make_input(f"cut{len(cuts)}", x.shape, x.dtype)
+            cuts[x] = make_input(next(names), x.shape, x.dtype)
         else:
             todo += x.inputs
     done = map_nodes([one, two], given=cuts)
@@ -281,7 +312,8 @@ def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | Non
     roots = (done[one], done[two])
     kept = tuple(n for n in topological(roots) if n.op == "input")
     constants = {n["name"]: stored[n["name"]] for n in kept if n["name"] in stored}
-    return Graph(kept, roots[:1], constants), Graph(kept, roots[1:], constants)
+    partial = any(n.op in PARTIAL and n.dtype in FLOATS for n in topological(cuts))
+    return Graph(kept, roots[:1], constants), Graph(kept, roots[1:], constants), partial
 
 
 def _live(node: Node) -> bool:

@@ -42,6 +42,8 @@ _SIZES = 12
 """Small sizes at which functions may have no value, for a window that is larger or a slice that is longer."""
 _SAMPLES = 2
 """Sizes at which values are compared: different ones, and others."""
+SECOND = "_of_the_second"
+"""Ends the names of sizes that the second program has for those of the first."""
 MOST = 60
 """Operations of both functions that are one question to the prover; more are proved node by node."""
 
@@ -110,6 +112,9 @@ def compare_symbolic(
     text = f"for all sizes {', '.join(whole.specs.sizes)}" if whole.specs.sizes else "for these sizes"
     if whole.specs.premises:
         text += f" with {', '.join(f'{p} >= 0' for p in whole.specs.premises)}"
+    alike = [f"{name} = {size}" for name, size in whole.specs.solved if not name.endswith(SECOND)]
+    if alike:
+        text += f" where {', '.join(alike)}"
     both, problem = traced_pair(whole)
     found = PairVerdict(tuple(OutputVerdict(name, UNKNOWN, problem) for name in names), text)
     if sum(len(x.graph.nodes()) for x in traced) <= MOST:
@@ -301,4 +306,4 @@ def _output(name: str, found: Verdict, numerics: str) -> OutputVerdict:
     return OutputVerdict(name, UNKNOWN, found.cause)
 
 
-__all__ = ["MOST", "SizedArguments", "compare_symbolic"]
+__all__ = ["MOST", "SECOND", "SizedArguments", "compare_symbolic"]

@@ -327,3 +327,13 @@ def test_copies_of_what_holds_a_program_hold_the_same(tmp_path: Path) -> None:
     again = copy.deepcopy(held)
     assert all(again[name] is held[name] for name in held)
     assert copy.copy(step) is step
+
+
+def test_numbers_of_python_where_jit_is_disabled() -> None:
+    def fn(x: Any, n: Any) -> Any:
+        return jnp.tanh(x) * n + x.sum()
+
+    x = jnp.arange(4.0)
+    made = superopt.optimize(fn, x, 2.0)
+    with jax.disable_jit():
+        np.testing.assert_allclose(made(x, 5.0), fn(x, 5.0), rtol=1e-5)

@@ -280,6 +280,8 @@ def _quick_call(
     steady = False
 
     def body(packed: tuple[Any, ...], *args: Any) -> Any:
+        if is_jit_disabled():
+            raise OtherTypesError
         leaves, tree = tree_util.tree_flatten(args)
         if tree != structure or [(x.shape, str(x.dtype)) for x in leaves] != types:
             raise OtherTypesError

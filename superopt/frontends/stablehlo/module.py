@@ -108,7 +108,11 @@ class _Walk:
 
     def _results(self, op: HloOp, env: Mapping[int, Value], within: tuple[str, ...]) -> Sequence[Value]:
         def run(block: HloBlock, args: Sequence[Value]) -> tuple[Value, ...]:
-            return self.block(block, args, env, within)
+            self.facts.depth += 1
+            try:
+                return self.block(block, args, env, within)
+            finally:
+                self.facts.depth -= 1
 
         def function(call: HloCall, name: str, args: Sequence[Value]) -> tuple[Value, ...]:
             if name in within or len(within) > DEPTH or name not in self.functions:

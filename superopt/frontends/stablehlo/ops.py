@@ -500,6 +500,8 @@ def _asserted(call: HloCall) -> tuple[()]:
     """What the module says of its sizes: it is so, it is not, or it goes on record."""
     holds = call.values[call.op.operands[0]]
     question = call.facts.questions.get(call.op.operands[0])
+    if question is not None and call.facts.depth:
+        raise call.refused("asserts within a branch or a loop what is open for sizes")
     if question is not None:
         call.facts.asserted.append(question)
     elif not isinstance(holds, np.ndarray):

@@ -20,6 +20,7 @@ from jax.errors import InconclusiveDimensionOperation
 from superopt.frontends.stablehlo.read import HloOp
 from superopt.frontends.symbolic.known import SizeArray, equal, integers, larger, quotient, remainder, smaller
 
+_NARROWEST = np.dtype(np.int32).itemsize
 MOST = 64
 """Elements of what is taken for a shape."""
 
@@ -32,16 +33,19 @@ class SizeFacts:
         questions: number of a value -> the comparison of sizes that it is, where it has no answer for all.
         asserted: comparisons that the module asserts.
         names: sizes, and the names that the module has for them.
+        depth: of branches and loops that the walk is in.
     """
 
     questions: dict[int, tuple[Any, str, Any]] = field(default_factory=dict[int, Any])
     asserted: list[tuple[Any, str, Any]] = field(default_factory=list[Any])
     names: list[tuple[Any, str]] = field(default_factory=list[Any])
+    depth: int = 0
 
     def forget(self) -> None:
         """Begin anew."""
         for record in (self.questions, self.asserted, self.names):
             record.clear()
+        self.depth = 0
 
 
 def is_known(x: Any) -> bool:
@@ -56,6 +60,7 @@ def dtype_of(x: Any) -> str:
 
 def evaluate(op: HloOp, xs: tuple[Any, ...], facts: SizeFacts) -> np.ndarray | None:
     """The result of an operation on known integers; None where it is left to the program."""
+    facts.questions.pop(op.results[0][0] if op.results else -1, None)  # of another call of the function
     entry = KNOWN.get(op.name)
     decided = {"stablehlo.and": False, "stablehlo.or": True}.get(op.name)
     for x in xs if decided is not None else ():
@@ -161,7 +166,12 @@ def _slice(op: HloOp, x: Any) -> Any:
 
 
 def _convert(op: HloOp, x: Any) -> Any:
-    return integers(np.asarray(x), op.results[0][1][1]) if _sized(x) else x.astype(op.results[0][1][1])
+    dtype = op.results[0][1][1]
+    if not _sized(x):
+        return x.astype(dtype)
+    if np.dtype(dtype).itemsize < _NARROWEST:
+        raise InconclusiveDimensionOperation("a size in a type that is none of sizes")
+    return integers(np.asarray(x), dtype)
 
 
 KNOWN: dict[str, Callable[..., Any]] = {

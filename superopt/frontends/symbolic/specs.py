@@ -96,7 +96,9 @@ def read_specs(
         positional.append(given.pop(name))
     owners = [*parameters[: len(positional)], *(f"arg{i}" for i in range(len(parameters), len(positional)))]
     paths, tree = tree_util.tree_flatten_with_path([positional, given], is_leaf=_is_spec)
-    solution = _solve(constraints)
+    constraints = (constraints,) if isinstance(constraints, str) else constraints
+    taken = set(re.findall(r"\w+", " ".join([*constraints, *(str(spec) for _, spec in paths)])))
+    solution = _solve(constraints, taken)
     names: list[str] = []
     types: list[TensorType] = []
     for path, spec in paths:
@@ -177,15 +179,13 @@ class _Solution:
     premises: tuple[Poly, ...]
 
 
-def _solve(constraints: Sequence[str]) -> _Solution:
-    if isinstance(constraints, str):
-        constraints = (constraints,)
+def _solve(constraints: Sequence[str], taken: set[str]) -> _Solution:
     values: dict[Symbol, Size] = {}
     rest: list[Size] = []
     for text in constraints:
         for op, left, right in _comparisons(text):
             left, right = substitute(left, values), substitute(right, values)
-            found = _equation(left, right) if op == "==" else None
+            found = _equation(left, right, taken) if op == "==" else None
             if found is not None:
                 name, value = found
                 values = {s: substitute(e, {name: value}) for s, e in values.items()} | {name: value}
@@ -215,8 +215,8 @@ def _comparisons(text: str) -> list[tuple[str, Size, Size]]:
     return [(_OPS[type(op)], a, b) for op, a, b in zip(tree.ops, sides, sides[1:], strict=False)]
 
 
-def _equation(left: Size, right: Size) -> tuple[Symbol, Size] | None:
-    """A name and its value: `n == e`, or `n % e == 0` as n = e * n_."""
+def _equation(left: Size, right: Size, taken: set[str]) -> tuple[Symbol, Size] | None:
+    """A name and its value: `n == e`, or `n % e == 0` as n = e * n_, a name that is none of those taken."""
     for a, b in ((left, right), (right, left)):
         if not isinstance(a, Poly) or not a.is_atom:
             continue
@@ -228,5 +228,9 @@ def _equation(left: Size, right: Size) -> tuple[Symbol, Size] | None:
             whole, part = atom.args
             if isinstance(whole, Poly) and whole.is_atom and isinstance(whole.atoms[0], Symbol):
                 name = whole.atoms[0]
-                return name, symbol(f"{name.name}_") * part
+                fresh = f"{name.name}_"
+                while fresh in taken:
+                    fresh += "_"
+                taken.add(fresh)
+                return name, symbol(fresh) * part
     return None

@@ -267,8 +267,12 @@ def _slice(call: Call, x: Any, starts: Any = None, ends: Any = None, axes: Any =
 
 
 def _symbolic_slice(x: Any, axis: int, start: Any, end: Any, step: Any) -> Any:
-    """As Python slices: an end that is out of all ranges is none."""
-    begin, stop = (None if not has_symbolic([n]) and abs(n) >= _FAR else n for n in (start, end))
+    """As Python slices: a bound that is out of all ranges is none, or leaves nothing."""
+    sign = 1 if step > 0 else -1
+    far = [0 if has_symbolic([n]) or abs(n) < _FAR else sign if n > 0 else -sign for n in (start, end)]
+    if far[0] > 0 or far[1] < 0:
+        return slice_axis(x, axis, 0, 0)
+    begin, stop = (None if out else n for n, out in zip((start, end), far, strict=True))
     return x[(slice(None),) * axis + (slice(begin, stop, step),)]
 
 
