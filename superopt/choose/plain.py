@@ -267,12 +267,12 @@ def _made(region: Region, found: Trace | str) -> Trial:
     return Trial(name, kind, cost, failure=found) if isinstance(found, str) else Trial(name, kind, cost, found)
 
 
-def candidate_of(made: KernelProgram) -> Candidate:
-    """A program in kernels, or one that XLA computes, and what is said of it if it wins."""
+def candidate_of(made: KernelProgram, *, plain: bool = False) -> Candidate:
+    """A program in kernels, or one that XLA computes, and what is said of it if it wins; or the plain candidate."""
     ours = f", {len(made.choices)} of its kernels are our own" if made.choices else ""
     verdict = f"faster program returned{ours}"
     entry = Entry(
         name=made.name, program=made.program, kernels=made.choices, predicted_s=made.predicted_s,
-        by_xla=made.by_xla if made.choices else None,
+        by_xla=made.by_xla if made.choices else None, plain=plain,
     )  # fmt: skip
     return entry, in_kernels(made, verdict)

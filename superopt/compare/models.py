@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from superopt.compare.sharing import arguments
 from superopt.compare.symbolic import SECOND, SizedArguments, compare_symbolic
 from superopt.compare.verdict import SECONDS, OutputVerdict, PairVerdict, compare_graphs
 from superopt.errors import InputError, SuperoptError
-from superopt.frontends.jax.sizes import dimension
+from superopt.frontends.jax.sizes import dimension, renamed
 from superopt.frontends.onnx.frontend import (
     OnnxModel,
     TensorInfo,
@@ -34,7 +33,6 @@ NODES = 500
 """Of a model, for which `SECONDS` are meant."""
 _SOME = 4
 """A size at which a model is read to learn whether it can be read at all."""
-_NAME = re.compile(r"[A-Za-z_]\w*")
 
 if TYPE_CHECKING:
     from superopt.store import Store
@@ -91,8 +89,8 @@ def compare_models(
                     raise
                 refused = f"; for all sizes it is open: {error.args[0]}"
     models = [load_model(x, dims=some) for x, some in zip(sources, own, strict=True)]
-    found = _at_sizes(models, own, sources, (numerics, seconds, seed, store))
-    return replace(_at(found, given), sizes=_at(found, given).sizes + refused)
+    found = _at(_at_sizes(models, own, sources, (numerics, seconds, seed, store)), given)
+    return replace(found, sizes=found.sizes + refused)
 
 
 def _open(
@@ -235,7 +233,7 @@ def _specs(first: Sequence[TensorInfo], second: Sequence[TensorInfo]) -> tuple[l
             continue
         for n, m in zip(a.shape, b.shape, strict=True):
             if is_symbolic_dim(n) and is_symbolic_dim(m):
-                equations[f"{_NAME.sub(_second, str(m))} == {n}"] = None
+                equations[f"{renamed(str(m), lambda name: name + SECOND)} == {n}"] = None
             elif is_symbolic_dim(n) or is_symbolic_dim(m):
                 raise InputError(
                     f"{a.name} is {texts[0][-1]} in the first model and {texts[1][-1]} in the second",
@@ -246,10 +244,6 @@ def _specs(first: Sequence[TensorInfo], second: Sequence[TensorInfo]) -> tuple[l
     if why:
         raise InputError(f"two programs of different arguments: {why}")
     return texts[0], list(equations)
-
-
-def _second(name: re.Match[str]) -> str:
-    return name[0] if name[0] in ("floordiv", "mod", "max", "min") else f"{name[0]}{SECOND}"
 
 
 def _needed(graph: Graph, names: list[str], others: list[str]) -> list[int]:

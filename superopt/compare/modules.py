@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from jax import export
 from superopt.compare.symbolic import SizedArguments, compare_symbolic
 from superopt.compare.verdict import SECONDS, PairVerdict, compare_graphs
 from superopt.errors import InputError, SuperoptError, UsageError
+from superopt.frontends.jax.sizes import FUNCTIONS, NAME, renamed
 from superopt.frontends.stablehlo.module import StableHloModule, import_module, load_module
 from superopt.frontends.symbolic.known import NO_OVERFLOW
 from superopt.ir.inline import inline
@@ -22,8 +22,6 @@ from verifier.verdict import PROVED
 
 if TYPE_CHECKING:
     from superopt.store import Store
-
-_NAME = re.compile(r"[A-Za-z_]\w*")
 
 
 def compare_modules(
@@ -90,12 +88,12 @@ def _for_all_sizes(
         names = own | names
 
     def named(text: str) -> str:
-        return _NAME.sub(lambda found: names.get(found[0], found[0]), text)
+        return renamed(text, lambda name: names.get(name, name))
 
-    open_sizes = {name for text in specs for name in _NAME.findall(text)} | {"floordiv", "mod", "max", "min"}
+    open_sizes = {name for text in specs for name in NAME.findall(text)} | FUNCTIONS
     names = {
         k: v for k, v in names.items()
-        if _NAME.fullmatch(k) and list(names.values()).count(v) == 1 and v not in open_sizes
+        if NAME.fullmatch(k) and list(names.values()).count(v) == 1 and v not in open_sizes
     }  # fmt: skip
     said = list(map(named, constraints))
     of = SizedArguments(list(map(named, specs)), {}, said, modules[0].results, lambda _: load)

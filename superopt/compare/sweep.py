@@ -48,9 +48,7 @@ if TYPE_CHECKING:
 
 _TRIED = 3  # nodes of the first program with the values of one of the second's: what is equal to one is to all
 _MOST = 60  # nodes of both sides behind the cuts that are given to the prover at once
-_NEAR = (
-    1e-4  # of values, relative to the largest: stored tensors that were folded in the type of the model differ by less
-)
+_NEAR = 1e-4  # of values, relative to the largest: stored tensors folded in the type of the model differ by less
 _STEPS = CONTROL | {"round", "nextafter"} | {name for name, fn in SCALARS.items() if fn.steps}
 _HEAVY = CONTRACTIONS | REDUCTIONS | WINDOWS
 
@@ -292,6 +290,10 @@ def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | Non
     both = set(topological([one])) & set(topological([two]))
     taken = {n["name"] for n in (*pair.left.inputs, *pair.right.inputs)}
     names = (name for i in itertools.count() if (name := f"cut{i}") not in taken)
+    live: set[Node] = set()  # what reads an argument
+    for n in topological([one, two]):
+        if (n.op == "input" and not n["frozen"]) or any(x in live for x in n.inputs):
+            live.add(n)
     cuts: dict[Node, Node] = {}
     seen: set[Node] = set()
     todo = [one, two]
@@ -300,10 +302,8 @@ def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | Non
         if x in seen:
             continue
         seen.add(x)
-        passes = x.op in through if through is not None else x.op not in _HEAVY
-        if x not in both or passes or x.op in ("input", "literal") or not _live(x):
-            todo += x.inputs
-        elif len(x.types) == 1:
+        passes = x.op in ("input", *through) if through is not None else x.op not in _HEAVY
+        if x in both and x in live and not passes and len(x.types) == 1:
             cuts[x] = make_input(next(names), x.shape, x.dtype)
         else:
             todo += x.inputs
@@ -314,11 +314,6 @@ def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | Non
     constants = {n["name"]: stored[n["name"]] for n in kept if n["name"] in stored}
     partial = any(n.op in PARTIAL and n.dtype in FLOATS for n in topological(cuts))
     return Graph(kept, roots[:1], constants), Graph(kept, roots[1:], constants), partial
-
-
-def _live(node: Node) -> bool:
-    """Does a node read an argument?"""
-    return any(n.op == "input" and not n["frozen"] for n in topological([node]))
 
 
 __all__ = ["Stored", "Swept", "stored_alike", "sweep"]

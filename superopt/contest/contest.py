@@ -267,10 +267,10 @@ class _Contest:
     def _final(self, first: int, ranked: Sequence[int]) -> None:
         """Fresh rounds of the best entry with what it has to be faster than."""
         base = self.entries[first].base
-        plain = [] if base in (None, ORIGINAL) else [base]
-        held = [i for i in self.chosen.timed if self.entries[i].plain]
-        others = [i for i in ranked if i != first and i not in plain][:1]
-        numbers = list(dict.fromkeys([first, *plain, *others, *held]))
+        without = [] if base in (None, ORIGINAL) else [base]
+        others = [i for i in ranked if i != first and i not in without][:1]
+        plain = [i for i in self.chosen.timed if self.entries[i].plain]
+        numbers = list(dict.fromkeys([first, *without, *others, *plain]))
         expected_s = self.chosen.build_s + self.rounds.expected_s(len(numbers), self.chosen, built=True)
         if self.chosen.timed and self.rounds.left_s < expected_s:
             return

@@ -108,10 +108,6 @@ def typed(what: str, hint: str = "", error: type[SuperoptError] = InputError) ->
     except error as cause:
         own = cause.hint if cause.hint != cause.usual_hint else ""
         raise type(cause)(f"{shown(what, 300)}: {cause.args[0]}", hint=own or hint) from cause
-    except MemoryError as cause:
-        raise error(f"{shown(what, 300)}: it asks for more memory than there is", hint=hint) from cause
-    except RecursionError as cause:
-        raise error(f"{shown(what, 300)}: it is nested too deep", hint=hint) from cause
     except Exception as cause:
         raise error(f"{shown(what, 300)}: {cause_of(cause)}", hint=hint) from cause
 
@@ -123,14 +119,16 @@ def converting(name: str) -> Iterator[None]:
         yield
     except SuperoptError:
         raise
-    except RecursionError as error:
-        raise InputError(f"{name} cannot be converted: it is nested too deep") from error
     except Exception as error:
         raise InputError(f"{name} cannot be converted: {cause_of(error)}") from error
 
 
 def cause_of(error: BaseException) -> str:
     """An error in one printable line, with its kind where the text alone says little (`KeyError: x`)."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    if isinstance(error, MemoryError):
+        return "it asks for more memory than there is"
     text = error.args[0] if isinstance(error, SuperoptError | KeyError) and error.args else error
     line = (str(text).strip().splitlines() or [""])[0]
     if isinstance(error, SuperoptError | OSError | ValueError) or (isinstance(error, KeyError) and " " in line):
@@ -204,8 +202,7 @@ def json_of(data: bytes | str, what: str = "the object", limits: FileLimits = LI
     try:
         value = json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        cause = "nested too deep" if isinstance(error, RecursionError) else cause_of(error)
-        raise InputError(f"{what} is not JSON: {cause}") from error
+        raise InputError(f"{what} is not JSON: {cause_of(error)}") from error
     depth_of(value, what, limits.depth)
     return value
 

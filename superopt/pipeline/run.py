@@ -348,9 +348,8 @@ class Run:
     ) -> tuple[list[Judgement], Judgement]:
         """What the contest says of the programs that may be returned, the best first, and of the original."""
         found, request = self.found, self.request.within(limits)
-        candidates: list[Candidate] = [candidate_of(form) for form in made]
-        if candidates and self.ready is not None:
-            candidates[0] = replace(candidates[0][0], plain=True), candidates[0][1]
+        plain = made[0] if made and self.ready is not None else None
+        candidates: list[Candidate] = [candidate_of(form, plain=form is plain) for form in made]
         if not made and found is not None:
             candidates = as_xla_computes(found)
         said = contest(self.imported, [entry for entry, _ in candidates], request, where, self.clock.say)

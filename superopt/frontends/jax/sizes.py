@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import operator
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -75,6 +76,15 @@ _CALLS: dict[str, Callable[[Size, Size], Size]] = {
     "max": greatest,
     "min": least,
 }
+NAME = re.compile(r"[A-Za-z_]\w*")
+"""A name in the text of a dimension."""
+FUNCTIONS = frozenset({*_CALLS, "non_negative"})
+"""Names that JAX reads as functions there."""
+
+
+def renamed(text: str, name: Callable[[str], str]) -> str:
+    """The text of a dimension, or of several, with other names for its sizes."""
+    return NAME.sub(lambda found: found[0] if found[0] in FUNCTIONS else name(found[0]), text)
 
 
 def _value(tree: ast.expr, lowest: int) -> Size:

@@ -32,7 +32,7 @@ from superopt.arrays.placing import owned
 from superopt.errors import ArgumentError, InputError, ModelFileError
 from superopt.files.reading import converting, shown
 from superopt.foreign.onnx_calls import HostPart
-from superopt.frontends.jax.sizes import dimension
+from superopt.frontends.jax.sizes import FUNCTIONS, dimension
 from superopt.frontends.onnx import ops as onnx_ops  # noqa: F401  (importing it fills the op table)
 from superopt.frontends.onnx.data import (
     DataFolder,
@@ -512,13 +512,10 @@ def _open_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> dict[str, An
     keys = sorted(set(dimensions.values()) - set(dims))
     if not keys:
         return {}
-    plain = {key: name + "_" * (name in _NO_NAMES) for key, name in zip(keys, identifiers(keys), strict=True)}
+    plain = {key: name + "_" * (name in FUNCTIONS) for key, name in zip(keys, identifiers(keys), strict=True)}
     texts = [key if _is_expression(key, plain) else plain[key] for key in keys]
     known: dict[str, Any] = dict(zip(keys, export.symbolic_shape(", ".join(texts)), strict=True))
     return known
-
-
-_NO_NAMES = frozenset({"floordiv", "mod", "max", "min", "non_negative"})  # JAX reads them as functions
 
 
 def _is_expression(text: str, names: Mapping[str, str]) -> bool:

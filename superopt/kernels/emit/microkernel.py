@@ -90,7 +90,7 @@ def tiles_of(
 
     def write(em: Emitter) -> None:
         local = {b.name: em.pointers[b.name] for b in program.buffers if b.scope == "local" and b.name in used}
-        tiled.write_in(em.f, {s: em.bindings[s].base for s in tiled.tasks}, local)
+        tiled.tiles_in(em.f, {s: em.bindings[s].base for s in tiled.tasks}, local)
 
     return write
 
@@ -157,18 +157,14 @@ class _Tiled:
         for s in reversed(self.tasks):
             env[s] = f.rem(rest, extent(s)) if s is not self.tasks[0] else rest
             rest = f.div(rest, extent(s))
-        self._run(f, env, {})
+        self.tiles_in(f, env, {})
         f.ret()
         count = 1
         for s in self.tasks:
             count *= extent(s)
         return count
 
-    def write_in(self, f: Function, env: dict[Symbol, Value], local: dict[str, str]) -> None:
-        """Write the tiles of one task; see `_run`."""
-        self._run(f, env, local)
-
-    def _run(self, f: Function, env: dict[Symbol, Value], local: dict[str, str]) -> None:
+    def tiles_in(self, f: Function, env: dict[Symbol, Value], local: dict[str, str]) -> None:
         """The tiles of one task, and before them the stages placed in it; `local`: buffers filled so far."""
         for s in self.inside:
             self._place(f, s, env, local)
@@ -193,7 +189,7 @@ class _Tiled:
         local[buffer.name] = f.room(max(prod(buffer.shape), 1), 64, stored(buffer.dtype))
         if inner.tile is not None:
             name = f"{self.symbol}_{buffer.name}"
-            _Tiled(self.module, name, self.program, inner, self.licence)._run(f, env, local)
+            _Tiled(self.module, name, self.program, inner, self.licence).tiles_in(f, env, local)
             return
         pointers = dict(local)
         for number, other in enumerate(self.program.pointers):
