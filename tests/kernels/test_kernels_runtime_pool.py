@@ -95,11 +95,41 @@ def test_helpers_that_never_come(costly: Kernel, folder: Path) -> None:
 def test_helpers_that_come_after_the_caller_has_returned(costly: Kernel, folder: Path) -> None:
     mates = Team(folder, (AWAKE, AWAKE, AWAKE, AWAKE))
     result = mates.run(costly)
-    work = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_bool)(mates.library.address("runtime.work"))
-    for state in mates.slots[:3]:
-        assert work(state, False) == 0  # no task is left; the last one frees the state
+    work = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(mates.library.address("runtime.work"))
+    for number, state in enumerate(mates.slots[:3], 1):
+        assert work(state, number) == 0  # no task is left; the last one frees the state
     np.testing.assert_array_equal(result, expected(X))
     assert mates.slots[3] == AWAKE  # four tasks: no more helpers than three
+
+
+@pytest.mark.parametrize(
+    ("number", "shares", "order"),
+    [
+        (0, 2, [0, 1, 2, 3, 4]),
+        (1, 2, [3, 4, 0, 1, 2]),
+        (3, 2, [3, 4, 0, 1, 2]),
+        (2, 3, [4, 0, 1, 2, 3]),
+        (1, 7, [1, 2, 3, 4, 0]),
+        (6, 7, [0, 1, 2, 3, 4]),
+    ],
+)
+def test_a_participant_begins_with_its_own_share(folder: Path, number: int, shares: int, order: list[int]) -> None:
+    ran: list[int] = []
+    task = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(lambda _, number: ran.append(number))
+    phases = (ctypes.c_int64 * 2)(ctypes.cast(task, ctypes.c_void_p).value or 0, len(order))
+    fields = {"phases": 1, "phase_table": ctypes.addressof(phases)}
+    kernel = (ctypes.c_int64 * len(pool.FIELDS))(*[fields.get(name, 0) for name in pool.FIELDS])
+    state = (ctypes.c_int64 * 1024)(2)  # references: one remains, so that it is not freed
+    values = {"kernel": ctypes.addressof(kernel), "mode": 0x1F80, "work": 1 << 40, "shares": shares}
+    for name, value in values.items():
+        state[pool._STATE[name] // 8] = value
+    work = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(
+        Team(folder).library.address("runtime.work")
+    )
+    work(ctypes.addressof(state), number)
+    assert ran == order
+    work(ctypes.addressof(state), 0)
+    assert ran == order  # nothing is left
 
 
 def test_sleeping_helpers_are_left_alone_where_the_work_is_small(kernel: Kernel, folder: Path) -> None:

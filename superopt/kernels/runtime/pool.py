@@ -1,11 +1,15 @@
 """Fork-join over the tasks of the phases of a kernel, by the caller and helpers of the team
 (`superopt.kernels.runtime.team`).
 
-The region is LLVM code.  Every participant claims tasks from an atomic counter per phase, several at once where they
-are short, and waits, before the next phase, until all claimed tasks of this one are done.  It waits only for tasks that
-a running thread has claimed, never for a helper to start: nested and concurrent regions, fewer processors than threads
-and a process without helpers (after a fork) end.  The state is counted by references, since helpers may come after the
-caller has returned: they find all counters exhausted, touch no buffer, and the last one frees it.
+The region is LLVM code.  The tasks of a phase are cut into shares, one for each participant that may come, in order.
+Every participant claims tasks of its own share from an atomic counter, several at once where they are short, then those
+that are left of the others, and waits, before the next phase, until all claimed tasks of this one are done.
+Neighbouring tasks read and write neighbouring memory, and a helper's share is the same in every region: what a kernel
+reads lies in the caches of the processor that has written it, as far as both are cut alike.  A participant waits only
+for tasks that a running thread has claimed, never for a helper to start: nested and concurrent regions, fewer
+processors than threads and a process without helpers (after a fork) end.  The state is counted by references, since
+helpers may come after the caller has returned: they find all counters exhausted, touch no buffer, and the last one
+frees it.
 
 How many helpers are asked follows from the work that calls of the kernel measured; sleeping ones are woken where this
 call, or it together with those just before it that had to do without, is worth that.  Helpers move off processors that
@@ -34,7 +38,7 @@ from superopt.kernels.runtime.team import (
 GRAIN = 1 * CYCLES_PER_MICROSECOND  # work for each participant
 CHUNK = CYCLES_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
 WAKE = 40 * CYCLES_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
-_STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32, "processors": LINE}
+_STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32, "shares": 40, "processors": LINE}
 _COUNTERS = LINE + SET_BYTES  # of the first phase
 
 
@@ -116,7 +120,8 @@ def _emit_share(module: Module) -> None:
     args = [("ptr", "kernel"), ("ptr", "bufs"), ("i64", "wanted"), ("i1", "wakes"), ("i64", "work")]
     f = module.function("runtime.share", args, returns="{ i64, i64 }")
     module.declare("declare ptr @aligned_alloc(i64, i64)")
-    size = f.add(f.mul(field(f, "phases", "i64"), 2 * LINE), _COUNTERS)
+    shares = f.add("%wanted", 1)
+    size = f.add(f.mul(field(f, "phases", "i64"), _phase_bytes(f, shares)), _COUNTERS)
     state = f.call("ptr", "aligned_alloc", ("i64", LINE), ("i64", size))
 
     def alone() -> list[Value]:
@@ -125,7 +130,8 @@ def _emit_share(module: Module) -> None:
 
     def together() -> list[Value]:
         f.effect(f"call void @llvm.memset.p0.i64(ptr {state}, i8 0, i64 {size}, i1 false)")
-        f.store("i64", f.add("%wanted", 1), state)
+        f.store("i64", shares, state)  # references
+        f.store("i64", shares, at(f, state, _STATE["shares"]))
         f.store("ptr", "%kernel", at(f, state, _STATE["kernel"]))
         f.store("ptr", "%bufs", at(f, state, _STATE["bufs"]))
         f.store("i64", f.maximum("%work", 1), at(f, state, _STATE["work"]))
@@ -134,7 +140,7 @@ def _emit_share(module: Module) -> None:
         args = (("ptr", state), ("i64", "%wanted"), ("i1", "%wakes"))
         found = f.call("i64", "runtime.recruit", *args)
         asked, slept = f.value(f"and i64 {found}, {(1 << 32) - 1}"), f.value(f"lshr i64 {found}, 32")
-        measured = f.call("i64", "runtime.work", ("ptr", state), ("i1", "true"))
+        measured = f.call("i64", "runtime.work", ("ptr", state), ("i64", 0))
         back = f.if_(
             f.less(0, slept), lambda: [f.call("i64", "runtime.retract", ("ptr", state))], lambda: [0], ["i64"]
         )[0]
@@ -147,37 +153,55 @@ def _emit_share(module: Module) -> None:
     f.ret("{ i64, i64 }", f.value(f"insertvalue {{ i64, i64 }} {pair}, i64 {asked}, 1"))
 
 
+def _phase_bytes(f: Function, shares: Value) -> Value:
+    """Of the counters of a phase: what is done, and what is claimed of each share."""
+    return f.mul(f.add(shares, 1), LINE)
+
+
 def _emit_work(module: Module) -> None:
     """What each participant does; gives the cycles of all tasks as its own share tells, 0 if it had none of a phase.
 
-    State: references, kernel, bufs, mode of floating point, work; the processors that participants run on; then per
-    phase two counters: claimed, done.
+    The caller is number 0, helpers have a number each.  State: references, kernel, bufs, mode of floating point, work,
+    shares; the processors that participants run on; then per phase the counters: done, and claimed of each share.
     """
-    args = [("ptr", "state"), ("i1 zeroext", "caller")]
+    args = [("ptr", "state"), ("i64", "number")]
     f = module.function("runtime.work", args, returns="i64", internal=False)
     kernel, bufs = [f.load("ptr", at(f, "%state", _STATE[name])) for name in ("kernel", "bufs")]
-    phases = field(f, "phases", "i64", kernel)
+    phases, caller = field(f, "phases", "i64", kernel), f.value("icmp eq i64 %number, 0")
     last, own = f.sub(phases, 1), f.alloca(1, 8, "i64")
-    all_work = f.load("i64", at(f, "%state", _STATE["work"]))
+    all_work, shares = [f.load("i64", at(f, "%state", _STATE[name])) for name in ("work", "shares")]
+    bytes_each = _phase_bytes(f, shares)
 
     def phase(number: Value, sums: list[Value]) -> list[Value]:
         function, tasks = _phase(f, kernel, number)
-        claimed = at(f, f.element("%state", f.mul(number, 2 * LINE), "i8"), _COUNTERS)
-        done = at(f, claimed, LINE)
-        claim, work, rest = [f.label(x) for x in ("claim", "work", "rest")]
+        done = at(f, f.element("%state", f.mul(number, bytes_each), "i8"), _COUNTERS)
         chunk = f.maximum(f.div(f.mul(tasks, CHUNK), all_work), 1)
         start = clock(f)
         f.store("i64", 0, own)
-        f.effect(f"br label %{claim}")
-        f.open(claim)
-        first = f.value(f"atomicrmw add ptr {claimed}, i64 {chunk} acq_rel")
-        f.effect(f"br i1 {f.less(first, tasks)}, label %{work}, label %{rest}")
-        f.open(work)
-        end = f.minimum(f.add(first, chunk), tasks)
-        f.for_(first, end, 1, lambda task, _: f.effect(f"call void {function}(ptr {bufs}, i64 {task})"))
-        f.store("i64", f.add(f.load("i64", own), f.sub(end, first)), own)
-        f.effect(f"br label %{claim}")
-        f.open(rest)
+
+        def bound(share: Value) -> Value:  # rounded up: the first tasks are the caller's, who is there
+            return f.div(f.add(f.mul(share, tasks), f.sub(shares, 1)), shares)
+
+        def one(turn: Value, _: list[Value]) -> None:
+            share = f.rem(f.add("%number", turn), shares)
+            begin, end = bound(share), bound(f.add(share, 1))
+            length, claimed = f.sub(end, begin), f.element(done, f.mul(f.add(share, 1), LINE), "i8")
+            look, claim, work, out = [f.label(x) for x in ("look", "claim", "work", "out")]
+            f.effect(f"br label %{look}")
+            f.open(look)
+            f.effect(f"br i1 {f.less(relaxed(f, claimed), length)}, label %{claim}, label %{out}")
+            f.open(claim)
+            first = f.value(f"atomicrmw add ptr {claimed}, i64 {chunk} acq_rel")
+            f.effect(f"br i1 {f.less(first, length)}, label %{work}, label %{out}")
+            f.open(work)
+            begin = f.add(begin, first)
+            end = f.minimum(f.add(begin, chunk), end)
+            f.for_(begin, end, 1, lambda task, _: f.effect(f"call void {function}(ptr {bufs}, i64 {task})"))
+            f.store("i64", f.add(f.load("i64", own), f.sub(end, begin)), own)
+            f.effect(f"br label %{look}")
+            f.open(out)
+
+        f.for_(0, shares, 1, one)
         mine = f.load("i64", own)
         spent = f.sub(clock(f), start)
 
@@ -186,7 +210,7 @@ def _emit_work(module: Module) -> None:
 
         f.if_(f.less(0, mine), report)
         # after the last phase only the caller must know that the end is reached
-        waits = f.value(f"or i1 %caller, {f.less(number, last)}")
+        waits = f.value(f"or i1 {caller}, {f.less(number, last)}")
 
         def finished() -> str:
             count = f.value(f"load atomic i64, ptr {done} acquire, align 8")
@@ -200,9 +224,9 @@ def _emit_work(module: Module) -> None:
         f.effect(f"call void @runtime.apart(ptr {at(f, '%state', _STATE['processors'])})")
         f.effect(f"call void @llvm.x86.sse.ldmxcsr(ptr {at(f, '%state', _STATE['mode'])})")
 
-    f.if_("%caller", lambda: None, join)
+    f.if_(caller, lambda: None, join)
     total, known = f.for_(0, phases, 1, phase, [("i64", 0), ("i64", 1)])
-    f.if_("%caller", lambda: None, lambda: _release(f, "%state", 1))
+    f.if_(caller, lambda: None, lambda: _release(f, "%state", 1))
     f.ret("i64", f.mul(total, known))
 
 

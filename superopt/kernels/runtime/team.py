@@ -175,6 +175,9 @@ def _emit_helper(module: Module) -> None:
     f = module.function("runtime.helper", [("ptr", "slot")], returns="ptr")
     semaphore, patience, since = at(f, "%slot", _SEMAPHORE), f.alloca(1, 8, "i64"), f.alloca(1, 8, "i64")
     f.store("i64", LONG, patience)
+    first = at(f, "@runtime.team", SLOTS)
+    offset = f.sub(*[f.value(f"ptrtoint ptr {x} to i64") for x in ("%slot", first)])
+    number = f.add(f.div(offset, SLOT_BYTES), 1)  # 0 is the caller
     again, rest, wait, join, work = [f.label(x) for x in ("again", "rest", "wait", "join", "work")]
     f.effect(f"br label %{again}")
     f.open(again)
@@ -199,7 +202,7 @@ def _emit_helper(module: Module) -> None:
     f.effect(f"br i1 {f.less(ASLEEP, word)}, label %{work}, label %{again}")
     f.open(work)
     state = f.value(f"inttoptr i64 {word} to ptr")
-    f.call("i64", "runtime.work", ("ptr", state), ("i1", "false"))
+    f.call("i64", "runtime.work", ("ptr", state), ("i64", number))
     f.effect(f"br label %{again}")
 
 
