@@ -44,7 +44,7 @@ from superopt.ir.text import parse_graph, print_graph
 from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choose.choice import Choice, read_choice, regions_of
 
-FORMAT = 4
+FORMAT = 5
 _MEMBERS = re.compile(
     r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|prepared/(0|[1-9][0-9]{0,5})"
 )

@@ -77,9 +77,9 @@ def costly(kernel: Kernel) -> Kernel:
     return kernel
 
 
-def work_of(kernel: Kernel) -> ctypes.c_int64:
+def work_of(kernel: Kernel, what: str = "work") -> ctypes.c_int64:
     pointer = ctypes.c_uint64.from_address(kernel.address("kernel") + pool.FIELDS["work"]).value
-    return ctypes.c_int64.from_address(pointer)
+    return ctypes.c_int64.from_address(pointer + pool.WORK[what])
 
 
 def test_a_team_without_helpers(costly: Kernel, folder: Path) -> None:
@@ -156,6 +156,40 @@ def test_work_that_is_too_small_to_share(kernel: Kernel, folder: Path) -> None:
     work_of(kernel).value = pool.GRAIN // 2
     np.testing.assert_array_equal(mates.run(kernel), expected(X))
     assert mates.slots == [AWAKE, AWAKE]
+
+
+@pytest.mark.parametrize(
+    ("alone", "shared", "calls", "work", "asked"),
+    [
+        (100, 200, 500, pool.SHORT_WORK // 2, False),
+        (200, 100, 500, pool.SHORT_WORK // 2, True),
+        (0, 200, 500, pool.SHORT_WORK // 2, True),  # not known
+        (100, 200, 500, pool.SHORT_WORK * 2, True),
+        (100, 200, 2 * pool.EVERY, pool.SHORT_WORK // 2, True),  # tries again
+        (200, 100, 2 * pool.EVERY + pool.TRIES[0], pool.SHORT_WORK // 2, False),
+        (200, 100, 2 * pool.EVERY + sum(pool.TRIES), pool.SHORT_WORK // 2, True),
+    ],
+)
+def test_helpers_that_cost_more_than_they_save_are_not_asked(
+    folder: Path, alone: int, shared: int, calls: int, work: int, asked: bool
+) -> None:
+    kernel, mates = build(reversed_twice(), cache=folder), Team(folder, (AWAKE,))
+    for name, value in {"alone": alone, "shared": shared, "calls": calls, "work": -work}.items():
+        work_of(kernel, name).value = value
+    np.testing.assert_array_equal(mates.run(kernel), expected(X))
+    assert (mates.slots != [AWAKE]) == asked
+    assert work_of(kernel, "calls").value == calls + 1
+    changed = work_of(kernel, "shared" if asked else "alone").value
+    assert changed != (shared if asked else alone)
+    assert work_of(kernel, "alone" if asked else "shared").value == (alone if asked else shared)
+
+
+def test_what_a_call_took_is_a_mean_without_outliers(folder: Path) -> None:
+    kernel, mates = build(reversed_twice(), cache=folder), Team(folder)
+    work_of(kernel, "alone").value = 4  # the call takes more than twice that
+    work_of(kernel).value = pool.GRAIN // 2
+    mates.run(kernel)
+    assert work_of(kernel, "alone").value == 5
 
 
 def test_calls_measure_the_work(kernel: Kernel, folder: Path) -> None:

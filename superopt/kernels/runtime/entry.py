@@ -31,6 +31,8 @@ FIELDS = {
         )
     )
 }
+WORK = {name: 8 * i for i, name in enumerate(("work", "alone", "shared", "calls"))}
+"""What calls of a kernel have measured, in cycles: its tasks together; a call without and with helpers; how many."""
 PHASE = {"function": 0, "tasks": 8}
 PHASE_BYTES = 16
 BUFFER = {
@@ -77,7 +79,8 @@ def describe(
     module.constant("kernel.phases", f"[{len(lines)} x {{ ptr, i64 }}]", f"[{', '.join(lines)}]")
     counts = module.text_constant(f"kernel {label}: expected {len(operands)} operands and {len(results)} results")
     most = max([tasks for _, tasks in phases], default=0)
-    module.variable("kernel.work", "i64", str(-max(work, 1)))  # negative: not measured
+    known = ", ".join([f"i64 {-max(work, 1) if name == 'work' else 0}" for name in WORK])  # negative: not measured
+    module.variable("kernel.work", f"[{len(WORK)} x i64]", f"[{known}]")
     values = {
         "phases": f"i64 {len(phases)}", "phase_table": "ptr @kernel.phases", "buffers": f"i64 {len(pointers)}",
         "buffer_table": "ptr @kernel.buffers", "operands": f"i64 {len(operands)}", "results": f"i64 {len(results)}",

@@ -12,15 +12,16 @@ helpers may come after the caller has returned: they find all counters exhausted
 frees it.
 
 How many helpers are asked follows from the work that calls of the kernel measured; sleeping ones are woken where this
-call, or it together with those just before it that had to do without, is worth that.  Helpers move off processors that
-others of the region are on (`superopt.kernels.runtime.processors`).  Results depend on none of this: tasks are the
-same whoever runs them.
+call, or it together with those just before it that had to do without, is worth that.  Short kernels whose calls with
+helpers take longer than those without ask none: some calls of every thousand try the one and the other.  Helpers move
+off processors that others of the region are on (`superopt.kernels.runtime.processors`).  Results depend on none of
+this: tasks are the same whoever runs them.
 """
 
 from __future__ import annotations
 
 from superopt.kernels.llvm.module import Function, Module, Value
-from superopt.kernels.runtime.entry import FIELDS, PHASE, PHASE_BYTES
+from superopt.kernels.runtime.entry import FIELDS, PHASE, PHASE_BYTES, WORK
 from superopt.kernels.runtime.processors import SET_BYTES, emit_apart, note
 from superopt.kernels.runtime.team import (
     CYCLES_PER_MICROSECOND,
@@ -38,6 +39,11 @@ from superopt.kernels.runtime.team import (
 GRAIN = 1 * CYCLES_PER_MICROSECOND  # work for each participant
 CHUNK = CYCLES_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
 WAKE = 40 * CYCLES_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
+SHORT_WORK = 2 * WAKE  # what sharing may cost as much as it saves: up to 35 us where processors are far from each other
+EVERY, TRIES = (
+    1024,
+    (16, 4),
+)  # of so many calls so many are with helpers (they have to wake first) and without, to learn
 _STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32, "shares": 40, "processors": LINE}
 _COUNTERS = LINE + SET_BYTES  # of the first phase
 
@@ -85,11 +91,12 @@ def _alone(f: Function) -> None:
 
 
 def _decide(f: Function, most: Value) -> None:
-    """Run with as many helpers as the work is worth, and remember what it was."""
+    """Run with as many helpers as the work is worth, and remember what it took."""
     cost, start = field(f, "work", "ptr"), clock(f)
     known, recent = relaxed(f, cost), f.less(f.sub(start, relaxed(f, head(f, "last"))), LONG)
     work = f.maximum(known, f.sub(0, known))  # negative: an estimate
     wanted = f.minimum(f.sub(most, 1), f.div(work, GRAIN))
+    wanted = f.value(f"select i1 {_in_vain(f, cost, work)}, i64 0, i64 {wanted}")
     debt = f.value(f"select i1 {recent}, i64 {relaxed(f, head(f, 'debt'))}, i64 0")
     wakes = f.value(f"icmp sge i64 {f.add(work, debt)}, {WAKE}")
 
@@ -109,10 +116,33 @@ def _decide(f: Function, most: Value) -> None:
     kept = f.value(f"select i1 {f.less(known, 1)}, i64 {measured}, i64 {f.minimum(grown, measured)}")
     f.if_(f.less(0, measured), lambda: put(f, kept, cost))
     end = clock(f)
+    _took(f, cost, f.sub(end, start), f.less(0, came))
     without = f.value(f"and i1 {f.less(came, wanted)}, {f.value(f'xor i1 {wakes}, true')}")
     owed = f.value(f"select i1 {without}, i64 {f.add(debt, f.sub(end, start))}, i64 0")
     put(f, owed, head(f, "debt"))
     put(f, end, head(f, "last"))
+
+
+def _in_vain(f: Function, cost: str, work: Value) -> str:
+    """Whether helpers are not to be asked: they cost this kernel more than they save, or this call is to tell."""
+    calls = relaxed(f, at(f, cost, WORK["calls"]))
+    put(f, f.add(calls, 1), at(f, cost, WORK["calls"]))
+    turn = f.value(f"and i64 {calls}, {EVERY - 1}")
+    alone, shared = [relaxed(f, at(f, cost, WORK[name])) for name in ("alone", "shared")]
+    slower = f.value(f"and i1 {f.less(0, alone)}, {f.less(alone, shared)}")
+    chosen = f.value(f"select i1 {f.less(turn, sum(TRIES))}, i1 true, i1 {slower}")
+    later = f.value(f"xor i1 {f.less(turn, TRIES[0])}, true")
+    short = f.value(f"and i1 {chosen}, {f.less(work, SHORT_WORK)}")
+    return f.value(f"and i1 {short}, {later}")
+
+
+def _took(f: Function, cost: str, cycles: Value, with_helpers: str) -> None:
+    """Remember what a call took, as a mean over some: what is more than twice the mean was something else."""
+    offset = f.value(f"select i1 {with_helpers}, i64 {WORK['shared']}, i64 {WORK['alone']}")
+    mean = f.element(cost, offset, "i8")
+    known = relaxed(f, mean)
+    step = f.value(f"ashr i64 {f.sub(f.minimum(cycles, f.mul(known, 2)), known)}, 2")
+    put(f, f.value(f"select i1 {f.less(known, 1)}, i64 {cycles}, i64 {f.add(known, step)}"), mean)
 
 
 def _emit_share(module: Module) -> None:
