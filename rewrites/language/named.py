@@ -228,12 +228,16 @@ def _infer(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> Na
 
 
 def _fold(t: Term, env: Env, wf: list[Num]) -> NamedShape:
+    """The shape of the body, which is one for all values of the index.
+
+    Attributes are affine in it: both ends well formed, and of one shape, is all of that.
+    """
     labels = env.labels[env.rule.owner[t["bound"]]]
-    out = shape(t.args[0], env.with_attrs({(t["idx"], label): 0 for label in labels}), wf)
-    # indices are affine in the fold index: both ends well formed is all of it
-    last = {(t["idx"], label): env.look(t["bound"], label) - 1 for label in labels}
-    shape(t.args[0], env.with_attrs(last), wf)
-    return out
+    first = shape(t.args[0], env.with_attrs({(t["idx"], label): 0 for label in labels}), wf)
+    ends = {(t["idx"], label): env.look(t["bound"], label) - 1 for label in labels}
+    last = shape(t.args[0], env.with_attrs(ends), wf)
+    wf += [first[label] == n for label, n in last.items() if first[label] is not n]
+    return first
 
 
 def _broadcast_sizes(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> NamedShape:

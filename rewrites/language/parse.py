@@ -51,6 +51,15 @@ class _Section:
         return _elements(self.text if text is None else text, self.context)
 
 
+@dataclass(frozen=True, slots=True)
+class Misread:
+    """A text among rules that is none: its name, `file:line`, and what is wrong."""
+
+    name: str
+    where: str
+    error: RuleError
+
+
 def parse(text: str, where: str = "<text>") -> Rule:
     """Read one rule; `where` is `file:line` of its first line.
 
@@ -118,14 +127,28 @@ def parse_many(text: str, where: str = "<text>") -> tuple[Rule, ...]:
         RuleError: a text is no well-formed rule, or two rules share a name.
     """
     rules: list[Rule] = []
+    for read in parse_each(text, where):
+        if isinstance(read, Misread):
+            raise read.error
+        rules.append(read)
+    return tuple(rules)
+
+
+def parse_each(text: str, where: str = "<text>") -> Iterator[Rule | Misread]:
+    """Read rules separated by blank lines, each by itself: one that is none says nothing about the others."""
     seen: dict[str, Rule] = {}
     for line, block in _blocks(text):
-        rule = parse(block, _advance(where, line))
-        if rule.name in seen:
-            raise RuleError(f"{rule.where}: rule {rule.name} is already defined at {seen[rule.name].where}")
-        seen[rule.name] = rule
-        rules.append(rule)
-    return tuple(rules)
+        here = _advance(where, line)
+        try:
+            rule = parse(block, here)
+            if rule.name in seen:
+                raise RuleError(f"{rule.where}: rule {rule.name} is already defined at {seen[rule.name].where}")
+        except RuleError as error:
+            name, at, *_ = _frame(block, here)
+            yield Misread(name, at, error)
+        else:
+            seen[rule.name] = rule
+            yield rule
 
 
 def _blocks(text: str) -> Iterator[tuple[int, str]]:

@@ -15,12 +15,12 @@ import ast
 import runpy
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rewrites.language.parse import parse_many
+from rewrites.language.parse import Misread, parse_each
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.certify.proving import collected, statements
@@ -54,18 +54,22 @@ def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[
 
     Raises:
         InputError: a file that cannot be read or run, or without rules and statements, or nothing of such a name.
-        RuleError: a text that is not a rule.
+        RuleError: no text among them is a rule; beside others one that is none is UNKNOWN.
     """
-    rules: list[Rule] = []
+    rules: list[Rule | Misread] = []
     made: list[tuple[Any, bool]] = []
     for file in files:
         made_here = _run(file) if _makes_statements(file) else []
         made += made_here
-        rules += rules_of_files([file], needed=not made_here)
+        rules += _read(file, needed=not made_here)
     wanted = [(x, lift) for x, lift in made if not names or any(text in x.name for text in names)]
-    if not wanted:
-        return _verify(chosen_rules(rules, names))
-    return _verify([r for r in rules if not names or any(text in r.name for text in names)], wanted)
+    chosen = [r for r in rules if not names or any(text in r.name for text in names)]
+    if not wanted and not chosen:
+        raise _nothing(rules)
+    misread = [r for r in chosen if isinstance(r, Misread)]
+    if misread and len(misread) == len(chosen) and not wanted:
+        raise misread[0].error
+    return _verify(chosen, wanted)
 
 
 def examine_preconditions(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
@@ -129,26 +133,34 @@ def _parsed(file: str) -> ast.Module:
         raise InputError(f"{file} is not Python: {error}", hint="give a text file of rules") from error
 
 
-def rules_of_files(files: Sequence[str], *, needed: bool = True) -> list[Rule]:
+def rules_of_files(files: Sequence[str]) -> list[Rule]:
     """The rules that some files hold as text.
 
     Raises:
-        InputError: a file that cannot be read, or without rules where they are needed.
+        InputError: a file that cannot be read, or without rules.
         RuleError: a text that is not a rule.
     """
     rules: list[Rule] = []
     for file in files:
-        text, first = text_file(file), 1
-        if Path(file).suffix == ".py":
-            found = _rules_text(file)
-            if found is None and needed:
-                raise InputError(
-                    f"{file} defines no RULES text and makes no statement",
-                    hint='write RULES = """...""", or superopt.statement(...)',
-                )
-            text, first = found or ("", 1)
-        rules += parse_many(text, where=f"{file}:{first}")
+        for read in _read(file):
+            if isinstance(read, Misread):
+                raise read.error
+            rules.append(read)
     return rules
+
+
+def _read(file: str, *, needed: bool = True) -> Iterator[Rule | Misread]:
+    """The rules that a file holds as text; there have to be some where they are needed."""
+    text, first = text_file(file), 1
+    if Path(file).suffix == ".py":
+        found = _rules_text(file)
+        if found is None and needed:
+            raise InputError(
+                f"{file} defines no RULES text and makes no statement",
+                hint='write RULES = """...""", or superopt.statement(...)',
+            )
+        text, first = found or ("", 1)
+    yield from parse_each(text, where=f"{file}:{first}")
 
 
 def _rules_text(file: str) -> tuple[str, int] | None:
@@ -170,12 +182,16 @@ def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
     """
     chosen = [r for r in rules if not names or any(text in r.name for text in names)]
     if not chosen:
-        hint = "a rule starts with `name: declarations` at the margin"
-        raise InputError("no rule to verify", hint="no rule has such a name" if rules else hint)
+        raise _nothing(rules)
     return chosen
 
 
-def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
+def _nothing(rules: Sequence[Any]) -> InputError:
+    hint = "a rule starts with `name: declarations` at the margin"
+    return InputError("no rule to verify", hint="no rule has such a name" if rules else hint)
+
+
+def _verify(rules: Sequence[Rule | Misread], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
     begin = time.perf_counter()
     texts = [*rules, *(x for x, _ in made if isinstance(x, Rule))]
     verdicts = [_barred(rule, _proved_and_tried) for rule in texts]
@@ -194,8 +210,10 @@ def _verify(rules: Sequence[Rule], made: Sequence[tuple[Any, bool]] = ()) -> tup
     return data, "\n".join(lines)
 
 
-def _proved_and_tried(rule: Rule) -> Verdict:
+def _proved_and_tried(rule: Rule | Misread) -> Verdict:
     """The verdict on a rule; of what is proved, XLA is asked as well."""
+    if isinstance(rule, Misread):
+        raise rule.error
     verdict = explained(rule, verify_rules([rule])[0])
     if verdict.domain is not None:
         told = by_xla(rule, verdict.domain)

@@ -11,6 +11,7 @@ product under a sum stays a pair of factors until the sum turns it into a matrix
 
 from __future__ import annotations
 
+import operator
 from collections import ChainMap, Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -161,12 +162,17 @@ def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any)
 # ---- reading arrays
 
 
-def reader(array: Array) -> Callable[..., Array]:
-    """The array as a function of an index; indices outside it are clipped into it."""
+def reader(array: Array, whole: tuple[Array, ...] = ()) -> Callable[..., Array]:
+    """The array as a function of an index; indices outside it are clipped into it.
+
+    `whole` is the grid that its shape spans, where there is one: read there it is itself.
+    """
     if array.size == 0:  # read only where a guard does not hold: any value will do
         array = np.zeros((1,) * array.ndim, array.dtype)
 
     def read(*index: Array) -> Array:
+        if whole and len(index) == len(whole) and all(map(operator.is_, index, whole)):
+            return array
         if all(type(k) is int for k in index):
             return array[tuple([min(max(k, 0), n - 1) for k, n in zip(index, array.shape, strict=True)])]
         return _read(array, [np.asarray(k) for k in index])
@@ -198,7 +204,7 @@ def _take(array: Array, k: Array, axis: int) -> Array:
     """Entries of one axis: a slice where the indices step evenly."""
     n, first, last = array.shape[axis], int(k[0]), int(k[-1])
     step = int(k[1]) - first if k.size > 1 else 1
-    if step > 0 and first >= 0 and last < n and last - first == step * (k.size - 1) and (np.diff(k) == step).all():
+    if step > 0 and first >= 0 and last < n and last - first == step * (k.size - 1) and (k[1:] - k[:-1] == step).all():
         if k.size == n:
             return array
         return array[(slice(None),) * axis + (slice(first, last + 1, step),)]
@@ -291,7 +297,9 @@ def apply_op(node: Node, arrays: Sequence[Array], wide: bool = False) -> Array:
     if size == 0:
         return np.zeros(shape, kind)
     algebra = Numbers(len(shape), size, wide)
-    value = at(algebra, grid(shape), [reader(np.asarray(x)) for x in arrays], denote.site_of(node))
+    whole = grid(shape)
+    readers = [reader(x, whole if x.shape == shape else ()) for x in map(np.asarray, arrays)]
+    value = at(algebra, whole, readers, denote.site_of(node))
     return np.broadcast_to(np.asarray(value, kind), shape)
 
 

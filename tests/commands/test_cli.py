@@ -170,6 +170,13 @@ def test_verify_a_file(capsys, tmp_path) -> None:
     status, text, _ = run(capsys, "verify", str(rules), "--rule", "good")
     assert status == 0
     assert "PROVED" in text
+    rules.write_text("broken: A[*a]\n  A + ) == A\n\n" + good + "\n" + good)  # each by itself
+    status, text, _ = run(capsys, "verify", str(rules), "--json")
+    rows = json.loads(text)["rows"]
+    assert status == 3
+    assert [row["status"] for row in rows] == ["UNKNOWN", "PROVED", "UNKNOWN"]
+    assert "unmatched ')'" in rows[0]["cause"]
+    assert "already defined" in rows[2]["cause"]
     rules.write_text("bad: A[*m\n  A == A\n")
     status, _, err = run(capsys, "verify", str(rules))
     assert status == 1

@@ -204,6 +204,18 @@ def test_unsupported_operations_can_be_refuted_all_the_same() -> None:
     assert superopt.verify(lambda x: jnp.sort(x), lambda x: x, "n").status == REFUTED
 
 
+TIES = {
+    "halves": (jnp.round, lambda x: jnp.floor(x + 0.5), "n"),
+    "between two neighbours of a type": (lambda x: x, lambda x: x + ((x > 256) & (x < 258)), "int32[n]"),
+}
+
+
+@pytest.mark.parametrize("name", TIES)
+def test_ties_are_among_what_the_refuter_draws(name: str) -> None:
+    left, right, shape = TIES[name]
+    assert superopt.verify(left, right, shape).status == REFUTED
+
+
 def tripled(x):
     return jax.lax.mul(x, jnp.full_like(x, 3.1, "bfloat16"))
 

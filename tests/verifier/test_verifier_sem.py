@@ -8,7 +8,10 @@ graphs and evaluated; the same terms, evaluated index by index through `sem` ove
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+import math
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +22,16 @@ from rewrites.language.term import Rule, Term, stem, subterms
 from rewrites.library import load
 from rewrites.lift.generate import Instance, instance
 from superopt.errors import SuperoptError
+from superopt.ir.index import greatest, least, symbol
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import canonical, infer
 from tests.support.oracles import Numeric
+from verifier.equal.conditions import Cond, Sym, eq, ge, unwrap
+from verifier.equal.places import to_poly
+from verifier.equal.poly import Poly, form_of, var
 from verifier.equal.sem import _MEANING, Meaning
 from verifier.record import digests
+from verifier.rules.instance import instantiate, output, settled, symbolic
 
 MORE = parse_many(
     """
@@ -74,6 +82,7 @@ sem-scalar: A[*a]  B[*a]
     ==  clamp(A, B, abs(B)) + A ** 3 - square(B) + maximum(tanh(A), minimum(A, B)) + minimum(A, B)
 """
 )
+OPS = {"//": operator.floordiv, "%": operator.mod, "min": least, "max": greatest}
 SEEDS = range(4)
 LARGEST = 600  # entries compared per root
 
@@ -154,6 +163,65 @@ def test_entries_are_well_typed_and_known_to_digests(monkeypatch: pytest.MonkeyP
     )
     for op, entries in named.items():
         assert entries <= set(digests._IR[op]), op
+
+
+def ir_size(p: Any, lows: Mapping[str, int | None]) -> Any:
+    """A size or an attribute of the prover as one of the IR."""
+
+    def atom(name: str) -> Any:
+        form = form_of(name)
+        if form is None:
+            return symbol(name, lows.get(name, 0))
+        op, args = form
+        return OPS[op](*(ir_size(a, lows) for a in args))
+
+    total: Any = 0
+    for mono, k in unwrap(p).terms:
+        total = total + math.prod(map(atom, mono), start=k)
+    return total
+
+
+def ir_attribute(value: Any, lows: Mapping[str, int | None], known: Mapping[str, Any]) -> Any:
+    if isinstance(value, tuple):
+        return tuple([ir_attribute(v, lows, known) for v in value])
+    return ir_size(unwrap(value).subst(known), lows) if isinstance(value, Sym) else value
+
+
+def divided(premises: Sequence[Cond]) -> Iterator[tuple[Poly, Poly]]:
+    """What premises say is a multiple of what."""
+    for p in [x.poly for x in premises if x.kind == "eq" and x.poly is not None]:
+        forms = [form_of(name) for mono, _ in p.terms for name in mono]
+        if len(forms) == 1 and forms[0] is not None and forms[0][0] == "%":
+            yield forms[0][1]
+
+
+@pytest.mark.parametrize("rule", [*load(), *MORE], ids=lambda r: r.name)
+def test_shapes_of_names_are_those_of_type_rules_at_all_sizes(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the last one, over symbols: type rules of the op table against the shapes that proofs are about."""
+    made = instantiate(rule, {})
+    ctx, known = made.ctx, settled(made.ctx)
+    known |= {str(n): q * var(f"{n}/{q}") for n, q in divided(ctx.premises) if str(n) in ctx.dims}
+    sizes = {str(n) for n in made.env.tok.values()}
+    lows = {n: 1 if n in sizes or ge(var(n), 1) in ctx.premises else None for n in ctx.dims}
+    filled = tuple(ge(var(n), 1) for n in sizes)
+    real = Meaning.apply
+
+    def apply(self: Meaning[Any], op: str, t: Term, labels: Any, ix: Any, operands: Any, **attrs: Any) -> Any:
+        types = [replace(k, shape=ir_attribute(k.shape, lows, known)) for _, k in operands]
+        (found,) = infer(op, types, canonical(op, {n: ir_attribute(v, lows, known) for n, v in attrs.items()}))
+        want = self.typed(t, labels)
+        assert found.dtype == want.dtype
+        for n, m in zip(found.shape, want.shape, strict=True):
+            assert ctx.holds(eq(to_poly(n), unwrap(m).subst(known)), filled), f"{op} of {t}: {n} and {m}"
+        return real(self, op, t, labels, ix, operands, **attrs)
+
+    monkeypatch.setattr(Meaning, "apply", apply)
+    metas = {name: kinds[0] for name, kinds in rule.metas.items() if isinstance(kinds, tuple)}
+    for root, sides in enumerate(zip(rule.lhs, rule.rhs, strict=True)):
+        meaning = symbolic(made, metas)
+        index, _ = output(meaning, made.shapes[root])
+        for t in sides:
+            meaning.at(t, index)
 
 
 def test_every_op_of_the_language_is_compared() -> None:

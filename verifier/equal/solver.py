@@ -9,6 +9,7 @@ text with its answer, for certificates.  Hard limits on time and memory are thos
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -80,9 +81,13 @@ class Context:
     counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
     differing: list[tuple[Any, tuple[Cond, ...]]] = field(default_factory=list[tuple[Any, tuple[Cond, ...]]])
     _n: int = 0
-    _z3: Any = field(default_factory=lambda: z3.Context())
     _polys: dict[Poly, Any] = field(default_factory=dict[Poly, Any])
     _asked: dict[tuple[Any, ...], str] = field(default_factory=dict[tuple[Any, ...], str])
+
+    @functools.cached_property
+    def _z3(self) -> Any:
+        """The solver's own memory; a proof that asks it nothing makes none."""
+        return z3.Context()
 
     def fresh(self, size: Poly | None = None, prefix: str = "k") -> str:
         """A new variable name; with a size, its range is 0 .. size - 1."""
@@ -181,6 +186,9 @@ class Context:
         first = self.example | {name: const(0) for f in facts for name in f.vars - self.dims}
         if self.example and all(f.subst(first) == c.TRUE for f in facts):
             return {name: p.value or 0 for name, p in self.example.items()}
+        k = self._alike(facts)
+        if k:
+            return dict.fromkeys(sorted(self.dims), k)
         for low, high in ((1, 3), (0, 7), (-3, 16)):
             box = [f for n in sorted(self.dims) for f in (c.ge(var(n), low), c.ge(high, var(n)))]
             answer, model = self._aside([self.cond(f) for f in (*self.premises, *facts, *box)])
@@ -199,9 +207,16 @@ class Context:
             self.counters.queries, self.rlimit = kept
 
     def witness(self, positive: Sequence[str] = ()) -> dict[str, int] | None:
-        """Concrete sizes and attributes that satisfy the premises, small ones first; `positive` ones are at least 1."""
+        """Concrete sizes and attributes that satisfy the premises, small ones first; `positive` ones are at least 1.
+
+        Where all of them may be one number, arithmetic says so, and the solver is not asked.
+        """
         least = tuple(c.ge(var(n), 1) for n in positive)
         names = sorted(self.dims)
+        k = self._alike(least)
+        if k:
+            self.example = dict.fromkeys(names, const(k))
+            return dict.fromkeys(names, k)
         for low, high in ((1, 4), (0, 8), (-4, 16)):
             box = tuple(f for n in names for f in (c.ge(var(n), low), c.ge(high, var(n))))
             found = self.model((*least, *box))
@@ -209,6 +224,14 @@ class Context:
                 self.example = {n: const(k) for n, k in found.items()}
                 return found
         return self.model(least)
+
+    def _alike(self, facts: Sequence[Cond]) -> int:
+        """A small number that all sizes and attributes may be at first indices, or 0."""
+        for k in (1, 2, 3, 4):
+            at = dict.fromkeys(self.dims, const(k)) | {name: const(0) for f in facts for name in f.vars - self.dims}
+            if all(f.subst(at) == c.TRUE for f in (*self.premises, *facts)):
+                return k
+        return 0
 
     def model(self, facts: Sequence[Cond]) -> dict[str, int] | None:
         """Concrete sizes and attributes that satisfy the premises and the facts, or None where none was found."""

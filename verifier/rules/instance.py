@@ -115,9 +115,6 @@ def instantiate(rule: Rule, ranks: Mapping[str, int]) -> RankInstance:
         divisors.clear()
         wanted: list[Any] = []
         right = _shape(t, env, wanted)
-        for part in subterms((t,)):
-            if part.op in ("fold", "stack"):
-                wanted += _fold_goals(part, env)
         if set(left) != set(right):
             raise IllFormed(f"the sides have the axes {sorted(map(str, left))} and {sorted(map(str, right))}")
         same = [c.eq(unwrap(left[label]), unwrap(right[label])) for label in left]
@@ -154,17 +151,6 @@ def _left(t: Term, env: Env, wf: list[Any]) -> NamedShape:
         if isinstance(bad.__cause__, ZeroDivisionError):
             raise Impossible(str(bad)) from bad
         raise
-
-
-def _fold_goals(t: Term, env: Env) -> Iterator[Cond]:
-    """The body of a fold has one shape for all values of the index: the two ends agree."""
-    labels = env.labels[env.rule.owner[t["bound"]]]
-    ends: list[NamedShape] = []
-    for last in (False, True):
-        at = {(t["idx"], x): env.look(t["bound"], x) - 1 if last else 0 for x in labels}
-        ends.append(shape(t.args[0], env.with_attrs(at), []))
-    for label in ends[0]:
-        yield c.eq(unwrap(ends[0][label]), unwrap(ends[1][label]))
 
 
 def unsupported(rule: Rule) -> str | None:

@@ -193,12 +193,17 @@ def differ_at(
     return clearest(difference(made, _values(made, seed, n), seed) for n in range(12 if made.given else 3))
 
 
+def sizes_of(node: Node) -> tuple[int, ...]:
+    """The shape of a node without symbols."""
+    return tuple([n for n in node.shape if isinstance(n, int)])
+
+
 def _work(roots: tuple[Node, ...]) -> int:
     """Elements that the interpreter touches for the most expensive node, roughly."""
     most = 0
     for node in topological(roots):
-        read = math.prod(int(str(n)) for n in node.inputs[-1].shape) if node.op in CONTRACTIONS else 1
-        most = max(most, math.prod(int(str(n)) for n in node.shape) * read)
+        read = math.prod(sizes_of(node.inputs[-1])) if node.op in CONTRACTIONS else 1
+        most = max(most, math.prod(sizes_of(node)) * read)
     return most
 
 
@@ -290,12 +295,12 @@ def _all(env: Env, name: str) -> list[Any]:
 
 
 def _values(made: Instance, seed: int, attempt: int) -> Arrays:
-    """Input arrays: small integers first, then fractions, then signs and magnitudes mixed."""
+    """Input arrays: small integers first, then fractions, then halves."""
     rng = np.random.default_rng((seed, attempt))
     numbers = made.env.rule.dtype == "int"
     out: Arrays = {}
     for name, node in sorted(made.inputs.items()):
-        sizes = tuple(int(str(n)) for n in node.shape)
+        sizes = sizes_of(node)
         if node.dtype == "bool":
             out[name] = np.asarray(rng.random(sizes) > 0.5)
         elif node.dtype.startswith("int"):
@@ -307,7 +312,8 @@ def _values(made: Instance, seed: int, attempt: int) -> Arrays:
         elif attempt == 0:
             out[name] = rng.integers(-2, 4, sizes).astype(node.dtype)
         else:
-            out[name] = np.asarray(rng.standard_normal(sizes) * (1.0 if attempt % 3 == 1 else 3.0), node.dtype)
+            drawn = rng.standard_normal(sizes)
+            out[name] = np.asarray(drawn if attempt % 3 == 1 else np.rint(6.0 * drawn) / 2, node.dtype)
     return out
 
 
@@ -335,7 +341,7 @@ def special(dtype: str) -> tuple[Any, ...]:
         low, high = range_of(dtype)
         return low, high, high - 1, high // 2 + 1, low + 1, 0, 1, 2, 3
     most, tiny, least = extremes(dtype)
-    return 0.0, -0.0, math.nan, math.inf, -math.inf, most, -most, least, tiny, 1.0, -2.0, 3.5
+    return 0.0, -0.0, math.nan, math.inf, -math.inf, most, -most, least, tiny, 1.0, -2.0, 3.5, 2.5
 
 
 def epsilon(dtype: str) -> float:
@@ -377,8 +383,9 @@ def _bits_at(rule: Rule, env: Env, seed: int, dtype: str) -> Difference | None:
         made = at_env(rule, env, random.Random(seed), dtype=dtype)
     except (SuperoptError, ValueError, OverflowError):  # an op takes no such sizes, or the type has no such constant
         return None
-    for draw in range(DRAWN if made.rhs else 0):
-        values = _special_values(made, seed, draw)
+    if not made.rhs:
+        return None
+    for values in _special_draws(made, seed):
         if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
             continue
         for root, sides in enumerate(_sides(made, values)):
@@ -398,18 +405,25 @@ def first_other_bits(a: np.ndarray, b: np.ndarray, zeros: bool = True) -> tuple[
     return None if same.all() else tuple(int(i) for i in np.argwhere(~same)[0])
 
 
-def _special_values(made: Instance, seed: int, draw: int) -> dict[str, Any]:
+def _special_draws(made: Instance, seed: int) -> Iterator[dict[str, Any]]:
     """Special numbers in random orders, one after another through the draws: small inputs meet all of them, too."""
     rng = np.random.default_rng(seed)
-    out: dict[str, Any] = {}
+    fixed: dict[str, Any] = {}
+    turned: dict[str, tuple[tuple[int, ...], Any]] = {}
     for name, node in sorted(made.inputs.items()):
-        sizes = tuple(int(str(n)) for n in node.shape)
+        sizes = sizes_of(node)
         kind = numpy_dtype(node.dtype)
         if node.dtype == "bool":
-            out[name] = np.asarray(rng.random(sizes) > 0.5)
+            fixed[name] = np.asarray(rng.random(sizes) > 0.5)
         elif made.env.rule.kinds[name] == "int":  # an index
-            out[name] = rng.integers(-1, 6, sizes).astype(kind)
+            fixed[name] = rng.integers(-1, 6, sizes).astype(kind)
         else:
-            numbers = rng.permutation(np.array(special(node.dtype), kind))
-            out[name] = np.resize(np.roll(numbers, -draw * max(1, len(numbers) // DRAWN)), sizes)
-    return out
+            turned[name] = sizes, rng.permutation(np.array(special(node.dtype), kind))
+    for draw in range(DRAWN):
+        yield fixed | {name: _turn(numbers, draw, sizes) for name, (sizes, numbers) in turned.items()}
+
+
+def _turn(numbers: Any, draw: int, sizes: tuple[int, ...]) -> Any:
+    """Numbers over and over, each draw from another one on."""
+    first = draw * max(1, len(numbers) // DRAWN)
+    return numbers[(np.arange(math.prod(sizes)) + first) % len(numbers)].reshape(sizes)

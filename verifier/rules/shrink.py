@@ -20,7 +20,7 @@ from rewrites.lift.generate import admissible, at_env
 from superopt.ir.graph import Graph, Node
 from superopt.ir.interp import evaluate
 from superopt.ir.text import print_graph
-from verifier.rules.refute import TOLERANCE, Arrays, Attempts, Difference, differ_at, difference, search
+from verifier.rules.refute import TOLERANCE, Arrays, Attempts, Difference, differ_at, difference, search, sizes_of
 from verifier.rules.snippet import snippet
 from verifier.verdict import Counterexample
 
@@ -53,15 +53,11 @@ def _again(found: Difference, env: Env) -> Difference | None:
     other = differ_at(env, found.seed, metas=metas)
     if other is None and found.index is not None and found.undefined:  # few elements are rarely 0 by chance
         made = at_env(env.rule, env, random.Random(found.seed), metas=metas)
-        zeros = {k: np.zeros_like(found.values[k], shape=_extent(v)) for k, v in made.inputs.items()}
+        zeros = {k: np.zeros_like(found.values[k], shape=sizes_of(v)) for k, v in made.inputs.items()}
         other = difference(made, zeros, found.seed) if made.rhs else None
     if other is None or other.undefined != found.undefined or (other.index is None) != (found.index is None):
         return None
     return other
-
-
-def _extent(node: Node) -> tuple[int, ...]:
-    return tuple(int(str(n)) for n in node.shape)
 
 
 # -- sizes and attributes

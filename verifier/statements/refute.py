@@ -29,7 +29,7 @@ from superopt.ir.ops.table import POLES
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, INTEGERS, UNSIGNED
-from verifier.rules.refute import clearest, epsilon, first_difference
+from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.prove import unsupported_ops
 
@@ -37,6 +37,8 @@ TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
 ROUNDINGS = 16
 """Units in the last place that are no difference where there is no float64 to ask: a few operations round each side."""
 ATTEMPTS = 5
+TIES = (257, 2049, (1 << 24) + 1)
+"""Integers between two neighbours in a type of floats: bfloat16, float16, float32."""
 TOLD, LARGEST = 4, 1 << 13
 """Integers of a statement that sizes are tried beside, and elements of all inputs there."""
 Sizes = dict[str, int]
@@ -297,11 +299,11 @@ def show_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> dict[str, np.ndarray]:
-    """Inputs: small integers, positive ones, fractions, extremes of integers and larger fractions, many zeros."""
+    """Inputs: small integers, positive ones, fractions, integers at ends and ties beside halves, many zeros."""
     rng = np.random.default_rng((attempt, len(names)))
     out: dict[str, np.ndarray] = {}
     for node in inputs[: len(names)]:
-        shape = tuple(int(str(n)) for n in node.shape)
+        shape = sizes_of(node)
         if node.dtype == "bool":
             out[node["name"]] = rng.random(shape) > 0.5
             continue
@@ -310,14 +312,17 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
             low = 0 if node.dtype in UNSIGNED else -3
             made = rng.integers(low if attempt != 1 else 0, 6, shape)
             if attempt == 3:
-                made = rng.choice(np.array([int(info.min), int(info.max), 0, 1, 2, int(info.max) - 1]), shape)
+                most = int(info.max)
+                ends = [int(info.min), most, 0, 1, 2, most - 1, *(n for n in TIES if n < most)]
+                made = rng.choice(np.array(ends), shape)
             out[node["name"]] = made.astype(node.dtype)
             continue
         made = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)
         if attempt == 4:
             made = rng.choice(np.array([0, 0, 1, -1]), shape)
         elif attempt >= 2:
-            made = rng.standard_normal(shape) * (1.0 if attempt == 2 else 3.0)
+            made = rng.standard_normal(shape)
+            made = made if attempt == 2 else np.rint(6.0 * made) / 2  # halves, which rounding to integers decides
         out[node["name"]] = np.asarray(made, np.float64).astype(numpy_dtype(node.dtype))
     return out
 
