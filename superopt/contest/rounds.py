@@ -150,6 +150,11 @@ class Rounds:
         )
 
 
+def least_s(original_s: float, other_s: float) -> float:
+    """What the fewest rounds that say anything of two programs take, those that choose and those of the final."""
+    return 2.0 * ENOUGH_ROUNDS * 2.0 * (original_s + other_s)
+
+
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
 
 
