@@ -19,6 +19,7 @@ from math import prod
 from superopt.errors import InputError
 from superopt.ir.counters import Cost, boundary_bytes
 from superopt.ir.graph import Graph, Node
+from superopt.ir.ops.table import PRODUCTS
 from superopt.kernels.choose.chains import chain
 from superopt.kernels.choose.regions import Region, cut
 from superopt.kernels.choose.transforms import transformed
@@ -128,7 +129,7 @@ def _is_product(region: Region) -> bool:
 
 def _has_planes(region: Region) -> bool:
     """Do the factors of a product share axes that are not summed over: what is cheap to see of a Winograd form?"""
-    return any(n.op == "macro" or (n.op == "dot_general" and n["dimension_numbers"][1][0]) for n in region.nodes)
+    return any(n.op == "macro" or (n.op in PRODUCTS and n["dimension_numbers"][1][0]) for n in region.nodes)
 
 
 def _size(node: Node) -> int:
