@@ -17,7 +17,11 @@ def library_expander(rules: Iterable[Rule]) -> Expand:
     """An expander over the macro rules among `rules`; what it made of a node is remembered, as kernels share many."""
     by_name = {rule.name: rule for rule in rules if rule.mode == "macro"}
 
-    return cache(lambda node: expand_macro(by_name[node["rule"]], plain_op(node)))
+    @cache
+    def expanded(node: Node) -> Node:
+        return expand_macro(by_name[node["rule"]], plain_op(node))
+
+    return expanded
 
 
 def plain_op(node: Node) -> Node:
