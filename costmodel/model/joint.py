@@ -11,7 +11,6 @@ kernels whose weights lie in the caches; where those of the program do not fit t
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
@@ -101,7 +100,7 @@ class Own:
         self.backend, self.boundary = backend, backend.boundary
         base = FromMemory(backend, self.boundary.cold_s) if cold else backend
         self.model, self._expand = Measured(base, expand), expand
-        self._parts: weakref.WeakKeyDictionary[Node, tuple[Graph, ...] | None] = weakref.WeakKeyDictionary()
+        self._parts: dict[Node, tuple[Graph, ...] | None] = {}  # held: each round of a search asks for the same kernels
 
     def parts(self, kernel: Graph) -> tuple[Graph, ...] | None:
         """The regions of a kernel that move or compute anything; None if it is not all in regions, or none can run."""

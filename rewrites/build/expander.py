@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 
 from rewrites.build.terms import expand_macro
 from rewrites.language.term import Rule
@@ -13,10 +14,14 @@ Expand = Callable[[Node], Node]
 
 
 def library_expander(rules: Iterable[Rule]) -> Expand:
-    """An expander over the macro rules among `rules`."""
+    """An expander over the macro rules among `rules`; what it made of a node is remembered, as kernels share many."""
     by_name = {rule.name: rule for rule in rules if rule.mode == "macro"}
 
-    return lambda node: expand_macro(by_name[node["rule"]], plain_op(node))
+    @cache
+    def expanded(node: Node) -> Node:
+        return expand_macro(by_name[node["rule"]], plain_op(node))
+
+    return expanded
 
 
 def plain_op(node: Node) -> Node:

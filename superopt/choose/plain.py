@@ -108,7 +108,7 @@ class KernelMaker:
         self._most_bytes = max_prepared_bytes
         self._made: dict[Graph, Trial] = {}
         self.model: Joint | None = None
-        self.seconds_each = 0.0  # of the last programs' kernels, to say what others will take
+        self.seconds_each = 0.0  # for an operation of the last programs' kernels, to say what others will take
 
     def make(self, form: KernelProgram, budget_s: float = math.inf) -> KernelProgram:
         """The program with all of its regions as kernels that are to be and can be made in the time."""
@@ -173,8 +173,12 @@ class KernelMaker:
         return [region for region in regions if self.model.is_own(region.graph)]
 
     def seconds_for(self, form: KernelProgram) -> float:
-        """What making the kernels of a program is likely to take."""
-        return self.seconds_each * len({region.graph for region in self.own(form.regions)} - self._made.keys())
+        """What making the kernels of a program is likely to take: as long for an operation as those that were made.
+
+        The form of Winograd is one kernel of sixty operations, and takes ten times as long as the convolution.
+        """
+        left = {region.graph: region for region in self.own(form.regions) if region.graph not in self._made}
+        return self.seconds_each * sum(len(region.nodes) for region in left.values())
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
         """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
@@ -206,7 +210,7 @@ class KernelMaker:
                 self._made[region.graph] = self._plainer(region, self._made[region.graph])
         if order:
             taken_s = time.monotonic() - begin
-            self.seconds_each = taken_s / max(1, done)
+            self.seconds_each = taken_s / max(1, sum(len(region.nodes) for region in order[:done]))
             self._progress(f"{done} of {len(order)} kernels made in {taken_s:.1f} s")
 
     def _plainer(self, region: Region, failed: Trial) -> Trial:

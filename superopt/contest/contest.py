@@ -203,15 +203,20 @@ class _Contest:
         for number in itertools.count(int(final and bool(self.chosen.timed))):
             numbers = [i for i in numbers if i not in series.failures]
             second = self._second(series, number, len(numbers))
-            batch = self.rounds.timed([self.entries[i] for i in numbers], second=second, whole=final)
-            series.add(batch, numbers, int(second))
+            base = ORIGINAL if final else series.base
+            others = [i for i in numbers if i != base]
+            instead = None if base == ORIGINAL else self.entries[base]
+            batch = self.rounds.timed([self.entries[i] for i in others], second=second, whole=final, base=instead)
+            series.add(batch, others, int(second), base)
             self.seen.add(second)
             if not final:
                 numbers = series.in_question
             elsewhere, second = second, self._second(series, number + 1, len(numbers))
             enough = series.settled and not (final and series.processes == 1 and second != elsewhere)
             last = number + 1 >= ENOUGH_ROUNDS and (self.rounds.left_s == math.inf or not self.rounds.apart)
-            expected_s = self.rounds.expected_s(len(numbers), series, built=second in self.seen)
+            base = ORIGINAL if final else series.base
+            count = len([i for i in numbers if i != base])
+            expected_s = self.rounds.expected_s(count, series, built=second in self.seen, base=base)
             check_s = 0.0 if self.rounds.alone else series.build_s  # what is returned is built once more for its check
             if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s + check_s:
                 return

@@ -104,8 +104,10 @@ class Rounds:
         """Seconds until the end of the stage; infinite where it has none."""
         return self.request.budget.left_s
 
-    def timed(self, entries: Sequence[Entry], *, second: bool = False, whole: bool = False) -> Comparison:
-        """One batch of the original with these entries.
+    def timed(
+        self, entries: Sequence[Entry], *, second: bool = False, whole: bool = False, base: Entry | None = None
+    ) -> Comparison:
+        """One batch of these entries with another one in the place of the original, or with the original.
 
         Programs that would not be built in half of the time left are left out, but for the first
         and those that were built before.
@@ -113,6 +115,7 @@ class Rounds:
         Args:
             second: in the second process.
             whole: in all rounds, also what is twice as slow as the original.
+            base: takes the place of the original.
         """
         left_s = self.left_s
         known = all(id(entry) in self._seen for entry in entries)
@@ -128,21 +131,28 @@ class Rounds:
         live, frozen, where = self.subject.live, self.subject.frozen, self.where
         if isinstance(where, Builds):
             built = [where.candidate(x.program, x.options, x.kernels) for x in entries]
-            return compare(where.original, built, live, frozen, settings, isolate=False)
+            first = where.original if base is None else where.candidate(base.program, base.options, base.kernels)
+            return compare(first, built, live, frozen, settings, isolate=False)
         worker = self._other if second else where
-        return compare(self.subject.original, [x.candidate for x in entries], live, frozen, settings, worker=worker)
+        first = self.subject.original if base is None else base.candidate
+        return compare(first, [x.candidate for x in entries], live, frozen, settings, worker=worker)
 
     @property
     def alone(self) -> bool:
         """Is everything timed in one process?"""
         return isinstance(self.where, Builds) or not self.apart
 
-    def expected_s(self, count: int, series: Series, *, built: bool) -> float:
+    def expected_s(self, count: int, series: Series, *, built: bool, base: int = ORIGINAL) -> float:
         """What a batch of so many entries is likely to take, by a series; they are built where they are not kept."""
-        rounds_s = max(ROUNDS * SAMPLE_S, ENOUGH_ROUNDS * (series.median_s(ORIGINAL) or 0.0)) * (count + 2)
+        rounds_s = max(ROUNDS * SAMPLE_S, ENOUGH_ROUNDS * (series.median_s(base) or 0.0)) * (count + 2)
         return rounds_s + sum(
             n * s for n, s in ((1, series.original_build_s), (count, series.build_s)) if not built or s < SLOW_S
         )
+
+
+def least_s(original_s: float, other_s: float) -> float:
+    """What the fewest rounds that say anything of two programs take, those that choose and those of the final."""
+    return 2.0 * ENOUGH_ROUNDS * 2.0 * (original_s + other_s)
 
 
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
@@ -168,8 +178,8 @@ class Series:
         self._batches: list[_Batch] = []
         self._known: dict[tuple[int, int], Speedup] = {}
 
-    def add(self, comparison: Comparison, numbers: Sequence[int], process: int) -> None:
-        """A batch of these entries that was timed in this process."""
+    def add(self, comparison: Comparison, numbers: Sequence[int], process: int, base: int = ORIGINAL) -> None:
+        """A batch of these entries that was timed in this process, with another one in the original's place."""
         reference = comparison.reference
         self._known.clear()
         self.notes = tuple(dict.fromkeys((*self.notes, *comparison.notes)))
@@ -178,15 +188,16 @@ class Series:
                 self.cause = f"{reference.cause}: {reference.detail}"
                 self.failures |= dict.fromkeys(numbers, f"the original could not be timed ({self.cause})")
             return
-        samples = {ORIGINAL: reference.samples_s}
-        self.original_build_s = max(self.original_build_s, reference.build_s)
+        samples = {base: reference.samples_s}
+        if base == ORIGINAL:
+            self.original_build_s = max(self.original_build_s, reference.build_s)
         for i, outcome in zip(numbers, comparison.candidates, strict=True):
             if isinstance(outcome, Failure):
                 self.failures[i] = f"{outcome.cause}: {outcome.detail}"
             else:
                 samples[i] = outcome.samples_s
                 self.build_s = max(self.build_s, outcome.build_s)
-        self._batches.append((process, samples, comparison.again_s))
+        self._batches.append((process, samples, comparison.again_s if base == ORIGINAL else ()))
 
     def joined(self, other: Series) -> Series:
         """The rounds of both."""
@@ -247,7 +258,28 @@ class Series:
             usual_s, other_s = (sorted(self.samples_s(i)) for i in (ORIGINAL, number))
             return usual_s[len(usual_s) // 4] / other_s[len(other_s) // 4]
         ratio = self.ratio(number)
-        return 0.0 if ratio is None else ratio.ratio
+        if ratio is None:
+            return 0.0
+        beside = [next(iter(s)) for _, s, _ in self._batches if ORIGINAL not in s]
+        if not beside or (over := self.ratio(number, beside[0])) is None or (base := self.ratio(beside[0])) is None:
+            return ratio.ratio
+        return base.ratio * over.ratio
+
+    @property
+    def base(self) -> int:
+        """What the others are timed with next: the plain candidate where rounds with the original have no more to say.
+
+        One that takes three times as long, and takes part twice, leaves five rounds in the time of twenty.
+        """
+        ranked = self.ranked
+        plain = next((i for i in ranked if self.entries[i].plain), None)
+        known = plain is not None and not self.is_short and self._is_known(plain) and self._is_known(ranked[0])
+        return plain if known and plain is not None and len(ranked) > 1 else ORIGINAL
+
+    def _is_known(self, number: int) -> bool:
+        """Is an entry faster than the original beyond doubt, and is it known by how much?"""
+        ratio = self.ratio(number)
+        return ratio is not None and ratio.low > 1.0 and ratio.high <= 2.0 * ratio.low
 
     def may_be_returned(self, number: int) -> bool:
         """Is a program of kernels faster and surely not slower, is one that XLA computes faster beyond the noise?"""

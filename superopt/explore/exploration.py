@@ -177,7 +177,7 @@ class _Run:
         """For the next round."""
         best = self.found.best
         if self.timer is not None:
-            timed = self.timer.learn(self.found, self.round_limits.part_s())
+            timed = self.timer.learn(self.found, self._timing_s())
             self.progress(
                 f"round {len(self.searches)}: predicted {1e3 * best.predicted_s:.3g} ms, {timed} kernels timed"
             )
@@ -185,6 +185,10 @@ class _Run:
         self.growth.append(
             grow(self.eg, self.rules, _growth_limits(self.round_limits, self.imported), near=best.classes)
         )
+
+    def _timing_s(self) -> float:
+        """Seconds for the kernels after a round: as much as each search and each timing to come, whatever it took."""
+        return self.limits.stage(share=1.0 / (_ROUNDS - len(self.searches))).part_s()
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""

@@ -35,7 +35,7 @@ from superopt.contest.judgement import (
     settled,
     undecided,
 )
-from superopt.contest.rounds import Entry, Rounds, Subject
+from superopt.contest.rounds import Entry, Rounds, Subject, least_s
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -171,17 +171,17 @@ class Run:
                 _built_in, self.tools.worker, self.imported, [candidate_of(plain)[0] for plain in made]
             )
             self._prove()
-            again_s = self.barrier.around("programs built ahead", ahead.result, 0.0, let=FIRST)
+            again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
             build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
         limits = self.limits.after(self.clock.elapsed_s + build_s + code_s).until(time.monotonic())
-        follow_s = len(_CONTEST) * build_s
+        follow_s = len(_CONTEST) * build_s + rounds_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
             self._in_kernels(made, limits.stage(follow_s, _TWO), build_s, limits.end_s)
             if not self.barrier.interrupted:
-                self._search_schedules(made, limits.part_s((len(made) + 1) * build_s))
+                self._search_schedules(made, limits.part_s((len(made) + 1) * build_s + rounds_s))
         if self.limits.kernels and not self.kernels:
             why = (
                 self.pool.backend.unavailable()
@@ -515,17 +515,18 @@ def _defect(what: str) -> None:
     raise KernelDefectError(what)
 
 
-def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> float:
+def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> tuple[float, float]:
     """Have the worker of the comparisons build the original, then these programs, which it keeps if they are slow.
 
     Returns:
-        Seconds of the last one that was built: programs in kernels are built in a fraction of the original's time.
+        Seconds of the last one that was built: programs in kernels are built in a fraction of the original's time;
+        and what the fewest rounds of a contest take.
     """
     called = as_called(imported.graph, closed=imported.closes_over)
     if not serialisable(called.program):
-        return 0.0
+        return 0.0, 0.0
     live, frozen = imported.live_values, imported.frozen_values
     settings = ComparisonSettings(1, 0.0)
     found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
-    built = [one.build_s for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
-    return built[-1] if built else 0.0
+    built = [one for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
+    return (built[-1].build_s, least_s(built[0].samples_s[-1], built[-1].samples_s[-1])) if built else (0.0, 0.0)

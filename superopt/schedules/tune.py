@@ -238,10 +238,10 @@ def _done(search: _Search) -> bool:
 
 
 def _step(search: _Search, pool: _Pool) -> None:
-    """A round: propose, build, time."""
+    """A round: propose, build, time; proposals alone where the time is over with them."""
     proposals = _proposed(search, min(_BATCH * len(pool.builders), search.how.most - len(search.measured)))
     search.exhausted = not proposals
-    if proposals:
+    if proposals and time.perf_counter() < search.until:
         search.rounds += 1
         _measure(search, pool, proposals)
 
@@ -261,7 +261,7 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
     guided = search.how.strategy == "model"
     wanted = _POOL if guided else count
     misses = 0
-    while len(fresh) < wanted and misses < 2 * wanted:
+    while len(fresh) < wanted and misses < 2 * wanted and not (fresh and time.perf_counter() >= search.until):
         point = _point(search, parents)
         key = json.dumps(search.space.trace(point))
         if key in search.seen or key in fresh:

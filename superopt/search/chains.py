@@ -138,7 +138,7 @@ class Repairing:
             next(walk)
             if self.meter.exhausted():
                 break
-        self.problem.memo.flush()
+        self.problem.memo.flush(self.meter)
         leader = min(chains, key=lambda chain: chain.best[0])
         if leader.best[0] < self.best:
             self.improved_at, self.best = self.rounds(), leader.best[0]
@@ -217,7 +217,7 @@ class Annealing:
             self.meter.step(chain.proposed - before)
             if self.meter.exhausted():
                 break
-        self.chains[0].state.memo.flush()
+        self.chains[0].state.memo.flush(self.meter)
         for chain in self.chains:
             before = chain.proposed
             chain.retry(fraction)

@@ -86,13 +86,15 @@ def _try_all(state: State, moves: Iterable[Move], meter: Meter) -> bool:
             if len(state.memo.pending) >= BATCH:
                 later = _retry(state, later, meter)
     for _ in range(PASSES):
+        if meter.exhausted():
+            return False
         later = _retry(state, later, meter)
     return not meter.exhausted()
 
 
 def _retry(state: State, later: list[Move], meter: Meter) -> list[Move]:
     """Price what is pending in one batch and try moves again; those whose kernels are still unknown."""
-    state.memo.flush()
+    state.memo.flush(meter)
     still: list[Move] = []
     for count, move in enumerate(later, 1):
         if not count % CHECK_EVERY and meter.exhausted():

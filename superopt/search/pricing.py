@@ -16,6 +16,7 @@ import numpy as np
 
 from costmodel.model.objective import Objective
 from superopt.ir.graph import Graph, Node, topological
+from superopt.search.budget import CHECK_EVERY, Meter
 
 UNIT_S = 1e-15
 LONGEST_S = 1e4
@@ -87,9 +88,19 @@ class Memo:
         self.prices[key] = known
         return known
 
-    def flush(self) -> None:
-        """Ask for everything pending."""
-        self.pricer.price(self.pending.values())
-        for key, node in self.pending.items():
-            self.prices[key] = self.pricer.by_node[node]
+    def flush(self, meter: Meter | None = None) -> None:
+        """Ask for everything pending; of a budget with a clock only for as much as there is time for.
+
+        What is left is forgotten until it is seen again: to cut and price a kernel in the form of Winograd takes 60 ms.
+        """
+        waiting = list(self.pending.items())
         self.pending.clear()
+        clocked = meter is not None and meter.budget.seconds is not None
+        size = CHECK_EVERY if clocked else BATCH
+        for start in range(0, len(waiting), size):
+            part = waiting[start : start + size]
+            self.pricer.price(node for _, node in part)
+            for key, node in part:
+                self.prices[key] = self.pricer.by_node[node]
+            if clocked and meter is not None and meter.exhausted():
+                return

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+import costmodel.model.joint
 from costmodel.model import learned_file
 from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.joint import HANDOVER_S, Joint, KernelJob, NativeModel
@@ -19,6 +22,7 @@ from rewrites.build.expander import library_expander
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.choose.partition import partition
 from superopt.measure.kernels import XLA
 
 SHIPPED = learned_file.NATIVE
@@ -111,6 +115,20 @@ def test_a_kernel_of_the_search_is_priced_by_the_regions_that_it_is_cut_into() -
     assert regions is not None
     assert len(regions) == 2
     assert model.price([kernel(again)])[0] == pytest.approx(7.0)
+
+
+def test_a_kernel_is_cut_once_though_nothing_else_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, cuts = joint(Counting(), Counting()), []
+
+    def cut(graph: Graph) -> Any:
+        cuts.append(graph.outputs[0].op)
+        return partition(graph)
+
+    monkeypatch.setattr(costmodel.model.joint, "partition", cut)
+    for _ in range(2):  # each round of a search makes its kernels anew
+        model.price([kernel(dense())])
+        gc.collect()
+    assert cuts == ["tanh"]
 
 
 def test_ways_to_compute_an_operation_are_what_they_expand_to() -> None:

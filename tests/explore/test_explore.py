@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -11,16 +13,23 @@ import numpy as np
 import pytest
 
 import superopt.explore.exploration
+import superopt.explore.kernel_timer
+import superopt.machine.budget
+from costmodel.model.boundary import NOTHING
 from costmodel.model.measured import Measured, kind
 from rewrites.build.expander import library_expander
 from superopt.certify.library import proved_library
 from superopt.contest.checks import Builds, check
 from superopt.explore.exploration import explore
+from superopt.explore.kernel_timer import KernelTimer
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
+from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.bench.programs import nets
 from superopt.machine.barrier import StageWarning
+from superopt.machine.budget import SearchBudget
+from superopt.measure import KernelTiming
 from tests.support.search_table import TableObjective
 from tests.support.stages import steps
 
@@ -115,6 +124,73 @@ def test_what_earlier_rounds_found_is_kept_where_a_later_one_ends(
     assert found.interrupted == (error is KeyboardInterrupt)
     assert any("round" in note for note in found.notes)
     assert [w.category for w in said] == ([] if error is KeyboardInterrupt else [StageWarning])
+
+
+class Convolving:
+    """A backend for which a convolution costs 100 us, a product as much as told, and anything else one."""
+
+    name, version, boundary = NATIVE, "1", NOTHING
+
+    def __init__(self, product_s: float) -> None:
+        self.product_s = product_s
+
+    def can_run(self, region: Graph) -> bool:
+        return True
+
+    def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+        ops = [{n.op for n in k.nodes()} for k in kernels]
+        own = [1e-4 if "conv_general_dilated" in o else self.product_s if "dot_general" in o else 1e-6 for o in ops]
+        return np.array(own)
+
+
+def two_convolutions() -> Graph:
+    def net(w: Any, x: Any) -> Any:
+        for kernel in w:
+            x = jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            x = jax.nn.relu(x)
+        return x
+
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((3, 3, 16, 16), np.float32) for _ in range(2)]
+    return import_function(net, (weights, rng.standard_normal((1, 8, 8, 16), np.float32)), frozen=0).graph
+
+
+@pytest.mark.parametrize(("took_s", "chosen"), [(5e-5, {"conv-winograd-square": 2}), (2e-4, {})])
+def test_a_form_that_the_model_puts_last_is_the_best_where_its_kernels_were_timed_to_be_faster(
+    took_s: float, chosen: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    took = Convolving(took_s)
+
+    def timed(kernels: Sequence[Graph], **_: Any) -> list[KernelTiming]:
+        return [KernelTiming(s, (s,), 0.0) for s in took.price(kernels).tolist()]
+
+    monkeypatch.setattr(superopt.explore.kernel_timer, "time_kernels", timed)
+    rules = [rule for rule in LIBRARY.rules if rule.name == "conv-winograd-square"]
+    asked = replace(steps(400, Flat()), own=cast("Any", Convolving(1.2e-4)))
+    found = explore(two_convolutions(), rules, asked, worker=cast("Any", object()))
+    assert dict(found.result.best.rules) == chosen
+
+
+def test_kernels_are_timed_though_a_search_took_longer_than_its_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, given = [1000.0], list[float]()
+    real = superopt.explore.exploration.search
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        now[0] += 4.0  # all of the first of three rounds
+        return real(*args, **kwargs)
+
+    def learn(_: KernelTimer, __: Any, seconds: float) -> int:
+        given.append(seconds)
+        return 0
+
+    monkeypatch.setattr(superopt.machine.budget.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(superopt.explore.exploration, "search", late)
+    monkeypatch.setattr(KernelTimer, "learn", learn)
+    rules = [rule for rule in LIBRARY.rules if rule.name == "conv-winograd-square"]
+    limits = SearchBudget(12.0, 300, end_s=now[0] + 12.0)
+    asked = replace(steps(300, Flat()), budget=limits, own=cast("Any", Convolving(1.2e-4)))
+    explore(two_convolutions(), rules, asked, worker=cast("Any", object()))
+    assert given == [2.0, 2.0], "half of what each of the rounds to come could have"
 
 
 def test_gains_name_the_rules_of_the_program() -> None:

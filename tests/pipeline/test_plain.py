@@ -103,6 +103,11 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     assert len(program.choices) == 4
     assert sum(made) < 4
     assert maker.seconds_for(program) == 0.0
+    chains = (jnp.exp, lambda x: jnp.exp(jnp.sin(jnp.tanh(x))))
+    others = [own_form(import_function(chain, (values(5, 7),)).graph) for chain in chains]
+    one_s, three_s = (maker.seconds_for(in_regions("own form", other)) for other in others)
+    assert one_s > 0.0
+    assert three_s == pytest.approx(3 * one_s), "a kernel takes as long to make as it has operations"
     several = import_function(lambda x: (jnp.tanh(x), jnp.exp(x).sum(0), jnp.sin(x), x @ x.T), (values(20, 30),))
     none = KernelMaker(Counting()).make(in_regions("own form", own_form(several.graph)), 0.0)  # pyright: ignore[reportArgumentType]
     assert 0 < len(none.choices) < 4  # the first batch is made in any case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,24 @@ def test_the_default_is_returned_unless_it_is_slower_beyond_noise(monkeypatch: p
     assert _final(monkeypatch, measured, faster).digest == "1"
     third = {"0": noisy, "1": [3.0] * 7, "2": [0.7 * x for x in noisy]}
     assert _final(monkeypatch, _candidates([2.0, 1.0, 1.2]), third).digest == "2"
+
+
+def test_no_point_is_proposed_and_none_is_built_where_the_time_is_over() -> None:
+    """A point of a product between transforms takes a tenth of a second: 48 of them were proposed in any case."""
+    space = space_of(from_graph(workload("softmax f32 5x33").outputs, name="kernel"), threads=2)
+
+    def begun(until: float) -> search._Search:
+        how = search.ScheduleSearch(1.0, strategy="random")
+        return search._Search(space, how, random.Random(0), Rows.empty(), until=until)
+
+    assert len(search._proposed(begun(0.0), 5)) == 1
+    assert len(search._proposed(begun(float("inf")), 5)) == 5
+    nobody = search.CandidateBuilder(Worker(), workload("softmax f32 5x33"), 2, Path())  # no process
+    late = begun(0.0)
+    search._step(late, search._Pool(ThreadPoolExecutor(1), [nobody]))
+    assert late.rounds == 0
+    assert not late.exhausted
+    assert search._done(late)
 
 
 def test_candidates_share_buffers_and_overruns_are_seen() -> None:

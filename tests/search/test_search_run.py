@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Sequence
 
@@ -12,13 +13,14 @@ from costmodel.model.objective import Objective
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.search import Budget, Forms, Pricer, SearchResult, SearchSettings, search
-from superopt.search.budget import Meter
+from superopt.search.budget import CHECK_EVERY, Meter
 from superopt.search.chains import Repairing
+from superopt.search.descent import descend
 from superopt.search.finalists import rule_gains
 from superopt.search.moves import Groups
 from superopt.search.search import OWN_OPERATIONS
 from superopt.search.starts import LocalCosts, cuts, dynamic, greedy
-from superopt.search.state import State
+from superopt.search.state import Problem, State
 from tests.support.search_cases import Case, case, plain_macro, run_program, worst_error
 from tests.support.search_table import TableObjective
 
@@ -42,6 +44,28 @@ def test_finalists_are_right_and_cheaper(name: str) -> None:
         assert worst_error(run_program(program, this.values), this.outputs) < 1e-4
         assert sum(s for _, s in finalist.kernels) <= finalist.predicted_s * (1 + 1e-9)
         assert result.lowering.prepared_bytes(finalist.selection) == program.prepared_bytes
+
+
+def test_what_there_is_no_time_to_price_is_not_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first sweep asks for hundreds of kernels, each of which may take tens of milliseconds to be cut and priced."""
+    now = [0.0]
+    monkeypatch.setattr("superopt.search.budget.time.perf_counter", lambda: now[0])
+
+    class Slow(TableObjective):
+        def price(self, kernels: Sequence[Graph]) -> np.ndarray:
+            now[0] += 0.1 * len(kernels)
+            return super().price(kernels)
+
+    problem = case("convnet").problem()
+    problem = Problem(problem.snapshot, Pricer(Slow()), problem.candidates)
+    state = State(problem, problem.snapshot.original())
+    asked, begin_s = len(problem.pricer.by_node), now[0]
+    descend(state, Groups(problem), random.Random(0), Meter(Budget(seconds=1.0)))
+    assert 0 < len(problem.pricer.by_node) - asked <= 2 * CHECK_EVERY
+    assert now[0] - begin_s < 4.0
+    state.settle()
+    descend(state, Groups(problem), random.Random(0), Meter(Budget(steps=100_000)))
+    assert len(problem.pricer.by_node) - asked > 4 * CHECK_EVERY, "what was left is asked for where there is time"
 
 
 def test_layout_search_finds_channels_last() -> None:

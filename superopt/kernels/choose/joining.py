@@ -19,6 +19,7 @@ from math import prod
 from superopt.errors import InputError
 from superopt.ir.counters import Cost, boundary_bytes
 from superopt.ir.graph import Graph, Node
+from superopt.ir.ops.table import PRODUCTS
 from superopt.kernels.choose.chains import chain
 from superopt.kernels.choose.regions import Region, cut
 from superopt.kernels.choose.transforms import transformed
@@ -73,7 +74,7 @@ class _Joining:
 
     def join_transforms(self, product: Region) -> None:
         """Make one region of a product and the transforms before and after it (Winograd), if there is a schedule."""
-        if product.root not in self.found:
+        if product.root not in self.found or not _has_planes(product):
             return
         before = [x for x in product.reads if x in self.found and self.found[x].kind == "map"]
         after = [root for root in self.readers.get(product.root, ()) if root in self.found]
@@ -124,6 +125,11 @@ class _Joining:
 
 def _is_product(region: Region) -> bool:
     return region.kind == "contraction"
+
+
+def _has_planes(region: Region) -> bool:
+    """Do the factors of a product share axes that are not summed over: what is cheap to see of a Winograd form?"""
+    return any(n.op == "macro" or (n.op in PRODUCTS and n["dimension_numbers"][1][0]) for n in region.nodes)
 
 
 def _size(node: Node) -> int:
