@@ -25,7 +25,7 @@ from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, Kernel, Phase
 from superopt.machine.facts import usable_cores
 
-_SOURCES = ("kernels", "ir")  # of the package: whatever code is made by
+_SOURCES = ("kernels", "ir", "backends")  # of the package: whatever code is made by, and handed over for validation
 Parts = tuple[Kernel, Kernel | None]  # the kernel, and what packs its frozen operands
 
 

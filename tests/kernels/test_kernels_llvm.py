@@ -65,7 +65,7 @@ def test_integers_fold_and_expressions_do_not() -> None:
     assert [f.add("%n", 0), f.mul(1, "%n"), f.mul("%n", 0), f.div("%n", 1), f.rem("%n", 1)] == ["%n", "%n", 0, "%n", 0]
     assert not f.lines
     f.add("%n", 1)
-    assert f.lines == ["  %v1 = add nsw i64 %n, 1"]
+    assert f.lines == ["  %v1 = add i64 %n, 1"]
 
 
 def test_a_nested_list_is_an_earlier_place(tmp_path: Path) -> None:

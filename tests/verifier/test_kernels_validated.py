@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.nn import logsumexp
+from jax.nn import logsumexp, softmax
 
 from superopt.backends.native import parts_of
 from superopt.frontends.jax.jaxpr import import_function
@@ -63,7 +63,7 @@ def test_right_kernels_are_proved(name: str) -> None:
         ("chain", r"icmp slt i64 (%\S+), 7", r"icmp slt i64 \1, 8", REFUTED, "outside"),
         ("chain", r"fdiv", "fmul", UNKNOWN, "not shown to be equal"),
         ("reversal", r"fsub (.*) (%\w+), (%\w+)", r"fsub \1 \3, \2", UNKNOWN, "not shown to be equal"),
-        ("product", r"nsw i64 (%\S+), 1\b", r"nsw i64 \1, 0", REFUTED, "does not end"),
+        ("product", r"add i64 (%i\S+), 1\b", r"add i64 \1, 0", REFUTED, "does not end"),
         ("product", r"(void @phase0\([^{]*\{\nentry:\n)", r"\1  %odd = freeze i64 %task\n", UNKNOWN, "freeze"),
     ],
 )  # fmt: skip
@@ -75,6 +75,11 @@ def test_changed_kernels_are_not(name: str, pattern: str, by: str, status: str, 
 
 def _of(*shape: int, dtype: str = "float32") -> Array:
     return np.ones(shape, DTYPE[dtype])
+
+
+def attention(q: Array, k: Array, v: Array) -> Array:
+    """Its vectors of a partial tile read lanes that nobody wrote, and leave them out in the end."""
+    return jnp.einsum("hqk,khd->hqd", softmax(jnp.einsum("qhd,khd->hqk", q, k), -1), v)
 
 
 KINDS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
@@ -95,6 +100,7 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "circular": (lambda x: jnp.sin(x) + jnp.cos(x) * jnp.tan(x), (_of(7, 37),)),
     "twice": (lambda x: x * 2.0, (_of(7, 37),)),
     "remainder": (lax.rem, (_of(7, 37), _of(7, 37))),
+    "partial tiles": (attention, (_of(40, 2, 16), _of(40, 2, 16), _of(40, 2, 16))),
     "integers": (lambda x: x + 1, (_of(7, 37, dtype="int32"),)),
     "rows": (lambda x, i: x[i], (_of(40, 37), _of(9, dtype="int32"))),
 }
@@ -165,8 +171,10 @@ def test_bits_of_one_kind_are_not_read_as_the_other() -> None:
     fn, arrays = KINDS["float16"]
     graph = import_function(fn, arrays, frozen=()).graph
     (part,) = parts_of(graph)
-    others = [replace(b, dtype="bfloat16") for b in part.pointers]
-    assert validate(from_graph(graph.outputs), [part._replace(pointers=others)], known()).status == REFUTED
+    before = from_graph(graph.outputs)
+    others = [[replace(b, dtype="bfloat16") for b in buffers] for buffers in (before.buffers, part.pointers)]
+    before = replace(before, buffers=tuple(others[0]))
+    assert validate(before, [part._replace(pointers=others[1])], known()).status == REFUTED
 
 
 def test_what_is_taken_for_a_rounding_rounds() -> None:

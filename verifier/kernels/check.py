@@ -19,14 +19,16 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.ranges import iterations
 from superopt.kernels.loops.stage import Buffer, LoopProgram
 from verifier.kernels.engine import compiled
-from verifier.kernels.field import Field, P, Unread
+from verifier.kernels.field import Field, Marks, P, Unread
 from verifier.kernels.meaning import divisors, evaluate
-from verifier.kernels.reader import functions
+from verifier.kernels.reader import CodeFunction, functions
 from verifier.kernels.rewrite import rewritten
 from verifier.kernels.watched import BOUNDS, CODES, FUEL, POINTERS, RACE
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _SAYS = {BOUNDS: "an access outside of its array", RACE: "two tasks meet", FUEL: "it does not end in time"}
+_CPU = re.compile(r'"target-(?:cpu|features)"="[^"]*"')
+_NOTHING = np.uint64(1 << 63)  # what nobody wrote
 _TURNS = 16  # of all loops of a kernel, at most, for each iteration or element of the program: it has fewer, not more
 _SHORT = 100_000  # lines of a module that is compiled without effort: everything is on the stack then, 20 bytes a line
 _HELD = {  # dtypes as types in memory
@@ -94,47 +96,67 @@ def validate(
             _compare(before, parts, dict(scalar), seed + run)
     except _Fault as fault:
         status, cause = REFUTED, str(fault)
-    except Unread as reason:
+    except (Unread, RecursionError) as reason:  # of values that are made of themselves
         status, cause = UNKNOWN, str(reason)
     return KernelVerdict(status, cause, time.thread_time() - start)
 
 
 def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str, str], seed: int) -> None:
+    said = dict[str, str]()
+    for buffers in (before.buffers, *[part.pointers for part in parts]):
+        for b in buffers:
+            if b.dtype not in _HELD:
+                raise Unread(f"integers in memory: {b.name} of {b.dtype}")
+            if said.setdefault(b.name, b.dtype) != b.dtype or sum([b.name == other.name for other in buffers]) > 1:
+                raise Unread(f"a buffer {b.name} of two kinds")
+    code = [functions(part.text, scalar) for part in parts]
     field = Field(seed, divisors(before))
-    held: dict[str, Any] = {}
-    for b in (*before.buffers, *[b for part in parts for b in part.pointers]):
-        if b.dtype not in _HELD:
-            raise Unread(f"integers in memory: {b.name} of {b.dtype}")
-    for b in before.buffers:
-        if b.scope in ("input", "frozen"):
-            held[b.name] = field.random(b.name, _count(b))
-    texts = list[str]()
-    for part in parts:  # what cannot be read is told before long work
-        cpu = re.search(r'"target-cpu"="[^"]*" "target-features"="[^"]*"', part.text)
-        texts.append(rewritten(functions(part.text, scalar), part.phases, field, cpu[0] if cpu else ""))
+    texts = _texts(parts, code, field)  # what cannot be read is told before long work
+    held = _given(before, field)
     wanted = evaluate(before, held, field)
-    for number, (part, text) in enumerate(zip(parts, texts, strict=True)):
-        own = sum([_count(b) for b in part.pointers])
-        _run(part, text, held, field, number, _TURNS * (1000 + own + iterations(before)))
+    guessed = _run(before, parts, texts, held)
     for name, value in wanted.items():
         if name not in held or held[name].size != value.size:
             raise Unread(f"nothing writes {name}")
-        wrong = np.flatnonzero(held[name] % np.uint64(P) != value)
+        wrong = np.flatnonzero((held[name] % np.uint64(P) != value) | (held[name] >= _NOTHING))
         if wrong.size:
             raise Unread(f"{wrong.size} of {value.size} elements of {name} are not shown to be equal, first {wrong[0]}")
+    if guessed:
+        field = Marks(seed)
+        held = _given(before, field)
+        _run(before, parts, _texts(parts, code, field), held)
+        if any(held[name].any() for name in wanted):
+            raise Unread("a result that depends on memory that nobody wrote")
+
+
+def _texts(parts: Sequence[KernelPart], code: Sequence[dict[str, CodeFunction]], field: Field) -> list[str]:
+    cpus = [" ".join(_CPU.findall(part.text)[:2]) for part in parts]
+    return [rewritten(f, part.phases, field, cpu) for f, part, cpu in zip(code, parts, cpus, strict=True)]
+
+
+def _given(before: LoopProgram, field: Field) -> dict[str, Any]:
+    return {b.name: field.random(b.name, _count(b)) for b in before.buffers if b.scope in ("input", "frozen")}
 
 
 def _count(b: Buffer) -> int:
     return int(np.prod(b.shape, dtype=np.int64))
 
 
-def _run(part: KernelPart, text: str, held: dict[str, Any], field: Field, number: int, turns: int) -> None:
+def _run(before: LoopProgram, parts: Sequence[KernelPart], texts: Sequence[str], held: dict[str, Any]) -> bool:
+    """Run kernels one after the other; does one read what nobody wrote?"""
+    turns = [_TURNS * (1000 + sum(map(_count, part.pointers)) + iterations(before)) for part in parts]
+    return sum([_run_part(*each, held) for each in zip(parts, texts, turns, strict=True)]) > 0  # all of them
+
+
+def _run_part(part: KernelPart, text: str, turns: int, held: dict[str, Any]) -> bool:
     """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
     words, kept = list[Any](), list[Any]()
     for b in part.pointers:
         fresh = b.scope in ("output", "scratch")
         if fresh:
-            held[b.name] = field.random(f"{number}: before {b.name}", _count(b))
+            if b.name in held:
+                raise Unread(f"a buffer {b.name} that is filled twice")
+            held[b.name] = np.full(_count(b), _NOTHING)
         if b.name not in held or held[b.name].size != _count(b):
             raise Unread(f"a buffer {b.name} that nothing fills")
         data = np.ascontiguousarray(held[b.name])
@@ -146,11 +168,13 @@ def _run(part: KernelPart, text: str, held: dict[str, Any], field: Field, number
         kept.append((data, stamps))
     table = np.array([w.ctypes.data for w in words], np.int64)
     bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, POINTERS], np.int64)
-    signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64)
+    signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
     with compiled(text, 0 if text.count("\n") < _SHORT else 1) as engine:
-        fault: int = signature(engine.get_function_address("run"))(bufs.ctypes.data, turns, field.seed)
+        fault: int = signature(engine.get_function_address("run"))(bufs.ctypes.data, turns)
+        guessed = ctypes.c_int64.from_address(engine.get_global_value_address("unwritten")).value != 0
     if fault:
         line = part.text.splitlines()[fault >> 2].strip() if fault >> 2 else ""
         raise _Fault(f"{_SAYS[fault & 3]}: {line}".rstrip(": "))
     for b, (data, _) in zip(part.pointers, kept, strict=True):
         held[b.name] = data
+    return guessed

@@ -42,6 +42,8 @@ class Field:
         divisors: constants (exact values of float32) by which the program divides.
     """
 
+    marks = False
+
     def __init__(self, seed: int, divisors: Iterable[float] = ()) -> None:
         self.seed = seed
         self.shift = self.key("maximum", "shift") & P
@@ -57,8 +59,10 @@ class Field:
         text = repr((self.seed, words)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
-    def constant(self, value: float) -> int:
-        """The element that a constant stands for; infinities are neutral for maxima and minima."""
+    def constant(self, value: float | None) -> int:
+        """The element that a constant stands for, None for any; infinities are neutral for maxima and minima."""
+        if value is None:
+            return self.key("poison") % P
         if value != value:
             return self.key("nan") % P
         if value in (float("inf"), float("-inf")):
@@ -154,6 +158,24 @@ class Field:
         low: Array = (c == less) | (c == self.no(more))
         high: Array = (c == more) | (c == self.no(less))
         return np.select([high, low], [self.maximum(x, y), self.minimum(x, y)], plain)
+
+
+class Marks(Field):
+    """Marks in the place of elements: 0, or another number for what depends on memory that nobody wrote."""
+
+    marks = True
+
+    def key(self, *words: Any) -> int:
+        """None: functions have the marks of their operands."""
+        return 0
+
+    def constant(self, value: float | None) -> int:
+        """Marked, if it may be anything."""
+        return int(value is None)
+
+    def random(self, name: str, count: int) -> Array:
+        """What is in a buffer is known."""
+        return np.zeros(count, _U)
 
 
 def _rounds(x: Array, factors: Iterable[int]) -> Array:

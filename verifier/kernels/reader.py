@@ -17,11 +17,12 @@ from verifier.kernels.field import Unread
 
 _TOKEN = re.compile(r"<\d+ x \w+>|[%@][\w.$]+|-?\d[\w.+-]*|\w[\w.]*|\S")
 _TYPE = re.compile(r"<(\d+) x (\w+)>|(half|bfloat|float|double|i1|i8|i16|i32|i64|ptr|void)")
+_PLAIN = r"(?:<\d+ x \w+>|\w+)"  # a type
 _OUTSIDE = re.compile(  # lines outside of functions: declarations without promises, hints to loops, the processor
-    r"""declare [^"#]*\)(?: nounwind)?|!\d+ = .*|attributes \#0 = \{(?: "(?:target-cpu|target-features|"""
-    r"""prefer-vector-width|no-trapping-math)"="[^"]*")+ \}"""
+    rf"""declare {_PLAIN} @[\w.]+\((?:{_PLAIN}(?:, {_PLAIN})*)?\)(?: nounwind)?|"""
+    r"""!\d+ = (?:distinct )?!\{(?:!\d+|!"llvm\.loop\.unroll\.disable"|, )*\}|"""
+    r"""attributes \#0 = \{(?: "(?:target-cpu|target-features|prefer-vector-width|no-trapping-math)"="[^"]*")+ \}"""
 )
-_FLAGS = frozenset(("inbounds", "nsw", "reassoc"))
 BYTES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 FLOATING = ("half", "float", "double")
 DATA = (*FLOATING, "i8", "i16", "bfloat")  # a byte is a condition, 16 bits are those of a float
@@ -56,7 +57,7 @@ class Instruction:
 
     Attributes:
         op: opcode; of a call the name of the function behind `@`.
-        words: predicate of a comparison, labels of a branch or of the operands of a phi, the flag `inbounds`.
+        words: predicate of a comparison, labels of a branch or of the operands of a phi, count of an array.
         type: of the result; of memory for loads, stores, addresses and stack.
         align: of a load, store or array on the stack; 0: not said.
     """
@@ -161,6 +162,8 @@ def _number(token: str, element: str) -> float | int:
             if token.startswith("0x"):
                 return struct.unpack("<d", int(token, 16).to_bytes(8, "little"))[0]
             return float(token)
+        if element in ("i1", "i8") and token not in ("0", "1"):
+            raise ValueError
         return int(token)
     except ValueError:
         raise Unread(f"the constant {token}") from None
@@ -177,6 +180,8 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
         Unread: something that is not read.
     """
     found: dict[str, CodeFunction] = {}
+    if not re.fullmatch(r"[\n -~]*", text):  # of others it is not agreed what ends a line
+        raise Unread("a character that is not printed")
     bodies = texts(text)
     for line in _DEFINED.sub("", text).splitlines():
         if line.strip() and not _OUTSIDE.fullmatch(line.strip()):
@@ -184,14 +189,14 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
     for whole in _DEFINED.finditer(text):
         head, *lines = whole[0].splitlines()[:-1]
         f = _head(head.strip())
-        if f.name in (*found, "aligned_alloc", "free"):
+        if f.name in (*found, *_OF_C):
             raise Unread(f"a second {f.name}")
         found[f.name] = f
         block = unnamed = list[Instruction]()
         marked: list[str] | None = None
         for number, line in enumerate(lines, text.count("\n", 0, whole.start()) + 1):
             bare = line.strip()
-            if bare.startswith("; begin"):
+            if bare.startswith("; begin") and marked is None:
                 marked = [bare]
             elif bare.startswith("; end"):
                 if marked is None:
@@ -200,13 +205,13 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
                 marked = None
             elif marked is not None:
                 marked.append(bare)
-            elif bare.endswith(":"):
+            elif re.fullmatch(r"[\w.]+:", bare):
                 block = f.blocks[bare[:-1]] = []
             elif bare and not bare.startswith(";"):
                 block.append(instruction(bare))
                 block[-1].count = number
-        if unnamed:
-            raise Unread(f"code before the first label of {f.name}")
+        if unnamed or marked is not None:
+            raise Unread(f"code before the first label of {f.name}, or a scalar function that does not end")
     return found
 
 
@@ -223,6 +228,7 @@ def _head(text: str) -> CodeFunction:
     return CodeFunction(found[2], _Line(found[1]).type(), tuple(parameters))
 
 
+_OF_C = ("aligned_alloc", "free", "malloc", "memset", "memcpy", "memmove")  # LLVM calls some of its own accord
 _DEFINED = re.compile(r"^define .*?@([\w.]+)\(.*?^\}", re.MULTILINE | re.DOTALL)
 _CALLED = re.compile(r"@(?!llvm\.)([\w.]+)\(")
 
@@ -307,7 +313,7 @@ def instruction(text: str) -> Instruction:
     Raises:
         Unread: it is of another kind.
     """
-    line, name = _Line(text.partition(", !llvm.loop")[0]), ""
+    line, name = _Line(re.sub(r"^(br .*), !llvm\.loop !\d+$", r"\1", text)), ""
     if len(line.tokens) > 1 and line.tokens[1] == "=":
         name = line.take()
         line.take("=")
@@ -318,9 +324,8 @@ def instruction(text: str) -> Instruction:
 
 
 def _instruction(line: _Line, name: str, op: str) -> Instruction:
-    words: list[str] = []
-    while line.peek() in _FLAGS:
-        words.append(line.take())
+    if op == "call":
+        line.has("reassoc")  # the one promise that is read: sums in any order
     if op in ("icmp", "fcmp", *_BINARY):
         told = () if op in _BINARY else (line.take(),)
         a = line.typed()
@@ -337,7 +342,7 @@ def _instruction(line: _Line, name: str, op: str) -> Instruction:
         at = line.typed()
         if element.lanes:
             raise Unread("an address of a vector")
-        return Instruction(name, op, element, (base, at), tuple(words))
+        return Instruction(name, op, element, (base, at))
     if op == "load":
         type_ = line.type()
         line.take(",")

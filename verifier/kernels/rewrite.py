@@ -17,7 +17,6 @@ from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, I
 from verifier.kernels.watched import CODES, POINTERS, Words, library
 
 Kind = Literal["control", "data", "pointer"]
-_ANYWHERE = 0x5BD1E995 >> 8  # a number of control that may be anything: outside of every array of less than 6 million
 _SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
@@ -32,11 +31,11 @@ ROUNDED = (  # to the nearest float of 16 bits, in the upper half
 )
 _INFINITE = float("inf")
 _EXTREMA = ("llvm.smin", "llvm.smax", "llvm.umin", "llvm.umax")
-_MOVES = ("insertelement", "extractelement", "shufflevector")
+_MOVES = ("extractelement", "insertelement", "shufflevector")
 
 
 def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str, int]], field: Field, cpu: str) -> str:
-    """A module with `i64 run(ptr bufs, i64 fuel)`, which runs all tasks of all phases and returns the first fault.
+    """A module with `i64 run(ptr bufs, i64 fuel)`, which runs all tasks of all phases and returns the last fault.
 
     Args:
         functions: of the kernel.
@@ -53,8 +52,8 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
         if [type_ for type_, _ in functions[name].parameters] != [Type("ptr", 0), Type("i64", 0)]:
             raise Unread(f"a phase {name} of other parameters")
     made = [_Rewriter(functions[name], functions, field).text() for name in sorted(reached)]
-    run = ["define i64 @run(ptr %bufs, i64 %fuel, i64 %salt) noinline {", "  store i64 %fuel, ptr @fuel",
-           "  store i64 %salt, ptr @salt", "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
+    run = ["define i64 @run(ptr %bufs, i64 %fuel) noinline {", "  store i64 %fuel, ptr @fuel",
+           "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
     base = 1
     for j, (name, tasks) in enumerate(phases):
         run += [
@@ -106,14 +105,18 @@ class _Rewriter:
         self.types = {name: type_ for type_, name in f.parameters} | {i.name: _result(i) for i in named}
         self.kinds = {name: _kind_of(type_) for name, type_ in self.types.items()}
         self._find_data()
+        self.heap = sorted([i.name for i in named if i.op == "@aligned_alloc"])
+        if f.returns != VOID and f.returns.element not in FLOATING:
+            raise Unread(f"{f.name}, which returns {f.returns}")
         order = list(f.blocks)
         for label, block in f.blocks.items():
             if not block or block[-1].op not in ("br", "ret") or any(i.op in ("br", "ret") for i in block[:-1]):
                 raise Unread(f"the block {label}")
             self.lines.append(f"{label}:")
-            freed = next((j for j, i in enumerate(block) if i.op == "@free"), len(block) - 1)
-            if (block[-1].op != "ret" and freed < len(block) - 1) or any(i.op != "@free" for i in block[freed:-1]):
-                raise Unread("memory that is freed before the end")
+            freed = sorted([i.operands[0].name for i in block if i.op == "@free"])
+            last = block[len(block) - 1 - len(freed) : -1]
+            if freed != (self.heap if block[-1].op == "ret" else []) or any(i.op != "@free" for i in last):
+                raise Unread("memory that is not freed once and at the end")
             for i in block:
                 self._one(i, order.index(label))
         pointers, typed = {name for type_, name in f.parameters if type_.element == "ptr"}, [x for _, x in f.parameters]
@@ -147,24 +150,36 @@ class _Rewriter:
 
     # ---- operands
 
-    def _control(self, x: Operand) -> str:
-        """An operand that must not depend on data."""
-        if self._kind(x) != "control":
+    def _control(self, x: Operand, moved: bool = False) -> str:
+        """An operand that must not depend on data, nor on what may be anything."""
+        if self._kind(x) != "control" or (not moved and self._open(x)):
             raise Unread(f"control that depends on data: {x.name or x.type}")
         return x.name or _constant(x.type, x.lanes)
 
-    def _data(self, x: Operand) -> str:
-        """An operand as elements of the field."""
+    def _open(self, x: Operand) -> set[int]:
+        """Lanes that are poison, which may be anything."""
+        i = self.defined.get(x.name)
+        if i is None or i.op not in _MOVES[1:]:
+            return {j for j, value in enumerate(x.lanes) if value is None}
+        if i.op == "insertelement":
+            lane = {int(v or 0) for v in i.operands[2].lanes}
+            return self._open(i.operands[0]) - lane | (lane if self._open(i.operands[1]) else set())
+        both = self._open(i.operands[0]) | {j + i.operands[0].type.lanes for j in self._open(i.operands[1])}
+        return {j for j, lane in enumerate(i.operands[2].lanes) if lane in both}
+
+    def _data(self, x: Operand, moved: bool = False) -> str:
+        """An operand as elements of the field; who computes with what may be anything says so in `@unwritten`."""
+        if not moved and self._open(x):
+            self.lines.append("  store i64 1, ptr @unwritten")
         if not x.name:
-            other = self.field.key("poison", self.f.name) % P  # of what may be anything
             if x.type.element in ("i16", "i32") and any(x.lanes):
                 raise Unread("bits of a float that are a constant")
-            return _constant(_word(x.type), [other if v is None else self.field.constant(float(v)) for v in x.lanes])
+            return _constant(_word(x.type), [self.field.constant(None if v is None else float(v)) for v in x.lanes])
         if self._kind(x) == "data":
             return x.name
         if x.type.element != "i1":
             raise Unread(f"an integer {x.name} as a value")
-        return self._value(f"zext {x.type} {x.name} to {_word(x.type)}")
+        return self._number(x, self._words(x.type.lanes), False)
 
     def _pointer(self, x: Operand) -> tuple[str, str]:
         if self._kind(x) != "pointer" or not x.name:
@@ -185,6 +200,8 @@ class _Rewriter:
 
     def _one(self, i: Instruction, block: int) -> None:
         kind = self.kinds.get(i.name)
+        if i.op in _MOVES[:2] and (i.operands[-1].lanes or (None,))[0] not in range(i.operands[0].type.lanes):
+            raise Unread("a lane that is not known")
         if i.op == "br":
             self._branch(i, block)
         elif i.op in self._memory:
@@ -201,7 +218,7 @@ class _Rewriter:
             self.lines.append(f"  {i.name}.o = add i64 0, 0")
 
     def _return(self, i: Instruction) -> None:
-        self.lines += [f"  call void @free(ptr {d})" for d in self.heap]
+        self.lines += [f"  call void @free(ptr {name}.data)" for name in self.heap]
         self.lines.append(f"  ret {f'{_word(i.type)} {self._data(i.operands[0])}' if i.operands else 'void'}")
 
     def _store(self, i: Instruction) -> None:
@@ -245,15 +262,16 @@ class _Rewriter:
         self.lines.append(f"  {d} = alloca %array")
         if i.op == "alloca":
             count, code = int(i.words[0]), CODES.get(i.type.element, 0)
-            if i.type.element not in FLOATING or i.type.lanes:
+            if i.type.element not in FLOATING or i.type.lanes or 0 < i.align < BYTES[i.type.element]:
                 raise Unread(f"an array of {i.type} on the stack")
             size = count * BYTES[i.type.element]
             self.lines.append(f"  {data} = alloca [{count} x i64]")
         else:  # of any type: as many words as bytes
-            (size,) = i.operands[1].lanes
-            count, code = int(size or 0), 0
+            align, size = [int((x.lanes or (0,))[0] or 0) for x in i.operands]
+            if align < BYTES["ptr"] or align & (align - 1) or size <= 0 or size % align:
+                raise Unread("a size of memory")
+            count, code = size, 0
             self.lines.append(f"  {data} = call ptr @malloc(i64 {8 * count})")
-            self.heap.append(data)
         self.lines.append(f"  call void @room(ptr {d}, ptr {data}, i64 {count}, i64 {size}, i64 {code})")
         self.lines.append(f"  {i.name}.o = add i64 0, 0")
 
@@ -282,7 +300,7 @@ class _Rewriter:
     def _place(self, i: Instruction, at: Operand, type_: Type, writes: bool) -> str:
         """The address of an element, or of the first of a vector, after a look whether it may be touched."""
         d, o = self._pointer(at)
-        if at.type.lanes or i.align > BYTES[type_.element]:
+        if at.type.lanes or not 0 < i.align <= BYTES[type_.element]:
             raise Unread("an address more aligned than its elements")
         return self._value(
             f"call ptr @place(ptr {d}, i64 {o}, i64 {max(type_.lanes, 1)}, i64 {CODES[type_.element]}, "
@@ -303,8 +321,8 @@ class _Rewriter:
             self.lines.append(f"  {i.name} = load {_word(i.type)}, ptr {place}, align 8")
 
     def _plain(self, i: Instruction) -> None:
-        """Control is copied, less the flags that promise something."""
-        xs = [self._control(x) for x in i.operands]
+        """Control is copied."""
+        xs = [self._control(x, i.op in _MOVES[1:]) for x in i.operands]
         t = [x.type for x in i.operands]
         if i.op == "icmp":
             self.lines.append(f"  {i.name} = icmp {i.words[0]} {t[0]} {xs[0]}, {xs[1]}")
@@ -325,10 +343,10 @@ class _Rewriter:
         type_ = _word(i.type)
         w = self._words(i.type.lanes)
         if op in _MOVES:
-            typed: list[str] = []
+            typed, moved = list[str](), op != _MOVES[0]
             for j, x in enumerate(xs):
                 index = (op != "shufflevector" and j == len(xs) - 1) or (op == "shufflevector" and j == 2)
-                typed.append(f"{x.type} {self._control(x)}" if index else f"{_word(x.type)} {self._data(x)}")
+                typed.append(f"{x.type} {self._control(x)}" if index else f"{_word(x.type)} {self._data(x, moved)}")
             self.lines.append(f"  {i.name} = {op} {', '.join(typed)}")
             return
         if op == "select" and i.type.element != "i32":
@@ -423,6 +441,8 @@ class _Rewriter:
     def _number(self, x: Operand, w: Words, signed: bool) -> str:
         """A number of control as an element."""
         text = self._control(x)
+        if self.field.marks:
+            return w.text(0)
         if x.type.element != "i64":
             text = self._value(f"{'sext' if signed else 'zext'} {x.type} {text} to {_word(x.type)}")
         rest = w("srem" if signed else "urem", text, P)
@@ -430,6 +450,8 @@ class _Rewriter:
 
     def _compared(self, i: Instruction, w: Words) -> str:
         predicate, (a, b) = i.words[0], [self._data(x) for x in i.operands]
+        if self.field.marks:
+            return w("or", a, b)
         if predicate in ("uno", "ord"):  # values are finite
             return w.text(int(predicate == "ord"))
         of, limit = self.defined.get(i.operands[0].name), i.operands[1].lanes
@@ -450,7 +472,7 @@ class _Rewriter:
         if self._kind(c) == "control":
             return self._value(f"select {c.type} {self._control(c)}, {_word(x.type)} {a}, {_word(y.type)} {b}")
         told = self.defined[c.name]
-        if told.op == "fcmp" and told.words[0] == "uno":
+        if told.op == "fcmp" and told.words[0] == "uno" and not self.field.marks:
             return b
         if c.type.lanes != x.type.lanes:
             raise Unread("one condition for all lanes that depends on data")
@@ -510,7 +532,7 @@ class _Rewriter:
         if not flags and (x.type.element not in ("float", "double") or monoid not in ("fadd", "fmul")):
             raise Unread(f"a reduction {monoid} of {x.type}")
         w, whole = self._words(0), self._data(x)
-        total = "1" if flags else self._data(i.operands[0])
+        total = w.text(1) if flags else self._data(i.operands[0])
         for lane in range(x.type.lanes):
             one = self._value(f"extractelement {_word(x.type)} {whole}, i64 {lane}")
             one = w.no(w.least(one)) if some else one
@@ -547,7 +569,7 @@ def _word(type_: Type) -> Type:
 
 
 def _constant(type_: Type, values: Sequence[float | int | None]) -> str:
-    texts = [str(_ANYWHERE if v is None else int(v)) for v in values]
+    texts = [str(int(v or 0)) for v in values]
     if type_.element == "i1":
         texts = ["false" if x == "0" else "true" for x in texts]
     return f"<{', '.join([f'{type_.element} {x}' for x in texts])}>" if type_.lanes else texts[0]

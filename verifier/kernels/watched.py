@@ -5,7 +5,7 @@ elements (a word each), code of an element (`CODES`; 0: not known yet), stamps o
 (32 bits each, or no stamps), and whether it may be written or holds pointers.  A pointer from elsewhere is to
 `@nobody`, who has no bytes.  An access outside of its array, at a place that is not an element or as one of another
 type, of an element that another task of the phase wrote, or a write of what another task read, is reported in `@fault`,
-and goes to memory of nobody.
+and goes to memory of nobody.  What nobody wrote is a negative word; that it is read is reported in `@unwritten`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,19 @@ _MOST_LANES = 64
 _MEMORY = f"""
 %array = type {{ i64, ptr, i64, ptr, ptr, i64 }}
 @fault = internal global i64 0
+@unwritten = global i64 0
 @mine = internal global i32 0
 @base = internal global i32 0
 @fuel = internal global i64 0
-@salt = internal global i64 0
 @nowhere = internal global [{_MOST_LANES} x i64] zeroinitializer
 @nobody = internal global %array zeroinitializer
 declare ptr @malloc(i64)
 declare void @free(ptr)
 
 define internal void @fail(i64 %kind, i64 %line) noinline {{
-  %before = load i64, ptr @fault
-  %first = icmp eq i64 %before, 0
   %high = shl i64 %line, 2
   %code = or i64 %high, %kind
-  %new = select i1 %first, i64 %code, i64 %before
-  store i64 %new, ptr @fault
+  store i64 %code, ptr @fault
   ret void
 }}
 
@@ -86,20 +83,27 @@ outside:
   ret ptr @nowhere
 inside:
   %first = udiv i64 %at, %width
+  %data = extractvalue %array %array, 1
   %owner = extractvalue %array %array, 3
   %reader = extractvalue %array %array, 4
   %private = icmp eq ptr %owner, null
-  br i1 %private, label %done, label %stamps
-stamps:
   %mine = load i32, ptr @mine
   %base = load i32, ptr @base
   br label %head
 head:
-  %j = phi i64 [ 0, %stamps ], [ %next, %tail ]
+  %j = phi i64 [ 0, %inside ], [ %next, %tail ]
   %more = icmp slt i64 %j, %count
   br i1 %more, label %look, label %done
 look:
   %e = add i64 %first, %j
+  %held = getelementptr i64, ptr %data, i64 %e
+  %word = load i64, ptr %held
+  %none = icmp slt i64 %word, 0
+  %empty = and i1 %none, %reads
+  %to = select i1 %empty, ptr @unwritten, ptr @nowhere
+  store i64 1, ptr %to
+  br i1 %private, label %tail, label %stamps
+stamps:
   %po = getelementptr i32, ptr %owner, i64 %e
   %o = load i32, ptr %po
   %pr = getelementptr i32, ptr %reader, i64 %e
@@ -127,7 +131,6 @@ tail:
   %next = add i64 %j, 1
   br label %head
 done:
-  %data = extractvalue %array %array, 1
   %element = getelementptr i64, ptr %data, i64 %first
   ret ptr %element
 }}
@@ -137,25 +140,8 @@ define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %code) 
   %coded = insertvalue %array %sized, i64 %code, 2
   %array = insertvalue %array %coded, ptr %data, 1
   store %array %array, ptr %d
-  %salt = load i64, ptr @salt
-  %salted = mul i64 %salt, 6364136223846793005
-  %fresh = add i64 %salted, 1442695040888963407
-  store i64 %fresh, ptr @salt
-  %odd = lshr i64 %fresh, 33
-  br label %head
-head:
-  %j = phi i64 [ 0, %0 ], [ %next, %fill ]
-  %x = phi i64 [ %odd, %0 ], [ %x.next, %fill ]
-  %more = icmp slt i64 %j, %words
-  br i1 %more, label %fill, label %done
-fill:
-  %p = getelementptr i64, ptr %data, i64 %j
-  store i64 %x, ptr %p
-  %y = mul i64 %x, 48271
-  %x.next = and i64 %y, {P}
-  %next = add i64 %j, 1
-  br label %head
-done:
+  %bytes = mul i64 %words, 8
+  call void @llvm.memset.p0.i64(ptr %data, i8 128, i64 %bytes, i1 false)
   ret void
 }}
 """
@@ -203,6 +189,7 @@ class Words:
 
     def text(self, x: str | int) -> str:
         """An operand."""
+        x = 0 if self.field.marks and not isinstance(x, str) else x
         return x if isinstance(x, str) else f"splat (i64 {x})" if self.lanes else str(x)
 
     def value(self, text: str) -> str:
@@ -212,7 +199,7 @@ class Words:
         return name
 
     def __call__(self, op: str, a: str | int, b: str | int) -> str:
-        return self.value(f"{op} {self.type} {self.text(a)}, {self.text(b)}")
+        return self.value(f"{'or' if self.field.marks else op} {self.type} {self.text(a)}, {self.text(b)}")
 
     def call(self, name: str, *args: str | int) -> str:
         """One of the functions of these lanes."""

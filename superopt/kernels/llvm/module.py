@@ -187,7 +187,7 @@ class Function:
         new = list(body(iterator, list(current)) or [])
         self.effect(f"br label %{latch}")
         self.open(latch)
-        self.lines.append(f"  {following} = add nsw i64 {iterator}, {step}")
+        self.lines.append(f"  {following} = add i64 {iterator}, {step}")
         hint = "" if unroll else self.module.loop_hint('!"llvm.loop.unroll.disable"')
         self.effect(f"br label %{header}{hint}")
         phis.append(f"  {iterator} = phi i64 [ {low}, %{before} ], [ {following}, %{latch} ]")
@@ -294,13 +294,13 @@ class Function:
             return a + b
         if a == 0 or b == 0:
             return b if a == 0 else a
-        return self.value(f"add nsw i64 {a}, {b}")
+        return self.value(f"add i64 {a}, {b}")
 
     def sub(self, a: Value, b: Value) -> Value:
         """a - b of i64."""
         if isinstance(a, int) and isinstance(b, int):
             return a - b
-        return a if b == 0 else self.value(f"sub nsw i64 {a}, {b}")
+        return a if b == 0 else self.value(f"sub i64 {a}, {b}")
 
     def mul(self, a: Value, b: Value) -> Value:
         """a * b of i64."""
@@ -309,7 +309,7 @@ class Function:
         for x, y in ((a, b), (b, a)):
             if x == 0 or x == 1:
                 return y if x == 1 else 0
-        return self.value(f"mul nsw i64 {a}, {b}")
+        return self.value(f"mul i64 {a}, {b}")
 
     def div(self, a: Value, b: Value) -> Value:
         """a // b of i64, both non-negative, b > 0."""
@@ -344,10 +344,10 @@ class Function:
     # ---- memory
 
     def element(self, pointer: Value, index: Value, type: str = "float") -> str:
-        """The address of element `index` of an array of this type."""
+        """The address of element `index` of an array of this type; sums on the way to it may leave the array."""
         if index == 0:
             return str(pointer)
-        return self.value(f"getelementptr inbounds {type}, ptr {pointer}, i64 {index}")
+        return self.value(f"getelementptr {type}, ptr {pointer}, i64 {index}")
 
     def load(self, type: str, pointer: Value, align: int | None = None) -> str:
         """Read; aligned to one element unless said otherwise."""
