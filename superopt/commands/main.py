@@ -348,7 +348,7 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
 @click.option(
     "--keep",
     type=click.Path(dir_okay=False),
-    help="Rows that processes of their own measure (core, joint, native, ...) go into this file as they come; those "
+    help="Rows that take long (core, joint, native, pairs of the verifier, ...) go into this file as they come; those "
     "that it has are not measured again.",
 )
 @_JSON

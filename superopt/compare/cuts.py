@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -38,6 +37,7 @@ from superopt.ir.program import Program, map_nodes
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Ids
 from verifier.record.ledger import Certificate, Ledger
+from verifier.rules.process import processor_s
 from verifier.verdict import EXACTNESS
 
 DEPTHS = (1, 2, 4)  # contractions of a window: one proves a fold into a kernel, two a product of products
@@ -87,11 +87,11 @@ def prove(
         arrays: values of the frozen inputs.
         rules: proved ones; `certificates` by their names, which `ledger` holds.
         numerics: exact, real or range: the widest class that may be used.
-        end_s: instant of `time.monotonic` after which no further window is begun.
+        end_s: processor time (`verifier.rules.process.processor_s`) after which no further window is begun.
     """
     run = _Run(first, second, arrays, rules, certificates, ledger, numerics)
     proof = PairProof(second.outputs, {n: n for n in second.nodes()})
-    while time.monotonic() < end_s:
+    while processor_s() < end_s:
         open_nodes = run.unproved(proof)
         if not open_nodes:
             break

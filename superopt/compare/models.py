@@ -57,7 +57,7 @@ def compare_models(
         dims: sizes of symbolic dimensions.  Where some of them are given, they have these; where all are, what is open
             for all sizes is compared at these.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: after which no further piece is tried; models of more than 500 nodes have as much more.
+        seconds: of the processor, after which no further piece is tried; more in proportion above 500 nodes.
         seed: of the inputs of the refuter.
         store: of certificates.
 

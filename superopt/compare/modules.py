@@ -42,7 +42,7 @@ def compare_modules(
         first, second: files, as text or as the bytes that jax.export writes, or their contents.
         dims: sizes of what is left open, at which is compared what is open for all sizes.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: after which no further piece is tried.
+        seconds: of the processor, after which no further piece is tried.
         seed: of the inputs of the refuter.
         store: of certificates.
 

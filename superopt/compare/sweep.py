@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -40,6 +39,7 @@ from superopt.ir.resize import resize
 from superopt.ir.scalar import SCALARS
 from superopt.ir.types import FLOATS
 from verifier.equal.equality import DEFINED, Proof, Stop
+from verifier.rules.process import processor_s
 from verifier.statements.prove import SMALL, Pair, prove_elsewhere
 from verifier.verdict import EXACTNESS, UNSUPPORTED, ValidityDomain
 
@@ -97,7 +97,7 @@ def stored_alike(pair: Pair, graphs: Sequence[Graph], numerics: str, store: Stor
         graphs: both programs at the sizes.
         numerics: the widest class of rules that may be used.
         store: of certificates.
-        end_s: instant of `time.monotonic` after which nothing further is looked for.
+        end_s: processor time (`verifier.rules.process.processor_s`) after which nothing further is looked for.
     """
     own = [
         {_content(n, graph.constants[n["name"]]): n for n in graph.inputs if n["name"] in graph.constants}
@@ -136,7 +136,7 @@ def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float, sto
         pair: both programs.
         sizes: at which values are looked at.
         numerics: the widest class of a proof that counts.
-        end_s: instant of `time.monotonic` after which no further proof is begun.
+        end_s: processor time (`verifier.rules.process.processor_s`) after which no further proof is begun.
         stored: stored tensors that are taken for expressions.
     """
     if stored.images:
@@ -156,7 +156,7 @@ def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float, sto
         reasons[fresh] = "nothing in the first program has its values"
         for other in _alike(node, first, values):
             plain = node not in read and other not in read
-            found = _equal(pair, done, other, fresh, numerics, plain) if time.monotonic() < end_s else "time is up"
+            found = _equal(pair, done, other, fresh, numerics, plain) if processor_s() < end_s else "time is up"
             if isinstance(found, ValidityDomain):
                 image[node] = other
                 done.exactness = max(done.exactness, found.exactness, key=EXACTNESS.index)

@@ -30,6 +30,7 @@ from superopt.errors import ArgumentError, InputError, ProverDefectError, UsageE
 from superopt.frontends.symbolic.graphs import Traced, trace_concrete
 from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Node
+from verifier.rules.process import processor_s
 from verifier.statements.prove import Pair
 from verifier.statements.refute import Pairing, show_sizes, tiny_sizes
 from verifier.statements.statement import NOT_EMPTY, Statement, check_statement, make_statement, traced_pair
@@ -95,7 +96,7 @@ def compare_symbolic(
         ArgumentError: JAX does not trace a function at any of some small sizes.
         InputError: a specification cannot be read, or the structures of the results differ.
     """
-    begin = time.monotonic()
+    begin, end_s = time.monotonic(), processor_s() + SECONDS
     whole = of.statement("both", first, second)
     given = {k: n for k, n in (sizes or {}).items() if k in whole.specs.sizes}
     if sizes and (set(given) != set(whole.specs.sizes) or set(sizes) - set(given) - {k for k, _ in whole.specs.solved}):
@@ -120,7 +121,7 @@ def compare_symbolic(
     if sum(len(x.graph.nodes()) for x in traced) <= MOST:
         found = asked.by_statements(found)
     if both.traced is not None and found.status != PROVED and _left(found):
-        found = asked.by_sweep(found, both, begin + SECONDS)
+        found = asked.by_sweep(found, both, end_s)
     elif _left(found) and len(traced[0].graph.nodes()) > MOST:
         found = asked.by_values(found, [])
     if _left(found) and given:
@@ -206,7 +207,7 @@ class _Asked:
         stored = Stored()
         if samples:
             graphs = [x.graph for x in self.traced(samples[0])[1]]
-            stored = stored_alike(pair, graphs, self.numerics, self.store, time.monotonic() + SECONDS / 2)
+            stored = stored_alike(pair, graphs, self.numerics, self.store, processor_s() + SECONDS / 2)
         swept = sweep(pair, samples[0] if samples else {}, self.numerics, end_s, stored)
         proved = [i for i in _left(found) if i in swept.proved]
         stuck = "" if swept.stuck is None else _told(*swept.stuck)
