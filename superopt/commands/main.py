@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -203,7 +204,9 @@ def _compared(kind: str, files: Sequence[str], dims: dict[str, int], options: di
     if kind == "modules":
         return compare.compare_modules(*files, dims=dims, **options)
     (first, args, frozen), (second, _, _) = map(import_module("superopt.pipeline.target").made_by, files)
-    return compare.compare_functions(first, second, *args, frozen=frozen, sizes=dims, **options)
+    found = compare.compare_functions(first, second, *args, frozen=frozen, sizes=dims, **options)
+    # where some are frozen the text to paste would need to split these from the rest
+    return found if frozen else replace(found, code=found.code.replace(compare.LOAD, compare.loading(*files)))
 
 
 def _verified(
@@ -348,7 +351,7 @@ def demo(budget: str, report_path: str, as_json: bool) -> int:
 @click.option(
     "--keep",
     type=click.Path(dir_okay=False),
-    help="Rows that processes of their own measure (core, joint, native, ...) go into this file as they come; those "
+    help="Rows that take long (core, joint, native, pairs of the verifier, ...) go into this file as they come; those "
     "that it has are not measured again.",
 )
 @_JSON

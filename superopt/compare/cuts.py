@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -35,9 +34,11 @@ from superopt.explore.trace import rule_instance
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.program import Program, map_nodes
+from verifier.equal.equality import DEFINED
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Ids
 from verifier.record.ledger import Certificate, Ledger
+from verifier.rules.process import processor_s
 from verifier.verdict import EXACTNESS
 
 DEPTHS = (1, 2, 4)  # contractions of a window: one proves a fold into a kernel, two a product of products
@@ -87,11 +88,11 @@ def prove(
         arrays: values of the frozen inputs.
         rules: proved ones; `certificates` by their names, which `ledger` holds.
         numerics: exact, real or range: the widest class that may be used.
-        end_s: instant of `time.monotonic` after which no further window is begun.
+        end_s: processor time (`verifier.rules.process.processor_s`) after which no further window is begun.
     """
     run = _Run(first, second, arrays, rules, certificates, ledger, numerics)
     proof = PairProof(second.outputs, {n: n for n in second.nodes()})
-    while time.monotonic() < end_s:
+    while processor_s() < end_s:
         open_nodes = run.unproved(proof)
         if not open_nodes:
             break
@@ -369,8 +370,14 @@ class _Island:
         proof = self.proof
         proof.exactness = EXACTNESS[max(EXACTNESS.index(proof.exactness), EXACTNESS.index(numerics))]
         proof.rules.update(dict.fromkeys(found.rules))
-        proof.assumptions.update(dict.fromkeys(found.assumptions))
+        proof.assumptions.update(dict.fromkeys(map(self._named, found.assumptions)))
         proof.folded.update({stored: self.folded[stored] for stored, _ in given})
+
+    def _named(self, text: str) -> str:
+        """An assumption that speaks of the left side of a rule, with the rule."""
+        rules = self.run.certificates.items()
+        names = [k for k, c in rules if text in c.assumptions and k in self.proof.rules]
+        return f"{text} (in rule {', '.join(names)})" if text.startswith(DEFINED) and names else text
 
     def _open(self) -> None:
         """Put other forms of nodes into the e-graph that the labels alone show equal."""

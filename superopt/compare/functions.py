@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from superopt.store import Store
 
 
-_LOAD = "# a and b: the functions over the flat arguments that are not frozen, with tuples of flat results"
+LOAD = "# a and b: the functions over the flat arguments that are not frozen, with tuples of flat results"
+"""Stands in the text to paste where both would be defined."""
 
 
 def compare_functions(
@@ -55,7 +56,9 @@ def compare_functions(
     if any(isinstance(x, str) for x in tree_util.tree_leaves((args, kwargs or {}))):
         if frozen not in ((), None):
             raise InputError("frozen arguments have values, and shapes over names have none")
-        return compare_symbolic(first, second, SizedArguments(args, kwargs or {}), sizes, numerics, store)
+        return compare_symbolic(
+            first, second, SizedArguments(args, kwargs or {}, load=lambda _: LOAD), sizes, numerics, store
+        )
     both = [import_function(fn, args, kwargs, frozen=frozen) for fn in (first, second)]
     trees = [x.out_tree for x in both]
     if trees[0] != trees[1]:
@@ -64,8 +67,25 @@ def compare_functions(
     leaves = tree_util.tree_unflatten(trees[0], range(trees[0].num_leaves))
     names = [f"result{tree_util.keystr(path)}" for path, _ in tree_util.tree_leaves_with_path(leaves)]
     return compare_graphs(
-        one, two, names=names, numerics=numerics, seed=seed, store=store, load=_LOAD
+        one, two, names=names, numerics=numerics, seed=seed, store=store, load=LOAD
     )  # fmt: skip
+
+
+def loading(first: str, second: str) -> str:
+    """A text that defines two functions `FILE.py:NAME` for the text to paste."""
+    return "\n".join(
+        [
+            "import jax",
+            "import numpy as np",
+            "from superopt.pipeline.target import made_by",
+            f"(f, args, _), (g, _, _) = map(made_by, {(first, second)!r})",
+            "tree = jax.tree.structure(args)",
+            "a, b = (",
+            "    lambda *x, fn=fn: jax.tree.leaves(fn(*jax.tree.unflatten(tree, map(jax.numpy.asarray, x))))",
+            "    for fn in (f, g)",
+            ")",
+        ]
+    )
 
 
 def _graph(imported: Imported) -> Graph:
@@ -76,4 +96,4 @@ def _graph(imported: Imported) -> Graph:
     return inline(replace(graph, outputs=results, constants={**graph.constants, **values}))
 
 
-__all__ = ["compare_functions"]
+__all__ = ["LOAD", "compare_functions", "loading"]

@@ -57,7 +57,7 @@ def compare_models(
         dims: sizes of symbolic dimensions.  Where some of them are given, they have these; where all are, what is open
             for all sizes is compared at these.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: after which no further piece is tried; models of more than 500 nodes have as much more.
+        seconds: of the processor, after which no further piece is tried; more in proportion above 500 nodes.
         seed: of the inputs of the refuter.
         store: of certificates.
 
@@ -170,14 +170,42 @@ def _for_all_sizes(
     numerics: str,
     store: Store | None,
 ) -> PairVerdict:
-    """The verdict on models of symbolic sizes, which become functions that close over their weights.
+    """The verdict on models of symbolic sizes.
 
     Raises:
         ArgumentError: JAX does not trace a model at symbolic sizes.
     """
-    _in_program(models)
+    at = {str(n): sizes[key] for model in models[:1] for key, n in model.symbols.items() if key in sizes}
+    taken, places = _taken(models)
+    with jax.enable_x64(True):
+        one, two, of = as_functions(models, dims, sources)
+        found = compare_symbolic(one, two, of, at, numerics, store)
+    if PROVED in {o.status for o in found.outputs}:
+        found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
+    return _without(found, taken, places)
+
+
+def _taken(models: Sequence[OnnxModel]) -> tuple[list[list[str]], list[list[int]]]:
+    """Inputs of both by name, and places of those that count."""
     taken = [[i.name for i in model.taken] for model in models]
-    places = [_read(models[i].graph, taken[i], taken[1 - i]) for i in range(2)]
+    return taken, [_read(models[i].graph, taken[i], taken[1 - i]) for i in range(2)]
+
+
+def as_functions(
+    models: Sequence[OnnxModel], dims: Sequence[Mapping[str, int]] = ({}, {}), sources: Sequence[Any] = (None, None)
+) -> tuple[Callable[..., Any], Callable[..., Any], SizedArguments]:
+    """Two models of symbolic sizes as functions that close over their weights, and their arguments.
+
+    Args:
+        models: both.
+        dims: sizes that are given.
+        sources: files, for the text to paste.
+
+    Raises:
+        InputError: a model computes a part on the host, or they take different arguments.
+    """
+    _in_program(models)
+    _, places = _taken(models)
     specs, constraints = _specs(*([model.taken[i] for i in kept] for model, kept in zip(models, places, strict=True)))
 
     def load(at: Mapping[str, int]) -> str:
@@ -189,14 +217,8 @@ def _for_all_sizes(
             some |= {symbols[text]: n for text, n in zip(own, shapes, strict=True) if text in symbols}
         return _loading(sources, known, places)
 
-    at = {str(n): sizes[key] for model in models[:1] for key, n in model.symbols.items() if key in sizes}
-    with jax.enable_x64(True):
-        one, two = (_function(model, kept) for model, kept in zip(models, places, strict=True))
-        of = SizedArguments(specs, {}, constraints, [o.name for o in models[0].outputs], load)
-        found = compare_symbolic(one, two, of, at, numerics, store)
-    if PROVED in {o.status for o in found.outputs}:
-        found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
-    return _without(found, taken, places)
+    one, two = (_function(model, kept) for model, kept in zip(models, places, strict=True))
+    return one, two, SizedArguments(specs, {}, constraints, [o.name for o in models[0].outputs], load)
 
 
 def _read(graph: Any, names: Sequence[str], others: Sequence[str]) -> list[int]:
@@ -270,4 +292,4 @@ def _loading(sources: Sequence[Any], dims: Sequence[Mapping[str, int]], places: 
     return "\n".join(lines)
 
 
-__all__ = ["compare_models"]
+__all__ = ["as_functions", "compare_models"]

@@ -42,7 +42,7 @@ def compare_modules(
         first, second: files, as text or as the bytes that jax.export writes, or their contents.
         dims: sizes of what is left open, at which is compared what is open for all sizes.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: after which no further piece is tried.
+        seconds: of the processor, after which no further piece is tried.
         seed: of the inputs of the refuter.
         store: of certificates.
 
@@ -71,6 +71,22 @@ def _for_all_sizes(
     modules: Sequence[StableHloModule], dims: Mapping[str, int], numerics: str, store: Store | None, load: str
 ) -> PairVerdict:
     """The verdict on modules that leave sizes open."""
+    found = compare_symbolic(modules[0].fn, modules[1].fn, arguments_of(modules, load), dims, numerics, store)
+    if PROVED in {o.status for o in found.outputs}:
+        found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
+    return found
+
+
+def arguments_of(modules: Sequence[StableHloModule], load: str = "") -> SizedArguments:
+    """What two modules that leave sizes open take.
+
+    Args:
+        modules: both.
+        load: a text that defines both functions, for the text to paste.
+
+    Raises:
+        InputError: they take different arguments.
+    """
     first, second = ([[*shape, dtype] for shape, dtype in module.kinds] for module in modules)
     if [[n is None for n in x] for x in first] != [[n is None for n in x] for x in second] or any(
         n != m for a, b in zip(first, second, strict=True) for n, m in zip(a, b, strict=True)
@@ -96,11 +112,7 @@ def _for_all_sizes(
         if NAME.fullmatch(k) and list(names.values()).count(v) == 1 and v not in open_sizes
     }  # fmt: skip
     said = list(map(named, constraints))
-    of = SizedArguments(list(map(named, specs)), {}, said, modules[0].results, lambda _: load)
-    found = compare_symbolic(modules[0].fn, modules[1].fn, of, dims, numerics, store)
-    if PROVED in {o.status for o in found.outputs}:
-        found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
-    return found
+    return SizedArguments(list(map(named, specs)), {}, said, modules[0].results, lambda _: load)
 
 
 def _facts(module: StableHloModule) -> tuple[list[str], dict[str, str]]:
@@ -121,4 +133,4 @@ def _facts(module: StableHloModule) -> tuple[list[str], dict[str, str]]:
     return asserted, {str(size): name for size, name in facts.names}
 
 
-__all__ = ["compare_modules"]
+__all__ = ["arguments_of", "compare_modules"]

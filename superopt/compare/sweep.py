@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-import time
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -37,9 +38,10 @@ from superopt.ir.index import Symbol
 from superopt.ir.ops.table import CONTRACTIONS, CONTROL, PARTIAL, REDUCTIONS, WINDOWS
 from superopt.ir.program import map_nodes
 from superopt.ir.resize import resize
-from superopt.ir.scalar import SCALARS
+from superopt.ir.scalar import SCALARS, numpy_dtype
 from superopt.ir.types import FLOATS
 from verifier.equal.equality import DEFINED, Proof, Stop
+from verifier.rules.process import processor_s
 from verifier.statements.prove import SMALL, Pair, prove_elsewhere
 from verifier.verdict import EXACTNESS, UNSUPPORTED, ValidityDomain
 
@@ -48,8 +50,14 @@ if TYPE_CHECKING:
 
 _TRIED = 3  # nodes of the first program with the values of one of the second's: what is equal to one is to all
 _MOST = 60  # nodes of both sides behind the cuts that are given to the prover at once
+_RELATED = 12  # operations from values that both have to another one that is a function of them: a mean is 4
 _NEAR = 1e-4  # of values, relative to the largest: stored tensors folded in the type of the model differ by less
+_EQUAL = 1e-11  # what float64 makes of equal values, relative to the largest
+_ROUNDED = 1e-6  # what constants that were rounded to float32 make of that: a few of its units
+_TOLD = 3  # constants of either side that a reason lists
+_NOTHING = "nothing in the first program has its values"
 _STEPS = CONTROL | {"round", "nextafter"} | {name for name, fn in SCALARS.items() if fn.steps}
+_PLACES = frozenset(["argmax", "argmin"])  # steps that the prover compares by laws of real numbers
 _HEAVY = CONTRACTIONS | REDUCTIONS | WINDOWS
 
 
@@ -79,7 +87,7 @@ class Stored:
     """Stored tensors of either program that are taken to be expressions of the other's.
 
     Attributes:
-        images: input node -> expression.
+        images: input node, or a number -> expression.
         texts: what is assumed, in words.
         apart: the largest distance; 0: bit by bit.
     """
@@ -87,6 +95,10 @@ class Stored:
     images: Mapping[Node, Node] = field(default_factory=dict[Node, Node])
     texts: tuple[str, ...] = ()
     apart: float = 0.0
+
+    def beside(self, other: Stored) -> Stored:
+        """Both together."""
+        return Stored({**self.images, **other.images}, self.texts + other.texts, max(self.apart, other.apart))
 
 
 def stored_alike(pair: Pair, graphs: Sequence[Graph], numerics: str, store: Store | None, end_s: float) -> Stored:
@@ -97,7 +109,7 @@ def stored_alike(pair: Pair, graphs: Sequence[Graph], numerics: str, store: Stor
         graphs: both programs at the sizes.
         numerics: the widest class of rules that may be used.
         store: of certificates.
-        end_s: instant of `time.monotonic` after which nothing further is looked for.
+        end_s: processor time (`verifier.rules.process.processor_s`) after which nothing further is looked for.
     """
     own = [
         {_content(n, graph.constants[n["name"]]): n for n in graph.inputs if n["name"] in graph.constants}
@@ -121,6 +133,42 @@ def stored_alike(pair: Pair, graphs: Sequence[Graph], numerics: str, store: Stor
     return Stored(images, tuple(folding_text(f, shared) for f in folds), max((f.apart for f in folds), default=0.0))
 
 
+def reciprocals(pair: Pair) -> Stored:
+    """Numbers of the second program that are those of the first one's reciprocals, rounded in their own dtype.
+
+    An optimiser multiplies by what the exporter divides by.
+    """
+    mine, theirs = (
+        {
+            n: np.asarray(n["value"], numpy_dtype(n.dtype))
+            for n in topological(graph.outputs)
+            if n.op == "literal" and n.dtype in FLOATS
+        }
+        for graph in (pair.left, pair.right)
+    )
+    images: dict[Node, Node] = {}
+    texts: list[str] = []
+    worst = 0.0
+    for one, two in itertools.product(mine.keys() - theirs.keys(), theirs.keys() - mine.keys()):
+        for stored, of in ((two, one), (one, two)):
+            by = (mine | theirs)[of]
+            if stored.dtype != of.dtype or not by or not np.isfinite(by):
+                continue
+            image = np.divide(np.ones((), by.dtype), by)
+            if image != (mine | theirs)[stored] or not image or stored in images or one in images or two in images:
+                continue
+            apart = float(abs(Fraction(float(image)) * Fraction(float(by)) - 1))
+            images[stored] = mk("div", literal(1.0, stored.dtype), of)
+            worst = max(worst, apart)
+            texts.append(f"the number {_number(stored)} is 1 / {_number(of)}, to within {apart:.2g}")
+    return Stored(images, tuple(texts), worst)
+
+
+def _number(node: Node) -> str:
+    """A number in as few digits as its dtype asks for."""
+    return str(np.asarray(node["value"], numpy_dtype(node.dtype)))
+
+
 def _inputs(term: Node) -> set[Node]:
     return {n for n in topological([term]) if n.op == "input"}
 
@@ -129,20 +177,29 @@ def _content(node: Node, array: np.ndarray) -> tuple[str, tuple[int, ...], bytes
     return node.dtype, array.shape, hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
 
 
-def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float, stored: Stored = Stored()) -> Swept:
+def sweep(
+    pair: Pair,
+    sizes: Mapping[str, int],
+    numerics: str,
+    end_s: float,
+    stored: Stored = Stored(),
+    *,
+    by_values: bool = True,
+) -> Swept:
     """Replace what the second program computes by nodes of the first, as far as that is proved.
 
     Args:
         pair: both programs.
         sizes: at which values are looked at.
         numerics: the widest class of a proof that counts.
-        end_s: instant of `time.monotonic` after which no further proof is begun.
+        end_s: processor time (`verifier.rules.process.processor_s`) after which no further proof is begun.
         stored: stored tensors that are taken for expressions.
+        by_values: try nodes with the same values alone, not all of one type: what is proved must not depend on it.
     """
     if stored.images:
         pair = replace(pair, left=_with(pair.left, pair.right, stored), right=_with(pair.right, pair.left, stored))
     first, second = pair.left, pair.right
-    values = _values(pair, sizes)
+    values = _values(pair, sizes) if by_values else None
     known = dict.fromkeys(first.nodes())
     done = Swept(second.outputs, pair.lowest)
     image: dict[Node, Node] = {}
@@ -153,30 +210,64 @@ def sweep(pair: Pair, sizes: Mapping[str, int], numerics: str, end_s: float, sto
         image[node] = fresh
         if fresh in known or node.op == "literal":
             continue
-        reasons[fresh] = "nothing in the first program has its values"
+        reasons[fresh] = _NOTHING
         for other in _alike(node, first, values):
             plain = node not in read and other not in read
-            found = _equal(pair, done, other, fresh, numerics, plain) if time.monotonic() < end_s else "time is up"
+            found = _equal(pair, done, other, fresh, numerics, plain) if processor_s() < end_s else "time is up"
             if isinstance(found, ValidityDomain):
                 image[node] = other
                 done.exactness = max(done.exactness, found.exactness, key=EXACTNESS.index)
                 done.assumptions |= dict.fromkeys(found.assumptions)
                 break
-            reasons[fresh] = found
+            if values is None or (reasons[fresh] == _NOTHING and _apart(values[node], values[other]) <= _ROUNDED):
+                reasons[fresh] = found + _gap(node, other, fresh, values)
     done.outputs = tuple(image[n] for n in second.outputs)
     left = [n for n, want in zip(done.outputs, first.outputs, strict=True) if n is not want]
-    stuck = [n for n in topological(left) if n in reasons] if left else []
-    done.stuck = next(((n, reasons[n]) for n in stuck), None)
+    done.stuck = next(((n, reasons[n]) for n in _stuck(left, reasons)), None)
     why = _sized(replace(pair, lowest=done.lowest), [n for n in done.outputs if n in known])
-    if why:
+    if why:  # nothing is proved then, not even where both programs have one graph
         done.outputs, done.stuck = second.outputs, (second.outputs[0], why)
+        return done
     done.proved = tuple(i for i, n in enumerate(done.outputs) if n is first.outputs[i])
     return done
 
 
+def _stuck(left: Sequence[Node], reasons: Mapping[Node, str]) -> list[Node]:
+    """Nodes behind open outputs that are not the first program's, those first that say most.
+
+    A constant is told by what reads it, and where the values meet again further on, what is not proved is that.
+    """
+    stuck = [n for n in topological(left) if n in reasons]
+    live = _live(left)
+    met = set(topological([x for n in stuck if reasons[n] != _NOTHING for x in n.inputs]))
+    return sorted(stuck, key=lambda n: (n not in live, n in met and reasons[n] == _NOTHING))
+
+
+def _live(nodes: Iterable[Node]) -> set[Node]:
+    """Those nodes behind some that read an argument."""
+    live: set[Node] = set()
+    for n in topological(nodes):
+        if (n.op == "input" and not n["frozen"]) or any(x in live for x in n.inputs):
+            live.add(n)
+    return live
+
+
+def _gap(node: Node, other: Node, fresh: Node, values: Mapping[Node, np.ndarray] | None) -> str:
+    """How far the values of two nodes are apart where that is more than rounding in float64, with their constants."""
+    apart = 0.0 if values is None else _apart(values[node], values[other])
+    if apart <= _EQUAL:
+        return ""
+    here, there = (
+        {_number(n) for n in topological([x]) if n.op == "literal" and n.dtype in FLOATS} for x in (fresh, other)
+    )
+    sides = (", ".join(sorted(one - two)[:_TOLD]) or "none" for one, two in ((here, there), (there, here)))
+    told = "it has the constants {}, that one has {}".format(*sides) if here != there else ""
+    return f"; its values are {apart:.1g} away from the nearest in the first program" + (f": {told}" if told else "")
+
+
 def _with(graph: Graph, other: Graph, stored: Stored) -> Graph:
     """A program with those of its stored tensors that the other has not as expressions."""
-    theirs = set(other.inputs)
+    theirs = {*other.inputs, *topological(other.outputs)}
     given = {n: x for n, x in stored.images.items() if n not in theirs}
     done = map_nodes(graph.outputs, given=given)
     constants = {**other.constants, **graph.constants}
@@ -220,24 +311,35 @@ def _values(pair: Pair, sizes: Mapping[str, int]) -> dict[Node, np.ndarray]:
     return dict(zip(nodes, map(np.asarray, found), strict=True))
 
 
-def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray]) -> list[Node]:
+def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray] | None) -> list[Node]:
     """Nodes of the first program with the type and the values of one of the second's, those of its op first."""
+    if values is None:
+        return [n for n in first.nodes() if n.types == node.types]
     have = values.get(node)
     if have is None:
         return []
-    found: list[Node] = []
-    for other in first.nodes():
+    found: list[tuple[bool, bool, int]] = []
+    nodes = first.nodes()
+    for number, other in enumerate(nodes):
         value = values.get(other)
         if value is None or other.types != node.types or value.shape != have.shape:
             continue
-        if value.dtype.kind == "f":
-            size = 1.0 + float(np.max(np.abs(have[np.isfinite(have)]), initial=0.0))
-            close = np.allclose(value, have, rtol=0.0, atol=_NEAR * size, equal_nan=True)
-        else:
-            close = np.array_equal(value, have)
-        if close:
-            found.append(other)
-    return sorted(found, key=lambda n: n.op != node.op)[:_TRIED]
+        apart = _apart(have, value)
+        if apart <= _NEAR:
+            found.append((apart > _EQUAL, other.op != node.op, number))
+    return [nodes[number] for _, _, number in sorted(found)[:_TRIED]]
+
+
+def _apart(have: np.ndarray, value: np.ndarray) -> float:
+    """The largest difference of values of one shape, relative to the largest; infinite where they differ in kind."""
+    if value.dtype.kind != "f":
+        return 0.0 if np.array_equal(have, value) else np.inf
+    finite = np.isfinite(have)
+    if not np.array_equal(have[~finite], value[~finite], equal_nan=True):
+        return np.inf
+    size = 1.0 + float(np.max(np.abs(have[finite]), initial=0.0))
+    gap = float(np.max(np.abs(have[finite] - value[finite]), initial=0.0)) / size
+    return gap if np.isfinite(gap) else np.inf
 
 
 def _steps(node: Node) -> bool:
@@ -255,45 +357,57 @@ def _read_by_steps(outputs: Sequence[Node]) -> set[Node]:
 def _equal(pair: Pair, done: Swept, one: Node, two: Node, numerics: str, plain: bool) -> ValidityDomain | str:
     """The proof that two nodes are equal, or why there is none; `plain`: no step reads them."""
     why = "it is too far from what both programs have"
-    seen: set[Graph] = set()
-    for through in (frozenset[str](), MOVES, None):
-        left, right, partial = _behind_cuts(pair, one, two, through)
+    seen: set[tuple[Graph, Graph]] = set()
+    for through, apart in ((frozenset[str](), False), (MOVES, False), (None, False), (None, True)):
+        left, right, cuts = _behind_cuts(pair, one, two, through, apart)
+        partial = any(n.op in PARTIAL and n.dtype in FLOATS for n in topological(cuts.values()))
         size = len(left.nodes()) + len(right.nodes())
-        if left in seen or size > _MOST:
+        if (left, right) in seen or size > _MOST:
             continue
-        seen.add(left)
+        seen.add((left, right))
         for lowest in dict.fromkeys((done.lowest, 1)):
             try:
                 domain, _ = prove_elsewhere(replace(pair, left=left, right=right, lowest=lowest), Proof())
             except Stop as stop:
-                why = stop.cause
+                why = _readable(stop.cause, cuts)
                 if stop.status == UNSUPPORTED:
                     break
                 continue
             if EXACTNESS.index(domain.exactness) > EXACTNESS.index(numerics):
                 why = f"proved as {domain.exactness} alone"
                 continue
-            stepped = not plain or (partial and any(map(_steps, (*left.nodes(), *right.nodes()))))
+            steps = [n for n in (*left.nodes(), *right.nodes()) if _steps(n)]
+            stepped = not plain or any(partial or n.op in _PLACES for n in steps)
             if stepped and (domain.exactness != "exact" or any(a.startswith(DEFINED) for a in domain.assumptions)):
                 why = "proved of numbers alone, and a comparison or the like asks for more"
                 continue
             done.lowest = lowest
-            return domain
+            return replace(domain, assumptions=tuple(_readable(a, cuts) for a in domain.assumptions))
     return why
 
 
-def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | None) -> tuple[Graph, Graph, bool]:
+def _readable(text: str, cuts: Mapping[str, Node]) -> str:
+    """An assumption with operations in place of the names of cuts."""
+
+    def said(found: re.Match[str]) -> str:
+        node = cuts.get(found[0])
+        return found[0] if node is None else f"{{{node.op} {node.type}}}"
+
+    return re.sub(r"\bcut\d+\b", said, text)
+
+
+def _behind_cuts(
+    pair: Pair, one: Node, two: Node, through: frozenset[str] | None, apart: bool
+) -> tuple[Graph, Graph, dict[str, Node]]:
     """Two nodes over inputs in place of values that both have; those that some operations make are looked through.
 
-    Last: may a value that an input stands for be no number where the arguments are?
+    Where inputs are to be `apart`, none stands for what others of them give in a few steps (a mean beside its operand).
+    Last: what the inputs stand for, by their names.
     """
     both = set(topological([one])) & set(topological([two]))
     taken = {n["name"] for n in (*pair.left.inputs, *pair.right.inputs)}
     names = (name for i in itertools.count() if (name := f"cut{i}") not in taken)
-    live: set[Node] = set()  # what reads an argument
-    for n in topological([one, two]):
-        if (n.op == "input" and not n["frozen"]) or any(x in live for x in n.inputs):
-            live.add(n)
+    live = _live([one, two])
     cuts: dict[Node, Node] = {}
     seen: set[Node] = set()
     todo = [one, two]
@@ -307,13 +421,30 @@ def _behind_cuts(pair: Pair, one: Node, two: Node, through: frozenset[str] | Non
             cuts[x] = make_input(next(names), x.shape, x.dtype)
         else:
             todo += x.inputs
+    for x in reversed(topological(cuts)) if apart else ():
+        if x in cuts and _given_by(x, cuts, seen):
+            del cuts[x]
     done = map_nodes([one, two], given=cuts)
     stored = {**_small(pair.left), **_small(pair.right)}
     roots = (done[one], done[two])
     kept = tuple(n for n in topological(roots) if n.op == "input")
     constants = {n["name"]: stored[n["name"]] for n in kept if n["name"] in stored}
-    partial = any(n.op in PARTIAL and n.dtype in FLOATS for n in topological(cuts))
-    return Graph(kept, roots[:1], constants), Graph(kept, roots[1:], constants), partial
+    return Graph(kept, roots[:1], constants), Graph(kept, roots[1:], constants), {c["name"]: n for n, c in cuts.items()}
 
 
-__all__ = ["Stored", "Swept", "stored_alike", "sweep"]
+def _given_by(node: Node, cuts: Collection[Node], seen: Collection[Node]) -> bool:
+    """Is a value a few operations on other cuts, and on arguments that are read anyway?"""
+    steps: set[Node] = set()
+    todo = list(node.inputs)
+    while todo and len(steps) <= _RELATED:
+        x = todo.pop()
+        if x in cuts or x in steps or (x.op == "input" and x in seen):
+            continue
+        if x.op == "input" and not x["frozen"]:
+            return False
+        steps.add(x)
+        todo += x.inputs
+    return len(steps) <= _RELATED
+
+
+__all__ = ["Stored", "Swept", "reciprocals", "stored_alike", "sweep"]

@@ -16,7 +16,7 @@ from jax import tree_util
 
 from superopt.compare.refute import Evaluation, contradiction, differences
 from superopt.compare.sharing import differing_types, share
-from superopt.compare.sweep import Stored, stored_alike, sweep
+from superopt.compare.sweep import Stored, Swept, reciprocals, stored_alike, sweep
 from superopt.compare.verdict import (
     REPORT,
     SECONDS,
@@ -30,6 +30,7 @@ from superopt.errors import ArgumentError, InputError, ProverDefectError, UsageE
 from superopt.frontends.symbolic.graphs import Traced, trace_concrete
 from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Node
+from verifier.rules.process import processor_s
 from verifier.statements.prove import Pair
 from verifier.statements.refute import Pairing, show_sizes, tiny_sizes
 from verifier.statements.statement import NOT_EMPTY, Statement, check_statement, make_statement, traced_pair
@@ -95,7 +96,7 @@ def compare_symbolic(
         ArgumentError: JAX does not trace a function at any of some small sizes.
         InputError: a specification cannot be read, or the structures of the results differ.
     """
-    begin = time.monotonic()
+    begin, end_s = time.monotonic(), processor_s() + SECONDS
     whole = of.statement("both", first, second)
     given = {k: n for k, n in (sizes or {}).items() if k in whole.specs.sizes}
     if sizes and (set(given) != set(whole.specs.sizes) or set(sizes) - set(given) - {k for k, _ in whole.specs.solved}):
@@ -120,12 +121,30 @@ def compare_symbolic(
     if sum(len(x.graph.nodes()) for x in traced) <= MOST:
         found = asked.by_statements(found)
     if both.traced is not None and found.status != PROVED and _left(found):
-        found = asked.by_sweep(found, both, begin + SECONDS)
+        found = asked.by_sweep(found, both, end_s)
     elif _left(found) and len(traced[0].graph.nodes()) > MOST:
         found = asked.by_values(found, [])
     if _left(found) and given:
         found = _at_sizes(found, traced, names, ", ".join(f"{k} = {n}" for k, n in at.items()), numerics, store)
     return replace(found, seconds=time.monotonic() - begin)
+
+
+def proved_alone(
+    first: Callable[..., Any], second: Callable[..., Any], of: SizedArguments, numerics: str, seconds: float
+) -> Swept:
+    """What is proved node by node where nothing is evaluated and every node of one type may be tried.
+
+    Raises:
+        SuperoptError: a function has no trace at symbolic sizes, or the results differ in type.
+    """
+    whole = of.statement("both", first, second)
+    both, problem = traced_pair(whole)
+    made = None
+    if both.traced is not None:
+        made = _Asked(first, second, whole, of, numerics, None).swept(both, processor_s() + seconds, by_values=False)
+    if made is None:
+        raise InputError(problem or "the results differ in type, or an operation has no meaning at symbolic sizes")
+    return made[0]
 
 
 def _left(found: PairVerdict) -> list[int]:
@@ -189,8 +208,8 @@ class _Asked:
             code=_code(shown[0][1], shown[0][0], self.whole.specs, self.of.load) if shown else "",
         )
 
-    def by_sweep(self, found: PairVerdict, both: Pairing, end_s: float) -> PairVerdict:
-        """The verdict with what is open proved node by node, or refuted by values."""
+    def swept(self, both: Pairing, end_s: float, by_values: bool = True) -> tuple[Swept, Stored] | None:
+        """What is proved node by node, and which stored tensors that takes for expressions; None: nothing can be."""
         assert both.traced is not None
         left, right = both.traced
         if (
@@ -198,7 +217,7 @@ class _Asked:
             or right.refused
             or [n.types for n in left.graph.outputs] != [n.types for n in right.graph.outputs]
         ):
-            return self.by_values(found, [])
+            return None
         compared = tuple((q.zero, str(q)) for q in dict.fromkeys((*left.comparisons, *right.comparisons)))
         specs = self.whole.specs
         pair = Pair(left.graph, right.graph, specs.sizes, both.lowest, specs.premises, compared)
@@ -206,8 +225,18 @@ class _Asked:
         stored = Stored()
         if samples:
             graphs = [x.graph for x in self.traced(samples[0])[1]]
-            stored = stored_alike(pair, graphs, self.numerics, self.store, time.monotonic() + SECONDS / 2)
-        swept = sweep(pair, samples[0] if samples else {}, self.numerics, end_s, stored)
+            stored = stored_alike(pair, graphs, self.numerics, self.store, processor_s() + SECONDS / 2)
+        if self.numerics != "exact":
+            stored = stored.beside(reciprocals(pair))
+        at = samples[0] if samples else {}
+        return sweep(pair, at, self.numerics, end_s, stored, by_values=by_values), stored
+
+    def by_sweep(self, found: PairVerdict, both: Pairing, end_s: float) -> PairVerdict:
+        """The verdict with what is open proved node by node, or refuted by values."""
+        made = self.swept(both, end_s)
+        if made is None:
+            return self.by_values(found, [])
+        swept, stored = made
         proved = [i for i in _left(found) if i in swept.proved]
         stuck = "" if swept.stuck is None else _told(*swept.stuck)
         outputs = [
@@ -306,4 +335,4 @@ def _output(name: str, found: Verdict, numerics: str) -> OutputVerdict:
     return OutputVerdict(name, UNKNOWN, found.cause)
 
 
-__all__ = ["MOST", "SECOND", "SizedArguments", "compare_symbolic"]
+__all__ = ["MOST", "SECOND", "SizedArguments", "compare_symbolic", "proved_alone"]

@@ -14,12 +14,13 @@ from superopt.compare.sharing import Shared, arguments, differing_types, share
 from superopt.errors import ProverDefectError, UsageError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.text import show_type
+from verifier.rules.process import processor_s
 from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN
 
 if TYPE_CHECKING:
     from superopt.store import Store
 
-SECONDS = 60.0  # of the proof: what a program of 500 nodes may take
+SECONDS = 60.0  # of the processor, for the proof: what a program of 500 nodes may take
 REPORT = "please report both programs; nothing that this prover says of them can be believed"
 _SHOWN = 4  # assumptions about constants that the text lists; --json has all
 _LONGEST = 160  # characters of an expression of constants
@@ -120,7 +121,7 @@ def compare_graphs(
         first, second: graphs whose frozen inputs come with values; arguments are taken by position.
         names: of the outputs.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: after which no further piece is tried.
+        seconds: of the processor, after which no further piece is tried.
         seed: of the inputs of the refuter.
         store: of certificates.
         load: a text that defines `a` and `b`, for the text to paste.
@@ -130,7 +131,7 @@ def compare_graphs(
         InputError: they take different arguments.
         ProverDefectError: something was proved that evaluation refutes.
     """
-    begin = time.monotonic()
+    begin, end_s = time.monotonic(), processor_s() + seconds
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
     shared = share(first, second)
@@ -144,7 +145,7 @@ def compare_graphs(
     library = proved_library(store, numerics=numerics)
     proof = prove(
         shared.first, shared.second, shared.arrays, library.rules, library.certificates, ledger_of(store),
-        numerics, begin + seconds,
+        numerics, end_s,
     )  # fmt: skip
     wanted = {i: x is y for i, (x, y) in enumerate(zip(proof.outputs, shared.first.outputs, strict=True))}
     both = Evaluation(shared)

@@ -128,6 +128,11 @@ class Worker:
         """Whether a process is running."""
         return self._process is not None and self._process.poll() is None
 
+    @property
+    def processor_s(self) -> float:
+        """Processor time of the running process so far; 0 where none runs or the system does not say."""
+        return (_processor_s(self._process.pid) or 0.0) if self._process is not None else 0.0
+
     def close(self) -> None:
         """Kill the worker's process group and reap it."""
         process, self._process = self._process, None

@@ -15,6 +15,7 @@ from jax import export
 from onnx import TensorProto, helper, numpy_helper
 
 from superopt.commands.main import cli
+from superopt.compare import symbolic
 from superopt.compare.models import compare_models
 from superopt.compare.modules import compare_modules
 from superopt.compare.symbolic import MOST
@@ -169,6 +170,81 @@ def test_what_symbolic_sizes_cannot_say_is_open() -> None:
     assert found.status in (PROVED, UNKNOWN), str(found)
     given = compare_models(made, made, dims={"t": 2})
     assert given.status == PROVED, str(given)
+
+
+def reshaped(shape: list[Any], *wanted: int | str, allow: int = 0) -> Any:
+    """A reshape to sizes that nodes compute: a text is the axis whose size is meant; the last axis summed up."""
+    pieces = [
+        node("Gather", ["s", f"i{k}"], [f"d{k}"], axis=0)
+        if isinstance(w, str)
+        else node("Identity", [f"i{k}"], [f"d{k}"])
+        for k, w in enumerate(wanted)
+    ]
+    nodes = [
+        node("Shape", ["x"], ["s"]), *pieces, node("Concat", [f"d{k}" for k in range(len(wanted))], ["t"], axis=0),
+        node("Reshape", ["x", "t"], ["r"], allowzero=allow), node("ReduceSum", ["r", "last"], ["out"], keepdims=0),
+    ]  # fmt: skip
+    return model(
+        nodes, {"x": shape}, len(wanted) - 1, {"last": [-1], **{f"i{k}": [int(w)] for k, w in enumerate(wanted)}}
+    )
+
+
+def test_a_reshape_to_an_empty_axis_that_is_copied() -> None:
+    """0 copies a size: where that is the size of its own place it says nothing, else another shape comes out."""
+    same = compare_models(reshaped(["n", 6], "0", 3, 2), reshaped(["n", 6], "0", 3, 2, allow=1))
+    assert same.status == PROVED, str(same)
+    assert not any("at least 1" in text for text in same.assumptions)
+    moved = compare_models(reshaped([3, "n", "n"], "1", 3, "2"), reshaped([3, "n", "n"], "1", 3, "2", allow=1))
+    assert moved.status != PROVED
+    left = compare_models(reshaped(["n", 6], "0", -1), reshaped(["n", 6], "0", 6))
+    assert left.status == PROVED, str(left)
+    assert any("at least 1" in text for text in left.assumptions)  # -1 beside a size of 0 is no size
+
+
+def gelu(op: str, number: float) -> Any:
+    nodes = [node(op, ["x", "c"], ["a"]), node("Erf", ["a"], ["e"]), node("Add", ["e", "one"], ["p"]),
+             node("Mul", ["x", "p"], ["q"]), node("Mul", ["q", "half"], ["out"])]  # fmt: skip
+    stored = {"c": np.float32(number), "one": np.float32(1), "half": np.float32(0.5)}
+    return model(nodes, {"x": ["batch", 8]}, 2, stored)
+
+
+def test_a_quotient_is_a_product_with_the_rounded_reciprocal() -> None:
+    """That one number is the other's reciprocal is an assumption, as of stored tensors that are folded."""
+    found = compare_models(gelu("Div", 2**0.5), gelu("Mul", 2**-0.5))
+    assert found.status == PROVED, str(found)
+    assert found.exactness == "real"
+    assert 0 < found.apart < 2**-22
+    assert "0.70710677 is 1 / 1.4142135" in found.folded[0]
+    assert compare_models(gelu("Div", 2**0.5), gelu("Mul", 2**-0.5), numerics="exact").status != PROVED
+
+
+def test_a_layer_norm_by_either_variance() -> None:
+    """The mean is a value that both have, and the variances are equal because it is the mean."""
+
+    def norm(one: bool) -> Any:
+        square = [node("Mul", ["z", "z"], ["zz"]), node("ReduceMean", ["zz"], ["v"], axes=[-1])]
+        other = [node("Mul", ["h", "h"], ["hh"]), node("ReduceMean", ["hh"], ["w"], axes=[-1]),
+                 node("Mul", ["m", "m"], ["mm"]), node("Sub", ["w", "mm"], ["v"])]  # fmt: skip
+        nodes = [
+            node("Tanh", ["x"], ["h"]), node("ReduceMean", ["h"], ["m"], axes=[-1]), node("Sub", ["h", "m"], ["z"]),
+            *(square if one else other), node("Add", ["v", "eps"], ["e"]), node("Sqrt", ["e"], ["r"]),
+            node("Div", ["z", "r"], ["out"]),
+        ]  # fmt: skip
+        return model(nodes, {"x": ["batch", 8]}, 2, {"eps": np.float32(1e-5)})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(symbolic, "MOST", 0)
+        found = compare_models(norm(True), norm(False))
+    assert found.status == PROVED, str(found)
+    assert "cut" not in str(found)
+
+
+def test_another_number_is_another_function() -> None:
+    near = compare_models(gelu("Div", 2**0.5), gelu("Mul", 0.70710683))
+    assert near.status == UNKNOWN
+    assert near.differs.startswith("mul f32[batch,8] ("), near.differs
+    assert "it has the constants 0.7071068, that one has 1.4142135" in near.differs
+    assert compare_models(gelu("Div", 2**0.5), gelu("Mul", 0.7071)).status == REFUTED
 
 
 # ---- StableHLO

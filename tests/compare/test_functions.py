@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from superopt.commands.main import cli
 from superopt.compare.functions import compare_functions
 from superopt.errors import InputError
+from tests.support.pasted import executed
 from verifier.verdict import PROVED, REFUTED
 
 PARAMS = {
@@ -98,3 +99,26 @@ def test_what_is_open_for_all_sizes_is_compared_at_given_ones() -> None:
     assert "result[0] at n = 5 alone" in str(found).splitlines()[0] or "alone" not in str(found)
     with pytest.raises(InputError, match="frozen"):
         compare_functions(one, two, "n", frozen=0)
+
+
+MAKERS = """
+import jax.numpy as jnp
+P, S = {"w": "n 4", "b": "4"}, %s
+def one(p, x):
+    return {"y": x @ p["w"] + p["b"], "total": x.sum()}
+def two(p, x):
+    return {"y": p["b"] - x @ p["w"], "total": x.sum()}
+def a(): return one, (P, S)
+def b(): return two, (P, S)
+"""
+
+
+def test_two_files_are_refuted_with_a_text_that_runs(tmp_path: Path) -> None:
+    path = tmp_path / "makers.py"
+    path.write_text(MAKERS % '"m n"')
+    told = CliRunner().invoke(cli, ["verify", f"{path}:a", f"{path}:b", "--json"])
+    found = json.loads(told.output)
+    assert found["status"] == REFUTED
+    assert [o["status"] for o in found["outputs"]] == [PROVED, REFUTED]
+    names = executed(found["code"])
+    assert not np.allclose(names["x"], names["y"], rtol=1e-6)

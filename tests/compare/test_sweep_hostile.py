@@ -14,6 +14,7 @@ from superopt.compare import symbolic
 from superopt.compare.functions import compare_functions
 from superopt.compare.models import compare_models
 from superopt.compare.modules import compare_modules
+from superopt.lab.bench import sweeps
 from verifier.statements.statement import check_statement, make_statement
 from verifier.verdict import PROVED, REFUTED
 
@@ -85,6 +86,41 @@ def test_the_name_for_a_quotient_is_no_name_of_a_size() -> None:
         make_statement("s", lambda x: x * x.shape[0], lambda x: x * (2 * x.shape[1]), ["b b_"], {}, "b % 2 == 0")
     )
     assert found.status == REFUTED
+
+
+@pytest.mark.parametrize("count", [16, pytest.param(240, marks=pytest.mark.slow)])
+def test_false_pairs_by_kinds(count: int) -> None:
+    rows, summary = sweeps.compared(count, 1, lambda _: None)
+    assert summary["sweep_false_proofs"] == 0, [row for row in rows if row.get("false")]
+    assert summary["sweeps_refused"] <= 0.2 * len(rows)
+
+
+def test_one_graph_that_a_question_of_sizes_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both traces are one graph, and the first function is another where n is 1."""
+    found = swept(monkeypatch, lambda x: x if x.shape[0] != 1 else 2 * x, lambda x: x, "n")
+    assert found.status != PROVED
+
+
+def test_the_place_of_a_maximum_of_what_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = swept(
+        monkeypatch,
+        lambda x, y: x[jnp.argmax((x + y) * (x - y))],
+        lambda x, y: x[jnp.argmax(x * x - y * y)],
+        "n", "n",
+    )  # fmt: skip
+    assert found.status != PROVED
+
+
+def test_an_assumption_names_what_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(x: Any, y: Any) -> Any:
+        return jnp.sin(x) * y / jnp.sin(x) + 1
+
+    def second(x: Any, y: Any) -> Any:
+        return 1 + y
+
+    found = swept(monkeypatch, first, second, "n", "n")
+    assert found.status == PROVED, str(found)
+    assert "cut" not in str(found)
 
 
 MAIN = """module @m {

@@ -118,8 +118,8 @@ class Merges:
         if not apart.any():
             return one
         self.united += 1
-        keys, values, left_stay = _pairs(a[apart], b[apart])
-        self._tables.append(_Table(keys, values))
+        table, left_stay = _pairs(a[apart], b[apart])
+        self._tables.append(table)
         while len(self._tables) > 1 and len(self._tables[-2].keys) <= len(self._tables[-1].keys):
             self._tables[-2:] = [_joined(*self._tables[-2:])]
         return one if left_stay else self.find(one)
@@ -155,6 +155,11 @@ class _Table:
                 out[at] = wanted
         return ids if out is None else out.reshape(ids.shape)
 
+    def holds_any(self, ids: Ids) -> bool:
+        """Is any of some labels to be replaced?"""
+        wanted = ids[self._some[(ids >> self._fine).view(np.int64)]]
+        return bool((self._places(wanted) >= 0).any())
+
     def _places(self, wanted: Ids) -> npt.NDArray[np.int64]:
         """Where labels stand among the keys, or -1."""
         found = np.full(len(wanted), -1, np.int64)
@@ -183,8 +188,8 @@ def _joined(old: _Table, new: _Table) -> _Table:
     return _Table(both[0], both[1])
 
 
-def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids, bool]:
-    """Keys in order and their representatives, for pairs of different labels: if possible, and then true, the left."""
+def _pairs(a: Ids, b: Ids) -> tuple[_Table, bool]:
+    """Labels with their representatives, for pairs of different labels: if possible, and then true, the left."""
     order = np.argsort(b)
     keys, values = b[order], a[order]
     again = keys[1:] == keys[:-1]
@@ -195,9 +200,9 @@ def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids, bool]:
     else:
         clear = True
     if clear:
-        place = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
-        if not (keys[place] == values).any():
-            return keys, values, True
+        table = _Table(keys, values)
+        if not table.holds_any(values):
+            return table, True
     low, high = np.minimum(a, b), np.maximum(a, b)
     names, at = np.unique(np.concatenate([low, high]), return_inverse=True)
     ends = at[: len(low)], at[len(low) :]
@@ -213,4 +218,4 @@ def _pairs(a: Ids, b: Ids) -> tuple[Ids, Ids, bool]:
             break
         lead = new
     moved = lead != np.arange(len(names))
-    return names[moved], names[lead[moved]], False
+    return _Table(names[moved], names[lead[moved]]), False

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -87,6 +88,11 @@ class Prover:
         if event["event"] == "error":
             raise VerificationError(event["message"], hint=event["hint"])
         return replace(decode(event["verdict"]), where=rule.where)
+
+    @property
+    def processor_s(self) -> float:
+        """Processor time of the running process so far."""
+        return self._worker.processor_s
 
     def close(self) -> None:
         """End the process."""
@@ -189,3 +195,10 @@ def shared() -> Prover:
             _SHARED.append(Prover())
             atexit.register(_SHARED[0].close)
     return _SHARED[0]
+
+
+def processor_s() -> float:
+    """Processor time of this process, of those that it has ended, and of its prover."""
+    used = os.times()
+    own = used.user + used.system + used.children_user + used.children_system
+    return own + sum(prover.processor_s for prover in _SHARED)

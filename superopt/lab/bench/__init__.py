@@ -2,8 +2,8 @@
 
 The object holds `suite`, `machine`, `versions`, `rows` (one per case, with every figure), `summary` (flat numbers) and
 `text` (the table that the terminal shows).  Comparisons are interleaved in one run; ratios carry intervals.
-Rows that processes of their own measure are kept in a file as they come where one is named (`keeping`): what was
-measured before a run of an hour was cut off is not measured again.
+Rows that take long (those of processes of their own, and of pairs of models) are kept in a file as they come where one
+is named (`keeping`): what was measured before a run of an hour was cut off is not measured again.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ _KEPT: ContextVar[Path | None] = ContextVar("kept", default=None)
 
 @contextmanager
 def keeping(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Rows of `in_own_process` go into this file as they come, one a line; those that it has are not measured again.
+    """Rows of `once` go into this file as they come, one a line; those that it has are not measured again.
 
-    A row is that of its module, case, budget, seed and flags; which version of superopt measured it is not asked.
+    A row is that of what was asked: module, case, budget, seed and flags; which version of superopt measured it is not.
     Failures are measured again.
     """
     token = _KEPT.set(Path(path))
@@ -171,6 +171,19 @@ def _kept(path: Path) -> dict[str, dict[str, Any]]:
     return found
 
 
+def once(asked: Sequence[Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """The row that is measured; inside `keeping` it may be one that was measured before."""
+    path = _KEPT.get()
+    if path is not None and (row := _kept(path).get(json.dumps(asked))) is not None:
+        return row
+    row = measure()
+    if path is not None and "failure" not in row:
+        cut_off = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
+        with path.open("a", encoding="utf-8") as file:
+            file.write("\n" * cut_off + json.dumps({"asked": asked, "row": row}) + "\n")
+    return row
+
+
 def in_own_process(
     module: str,
     case: str,
@@ -183,17 +196,13 @@ def in_own_process(
 ) -> dict[str, Any]:
     """The row that `python -m module case budget seed flags` prints as its last line, or a row with the `failure`.
 
-    `environment` is added to that of this process.  Inside `keeping` the row may be one that was measured before.
+    `environment` is added to that of this process.  It is asked `once`.
     """
-    path, asked = _KEPT.get(), [module, case, budget, seed, *flags]
-    if path is not None and (row := _kept(path).get(json.dumps(asked))) is not None:
-        return row
-    row = _measured(module, case, budget, seed, timeout_s, flags, environment)
-    if path is not None and "failure" not in row:
-        cut_off = path.exists() and path.read_bytes()[-1:] not in (b"", b"\n")
-        with path.open("a", encoding="utf-8") as file:
-            file.write("\n" * cut_off + json.dumps({"asked": asked, "row": row}) + "\n")
-    return row
+
+    def measure() -> dict[str, Any]:
+        return _measured(module, case, budget, seed, timeout_s, flags, environment)
+
+    return once([module, case, budget, seed, *flags], measure)
 
 
 def _measured(

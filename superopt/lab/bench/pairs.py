@@ -14,6 +14,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,11 @@ from onnx import TensorProto, numpy_helper
 
 from superopt.compare.models import compare_models
 from superopt.errors import InputError
+from superopt.lab.bench import once
 from superopt.lab.bench.onnx.networks import NETWORKS, NetworkBuilder, network
 from superopt.lab.bench.onnx.zoo import LIGHT, light
 from superopt.lab.fuzz.onnx_programs import model_of, program
+from verifier.rules.process import processor_s
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 RANDOM = 12  # random models of the corpus, beside the networks
@@ -297,40 +300,33 @@ def faults(count: int, seed: int) -> Iterator[tuple[str, Pair]]:
 def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows of pairs, and of faults that are not refuted; the summary. `count`: of faults."""
     optimisers, missing = others()
-    rows = [_row(f"{name} by hand", *pair(name, seed), seed) for name in MODELS]
-    refused = 0
+    rows = [_row(f"{name} by hand", functools.partial(pair, name, seed), seed) for name in MODELS]
     for number, (name, make) in enumerate(corpus(seed).items() if optimisers else ()):
         for by, optimise in optimisers.items():
-            try:
-                first = make()
-                second = optimise(first)
-            except Exception as error:  # of whatever the optimiser raises: there is no pair then
-                rows.append({"part": "pairs", "name": f"{name} by {by}", "refused": str(error)[:200]})
-                refused += 1
-                continue
-            rows.append(_row(f"{name} by {by}", first, second, seed))
+            rows.append(_row(f"{name} by {by}", functools.partial(_optimised, make, optimise), seed))
         if number % 10 == 9:
             say(f"{len(rows)} pairs")
     outputs = [o["status"] for row in rows for o in row.get("outputs", ())]
-    seconds = [row["seconds"] for row in rows if "seconds" in row]
+    seconds = [row["processor_s"] for row in rows if "processor_s" in row]
     changed = [row for row in rows if row.get("changed")]
     statuses: list[str] = []
-    for name, (first, second) in faults(count, seed):
-        status = compare_models(first, second, seed=seed).status
-        statuses.append(status)
-        if status != REFUTED:
-            rows.append({"part": "pairs", "name": name, "status": status})
+    for name, models in faults(count, seed):
+        row = once([__name__, name, seed], functools.partial(_fault, name, models, seed))
+        statuses.append(row["status"])
+        if row["status"] != REFUTED:
+            rows.append(row)
         if len(statuses) % 50 == 0:
             say(f"{len(statuses)} faults: {statuses.count(REFUTED)} refuted, {statuses.count(PROVED)} proved")
     return rows, {
         "pair_models": len(corpus(seed)) + len(MODELS) if optimisers else len(MODELS),
         "pairs": len(seconds),
         "pairs_changed": len(changed),
-        "pairs_refused": refused,
+        "pairs_refused": sum("refused" in row for row in rows),
         "pair_outputs": len(outputs),
         "pair_outputs_proved": outputs.count(PROVED) / max(1, len(outputs)),
         "pair_outputs_refuted": outputs.count(REFUTED),
-        "pair_slowest_s": round(max(seconds), 2),
+        "pair_median_processor_s": round(median(seconds), 2),
+        "pair_slowest_processor_s": round(max(seconds), 2),
         "pair_faults": len(statuses),
         "pair_faults_proved": statuses.count(PROVED),
         "pair_faults_refuted": statuses.count(REFUTED) / max(1, len(statuses)),
@@ -338,13 +334,36 @@ def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[di
     }
 
 
-def _row(name: str, first: Model, second: Model, seed: int) -> dict[str, Any]:
-    row: dict[str, Any] = {"part": "pairs", "name": name, "nodes": [len(m.graph.node) for m in (first, second)]}
-    row["changed"] = [n.op_type for n in first.graph.node] != [n.op_type for n in second.graph.node]
+def _optimised(make: Callable[[], Model], optimise: Callable[[Model], Model]) -> Pair:
+    model = make()
+    return model, optimise(model)
+
+
+def _row(name: str, make: Callable[[], Pair], seed: int) -> dict[str, Any]:
+    """What comes of a pair, or why the optimiser made none."""
+    return once([__name__, name, seed], functools.partial(_measured, name, make, seed))
+
+
+def _measured(name: str, make: Callable[[], Pair], seed: int) -> dict[str, Any]:
+    row: dict[str, Any] = {"part": "pairs", "name": name}
     try:
-        return row | compare_models(first, second, seed=seed).to_json()
+        first, second = make()
+    except Exception as error:  # of whatever the optimiser raises: there is no pair then
+        return row | {"refused": str(error)[:200]}
+    row["nodes"] = [len(m.graph.node) for m in (first, second)]
+    row["changed"] = [n.op_type for n in first.graph.node] != [n.op_type for n in second.graph.node]
+    begin = processor_s()
+    try:
+        found = compare_models(first, second, seed=seed).to_json()
+        return row | found | {"processor_s": round(processor_s() - begin, 2)}
     except InputError as error:  # an operator that the frontend does not know, or a part for the host
         return row | {"cause": str(error), "outputs": [{"status": UNKNOWN} for _ in first.graph.output]}
+
+
+def _fault(name: str, models: Pair, seed: int) -> dict[str, Any]:
+    begin = processor_s()
+    status = compare_models(*models, seed=seed).status
+    return {"part": "pairs", "name": name, "status": status, "processor_s": round(processor_s() - begin, 2)}
 
 
 __all__ = ["FAULTS", "MODELS", "compared", "corpus", "faults", "faulty", "others", "pair"]

@@ -115,7 +115,10 @@ def _eye_like(call: Call, x: Any) -> Any:
 
 def reshape_sizes(shape: Sequence[int], wanted: Sequence[int], allow_zero: bool) -> tuple[int, ...]:
     """Result shape of `Reshape`: 0 copies a size, -1 is what is left."""
-    sizes = [shape[i] if d == 0 and not allow_zero and i < len(shape) else d for i, d in enumerate(wanted)]
+    sizes = list(wanted)
+    for i, (d, n) in enumerate(zip(wanted, shape, strict=False)):
+        if not allow_zero and not equal(d, n) and d == 0:  # of a symbolic size it is asked whether it may be 0
+            sizes[i] = n
     if has_symbolic([*shape, *sizes]):
         return _symbolic_sizes(shape, sizes)
     count = math.prod(shape)
@@ -139,6 +142,8 @@ def _symbolic_sizes(shape: Sequence[Any], sizes: Sequence[Any]) -> tuple[Any, ..
         return tuple(sizes)
     (axis,) = open_axes
     rest = [d for i, d in enumerate(sizes) if i != axis]
+    if math.prod(rest) == 0:  # asked: -1 has no value then
+        raise InputError(f"cannot reshape {list(shape)} to {list(sizes)}")
     left: list[Any] = []
     for d in shape:  # what both have is cancelled
         at = next((i for i, e in enumerate(rest) if equal(d, e)), None)

@@ -1,0 +1,117 @@
+"""False pairs of programs over symbolic sizes, asked of the sweep alone: nothing is evaluated, every node may be tried.
+
+They are functions of JAX, the same as StableHLO modules that leave sizes open, and ONNX models with symbolic
+dimensions; and the false statements that the prover is asked of (`superopt.lab.corpora.statements.hostile`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax import export
+
+from superopt.compare.models import as_functions
+from superopt.compare.modules import arguments_of
+from superopt.compare.symbolic import SizedArguments, proved_alone
+from superopt.errors import SuperoptError
+from superopt.frontends.onnx.frontend import load_model
+from superopt.frontends.stablehlo.module import load_module
+from superopt.lab.corpora.statements.hostile import hostile
+from superopt.lab.corpora.statements.sized import ANYWHERE, BITS, EMPTY, FalsePair, false_pairs
+from superopt.lab.corpora.statements.sized_models import false_models
+from verifier.rules.process import shared
+from verifier.statements.statement import make_statement
+from verifier.verdict import PROVED, UNKNOWN
+
+Asked = tuple[Callable[..., Any], Callable[..., Any], SizedArguments]
+SHARES = {"functions": 0.35, "modules": 0.2, "models": 0.3, "statements": 0.15}
+"""Of the pairs: what they are given as."""
+PAIR_S, QUESTION_S = 10.0, 3.0  # of the processor: what is proved takes less, and of false questions there are hundreds
+
+
+def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """A row for each pair, and the summary."""
+    rows: list[dict[str, Any]] = []
+    prover = shared()
+    before, prover.seconds = prover.seconds, QUESTION_S
+    for name, differs, ask in _pairs(count, seed):
+        start = time.perf_counter()
+        row: dict[str, Any] = {"part": "sweeps", "name": name, "differs": differs}
+        try:
+            with jax.enable_x64(name.startswith(("modules", "models"))):
+                found = proved_alone(*ask(), "real", PAIR_S)
+        except SuperoptError as error:
+            row |= {"status": UNKNOWN, "refused": str(error)[:200]}
+        else:
+            row["status"] = PROVED if found.proved else UNKNOWN
+            if found.proved:
+                row |= {"exactness": found.exactness, "lowest": found.lowest, "assumptions": list(found.assumptions)}
+                row["false"] = differs == ANYWHERE or (
+                    not found.lowest if differs == EMPTY else found.exactness == "exact"
+                )
+            elif found.stuck is not None:
+                row["cause"] = f"{found.stuck[0].op}: {found.stuck[1]}"
+        rows.append(row | {"ms": 1e3 * (time.perf_counter() - start)})
+        if len(rows) % 50 == 0:
+            say(f"{len(rows)} pairs over symbolic sizes")
+    prover.seconds = before
+    return rows, {
+        "sweeps": len(rows),
+        "sweeps_refused": sum("refused" in row for row in rows),
+        "sweep_false_proofs": sum(row.get("false", False) for row in rows),
+    }
+
+
+def _pairs(count: int, seed: int) -> Iterator[tuple[str, str, Callable[[], Asked]]]:
+    """Name, where it differs, and what is asked."""
+    many = {kind: round(count * share) for kind, share in SHARES.items()}
+    for pair in false_pairs(seed, many["functions"]):
+        yield f"functions {pair.name}", pair.differs, lambda pair=pair: _functions(pair)
+    for pair in false_pairs(seed + 1, many["modules"]):
+        yield f"modules {pair.name}", pair.differs, lambda pair=pair: _modules(pair)
+    for name, first, second in false_models(seed, many["models"]):
+        yield f"models {name}", ANYWHERE, lambda one=first, two=second: _models(one, two)
+    for case in hostile(seed + 1, many["statements"]):
+        of = case.statement
+        arguments = SizedArguments(*of.given, of.constraints)
+        yield (
+            f"statements {of.name}", BITS if case.in_bits else ANYWHERE,
+            lambda of=of, arguments=arguments: (of.left, of.right, arguments),
+        )  # fmt: skip
+
+
+def _functions(pair: FalsePair) -> Asked:
+    return pair.first, pair.second, SizedArguments(pair.specs)
+
+
+def _modules(pair: FalsePair) -> Asked:
+    """Both functions exported at symbolic sizes, which the text leaves open.
+
+    Raises:
+        SuperoptError: JAX does not export one of them.
+    """
+    specs = make_statement("both", pair.first, pair.second, pair.specs, {}, ()).specs
+    scope = export.SymbolicScope()
+    taken = [
+        jax.ShapeDtypeStruct(export.symbolic_shape(", ".join(map(str, t.shape)), scope=scope), t.dtype)
+        for t in specs.types
+    ]
+    try:
+        with jax.enable_x64(False):
+            texts = [
+                export.export(jax.jit(fn), platforms=["cpu"])(*taken).mlir_module() for fn in (pair.first, pair.second)
+            ]
+    except Exception as error:  # of whatever JAX or the function raises: there is no module then
+        raise SuperoptError(f"not exported: {error}") from error
+    modules = [load_module(text.encode()) for text in texts]
+    return modules[0].fn, modules[1].fn, arguments_of(modules)
+
+
+def _models(first: Any, second: Any) -> Asked:
+    return as_functions([load_model(x, dims={}, symbolic=True) for x in (first, second)])
+
+
+__all__ = ["compared"]
