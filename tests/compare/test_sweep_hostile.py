@@ -216,3 +216,24 @@ def test_a_slice_that_is_empty_for_all_sizes(start: int, end: int, step: int) ->
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
     assert compare_models(made(start, end, 0, step), made(0, 0, 0, 1)).status == PROVED
+
+
+@pytest.mark.parametrize("narrow", [TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.FLOAT16])
+def test_a_size_that_a_model_converts_to_fewer_bits(narrow: int) -> None:
+    def made(types: list[int]) -> Any:
+        casts = [
+            helper.make_node("Cast", [f"n{i}"], [f"n{i + 1}"], to=kind)
+            for i, kind in enumerate([*types, TensorProto.FLOAT])
+        ]
+        nodes = [
+            helper.make_node("Shape", ["x"], ["n0"], start=0, end=1),
+            *casts,
+            helper.make_node("Mul", ["x", f"n{len(casts)}"], ["y"]),
+        ]
+        ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 2]) for name in ("x", "y")]
+        graph = helper.make_graph(nodes, "g", ends[:1], ends[1:])
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+    plain = made([TensorProto.INT64])
+    assert compare_models(made([TensorProto.INT32]), plain).status == PROVED
+    assert compare_models(made([narrow, TensorProto.INT64]), plain).status != PROVED

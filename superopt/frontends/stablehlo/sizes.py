@@ -18,9 +18,17 @@ from jax import core
 from jax.errors import InconclusiveDimensionOperation
 
 from superopt.frontends.stablehlo.read import HloOp
-from superopt.frontends.symbolic.known import SizeArray, equal, integers, larger, quotient, remainder, smaller
+from superopt.frontends.symbolic.known import (
+    SizeArray,
+    equal,
+    holds_sizes,
+    integers,
+    larger,
+    quotient,
+    remainder,
+    smaller,
+)
 
-_NARROWEST = np.dtype(np.int32).itemsize
 MOST = 64
 """Elements of what is taken for a shape."""
 
@@ -169,7 +177,7 @@ def _convert(op: HloOp, x: Any) -> Any:
     dtype = op.results[0][1][1]
     if not _sized(x):
         return x.astype(dtype)
-    if np.dtype(dtype).itemsize < _NARROWEST:
+    if not holds_sizes(dtype):
         raise InconclusiveDimensionOperation("a size in a type that is none of sizes")
     return integers(np.asarray(x), dtype)
 

@@ -61,6 +61,12 @@ def value_of(n: Any, dtype: Any) -> Any:
     return lax.convert_element_type(jnp.asarray(n), dtype) if is_symbolic_dim(n) else np.asarray(n, dtype)
 
 
+def holds_sizes(dtype: Any) -> bool:
+    """Are sizes in a type taken to be in its range (`NO_OVERFLOW`)?  A conversion to a narrower one may wrap."""
+    kind = np.dtype(dtype)
+    return kind.kind in "iu" and kind.itemsize >= np.dtype(np.int32).itemsize
+
+
 def number(n: Any) -> Any:
     """A Python integer, or a symbolic size."""
     return n if is_symbolic_dim(n) else int(n)
@@ -117,6 +123,7 @@ __all__ = [
     "equal",
     "equal_shapes",
     "has_symbolic",
+    "holds_sizes",
     "integers",
     "larger",
     "live",

@@ -21,7 +21,15 @@ from superopt.errors import InputError
 from superopt.frontends.onnx.data import finfo_range, is_float
 from superopt.frontends.onnx.eval import Call, op
 from superopt.frontends.onnx.host import HostValueError
-from superopt.frontends.symbolic.known import SizeArray, broadcast_sizes, integers, larger, live, smaller
+from superopt.frontends.symbolic.known import (
+    SizeArray,
+    broadcast_sizes,
+    holds_sizes,
+    integers,
+    larger,
+    live,
+    smaller,
+)
 from superopt.frontends.symbolic.known import quotient as size_quotient
 from superopt.frontends.symbolic.known import remainder as size_remainder
 
@@ -282,7 +290,7 @@ def _cast(call: Call, x: Any, like: Any = None) -> Any:
     mode = call.attrs.get("round_mode", "up")
     target = _target(call, call.attrs["to"]) if like is None else np.dtype(like.dtype)
     if isinstance(x, SizeArray):
-        return integers(x, target) if target.kind in "iu" else cast(jnp, live(x), target)
+        return integers(x, target) if holds_sizes(target) else cast(jnp, live(x), target)
     return cast(call.xp, x, target, saturate=bool(call.attrs.get("saturate", 1)), round_mode=mode)
 
 

@@ -3,7 +3,8 @@
     one size      something else at one size, or from one row on
     small         equal where there is one row, or none; or where there are rows
     square        equal where two sizes are one, or where a size is even
-    near          steps (a comparison, rounding to integers, a loop) of what is equal as real numbers alone
+    near          steps (rounding to integers, places of maxima, a loop) of what is equal as real numbers alone
+    ordered       comparisons of the same, which class real takes of real numbers
     holes         steps of what may be no number, behind a value that both have
     entries       stored arrays, small and large, that differ in one entry, also where one is folded from others
     narrow        integers and positions in types that cannot hold them
@@ -160,6 +161,36 @@ def _square(rng: np.random.Generator) -> Made:
 
 def _near(rng: np.random.Generator) -> Made:
     """`one` and `two` are equal as real numbers, and the step is far off where they are near."""
+    return _of_near(
+        rng,
+        lambda v, x: jnp.floor(v * 8),
+        lambda v, x: jnp.round(v),
+        lambda v, x: lax.rem(v, jnp.ones_like(v)),
+        lambda v, x: jnp.atan2(v - x, -jnp.ones_like(v)),
+        lambda v, x: x[jnp.argmax(v)] + x,
+        lambda v, x: v.astype("int32").astype("float32"),
+        lambda v, x: jnp.trunc(v) + x,
+        lambda v, x: (lax.bitcast_convert_type(v, "int32") & 1).astype("float32"),
+        lambda v, x: lax.nextafter(v, jnp.full_like(v, jnp.inf)) * 1e30,
+        lambda v, x: lax.while_loop(lambda c: c < v[:1].sum(), lambda c: c + 1, x[:1].sum() * 0) + x,
+        lambda v, x: lax.cond((v > x).any(), lambda z: z, lambda z: -z, x),
+        lambda v, x: jnp.mod(v, 1.0),
+        lambda v, x: jnp.ceil(jnp.cumsum(v)),
+    )
+
+
+def _ordered(rng: np.random.Generator) -> Made:
+    """The same, compared: class real takes that of real numbers."""
+    return _of_near(
+        rng,
+        lambda v, x: jnp.sign(v - x),
+        lambda v, x: jnp.where(v > x, 1.0, 2.0),
+        lambda v, x: jnp.cumsum((v > x).astype("int32")).astype("float32"),
+        lambda v, x: jnp.where(v == x, x, -x),
+    )
+
+
+def _of_near(rng: np.random.Generator, *steps: Function) -> Made:
     one, two = _pick(
         rng,
         (lambda x, y: (x + y) - y, lambda x, y: x),
@@ -170,26 +201,7 @@ def _near(rng: np.random.Generator) -> Made:
         (lambda x, y: jnp.tanh(x) * y + jnp.tanh(x), lambda x, y: jnp.tanh(x) * (y + 1)),
         (lambda x, y: jnp.sum(x) * y, lambda x, y: jnp.sum(x) * y * 3 / 3),
     )
-    step: Function = _pick(
-        rng,
-        lambda v, x: jnp.floor(v * 8),
-        lambda v, x: jnp.sign(v - x),
-        lambda v, x: jnp.where(v > x, 1.0, 2.0),
-        lambda v, x: jnp.round(v),
-        lambda v, x: lax.rem(v, jnp.ones_like(v)),
-        lambda v, x: jnp.atan2(v - x, -jnp.ones_like(v)),
-        lambda v, x: x[jnp.argmax(v)] + x,
-        lambda v, x: v.astype("int32").astype("float32"),
-        lambda v, x: jnp.trunc(v) + x,
-        lambda v, x: (lax.bitcast_convert_type(v, "int32") & 1).astype("float32"),
-        lambda v, x: jnp.cumsum((v > x).astype("int32")).astype("float32"),
-        lambda v, x: lax.nextafter(v, jnp.full_like(v, jnp.inf)) * 1e30,
-        lambda v, x: jnp.where(v == x, x, -x),
-        lambda v, x: lax.while_loop(lambda c: c < v[:1].sum(), lambda c: c + 1, x[:1].sum() * 0) + x,
-        lambda v, x: lax.cond((v > x).any(), lambda z: z, lambda z: -z, x),
-        lambda v, x: jnp.mod(v, 1.0),
-        lambda v, x: jnp.ceil(jnp.cumsum(v)),
-    )
+    step: Function = _pick(rng, *steps)
     return lambda x, y: step(one(x, y), x), lambda x, y: step(two(x, y), x), ("n", "n")
 
 
@@ -303,6 +315,7 @@ _KINDS: dict[str, tuple[Callable[[np.random.Generator], Made], str]] = {
     "no-row": (_no_row, EMPTY),
     "square": (_square, ANYWHERE),
     "near": (_near, ANYWHERE),
+    "ordered": (_ordered, BITS),
     "hole": (_holes, ANYWHERE),
     "entry": (_entries, ANYWHERE),
     "narrow": (_narrow, ANYWHERE),

@@ -113,7 +113,7 @@ def _squeezed(rng: np.random.Generator) -> Made:
 def _expanded(rng: np.random.Generator) -> Made:
     first = [node("Shape", ["x"], ["s"]), node("ReduceSum", ["x", "a"], ["r"], keepdims=1),
              node("Expand", ["r", "s"], ["y"])]  # fmt: skip
-    tiled = [*_size(int(rng.integers(2))), node("ReduceSum", ["x", "a"], ["r"], keepdims=1),
+    tiled = [*_size(1), node("ReduceSum", ["x", "a"], ["r"], keepdims=1),
              node("Concat", ["n1", "one"], ["t"], axis=0), node("Tile", ["r", "t"], ["y"])]  # fmt: skip
     spread = [node("Shape", ["x"], ["s"]), node("Expand", ["x", "s"], ["e"]), node("Sub", ["e", "e"], ["y"])]
     centred = [node("ReduceMean", ["x"], ["r"], axes=[0]), node("Sub", ["x", "r"], ["y"])]
@@ -221,7 +221,7 @@ def _counted(rng: np.random.Generator) -> Made:
         ]  # fmt: skip
         return nodes, {"a": np.int64(start), "st": np.int64(step)}
 
-    def sums(**attributes: int) -> Nodes:
+    def sums(**attributes: Any) -> Nodes:
         return [node("CumSum", ["x", "ax"], ["y"], **attributes)], {"ax": np.int64(0)}
 
     def from_end(place: int) -> Nodes:
