@@ -151,6 +151,24 @@ def test_work_that_was_done_without_helpers_wakes_them(kernel: Kernel, folder: P
     assert mates.word(HEAD["debt"]).value == 0
 
 
+def test_calls_that_ask_no_helpers_leave_what_others_had_to_do_without(folder: Path) -> None:
+    first, second, mates = (
+        build(reversed_twice(), cache=folder),
+        build(reversed_twice(tasks=16), cache=folder),
+        Team(folder, (ASLEEP,)),
+    )
+    for name, value in {"alone": 100, "shared": 200, "calls": 500, "work": -pool.WAKE // 2}.items():
+        work_of(first, name).value = value  # in vain
+    mates.word(HEAD["debt"]).value = pool.WAKE
+    mates.word(HEAD["last"]).value = 1 << 62  # a moment ago
+    mates.run(first)
+    mates.word(HEAD["last"]).value = 1 << 62
+    work_of(second).value = -pool.WAKE // 2
+    x = np.arange(1024, dtype=np.float32)
+    np.testing.assert_array_equal(mates.run(second, x=x), expected(x, 16))
+    assert mates.slots == [BUSY]  # woken
+
+
 def test_work_that_is_too_small_to_share(kernel: Kernel, folder: Path) -> None:
     mates = Team(folder, (AWAKE, AWAKE))
     work_of(kernel).value = pool.GRAIN // 2
