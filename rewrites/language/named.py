@@ -230,7 +230,7 @@ def _infer(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> Na
 def _fold(t: Term, env: Env, wf: list[Num]) -> NamedShape:
     """The shape of the body, which is one for all values of the index.
 
-    Attributes are affine in it: both ends well formed, and of one shape, is all of that.
+    Both ends well formed, and of one shape, is all of that where sizes are affine in it, which who proves looks at.
     """
     labels = env.labels[env.rule.owner[t["bound"]]]
     first = shape(t.args[0], env.with_attrs({(t["idx"], label): 0 for label in labels}), wf)

@@ -128,6 +128,8 @@ class Rounds:
             tolerance=Tolerance(0.0, 0.0) if self.request.exact else Tolerance(),
         )  # fmt: skip
         settings = replace(settings, prune=0.0) if whole else settings
+        if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
+            settings = replace(settings, check=False)
         live, frozen, where = self.subject.live, self.subject.frozen, self.where
         if isinstance(where, Builds):
             built = [where.candidate(x.program, x.options, x.kernels) for x in entries]
@@ -184,7 +186,9 @@ class Series:
         self._known.clear()
         self.notes = tuple(dict.fromkeys((*self.notes, *comparison.notes)))
         if isinstance(reference, Failure):
-            if not self._batches:
+            if base != ORIGINAL:
+                self.failures[base] = f"{reference.cause}: {reference.detail}"
+            elif not self._batches:
                 self.cause = f"{reference.cause}: {reference.detail}"
                 self.failures |= dict.fromkeys(numbers, f"the original could not be timed ({self.cause})")
             return

@@ -433,11 +433,27 @@ def test_rounds_between_candidates_are_without_an_original_that_is_known_to_be_s
         return timing([s / gains[i % 2] for i, s in enumerate(base)], base)
 
     instead: list[Any] = []
-    said, _ = held(monkeypatch, entries, speed, original_s=original_s, budget=SearchBudget(None, 100), instead=instead)
+    said, batches = held(
+        monkeypatch, entries, speed, original_s=original_s, budget=SearchBudget(None, 100), instead=instead
+    )
     short = original_s / 3.0 < module.SHORT_S
     assert bool(instead) != short, "short programs alternate between processes as they did"
+    assert sum(not settings.check for _, _, settings in batches) == len(instead), "each is as far as allowed"
     assert all(reference.program is entries[0].program for reference in instead)
     assert entries[said.order[0]].name == "form"
     ratio = said.ratio(1)
     assert ratio is not None
     assert ratio.ratio == pytest.approx(3.3, rel=0.01), "what is reported is from rounds with the original"
+
+
+def test_a_candidate_that_fails_in_the_place_of_the_original_has_failed() -> None:
+    """It was asked again until the end of the time."""
+    entries = [replace(entry("plain", kernels=True), plain=True), entry("form", kernels=True)]
+    series, base = Series(entries, 0), [SLOW_S * (1.0 + 1e-3 * (i % 3)) for i in range(10)]
+    form = timing([s / (3.9, 2.4)[i % 2] for i, s in enumerate(base)], base)
+    series.add(Comparison(timing(base, base), (steady(3.0, base), form), again_s=tuple(base)), [0, 1], 0)
+    assert series.base == 0
+    lost = Failure("crash", "SIGSEGV")
+    series.add(Comparison(lost, (Failure("run", "nothing to compare with"),)), [1], 0, series.base)
+    assert series.failures == {0: "crash: SIGSEGV"}
+    assert series.base == ORIGINAL

@@ -36,9 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("objects")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def kernel(folder: Path) -> Kernel:
-    return build(reversed_twice(), cache=folder)
+    return fresh(build(reversed_twice(), cache=folder))
 
 
 class Team:
@@ -74,6 +74,13 @@ class Team:
 def costly(kernel: Kernel) -> Kernel:
     """A kernel whose next call is worth waking helpers."""
     work_of(kernel).value = -10 * pool.WAKE
+    return kernel
+
+
+def fresh(kernel: Kernel) -> Kernel:
+    """A kernel that no call has told anything of: its code, and what it remembers, is mapped once per process."""
+    for name in pool.WORK:
+        work_of(kernel, name).value = -int(name == "work")
     return kernel
 
 
@@ -151,6 +158,19 @@ def test_work_that_was_done_without_helpers_wakes_them(kernel: Kernel, folder: P
     assert mates.word(HEAD["debt"]).value == 0
 
 
+def test_calls_that_ask_no_helpers_leave_what_others_had_to_do_without(kernel: Kernel, folder: Path) -> None:
+    other, mates = fresh(build(reversed_twice(tasks=16), cache=folder)), Team(folder, (ASLEEP,))
+    for name, value in {"alone": 100, "shared": 200, "calls": 500, "work": -pool.WAKE // 2}.items():
+        work_of(kernel, name).value = value  # asks none
+    work_of(other).value = -pool.WAKE // 2
+    mates.word(HEAD["debt"]).value = pool.WAKE
+    for each, x, tasks in ((kernel, X, 4), (other, np.arange(1024, dtype=np.float32), 16)):
+        assert mates.slots == [ASLEEP]
+        mates.word(HEAD["last"]).value = 1 << 62  # a moment ago
+        np.testing.assert_array_equal(mates.run(each, x=x), expected(x, tasks))
+    assert mates.slots == [BUSY]  # woken
+
+
 def test_work_that_is_too_small_to_share(kernel: Kernel, folder: Path) -> None:
     mates = Team(folder, (AWAKE, AWAKE))
     work_of(kernel).value = pool.GRAIN // 2
@@ -173,7 +193,7 @@ def test_work_that_is_too_small_to_share(kernel: Kernel, folder: Path) -> None:
 def test_helpers_that_cost_more_than_they_save_are_not_asked(
     folder: Path, alone: int, shared: int, calls: int, work: int, asked: bool
 ) -> None:
-    kernel, mates = build(reversed_twice(), cache=folder), Team(folder, (AWAKE,))
+    kernel, mates = fresh(build(reversed_twice(), cache=folder)), Team(folder, (AWAKE,))
     for name, value in {"alone": alone, "shared": shared, "calls": calls, "work": -work}.items():
         work_of(kernel, name).value = value
     np.testing.assert_array_equal(mates.run(kernel), expected(X))
@@ -185,7 +205,7 @@ def test_helpers_that_cost_more_than_they_save_are_not_asked(
 
 
 def test_what_a_call_took_is_a_mean_without_outliers(folder: Path) -> None:
-    kernel, mates = build(reversed_twice(), cache=folder), Team(folder)
+    kernel, mates = fresh(build(reversed_twice(), cache=folder)), Team(folder)
     work_of(kernel, "alone").value = 4  # the call takes more than twice that
     work_of(kernel).value = pool.GRAIN // 2
     mates.run(kernel)
@@ -235,7 +255,7 @@ def _processor_seconds() -> float:
 @pytest.mark.parametrize("helpers", [1, 3, 12])
 def test_many_callers_and_few_helpers(folder: Path, helpers: int) -> None:
     """Every mixture of states: calls that wake, that take who is awake, busy or queued, and that work alone."""
-    kernel, mates, wrong = build(reversed_twice(tasks=16), cache=folder), Team(folder, hires=True), list[int]()
+    kernel, mates, wrong = fresh(build(reversed_twice(tasks=16), cache=folder)), Team(folder, hires=True), list[int]()
 
     def call(seed: int) -> None:
         rng, x = np.random.default_rng(seed), np.arange(1024, dtype=np.float32) + seed

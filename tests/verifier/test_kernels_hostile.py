@@ -153,6 +153,19 @@ entry:
         rewritten(functions(text, {}), [("phase0", 1)], Field(0), "")
 
 
+def test_a_shuffle_without_places_is_no_mask() -> None:
+    text = """define internal void @phase0(ptr %bufs, i64 %task) nounwind #0 {
+entry:
+  %p = load ptr, ptr %bufs, align 8
+  %m = shufflevector <4 x i1> splat (i1 true), <4 x i1> zeroinitializer, <4 x i32> poison
+  call void @llvm.masked.store.v4f32.p0(<4 x float> zeroinitializer, ptr align 4 %p, <4 x i1> %m)
+  ret void
+}
+"""
+    with pytest.raises(Unread):
+        rewritten(functions(text, {}), [("phase0", 1)], Field(0), "")
+
+
 @pytest.mark.parametrize(
     ("kind", "line"),
     [

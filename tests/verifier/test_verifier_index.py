@@ -126,3 +126,11 @@ def test_quotient_and_remainder_are_solved_together():
     m = Monomial(guards=guards, binders=("o", "i"), atoms=(Atom("X", (o * var("q") + i,)),))
     weight = eliminate(ctx, m, [a], (), exists=False)
     assert weight.guard == c.conj([c.ge(a, 0), c.lt(a, var("n") * var("q"))])
+
+
+def test_sizes_that_are_all_one_number_may_make_a_divisor_zero() -> None:
+    ctx = Context(dims={"n", "m"})
+    ctx.premises += [c.ge(divide(var("n"), var("n") - var("m"))[0], 1), c.ge(var("n") - var("m"), 1)]
+    found = ctx.witness(("n", "m"))
+    assert found is not None
+    assert found["n"] // (found["n"] - found["m"]) >= 1

@@ -68,6 +68,24 @@ fold-hole: X[*b *s]
     assert "ill-formed" in prove(rule).cause
 
 
+@pytest.mark.parametrize(
+    ("right", "premise"),
+    [
+        ("sigma(r < a, merge(slice(X, a(0, r + 1), b(0, a - r)), a, b, a))", "a >= 3, b >= a"),  # 3, 4, 3
+        ("slice(sigma(r < a, concat(slice(Y, a(0, r + 1, 2)), slice(Y, a(0, a - r, 2)), a)), a(0, 3))", "a == 3"),
+    ],
+)
+def test_the_ends_of_a_fold_do_not_speak_for_shapes_that_are_not_affine_in_its_index(right: str, premise: str) -> None:
+    rule = one(f"""
+bent: X[a b]  Y[a]
+  sum(X, b) * (0 * Y)  ==  {right} * (0 * Y)
+  if {premise}
+""")
+    verdict = prove(rule)
+    assert verdict.status == UNKNOWN
+    assert "not affine" in verdict.cause
+
+
 def test_vacuous_premises_prove_nothing() -> None:
     contradiction = one("""
 never: A[*a n]  B[*a n2]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -229,8 +229,9 @@ class Context:
         """A small number that all sizes and attributes may be at first indices, or 0."""
         for k in (1, 2, 3, 4):
             at = dict.fromkeys(self.dims, const(k)) | {name: const(0) for f in facts for name in f.vars - self.dims}
-            if all(f.subst(at) == c.TRUE for f in (*self.premises, *facts)):
-                return k
+            with suppress(ZeroDivisionError):  # of a divisor that is a difference of sizes
+                if all(f.subst(at) == c.TRUE for f in (*self.premises, *facts)):
+                    return k
         return 0
 
     def model(self, facts: Sequence[Cond]) -> dict[str, int] | None:

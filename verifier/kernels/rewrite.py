@@ -165,7 +165,7 @@ class _Rewriter:
             lane = {int(v or 0) for v in i.operands[2].lanes}
             return self._open(i.operands[0]) - lane | (lane if self._open(i.operands[1]) else set())
         both = self._open(i.operands[0]) | {j + i.operands[0].type.lanes for j in self._open(i.operands[1])}
-        return {j for j, lane in enumerate(i.operands[2].lanes) if lane in both}
+        return {j for j, lane in enumerate(i.operands[2].lanes) if lane is None or lane in both}
 
     def _data(self, x: Operand, moved: bool = False) -> str:
         """An operand as elements of the field; who computes with what may be anything says so in `@unwritten`."""

@@ -119,6 +119,7 @@ def instantiate(rule: Rule, ranks: Mapping[str, int]) -> RankInstance:
             raise IllFormed(f"the sides have the axes {sorted(map(str, left))} and {sorted(map(str, right))}")
         same = [c.eq(unwrap(left[label]), unwrap(right[label])) for label in left]
         goals.append(tuple(_distinct([*divisors, *wanted, *same])))
+        _straight(t, env, ctx)
     return RankInstance(ctx, replace(env, arith=arithmetic(_ignore)), positive, tuple(goals), tuple(lefts))
 
 
@@ -151,6 +152,28 @@ def _left(t: Term, env: Env, wf: list[Any]) -> NamedShape:
         if isinstance(bad.__cause__, ZeroDivisionError):
             raise Impossible(str(bad)) from bad
         raise
+
+
+def _straight(t: Term, env: Env, ctx: Context) -> None:
+    """Under a fold, sizes and what makes terms well formed are affine in the index: both ends say all of it.
+
+    Attributes are (`unsupported`); products of two sizes and lengths of strided slices need not be.
+    """
+    folds = [x for x in subterms((t,)) if x.op in ("fold", "stack")]
+    inside = {x for fold in folds for x in subterms(fold.args)}
+    for fold in folds:
+        if fold in inside:
+            continue
+        index = {label: ctx.fresh() for label in env.labels[env.rule.owner[fold["bound"]]]}
+        said: list[Any] = []
+        at = {(fold["idx"], label): Sym(var(name)) for label, name in index.items()}
+        within = replace(env, arith=arithmetic(said.append)).with_attrs(at)
+        sizes = _shape(fold.args[0], within, said)
+        conds = [*_distinct(said), *(c.eq(unwrap(n), 0) for n in sizes.values())]
+        for name in index.values():
+            if any(name in x.vars and (x.poly is None or x.poly.affine(name) is None) for x in conds):
+                raise IllFormed(f"{fold.op}: a size that is not affine in the index {fold['idx']}")
+        _straight(fold.args[0], within, ctx)
 
 
 def unsupported(rule: Rule) -> str | None:

@@ -96,7 +96,8 @@ def _decide(f: Function, most: Value) -> None:
     known, recent = relaxed(f, cost), f.less(f.sub(start, relaxed(f, head(f, "last"))), LONG)
     work = f.maximum(known, f.sub(0, known))  # negative: an estimate
     wanted = f.minimum(f.sub(most, 1), f.div(work, GRAIN))
-    wanted = f.value(f"select i1 {_in_vain(f, cost, work)}, i64 0, i64 {wanted}")
+    in_vain = _in_vain(f, cost, work)
+    wanted = f.value(f"select i1 {in_vain}, i64 0, i64 {wanted}")
     debt = f.value(f"select i1 {recent}, i64 {relaxed(f, head(f, 'debt'))}, i64 0")
     wakes = f.value(f"icmp sge i64 {f.add(work, debt)}, {WAKE}")
 
@@ -118,7 +119,8 @@ def _decide(f: Function, most: Value) -> None:
     end = clock(f)
     _took(f, cost, f.sub(end, start), f.less(0, came))
     without = f.value(f"and i1 {f.less(came, wanted)}, {f.value(f'xor i1 {wakes}, true')}")
-    owed = f.value(f"select i1 {without}, i64 {f.add(debt, f.sub(end, start))}, i64 0")
+    others = f.value(f"select i1 {in_vain}, i64 {debt}, i64 0")  # what they had to do without is as it was
+    owed = f.value(f"select i1 {without}, i64 {f.add(debt, f.sub(end, start))}, i64 {others}")
     put(f, owed, head(f, "debt"))
     put(f, end, head(f, "last"))
 
