@@ -283,7 +283,7 @@ class Run:
             left_s = limits.left_s
             if maker.seconds_for(form) <= left_s:
                 maker.make(form, left_s)
-            if maker.seconds_for(form) > 0.0:
+            if not maker.has_made(form):
                 self.clock.say(f"{form.name}: the time does not suffice to make it")
             else:
                 whole.append(form)
