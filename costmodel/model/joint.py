@@ -139,6 +139,10 @@ class Joint:
         own_s, xla_s = self.own.model.seconds.get(region.outputs[0]), self.xla.seconds.get(region.outputs[0])
         return own_s is None or (own_s < np.inf and (xla_s is None or own_s <= xla_s + HANDOVER_S))
 
+    def was_made(self, region: Graph) -> bool:
+        """Was our kernel of a region timed, so that its code is kept on this machine?"""
+        return self.own is not None and self.own.model.seconds.get(region.outputs[0], np.inf) < np.inf
+
     @property
     def count(self) -> int:
         """How many kernels were timed."""

@@ -55,9 +55,10 @@ _FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # what each takes there (19 to 35), of th
 MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
-_ITERATIONS_PER_S = 2e8  # of code in the field; 2e8 and 9e8 on two machines
-_VALUES_PER_S = 1e7  # of a loop program in the field: 4e7 of sums and products, 4e6 of other functions
-_CODE_S = 0.1  # to write the code of a kernel, to read it, and to compile what it is rewritten to
+# kernels of ResNet-50, of Inception v1 (plain) and 12 of Winograd take 8.9, 12.6, 14.0 s; said are 11.0, 11.6, 13.7
+_ITERATIONS_PER_S = 9e8  # of code in the field; 2e8 on a slower machine
+_VALUES_PER_S = 4e7  # of a loop program in the field: sums and products; 4e6 of other functions, which are few
+_CODE_S = 0.018  # for an operation, to write the code of a kernel, to read it, and to compile what it is rewritten to
 _TOO_LONG = "no time was left for it"
 _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
@@ -230,7 +231,7 @@ def validate_code(
     cases = _cases(hot, choices)
     verdicts = {case: _recorded(case) for case in cases}
     programs = {case: from_graph(case[0].outputs) for case, said in verdicts.items() if said is None}
-    seconds = {case: _field_s(program) for case, program in programs.items()}
+    seconds = {case: _field_s(case[0], program) for case, program in programs.items()}
     end_s = time.monotonic() + most_s
     most_elements = min(most_elements, own().memory_bytes // (_PART_OF_MEMORY * _FIELD_BYTES) or most_elements)
     for case in sorted(programs, key=lambda case: seconds[case]):
@@ -261,7 +262,7 @@ def code_s(hot: Graph, choices: Sequence[Choice]) -> float:
     total_s = 0.0
     for graph, trace, backend in _cases(hot, choices):
         key = backend_of(backend).key(graph, trace)
-        total_s += 0.0 if key and made.has_verdict(key, version()) else _field_s(from_graph(graph.outputs))
+        total_s += 0.0 if key and made.has_verdict(key, version()) else _field_s(graph, from_graph(graph.outputs))
     return total_s
 
 
@@ -280,8 +281,8 @@ def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[Case, list[int]]:
     return found
 
 
-def _field_s(program: LoopProgram) -> float:
-    """About how long a loop program and its code take in the field.
+def _field_s(graph: Graph, program: LoopProgram) -> float:
+    """About how long the loop program of a region and its code take in the field.
 
     A value is computed once for each point of the iterators that it depends on; products that are summed, those under
     the guard of a padding too, are products of matrices there, of which the code's iterations are counted alone.
@@ -295,4 +296,5 @@ def _field_s(program: LoopProgram) -> float:
         points = {e: math.prod([int(bounds(s.extent)[1]) for s in e.symbols]) for e in every}
         values += sum([points[e] for e in every if e.kind == "op" and e not in products])
         iterations += max(points.values())
-    return _CODE_S + values / _VALUES_PER_S + iterations / _ITERATIONS_PER_S
+    ops = sum([node.op not in ("input", "literal") for node in graph.nodes()])
+    return _CODE_S * ops + values / _VALUES_PER_S + iterations / _ITERATIONS_PER_S

@@ -172,13 +172,25 @@ class KernelMaker:
             return [region for region in regions if self.backend.can_run(region.graph)]
         return [region for region in regions if self.model.is_own(region.graph)]
 
+    def has_made(self, form: KernelProgram) -> bool:
+        """Were all kernels of a program made, as far as they can be?"""
+        return not self._left(form)
+
     def seconds_for(self, form: KernelProgram) -> float:
         """What making the kernels of a program is likely to take: as long for an operation as those that were made.
 
-        The form of Winograd is one kernel of sixty operations, and takes ten times as long as the convolution.
+        The form of Winograd is one kernel of sixty operations, and takes ten times as long as the convolution.  Code of
+        kernels that were timed is read from disk, in a tenth of the time that it takes to make, which is not counted.
         """
-        left = {region.graph: region for region in self.own(form.regions) if region.graph not in self._made}
-        return self.seconds_each * sum(len(region.nodes) for region in left.values())
+        model = self.model
+        fresh = [region for region in self._left(form) if model is None or not model.was_made(region.graph)]
+        return self.seconds_each * sum(len(region.nodes) for region in fresh)
+
+    def _left(self, form: KernelProgram) -> list[Region]:
+        """Regions whose kernels are to be made, each once."""
+        return list(
+            {region.graph: region for region in self.own(form.regions) if region.graph not in self._made}.values()
+        )
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
         """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""

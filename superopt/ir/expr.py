@@ -56,9 +56,14 @@ class Expr:
         symbols: free symbols.
         height: 1 + the greatest height of a reduction inside; 0 without one.
         content: `key`, once it was asked for.
+        operands: the expressions directly inside, those in indices excluded.
+        indices: the indices directly inside: of a load, of the guard, or the index itself.
+        inner: the expressions directly inside, those that indices read included.
     """
 
-    __slots__ = ("__weakref__", "args", "content", "dtype", "height", "kind", "symbols")
+    __slots__ = (
+        "__weakref__", "args", "content", "dtype", "height", "indices", "inner", "kind", "operands", "symbols"
+    )  # fmt: skip
 
     kind: str
     dtype: str
@@ -66,6 +71,9 @@ class Expr:
     symbols: frozenset[Symbol]
     height: int
     content: str | None
+    operands: tuple[Expr, ...]
+    indices: tuple[Size, ...]
+    inner: tuple[Expr, ...]
 
     def __repr__(self) -> str:
         return show(self)
@@ -83,34 +91,6 @@ class Expr:
                     e.content = hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
         assert self.content is not None
         return self.content
-
-    @property
-    def operands(self) -> tuple[Expr, ...]:
-        """The expressions directly inside, those in indices excluded."""
-        match self.kind:
-            case "op":
-                return self.args[2:]
-            case "convert":
-                return self.args[1:]
-            case "where":
-                return self.args[1:]
-            case "reduce":
-                return self.args[2:]
-            case _:
-                return ()
-
-    @property
-    def indices(self) -> tuple[Size, ...]:
-        """The indices directly inside: of a load, of the guard, or the index itself."""
-        match self.kind:
-            case "load":
-                return self.args[1]
-            case "where":
-                return tuple(self.args[0].ordered)
-            case "index":
-                return self.args
-            case _:
-                return ()
 
     def substitute(self, mapping: Mapping[Symbol, Size]) -> Expr:
         """The expression with free symbols replaced."""
@@ -139,13 +119,14 @@ def _make(kind: str, dtype: str, *args: Any) -> Expr:
         return known
     made = Expr()
     made.kind, made.dtype, made.args, made.content = kind, dtype, args, None
-    inner = made.operands
-    free = frozenset[Symbol]().union(*(x.symbols for x in inner))
-    height = max((x.height for x in inner), default=0)
+    made.operands, made.indices = _parts(kind, args)
+    read = [v for index in made.indices for v in values_of(index)]
+    made.inner = (*made.operands, *read) if read else made.operands
+    free = frozenset[Symbol]().union(*[x.symbols for x in made.operands])
     for index in made.indices:
         if isinstance(index, Poly):
             free |= index.symbols
-            height = max(height, max((v.height for v in values_of(index)), default=0))
+    height = max([x.height for x in made.inner], default=0)
     if kind == "reduce":
         free -= frozenset(args[1])
         for it in args[1]:
@@ -157,6 +138,23 @@ def _make(kind: str, dtype: str, *args: Any) -> Expr:
         if known is None:
             known = _TABLE[key] = made
     return known
+
+
+def _parts(kind: str, args: tuple[Any, ...]) -> tuple[tuple[Expr, ...], tuple[Size, ...]]:
+    """Operands and indices."""
+    match kind:
+        case "op" | "reduce":
+            return args[2:], ()
+        case "convert":
+            return args[1:], ()
+        case "where":
+            return args[1:], tuple(args[0].ordered)
+        case "load":
+            return (), args[1]
+        case "index":
+            return (), args
+        case _:
+            return (), ()
 
 
 def values_of(index: Size) -> Iterator[Expr]:
@@ -321,8 +319,7 @@ def subexpressions(root: Expr) -> list[Expr]:
         elif e not in seen:
             seen.add(e)
             stack.append((e, True))
-            stack += [(x, False) for x in e.operands]
-            stack += [(v, False) for index in e.indices for v in values_of(index)]
+            stack += [(x, False) for x in e.inner]
     return order
 
 
@@ -395,15 +392,14 @@ def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = 
             if new is not None:
                 done[e] = new
                 continue
-        inner = [*e.operands, *[v for x in e.indices for v in values_of(x)]]
-        waiting = [x for x in inner if x not in done]
+        waiting = [x for x in e.inner if x not in done]
         if waiting:
             stack += waiting
             continue
         same = e
-        if any(done[x] is not x for x in inner):
+        if any(done[x] is not x for x in e.inner):
             same = with_parts(e, [done[x] for x in e.operands], lambda x: over_values(x, done))
-        image = any(same is done[x] for x in inner)  # a choice between equal images is one of them: changed already
+        image = any(same is done[x] for x in e.inner)  # a choice between equal images is one of them: changed already
         new = None if after is None or image else after(same)
         done[e] = same if new is None else new
     return done[root]

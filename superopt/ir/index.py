@@ -12,6 +12,8 @@ Ranges of symbols may be symbolic themselves (an iterator below `n`); `decide` s
 from __future__ import annotations
 
 import math
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias
 
@@ -46,23 +48,30 @@ class Value(Protocol):
 
 
 class Symbol:
-    """A named integer with an inclusive range (None: unbounded on that side)."""
+    """A named integer with an inclusive range (None: unbounded on that side); equal ones are one object."""
 
-    __slots__ = ("_hash", "high", "key", "low", "name")
+    __slots__ = ("__weakref__", "high", "key", "low", "name")
 
-    def __init__(self, name: str, low: Size | None = 0, high: Size | None = None) -> None:
-        self.name, self.low, self.high, self.key = name, low, high, name
-        self._hash = hash((name, low, high))
+    name: str
+    low: Size | None
+    high: Size | None
+    key: str
 
-    def __hash__(self) -> int:
-        return self._hash
+    def __new__(cls, name: str, low: Size | None = 0, high: Size | None = None) -> Symbol:
+        at = (name, low, high)
+        known = _SYMBOLS.get(at)
+        if known is not None:
+            return known
+        made = super().__new__(cls)
+        made.name, made.low, made.high, made.key = name, low, high, name
+        with _LOCK:
+            known = _SYMBOLS.get(at)
+            if known is None:
+                known = _SYMBOLS[at] = made
+        return known
 
-    def __eq__(self, other: object) -> bool:
-        return self is other or (
-            isinstance(other, Symbol)
-            and self._hash == other._hash
-            and (self.name, self.low, self.high) == (other.name, other.low, other.high)
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Symbol, (self.name, self.low, self.high)
 
     def __repr__(self) -> str:
         return self.name
@@ -78,6 +87,10 @@ class Symbol:
     def symbols(self) -> frozenset[Symbol]:
         """The symbol itself."""
         return frozenset((self,))
+
+
+_SYMBOLS: weakref.WeakValueDictionary[tuple[str, Size | None, Size | None], Symbol] = weakref.WeakValueDictionary()
+_LOCK = threading.Lock()  # for two look-ups
 
 
 class Form:

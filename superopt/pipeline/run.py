@@ -46,7 +46,7 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import regions_of
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, SearchBudget
+from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, SearchBudget
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
 from superopt.report.data import UNMEASURED, Measurement, Report, StageTime
@@ -179,7 +179,7 @@ class Run:
         cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
-            self._in_kernels(made, limits.stage(follow_s, _TWO), build_s, limits.end_s)
+            self._in_kernels(made, limits, follow_s, build_s)
             if not self.barrier.interrupted:
                 self._search_schedules(made, limits.part_s((len(made) + 1) * build_s + rounds_s))
         if self.limits.kernels and not self.kernels:
@@ -250,21 +250,23 @@ class Run:
                 None,
             )
 
-    def _in_kernels(self, made: list[KernelProgram], limits: SearchBudget, build_s: float, contest_s: float) -> None:
+    def _in_kernels(self, made: list[KernelProgram], limits: SearchBudget, follow_s: float, build_s: float) -> None:
         """The plain candidate, predicted, and the search's best programs in kernels that can be made in the time."""
         with self.clock.stage("forms"):
             self.barrier.around(
-                "programs of the search in kernels", lambda: self._make_forms(made, limits, build_s, contest_s), None
+                "programs of the search in kernels", lambda: self._make_forms(made, limits, follow_s, build_s), None
             )
 
-    def _make_forms(self, made: list[KernelProgram], limits: SearchBudget, build_s: float, contest_s: float) -> None:
+    def _make_forms(self, made: list[KernelProgram], whole: SearchBudget, follow_s: float, build_s: float) -> None:
         found, maker = self.found, self.maker
         assert found is not None
         assert maker is not None
         maker.model = found.model
         apart = apart_s(found, found.result.original)
         made[:] = [replace(form, apart_s=apart) for form in made]
-        ready = self._whole(maker, forms_of(found), limits.stage(share=_TWO))
+        forms, contest_s = forms_of(found), whole.end_s
+        limits = whole.stage(follow_s, 1.0 if _gains(maker, forms, made) else _TWO)
+        ready = self._whole(maker, forms, limits.stage(share=_TWO))
         for form in self._distinguished(ready, made, limits)[:PROGRAMS]:
             if (len(made) + 2) * build_s > contest_s - time.monotonic():
                 self.clock.say(f"{form.name}: the time does not suffice to build it")
@@ -283,7 +285,7 @@ class Run:
             left_s = limits.left_s
             if maker.seconds_for(form) <= left_s:
                 maker.make(form, left_s)
-            if maker.seconds_for(form) > 0.0:
+            if not maker.has_made(form):
                 self.clock.say(f"{form.name}: the time does not suffice to make it")
             else:
                 whole.append(form)
@@ -509,6 +511,12 @@ def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -
     """What validation says of the machine code of the program's kernels."""
     most_s = end_s - time.monotonic()
     return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_IN_FIELD, halted)
+
+
+def _gains(maker: KernelMaker, forms: Sequence[KernelProgram], made: Sequence[KernelProgram]) -> bool:
+    """Is a form predicted to be faster than all that is made: by more than a search of schedules is likely to bring?"""
+    least_s = min([maker.told(form).predicted_s or math.inf for form in made if form.choices], default=math.inf)
+    return any(WORTH * form.predicted_s < least_s for form in forms if form.predicted_s is not None)
 
 
 def _defect(what: str) -> None:

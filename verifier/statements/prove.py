@@ -28,7 +28,7 @@ from typing import Any, TypeAlias
 
 from superopt.ir.denote import denote
 from superopt.ir.graph import Graph, Node, mk, topological
-from superopt.ir.index import Form, Symbol
+from superopt.ir.index import Form
 from superopt.ir.index import Poly as Sizes
 from superopt.ir.types import FLOATS, INTEGERS, SIGNED
 from verifier.equal import conditions as c
@@ -426,10 +426,6 @@ def prove_bytes(text: str) -> Any:
     )
 
 
-def _symbol(x: Symbol) -> Any:
-    return Symbol, (x.name, x.low, x.high)
-
-
 def _form(x: Form) -> Any:
     return Form, (x.op, x.args)
 
@@ -439,7 +435,7 @@ def _poly(x: Sizes) -> Any:
 
 
 class _Pickler(pickle.Pickler):
-    dispatch_table = copyreg.dispatch_table | {Symbol: _symbol, Form: _form, Sizes: _poly}
+    dispatch_table = copyreg.dispatch_table | {Form: _form, Sizes: _poly}
 
 
 def _written(pair: Pair) -> str:

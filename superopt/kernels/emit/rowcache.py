@@ -15,7 +15,7 @@ from superopt.ir.expr import Expr, load, rewrite, subexpressions, values_of
 from superopt.ir.index import Size, Symbol, coefficient, of_atom, substitute
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.emit.registers import stored
-from superopt.kernels.emit.values import Emitter, IteratorBinding
+from superopt.kernels.emit.values import Emitter
 from superopt.kernels.loops.stage import Buffer, extent
 
 LARGEST = 1 << 18  # bytes of one row on the stack
@@ -69,8 +69,7 @@ def _slots(em: Emitter) -> Size:
     if em.points == 1:
         return 0
     slot = Symbol("slot", 0, em.points - 1)
-    em.bindings[slot] = IteratorBinding(0, 0)
-    em.spread = {**em.spread, slot: tuple(range(em.points))}
+    em.number_points(slot)
     return of_atom(slot)
 
 

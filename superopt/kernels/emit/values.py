@@ -80,6 +80,8 @@ class Emitter:
         self.pending: frozenset[str] = frozenset()  # buffers that loops further in will fill
         self.levels: list[Level] = []
         self._inside: dict[Expr, bool] = {}
+        self._depths: dict[frozenset[Symbol], int] = {}  # until an iterator is bound or forgotten
+        self._offsets: dict[frozenset[Symbol], list[tuple[int, ...]]] = {}  # of every point, until there are others
         self._reductions: dict[Expr, list[tuple[Expr, bool]]] = {}
         self.push()
 
@@ -122,6 +124,7 @@ class Emitter:
     def bind(self, it: Symbol, base: Value, low: int | None = None, high: int | None = None) -> None:
         """Give an iterator its value at this level, within `low <= it < high` when given."""
         self.bindings[it] = IteratorBinding(base, self.top)
+        self._depths.clear()
         if low is not None and high is not None:
             self.narrow(it, low, high)
         self.fresh()
@@ -134,13 +137,18 @@ class Emitter:
     def release(self, it: Symbol) -> None:
         """Forget an iterator."""
         self.bindings.pop(it, None)
-        self.spread.pop(it, None)
+        self._depths.clear()
+        if self.spread.pop(it, None) is not None:
+            self._offsets.clear()
         if self.ranges.pop(it, None) is not None:
             self._inside.clear()
 
     def depth(self, symbols: frozenset[Symbol]) -> int:
         """The level of the deepest of these iterators."""
-        return max([self.bindings[s].level for s in symbols], default=0)
+        known = self._depths.get(symbols)
+        if known is None:
+            known = self._depths[symbols] = max([self.bindings[s].level for s in symbols], default=0)
+        return known
 
     # ---- points
 
@@ -152,10 +160,19 @@ class Emitter:
         self.spread = {s: tuple([o for o in known for _ in range(n)]) for s, known in before.items()}
         self.spread[it] = tuple(offsets) * points
         self.points, self.point = points * n, point * n
+        self._offsets.clear()
         try:
             yield
         finally:
             self.spread, self.points, self.point = before, points, point
+            self._offsets.clear()
+
+    def number_points(self, it: Symbol) -> None:
+        """Bind an iterator to the number of the point."""
+        self.bindings[it] = IteratorBinding(0, 0)
+        self.spread = {**self.spread, it: tuple(range(self.points))}
+        self._depths.clear()
+        self._offsets.clear()
 
     def offset(self, it: Symbol) -> int:
         """Offset of an iterator at the current point."""
@@ -164,13 +181,20 @@ class Emitter:
 
     def offsets(self, symbols: frozenset[Symbol]) -> tuple[int, ...]:
         """Offsets of these iterators at the current point: what tells values at different points apart."""
-        return tuple([o[self.point] for s, o in self.spread.items() if s in symbols])
+        return self._offsets_of(symbols)[self.point]
+
+    def _offsets_of(self, symbols: frozenset[Symbol]) -> list[tuple[int, ...]]:
+        known = self._offsets.get(symbols)
+        if known is None:
+            own = [o for s, o in self.spread.items() if s in symbols]
+            known = self._offsets[symbols] = [*zip(*own, strict=True)] if own else [()] * self.points
+        return known
 
     def representatives(self, symbols: frozenset[Symbol]) -> list[int]:
         """One point for each combination of offsets of these iterators."""
         found: dict[tuple[int, ...], int] = {}
-        for p in range(self.points):
-            found.setdefault(tuple([o[p] for s, o in self.spread.items() if s in symbols]), p)
+        for p, offsets in enumerate(self._offsets_of(symbols)):
+            found.setdefault(offsets, p)
         return list(found.values())
 
     # ---- facts about expressions
@@ -179,7 +203,11 @@ class Emitter:
         """Are all loads of the expression within their buffers, whatever guards it stands under?"""
         known = self._inside.get(e)
         if known is None:
-            known = self._inside[e] = all(self._within(x) for x in subexpressions(e) if x.kind == "load")
+            for x in subexpressions(e):
+                if x not in self._inside:
+                    within = x.kind != "load" or self._within(x)
+                    self._inside[x] = within and all(self._inside[y] for y in x.inner)
+            known = self._inside[e]
         return known
 
     def _within(self, e: Expr) -> bool:
@@ -229,29 +257,31 @@ class Emitter:
 
     def value(self, root: Expr) -> HeldValue:
         """The value of an expression at the current point."""
-        stack = [root]
+        done: dict[Expr, HeldValue] = {}
+        stack, opened = [root], set[Expr]()
         while stack:
             e = stack[-1]
-            if self.found(e) is not None:
-                stack.pop()
-                continue
-            waiting = [x for x in self._parts(e) if self.found(x) is None]
-            if waiting:
-                stack += waiting
-                continue
-            self._compute(e)
-        held = self.found(root)
-        assert held is not None
-        return held
+            held = None if e in opened else done.get(e) or self.found(e)
+            if held is None:
+                waiting = [x for x in self._parts(e) if x not in done]
+                if waiting and e not in opened:
+                    opened.add(e)
+                    stack += waiting
+                    continue
+                self._compute(e)
+                opened.discard(e)
+                held = self.known(e)
+            done[e] = held
+            stack.pop()
+        return done[root]
 
-    def _parts(self, e: Expr) -> list[Expr]:
+    def _parts(self, e: Expr) -> Sequence[Expr]:
         """What must be known before the expression is written; a guarded part that may not be evaluated is not."""
         if e.kind == "reduce":
-            return []
-        parts = [v for x in e.indices for v in values_of(x)]
+            return ()
         if e.kind == "where":
-            return parts + [x for x in e.operands if self.inside(x)]
-        return parts + list(e.operands)
+            return [v for x in e.indices for v in values_of(x)] + [x for x in e.operands if self.inside(x)]
+        return e.inner
 
     def _compute(self, e: Expr) -> None:
         if e.kind == "reduce":
@@ -260,9 +290,9 @@ class Emitter:
         if e.kind == "where":
             self._choose(e)
             return
-        operands = [self.known(x) for x in e.operands]
-        level = max([self.depth(e.symbols) if e.indices else 0, *[x.level for x in operands]])
-        level = max([level, *[self.known(v).level for x in e.indices for v in values_of(x)]])
+        inner = [self.known(x) for x in e.inner]
+        operands = inner[: len(e.operands)]
+        level = max([self.depth(e.symbols) if e.indices else 0, *[x.level for x in inner]])
         if e.kind == "load":
             level = max(level, self.floor.get(e.args[0], 0))
             if self.guards and not self.inside(e):
