@@ -173,7 +173,6 @@ def _near(rng: np.random.Generator) -> Made:
         lambda v, x: (lax.bitcast_convert_type(v, "int32") & 1).astype("float32"),
         lambda v, x: lax.nextafter(v, jnp.full_like(v, jnp.inf)) * 1e30,
         lambda v, x: lax.while_loop(lambda c: c < v[:1].sum(), lambda c: c + 1, x[:1].sum() * 0) + x,
-        lambda v, x: lax.cond((v > x).any(), lambda z: z, lambda z: -z, x),
         lambda v, x: jnp.mod(v, 1.0),
         lambda v, x: jnp.ceil(jnp.cumsum(v)),
     )
@@ -187,6 +186,7 @@ def _ordered(rng: np.random.Generator) -> Made:
         lambda v, x: jnp.where(v > x, 1.0, 2.0),
         lambda v, x: jnp.cumsum((v > x).astype("int32")).astype("float32"),
         lambda v, x: jnp.where(v == x, x, -x),
+        lambda v, x: lax.cond((v > x).any(), lambda z: z, lambda z: -z, x),
     )
 
 
