@@ -289,6 +289,11 @@ class Terms(Places):
         """Is there integer arithmetic on values that are no positions?"""
         return any(id(t) in self.arithmetic for side in sides for t in walk_terms(side))
 
+    def floats(self, *sides: Term) -> bool:
+        """Is anything that is read a float, of which comparisons and arithmetic are not those of integers?"""
+        reads = {t.name for side in sides for t in walk_terms(side) if isinstance(t, Read)}
+        return any(self.ranges.kinds.get(name) not in (*INTEGERS, "bool") for name in reads)
+
     def _cases(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
         """A function of a choice by an index condition is a choice of functions."""
         at = next(i for i, a in enumerate(args) if isinstance(a, Where))

@@ -86,6 +86,7 @@ def equal_terms(
     dtype: str = "",
     *,
     machine: bool = False,
+    floats: bool = False,
 ) -> None:
     """Prove that two scalars are equal under the facts, by the strongest laws that suffice.
 
@@ -97,6 +98,7 @@ def equal_terms(
         given: premises about values.
         dtype: `int` for integers alone.
         machine: integers have a width: what holds of integers without bounds alone is not proved.
+        floats: there are floats beside integers, so the tier of integers says nothing.
 
     Raises:
         Stop: they are not proved equal; holds the causes.
@@ -117,7 +119,7 @@ def equal_terms(
             break
     else:
         causes = asked.causes
-        range_of_proof = asked.by_integers() if dtype == "int" else ""
+        range_of_proof = asked.by_integers() if dtype == "int" and not floats else ""
         if machine and range_of_proof == IN_RANGE:
             causes, range_of_proof = ["it holds of integers without bounds; machine integers may overflow"], ""
         if range_of_proof:
