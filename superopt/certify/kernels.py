@@ -37,6 +37,7 @@ from superopt.ir.expr import subexpressions
 from superopt.ir.graph import Graph, Node
 from superopt.ir.index import bounds
 from superopt.ir.program import original_program
+from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
@@ -57,7 +58,9 @@ _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
 # kernels of ResNet-50, of Inception v1 (plain) and 12 of Winograd take 8.9, 12.6, 14.0 s; said are 11.0, 11.6, 13.7
 _ITERATIONS_PER_S = 9e8  # of code in the field; 2e8 on a slower machine
-_VALUES_PER_S = 4e7  # of a loop program in the field: sums and products; 4e6 of other functions, which are few
+_VALUES_PER_S = 4e7  # of a loop program in the field: sums and products
+_FUNCTIONS_PER_S = 4e6  # of these functions
+_FUNCTIONS = frozenset(name for name, fn in SCALARS.items() if fn.transcendental)
 _CODE_S = 0.018  # for an operation, to write the code of a kernel, to read it, and to compile what it is rewritten to
 _TOO_LONG = "no time was left for it"
 _TOO_MUCH = "it would take too much memory"
@@ -287,7 +290,7 @@ def _field_s(graph: Graph, program: LoopProgram) -> float:
     A value is computed once for each point of the iterators that it depends on; products that are summed, those under
     the guard of a padding too, are products of matrices there, of which the code's iterations are counted alone.
     """
-    values, iterations = 0, 0
+    values, functions, iterations = 0, 0, 0
     for stage in program.stages:
         every = subexpressions(stage.value)
         summed = {e.args[2] for e in every if e.kind == "reduce"}
@@ -295,6 +298,8 @@ def _field_s(graph: Graph, program: LoopProgram) -> float:
         products = {e for e in summed if e.kind == "op" and e.args[0] == "mul"}
         points = {e: math.prod([int(bounds(s.extent)[1]) for s in e.symbols]) for e in every}
         values += sum([points[e] for e in every if e.kind == "op" and e not in products])
+        functions += sum([points[e] for e in every if e.kind == "op" and e.args[0] in _FUNCTIONS])
         iterations += max(points.values())
     ops = sum([node.op not in ("input", "literal") for node in graph.nodes()])
-    return _CODE_S * ops + values / _VALUES_PER_S + iterations / _ITERATIONS_PER_S
+    seconds = values / _VALUES_PER_S + functions / _FUNCTIONS_PER_S + iterations / _ITERATIONS_PER_S
+    return _CODE_S * ops + seconds

@@ -238,7 +238,7 @@ def test_how_long_validation_takes_is_not_said_by_the_iterations_of_its_rows() -
     def seconds(fn: Any, *shapes: tuple[int, ...]) -> float:
         imported = import_function(fn, [np.zeros(shape, np.float32) for shape in shapes])
         (region,) = in_regions("own", own_form(imported.graph)).regions
-        return _field_s(from_graph(region.graph.outputs))
+        return _field_s(region.graph, from_graph(region.graph.outputs))
 
     assert 0.5 < seconds(jax.nn.softmax, (1024, 4096)) < 10.0
     assert 1.0 < seconds(jnp.tanh, (1 << 24,)) < 10.0
