@@ -55,7 +55,7 @@ class Proof:
     sizes: tuple[tuple[str, int], ...] = ()
     changes: list[Any] = field(default_factory=list[Any])  # where conditions change: for who evaluates what is proved
     suspects: list[Any] = field(default_factory=list[Any])  # where the solver sees a difference of what is not proved
-
+    mixed: bool = False  # floats are read beside integers: the tier of integers says nothing
     sums: list[dict[str, Any]] | None = None  # both sides of what normal forms prove, in writing; None: not kept
 
     def note(self, laws: str, tier: str) -> None:
@@ -86,7 +86,6 @@ def equal_terms(
     dtype: str = "",
     *,
     machine: bool = False,
-    floats: bool = False,
 ) -> None:
     """Prove that two scalars are equal under the facts, by the strongest laws that suffice.
 
@@ -98,7 +97,6 @@ def equal_terms(
         given: premises about values.
         dtype: `int` for integers alone.
         machine: integers have a width: what holds of integers without bounds alone is not proved.
-        floats: there are floats beside integers, so the tier of integers says nothing.
 
     Raises:
         Stop: they are not proved equal; holds the causes.
@@ -119,7 +117,7 @@ def equal_terms(
             break
     else:
         causes = asked.causes
-        range_of_proof = asked.by_integers() if dtype == "int" and not floats else ""
+        range_of_proof = asked.by_integers() if dtype == "int" and not done.mixed else ""
         if machine and range_of_proof == IN_RANGE:
             causes, range_of_proof = ["it holds of integers without bounds; machine integers may overflow"], ""
         if range_of_proof:

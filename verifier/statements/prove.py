@@ -213,8 +213,8 @@ class _Work:
             return
         integers = terms.wraps(left, right)
         try:
-            floats = terms.floats(left, right)
-            equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True, floats=floats)
+            done.mixed = terms.floats(left, right)
+            equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True)
         except Stop:
             if not self._by_machine(a, b):
                 raise
