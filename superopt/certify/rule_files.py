@@ -62,8 +62,8 @@ def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[
         made_here = _run(file) if _makes_statements(file) else []
         made += made_here
         rules += _read(file, needed=not made_here)
-    wanted = [(x, lift) for x, lift in made if not names or any(text in x.name for text in names)]
-    chosen = [r for r in rules if not names or any(text in r.name for text in names)]
+    wanted = [(x, lift) for x, lift in made if _is_named(x, names)]
+    chosen = [r for r in rules if _is_named(r, names)]
     if not wanted and not chosen:
         raise _nothing(rules)
     misread = [r for r in chosen if isinstance(r, Misread)]
@@ -180,10 +180,14 @@ def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
     Raises:
         InputError: there is none.
     """
-    chosen = [r for r in rules if not names or any(text in r.name for text in names)]
+    chosen = [r for r in rules if _is_named(r, names)]
     if not chosen:
         raise _nothing(rules)
     return chosen
+
+
+def _is_named(x: Any, names: Sequence[str]) -> bool:
+    return not names or any(text in x.name for text in names)
 
 
 def _nothing(rules: Sequence[Any]) -> InputError:

@@ -95,12 +95,12 @@ class Memo:
         """
         waiting = list(self.pending.items())
         self.pending.clear()
-        clocked = meter is not None and meter.budget.seconds is not None
-        size = CHECK_EVERY if clocked else BATCH
+        clock = None if meter is None or meter.budget.seconds is None else meter
+        size = BATCH if clock is None else CHECK_EVERY
         for start in range(0, len(waiting), size):
             part = waiting[start : start + size]
             self.pricer.price(node for _, node in part)
             for key, node in part:
                 self.prices[key] = self.pricer.by_node[node]
-            if clocked and meter is not None and meter.exhausted():
+            if clock is not None and clock.exhausted():
                 return

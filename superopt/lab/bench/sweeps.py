@@ -34,35 +34,40 @@ PAIR_S, QUESTION_S = 10.0, 3.0  # of the processor: what is proved takes less, a
 
 def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """A row for each pair, and the summary."""
-    rows: list[dict[str, Any]] = []
     prover = shared()
     before, prover.seconds = prover.seconds, QUESTION_S
-    for name, differs, ask in _pairs(count, seed):
-        start = time.perf_counter()
-        row: dict[str, Any] = {"part": "sweeps", "name": name, "differs": differs}
-        try:
-            with jax.enable_x64(name.startswith(("modules", "models"))):
-                found = proved_alone(*ask(), "real", PAIR_S)
-        except SuperoptError as error:
-            row |= {"status": UNKNOWN, "refused": str(error)[:200]}
-        else:
-            row["status"] = PROVED if found.proved else UNKNOWN
-            if found.proved:
-                row |= {"exactness": found.exactness, "lowest": found.lowest, "assumptions": list(found.assumptions)}
-                row["false"] = differs == ANYWHERE or (
-                    not found.lowest if differs == EMPTY else found.exactness == "exact"
-                )
-            elif found.stuck is not None:
-                row["cause"] = f"{found.stuck[0].op}: {found.stuck[1]}"
-        rows.append(row | {"ms": 1e3 * (time.perf_counter() - start)})
-        if len(rows) % 50 == 0:
-            say(f"{len(rows)} pairs over symbolic sizes")
-    prover.seconds = before
+    rows: list[dict[str, Any]] = []
+    try:
+        for pair in _pairs(count, seed):
+            rows.append(_row(*pair))
+            if len(rows) % 50 == 0:
+                say(f"{len(rows)} pairs over symbolic sizes")
+    finally:
+        prover.seconds = before
     return rows, {
         "sweeps": len(rows),
         "sweeps_refused": sum("refused" in row for row in rows),
         "sweep_false_proofs": sum(row.get("false", False) for row in rows),
     }
+
+
+def _row(name: str, differs: str, ask: Callable[[], Asked]) -> dict[str, Any]:
+    """What is said of a pair."""
+    start = time.perf_counter()
+    row: dict[str, Any] = {"part": "sweeps", "name": name, "differs": differs}
+    try:
+        with jax.enable_x64(name.startswith(("modules", "models"))):
+            found = proved_alone(*ask(), "real", PAIR_S)
+    except SuperoptError as error:
+        row |= {"status": UNKNOWN, "refused": str(error)[:200]}
+    else:
+        row["status"] = PROVED if found.proved else UNKNOWN
+        if found.proved:
+            row |= {"exactness": found.exactness, "lowest": found.lowest, "assumptions": list(found.assumptions)}
+            row["false"] = differs == ANYWHERE or (not found.lowest if differs == EMPTY else found.exactness == "exact")
+        elif found.stuck is not None:
+            row["cause"] = f"{found.stuck[0].op}: {found.stuck[1]}"
+    return row | {"ms": 1e3 * (time.perf_counter() - start)}
 
 
 def _pairs(count: int, seed: int) -> Iterator[tuple[str, str, Callable[[], Asked]]]:

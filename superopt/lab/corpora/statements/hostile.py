@@ -25,6 +25,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from superopt.lab.corpora.statements.kinds import in_turn, pick
 from verifier.statements.statement import Statement, make_statement
 
 Function = Callable[..., Any]
@@ -48,11 +49,7 @@ class Hostile:
 
 def hostile(seed: int, count: int) -> Iterator[Hostile]:
     """So many statements, the kinds in turn."""
-    names = list(_KINDS)
-    for number in range(count):
-        name = names[number % len(names)]
-        make, in_bits = _KINDS[name]
-        rng = np.random.default_rng((seed, number))
+    for name, number, (make, in_bits), rng in in_turn(_KINDS, seed, count):
         left, right, specs, constraints = make(rng)
         left, right = _around(rng, left, right)
         made = make_statement(f"{name}-{number}", left, right, specs, {}, constraints, f"{__name__}:{name}")
@@ -84,10 +81,6 @@ def _around(rng: np.random.Generator, left: Function, right: Function) -> tuple[
     return inside(left), inside(right)
 
 
-def _pick(rng: np.random.Generator, *options: Any) -> Any:
-    return options[int(rng.integers(len(options)))]
-
-
 def _rows_beyond(rng: np.random.Generator) -> Made:
     size = int(rng.integers(40, 3000))
     same = int(rng.integers(8, size))
@@ -104,14 +97,14 @@ def _rows_beyond(rng: np.random.Generator) -> Made:
 
 def _one_entry(rng: np.random.Generator) -> Made:
     shape = tuple(int(n) for n in rng.integers(2, 40, 2))
-    one = rng.integers(-3, 4, shape).astype(_pick(rng, "float32", "int32"))
+    one = rng.integers(-3, 4, shape).astype(pick(rng, "float32", "int32"))
     other = one.copy()
     other[tuple(int(rng.integers(n)) for n in shape)] += 1
     return lambda x: x * one, lambda x: x * other, (f"{shape[0]} {shape[1]}",), ()
 
 
 def _narrow_constant(rng: np.random.Generator) -> Made:
-    kind = _pick(rng, *HALVES)
+    kind = pick(rng, *HALVES)
     value = 2 ** HALVES[kind] + 1 + 2 * int(rng.integers(200))
     value += 1 - value % 2
     while float(jnp.asarray(value, kind)) == value:
@@ -125,7 +118,7 @@ def _narrow_constant(rng: np.random.Generator) -> Made:
 
 
 def _narrow_positions(rng: np.random.Generator) -> Made:
-    kind = _pick(rng, *HALVES)
+    kind = pick(rng, *HALVES)
     size = 2 ** HALVES[kind] + 2 + int(rng.integers(500))
     known = bool(rng.integers(2))
 
@@ -136,7 +129,7 @@ def _narrow_positions(rng: np.random.Generator) -> Made:
 
 
 def _narrow_sizes(rng: np.random.Generator) -> Made:
-    kind = _pick(rng, *HALVES)
+    kind = pick(rng, *HALVES)
 
     def left(x: Any) -> Any:
         return x * jnp.asarray(x.shape[0], "int32").astype(kind).astype("int32")
@@ -154,7 +147,7 @@ def _branch(rng: np.random.Generator) -> Made:
         lambda n: (n - at) * (n - at - 7) == 0,
         lambda n: not n - at,
     )
-    asked = _pick(rng, *tests)
+    asked = pick(rng, *tests)
     return lambda x: x * 2 if asked(x.shape[0]) else x, lambda x: x, ("n",), ()
 
 
@@ -171,7 +164,7 @@ def _range_of_sizes(rng: np.random.Generator) -> Made:
 
 
 def _laws(rng: np.random.Generator) -> Made:
-    kind = _pick(rng, *INTEGERS)
+    kind = pick(rng, *INTEGERS)
     unsigned = kind.startswith("u")
     one, two = (f"{kind}[n]",), (f"{kind}[n]",) * 2
     true: list[tuple[Function, Function, tuple[str, ...]]] = [
@@ -196,7 +189,7 @@ def _laws(rng: np.random.Generator) -> Made:
 
 def _hidden_wraps(rng: np.random.Generator) -> Made:
     first = int(rng.integers(300, 3000))
-    law = _pick(rng, lambda a: jnp.maximum(a * a, 0), lambda a: jnp.abs(a * 2), lambda a: a * 3)
+    law = pick(rng, lambda a: jnp.maximum(a * a, 0), lambda a: jnp.abs(a * 2), lambda a: a * 3)
 
     def left(a: Any) -> Any:
         return jnp.where(jnp.arange(a.shape[0]) > first, law(a * a), a)
@@ -209,7 +202,7 @@ def _hidden_wraps(rng: np.random.Generator) -> Made:
 
 def _index_wraps(rng: np.random.Generator) -> Made:
     step = int(rng.integers(1, 100))
-    kind = _pick(rng, "int8", "uint8")
+    kind = pick(rng, "int8", "uint8")
     return (
         lambda x, i: jnp.take(x, (i + jnp.asarray(step, kind)).astype("int32"), mode="clip"),
         lambda x, i: jnp.take(x, i.astype("int32") + step, mode="clip"),
@@ -219,7 +212,7 @@ def _index_wraps(rng: np.random.Generator) -> Made:
 
 
 def _conversions(rng: np.random.Generator) -> Made:
-    kind = _pick(rng, *HALVES)
+    kind = pick(rng, *HALVES)
     forms: tuple[tuple[Function, Function, int], ...] = (
         (lambda x: x - x.astype(kind).astype("float32"), lambda x: jnp.zeros_like(x), 1),
         (lambda x: x.astype(kind).astype("float32"), lambda x: x, 1),
@@ -235,12 +228,12 @@ def _conversions(rng: np.random.Generator) -> Made:
 
 
 def _twice_rounded(rng: np.random.Generator) -> Made:
-    first, last = _pick(rng, ("float16", "bfloat16"), ("bfloat16", "float16"))
+    first, last = pick(rng, ("float16", "bfloat16"), ("bfloat16", "float16"))
     return lambda x: x.astype(last), lambda x: x.astype(first).astype(last), ("n",), ()
 
 
 def _integers_by_floats(rng: np.random.Generator) -> Made:
-    wide, narrow = _pick(rng, ("int32", "int8"), ("int32", "int16"), ("int16", "int8"))
+    wide, narrow = pick(rng, ("int32", "int8"), ("int32", "int16"), ("int16", "int8"))
     return lambda x: x.astype(wide).astype(narrow), lambda x: x.astype(narrow), ("n",), ()
 
 
@@ -306,7 +299,7 @@ def _division(rng: np.random.Generator) -> Made:
         (lambda a: lax.div(-a, jnp.full_like(a, by)), lambda a: (-a) // by),
     )
     left, right = forms[int(rng.integers(len(forms)))]
-    return left, right, (f"{_pick(rng, 'int8', 'int16', 'int32')}[n]",), ()
+    return left, right, (f"{pick(rng, 'int8', 'int16', 'int32')}[n]",), ()
 
 
 _KINDS: dict[str, tuple[Callable[[np.random.Generator], Made], bool]] = {

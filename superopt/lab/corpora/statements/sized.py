@@ -25,6 +25,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from superopt.lab.corpora.statements.kinds import in_turn, pick
+
 Function = Callable[..., Any]
 Made = tuple[Function, Function, tuple[str, ...]]
 ANYWHERE, EMPTY, BITS = "anywhere", "where a size is 0", "in bits"
@@ -51,11 +53,7 @@ class FalsePair:
 
 def false_pairs(seed: int, count: int) -> Iterator[FalsePair]:
     """So many pairs, the kinds in turn."""
-    names = list(_KINDS)
-    for number in range(count):
-        name = names[number % len(names)]
-        make, differs = _KINDS[name]
-        rng = np.random.default_rng((seed, number))
+    for name, number, (make, differs), rng in in_turn(_KINDS, seed, count):
         first, second, specs = make(rng)
         around = _around(rng, specs)
         yield FalsePair(f"{name} {number}", around(first), around(second), specs, differs)
@@ -91,10 +89,6 @@ _BEHIND: tuple[Function, ...] = (
 )
 
 
-def _pick(rng: np.random.Generator, *options: Any) -> Any:
-    return options[int(rng.integers(len(options)))]
-
-
 def _count(x: Any, axis: int = 0) -> Any:
     return jnp.asarray(x.shape[axis])
 
@@ -111,11 +105,11 @@ def _one_size(rng: np.random.Generator) -> Made:
         lambda x: lax.select_n(_count(x) > at, x, x * 2),
         lambda x: x + jnp.where(lax.rem(_count(x), at) == 0, 1 - jnp.sign(_count(x)) * 2, 0),
     )
-    return _pick(rng, *forms), lambda x: x, ("n",)
+    return pick(rng, *forms), lambda x: x, ("n",)
 
 
 def _one_row(rng: np.random.Generator) -> Made:
-    return _pick(
+    return pick(
         rng,
         (lambda x: jnp.flip(x, 0), lambda x: x, ("n",)),
         (lambda x: x.sum(0), lambda x: x.max(0), ("n",)),
@@ -130,7 +124,7 @@ def _one_row(rng: np.random.Generator) -> Made:
 
 
 def _no_row(rng: np.random.Generator) -> Made:
-    return _pick(
+    return pick(
         rng,
         (lambda x: x.sum(0) / jnp.maximum(_count(x), 1), lambda x: x.sum(0) / _count(x), ("n 2",)),
         (lambda x: x.sum(0) * 0 + (_count(x) > 0), lambda x: x.sum(0) * 0 + 1, ("n 2",)),
@@ -146,7 +140,7 @@ def _no_row(rng: np.random.Generator) -> Made:
 
 
 def _square(rng: np.random.Generator) -> Made:
-    return _pick(
+    return pick(
         rng,
         (lambda x: x.reshape(x.shape[1], x.shape[0]), lambda x: x.T, ("n m",)),
         (lambda x: x.T.reshape(x.shape), lambda x: x, ("n m",)),
@@ -191,7 +185,7 @@ def _ordered(rng: np.random.Generator) -> Made:
 
 
 def _of_near(rng: np.random.Generator, *steps: Function) -> Made:
-    one, two = _pick(
+    one, two = pick(
         rng,
         (lambda x, y: (x + y) - y, lambda x, y: x),
         (lambda x, y: x * y / y, lambda x, y: x),
@@ -201,13 +195,13 @@ def _of_near(rng: np.random.Generator, *steps: Function) -> Made:
         (lambda x, y: jnp.tanh(x) * y + jnp.tanh(x), lambda x, y: jnp.tanh(x) * (y + 1)),
         (lambda x, y: jnp.sum(x) * y, lambda x, y: jnp.sum(x) * y * 3 / 3),
     )
-    step: Function = _pick(rng, *steps)
+    step: Function = pick(rng, *steps)
     return lambda x, y: step(one(x, y), x), lambda x, y: step(two(x, y), x), ("n", "n")
 
 
 def _holes(rng: np.random.Generator) -> Made:
     """A value that is none where an argument is 0 or negative, and steps that make a number of that."""
-    value: Function = _pick(
+    value: Function = pick(
         rng,
         lambda i: 1 / i,
         lambda i: jnp.log(i),
@@ -221,7 +215,7 @@ def _holes(rng: np.random.Generator) -> Made:
         lambda i: jnp.arctanh(i * i),
         lambda i: lax.pow(i, jnp.full_like(i, 0.5)),
     )
-    one, two = _pick(
+    one, two = pick(
         rng,
         (lambda c, x: jnp.where(c * 0 == 0, x, x + 5), lambda c, x: x),
         (lambda c, x: jnp.where(c == c, x, x + 5), lambda c, x: x),
@@ -238,7 +232,7 @@ def _holes(rng: np.random.Generator) -> Made:
         (lambda c, x: x + jnp.argmin(jnp.stack([c * 0, c * 0 + 1]), 0), lambda c, x: x),
         (lambda c, x: x + jnp.floor(c - c), lambda c, x: x),
     )
-    kind = _pick(rng, "int32", "int8")
+    kind = pick(rng, "int32", "int8")
 
     def with_value(fn: Function) -> Function:
         return lambda i, x: fn(value(i.astype("float32")), x)
@@ -247,12 +241,12 @@ def _holes(rng: np.random.Generator) -> Made:
 
 
 def _entries(rng: np.random.Generator) -> Made:
-    width = int(_pick(rng, 3, 8, 40))
+    width = int(pick(rng, 3, 8, 40))
     one = rng.standard_normal((width, 4)).astype(np.float32)
     other = one.copy()
     other[int(rng.integers(width)), int(rng.integers(4))] += 0.01
     scale = rng.uniform(0.5, 2, 4).astype(np.float32)
-    return _pick(
+    return pick(
         rng,
         (lambda x: x @ one, lambda x: x @ other, (f"n {width}",)),
         (lambda x: (x @ one) * scale, lambda x: x @ (other * scale), (f"n {width}",)),
@@ -266,9 +260,9 @@ def _entries(rng: np.random.Generator) -> Made:
 
 
 def _narrow(rng: np.random.Generator) -> Made:
-    kind = _pick(rng, "int8", "uint8", "int16")
-    half = _pick(rng, "bfloat16", "float16")
-    return _pick(
+    kind = pick(rng, "int8", "uint8", "int16")
+    half = pick(rng, "bfloat16", "float16")
+    return pick(
         rng,
         (lambda x: x.sum(0, dtype=kind).astype("int32"), lambda x: x.astype("int32").sum(0), (f"{kind}[n]",)),
         (lambda x: x + jnp.arange(x.shape[0]).astype(kind), lambda x: x + jnp.arange(x.shape[0]), ("n",)),
@@ -278,9 +272,9 @@ def _narrow(rng: np.random.Generator) -> Made:
         (lambda x: jnp.cumsum(x, dtype=kind).astype("int32"), lambda x: jnp.cumsum(x.astype("int32")), (f"{kind}[n]",)),
         (lambda x: jnp.floor(x.astype(half).astype("float32")), lambda x: jnp.floor(x), ("n",)),
         (lambda x: (x * x).astype("int32"), lambda x: x.astype("int32") * x, (f"{kind}[n]",)),
-        (lambda x: -(-x // 2), lambda x: x // 2 + x % 2, (f"{_pick(rng, 'int8', 'uint8')}[n]",)),
+        (lambda x: -(-x // 2), lambda x: x // 2 + x % 2, (f"{pick(rng, 'int8', 'uint8')}[n]",)),
         (lambda x: x.astype("float32").astype("int32"), lambda x: x, ("int32[n]",)),
-        (lambda x: jnp.abs(x) >= 0, lambda x: x == x, (f"{_pick(rng, 'int8', 'int16')}[n]",)),
+        (lambda x: jnp.abs(x) >= 0, lambda x: x == x, (f"{pick(rng, 'int8', 'int16')}[n]",)),
         (lambda x: (x.astype(half) * 3).astype("float32") > 1, lambda x: x * 3 > 1, ("n",)),
     )
 
@@ -301,7 +295,7 @@ def _words(rng: np.random.Generator) -> Made:
     def fourth(cut0: Any, cut1: Any) -> Any:
         return jnp.sin(cut1) * jnp.sin(cut0) - jnp.cos(cut1)
 
-    return _pick(
+    return pick(
         rng,
         (first, second, ("n", "n", "n")),
         (third, fourth, ("cut0", "cut0")),

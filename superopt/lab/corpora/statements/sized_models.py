@@ -20,6 +20,8 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
+from superopt.lab.corpora.statements.kinds import in_turn, pick
+
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 Nodes = tuple[list[Any], dict[str, Any]]
 """Nodes from `x` to `y`, and tensors that they read."""
@@ -29,11 +31,8 @@ node = helper.make_node
 
 def false_models(seed: int, count: int) -> Iterator[tuple[str, Any, Any]]:
     """So many pairs by name, the kinds in turn."""
-    names = list(_KINDS)
-    for number in range(count):
-        name = names[number % len(names)]
-        rng = np.random.default_rng((seed, number))
-        first, second, shape = _KINDS[name](rng)
+    for name, number, make, rng in in_turn(_KINDS, seed, count):
+        first, second, shape = make(rng)
         before = int(rng.integers(2))
         yield f"{name} {number}", _model(first, shape, before), _model(second, shape, before)
 
@@ -49,10 +48,6 @@ def _model(made: Nodes, shape: Sequence[Any], before: int) -> Any:
         [*begin, *nodes, *end], "g", [given], [helper.make_tensor_value_info("out", FLOAT, None)], tensors
     )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
-
-
-def _pick(rng: np.random.Generator, *options: Any) -> Any:
-    return options[int(rng.integers(len(options)))]
 
 
 def _size(axis: int = 0) -> list[Any]:
@@ -85,7 +80,7 @@ def _reshaped(entries: Sequence[int | str], allow: int = 0) -> Nodes:
 
 def _copied(rng: np.random.Generator) -> Made:
     a = int(rng.integers(2, 5))
-    return _pick(
+    return pick(
         rng,
         (_reshaped(["1", a, "2"]), _reshaped(["1", a, "2"], 1), [a, "n", "n"]),
         (_reshaped(["1", a, "2"]), _reshaped(["1", a, "2"], 1), [a, "n", "m"]),
@@ -117,7 +112,7 @@ def _expanded(rng: np.random.Generator) -> Made:
              node("Concat", ["n1", "one"], ["t"], axis=0), node("Tile", ["r", "t"], ["y"])]  # fmt: skip
     spread = [node("Shape", ["x"], ["s"]), node("Expand", ["x", "s"], ["e"]), node("Sub", ["e", "e"], ["y"])]
     centred = [node("ReduceMean", ["x"], ["r"], axes=[0]), node("Sub", ["x", "r"], ["y"])]
-    return _pick(
+    return pick(
         rng,
         ((first, {"a": [0]}), (tiled, {"a": [0], "one": [1]}), ["n", "m"]),
         ((first, {"a": [0]}), ([node("Identity", ["x"], ["y"])], {}), ["n", 2]),
@@ -133,7 +128,7 @@ def _slice(start: int, end: int, step: int = 1) -> Nodes:
 
 def _sliced(rng: np.random.Generator) -> Made:
     k, far = int(rng.integers(1, 5)), 2**63 - 1
-    return _pick(
+    return pick(
         rng,
         (_slice(-k, far), _slice(0, k), ["n", 2]),
         (_slice(0, -k), _slice(k, far), ["n", 2]),
@@ -156,7 +151,7 @@ def _divided(rng: np.random.Generator) -> Made:
     c_remainder = _scaled(less, node("Mod", ["d", "k2"], ["k"], fmod=1), k0=np.int64(k), k2=np.int64(3))
     whole = _scaled(node("Div", ["n", "k2"], ["h"]), node("Mul", ["h", "k2"], ["k"]), k2=np.int64(k))
     same = _scaled(node("Identity", ["n"], ["k"]))
-    return _pick(
+    return pick(
         rng, (half, floor, ["n", 2]), (remainder, c_remainder, ["n", 2]), (whole, same, ["n", 2]),
         (_scaled(node("Mod", ["n", "k2"], ["k"]), k2=np.int64(k + 50)), same, ["n", 2]),
     )  # fmt: skip
@@ -182,12 +177,12 @@ def _branched(rng: np.random.Generator) -> Made:
     live = [*_size(), node("Cast", ["n"], ["f"], to=FLOAT), node("Less", ["f", "at"], ["p"]), node("Neg", ["x"], ["m"]),
             node("Where", ["p", "m", "x"], ["y"])]  # fmt: skip
     clipped = _scaled(node("Min", ["n", "at"], ["m"]), node("Div", ["m", "n"], ["k"]), at=np.int64(at))
-    first = _pick(rng, asked("Equal"), asked("Less"), chosen, (live, {"at": np.float32(at)}), clipped)
+    first = pick(rng, asked("Equal"), asked("Less"), chosen, (live, {"at": np.float32(at)}), clipped)
     return first, same, ["n", 2]
 
 
 def _narrowed(rng: np.random.Generator) -> Made:
-    kind = _pick(rng, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.FLOAT16, TensorProto.BOOL)
+    kind = pick(rng, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.FLOAT16, TensorProto.BOOL)
     cast = _scaled(node("Cast", ["n"], ["c"], to=kind), node("Cast", ["c"], ["k"], to=INT64))
     return cast, _scaled(node("Identity", ["n"], ["k"])), ["n", 2]
 
@@ -199,7 +194,7 @@ def _windowed(rng: np.random.Generator) -> Made:
 
     two = {"kernel_shape": [2], "strides": [2]}
     three, low = {"kernel_shape": [3]}, {"auto_pad": "SAME_LOWER"}
-    first, second = _pick(
+    first, second = pick(
         rng,
         (pool("MaxPool", **two, ceil_mode=1), pool("MaxPool", **two, ceil_mode=0)),
         (pool("AveragePool", **two, pads=[0, 1], count_include_pad=1), pool("AveragePool", **two, pads=[0, 1])),
@@ -228,7 +223,7 @@ def _counted(rng: np.random.Generator) -> Made:
         nodes = [*_size(), node("Sub", ["n", "d"], ["i"]), node("Gather", ["x", "i"], ["r"], axis=0)]
         return [*nodes, node("Add", ["x", "r"], ["y"])], {"d": np.int64(place)}
 
-    first, second = _pick(
+    first, second = pick(
         rng,
         (positions(0, k), positions(1, k)),
         (positions(0, k), positions(0, k + 1)),
@@ -241,7 +236,7 @@ def _counted(rng: np.random.Generator) -> Made:
 
 
 def _stored(rng: np.random.Generator) -> Made:
-    width = int(_pick(rng, 3, 9, 40))
+    width = int(pick(rng, 3, 9, 40))
     one = rng.standard_normal((width, 5)).astype(np.float32)
     scale = rng.uniform(0.5, 2, 5).astype(np.float32)
     other = one.copy()
@@ -257,7 +252,7 @@ def _stored(rng: np.random.Generator) -> Made:
         nodes = [*_size(), node("Mod", ["n", "m"], ["i"]), node("Gather", ["w", "i"], ["r"], axis=1)]
         return [*nodes, node("Add", ["x", "r"], ["y"])], {"w": w, "m": np.int64(5)}
 
-    first, second = _pick(
+    first, second = pick(
         rng, (product(one), product(other)), (scaled, product(other * scale)), (table(one), table(other))
     )
     return first, second, ["n", width]
