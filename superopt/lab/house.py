@@ -80,7 +80,7 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 114_890,
+    "lines": 115_150,
     "core": 90_090,
     "below": 1_500,
 }

@@ -119,6 +119,7 @@ def _evaluate(
     return {
         "summary": {
             **summary_of(held, programs, backend),
+            **({} if backend == XLA else rewritten(labels, splits[len(chosen) :], programs)),
             **ceiling(labels),
             **corpus.noise_floors(labels),
             "fit_seconds": round(float(np.mean([r.fit_seconds for r in results])), 2),
@@ -271,6 +272,19 @@ def summary_of(held: Sequence[SplitResult], programs: Sequence[SplitResult], bac
         "regret_lofo": learned(held, "regret"),
         "prior_regret_lofo": _mean([r.prior["regret"] for r in held]),
     }
+
+
+def rewritten(labels: Sequence[Label], splits: Sequence[Split], results: Sequence[SplitResult]) -> dict[str, float]:
+    """The error from `LONG_S` on of regions that rules made, of programs held out; nothing where there are none."""
+    errors: dict[str, list[float]] = {"mape_rewritten": [], "prior_mape_rewritten": []}
+    for split, result in zip(splits, results, strict=True):
+        some = [labels[i] for i in split.test]
+        chosen = np.array([x.form != corpus.OWN_FORM and x.seconds >= LONG_S for x in some])
+        seconds = np.array([x.seconds for x in some])
+        for name, predicted_s in result.predicted.items():
+            error = np.abs(np.array(predicted_s) / seconds - 1.0)[chosen]
+            errors["prior_mape_rewritten" if name == "prior" else "mape_rewritten"] += error.tolist()
+    return {name: _mean(found) for name, found in errors.items() if found}
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -1,11 +1,12 @@
 """Labels of regions: how long each takes as a kernel of our own, and by XLA, timed in the same rounds.
 
-    regions    of the training programs in their own form, images channels last, and kernels of the search's corpus that
-               are one region; distinct by their text
+    regions    of the training programs in their own form, images channels last; kernels of the search's corpus that are
+               one region; of the forms that a rule makes of the training programs (`rewritten`); distinct by their text
     warm       called over and over: everything in the caches
     cold       calls take turns with copies of the frozen operands, as weights of a large program lie
 
-Regions are taken in a fixed shuffled order, so a slice is a sample of all; a run that stopped goes on where it was.
+What made the regions takes turns, each with its own in a fixed shuffled order, so the first slices have all rules in
+them, and a longer one is a sample of all; a run that stopped goes on where it was.
 Some chunks of each run are timed a second time at its end, for the noise floor.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt.certify.library import proved_library
 from superopt.choose.plain import in_regions, own_form
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
@@ -29,6 +32,8 @@ from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile, label_of
+from superopt.lab.training.corpus import OWN_FORM
+from superopt.lab.training.rewritten import forms
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
 from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
@@ -51,7 +56,7 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
     regions = listed(out.with_name("listed.jsonl.gz"), say)
     labels = LabelFile.read(out)
     known = {row["key"] for row in labels.rows} | set(labels.failed)
-    order = sorted(regions, key=lambda r: hashlib.sha256(r["key"].encode()).digest())
+    order = in_turns(regions)
     left = [row for row in order if row["key"] not in known]
     labels.stamp(footprint=FOOTPRINT)
     end, written, again = begin + budget_s, time.monotonic(), list[Row]()
@@ -82,6 +87,16 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
     return summary(labels, len(order))
 
 
+def in_turns(regions: Sequence[Row]) -> list[Row]:
+    """Regions in a shuffled order that depends on their keys alone, one of each rule before the second of any."""
+    turns = Counter[str]()
+    found: list[tuple[int, Row]] = []
+    for row in sorted(regions, key=lambda r: hashlib.sha256(r["key"].encode()).digest()):
+        found.append((turns[row["rule"]], row))
+        turns[row["rule"]] += 1
+    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
+
+
 def summary(labels: LabelFile, regions: int) -> dict[str, Any]:
     """Figures of a file of labels."""
     rows = labels.rows
@@ -98,7 +113,7 @@ def summary(labels: LabelFile, regions: int) -> dict[str, Any]:
 
 
 def corpus_of(path: Path = SHIPPED, backend: str = "own") -> corpus.Corpus:
-    """The times on one backend, `own` or `xla`, as labels: each region is a task of its own.
+    """The times on one backend, `own` or `xla`, as labels: each region is a task of its own, its form is its rule.
 
     Raises:
         CorpusError: the file is missing, or a line is not a label.
@@ -109,7 +124,8 @@ def corpus_of(path: Path = SHIPPED, backend: str = "own") -> corpus.Corpus:
         header = records[0]["header"]
         labels = tuple(
             corpus.Label(
-                row["family"], row["program"], row["key"], "region", key=row["key"], graph=parse_graph(row["text"]),
+                row["family"], row["program"], row["key"], row.get("rule") or OWN_FORM, key=row["key"],
+                graph=parse_graph(row["text"]),
                 seconds=row[f"{backend}_s"], stderr=row[f"{backend}_stderr"], again_s=row.get(f"{backend}_s_again"),
             )
             for row in records[1:]
@@ -173,10 +189,10 @@ def listed(path: Path, say: Say) -> list[Row]:
         return rows
     found: dict[str, Row] = {}
 
-    def add(family: str, program: str, region: Graph) -> None:
-        graph = canonical(region)
-        text = make_form("region", graph).text
-        found.setdefault(key_of(text), {"family": family, "program": program, "key": key_of(text), "text": text})
+    def add(family: str, program: str, region: Graph, rule: str = "") -> None:
+        text = make_form("region", canonical(region)).text
+        row = {"family": family, "program": program, "key": key_of(text), "text": text, "rule": rule}
+        found.setdefault(key_of(text), row)
 
     for family, number in families.names():
         try:
@@ -191,7 +207,16 @@ def listed(path: Path, say: Say) -> list[Row]:
         regions = partition(label.graph)
         if len(regions) == 1 and not regions[0].is_free and regions[0].root is label.graph.outputs[0]:
             add(label.family, label.program, regions[0].graph)
-    say(f"{programs} regions of programs, {len(found) - programs} kernels of the search that are one region")
+    searched = len(found)
+    rules = proved_library(None).rules
+    for family, number in families.names():
+        for rule, form in forms(families.program(family, number).graph(), rules):
+            for region in form.regions:
+                add(family, f"{family}/{number}", region.graph, rule)
+    say(
+        f"{programs} regions of programs, {searched - programs} kernels of the search that are one region, "
+        f"{len(found) - searched} regions of forms by rules"
+    )
     write_lines(path, list(found.values()))
     return list(found.values())
 
