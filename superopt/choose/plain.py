@@ -16,8 +16,9 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from costmodel.model.joint import Joint
@@ -37,6 +38,7 @@ from superopt.kernels.choose.choice import Choice, choices_of, regions_of
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region, is_inside
 from superopt.kernels.choose.relayout import channels_last
+from superopt.machine.facts import usable_cores
 from superopt.measure import Worker
 from superopt.report.data import NativeKernel
 from superopt.search.search import Finalist
@@ -88,6 +90,25 @@ class KernelProgram:
         return frozenset(node.op for node in (*every_node(others), *apart) if node.op not in ("input", "literal"))
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """Processor time that kernels of so many operations took: in the processes that make them, and here for proofs."""
+
+    operations: int = 0
+    made_s: float = 0.0
+    proved_s: float = 0.0
+
+    def and_more(self, operations: int, made_s: float, proved_s: float) -> _Taken:
+        """With further kernels."""
+        return _Taken(self.operations + operations, self.made_s + made_s, self.proved_s + proved_s)
+
+    def seconds(self, operations: int, processes: int) -> float:
+        """What as many operations would take as all that this machine has to do, in so many processes and this one."""
+        cores = usable_cores()
+        each_s = max(self.made_s / min(processes, cores), self.proved_s, (self.made_s + self.proved_s) / cores)
+        return operations * each_s / max(1, self.operations)
+
+
 class KernelMaker:
     """Makes the kernels of programs, each distinct region once.
 
@@ -108,7 +129,8 @@ class KernelMaker:
         self._most_bytes = max_prepared_bytes
         self._made: dict[Graph, Trial] = {}
         self.model: Joint | None = None
-        self.seconds_each = 0.0  # for an operation of the last programs' kernels, to say what others will take
+        self._taken = _Taken()
+        self._written = set[Graph]()  # regions whose code is on disk beside those that were made
 
     def make(self, form: KernelProgram, budget_s: float = math.inf) -> KernelProgram:
         """The program with all of its regions as kernels that are to be and can be made in the time."""
@@ -179,12 +201,24 @@ class KernelMaker:
     def seconds_for(self, form: KernelProgram) -> float:
         """What making the kernels of a program is likely to take: as long for an operation as those that were made.
 
-        The form of Winograd is one kernel of sixty operations, and takes ten times as long as the convolution.  Code of
-        kernels that were timed is read from disk, in a tenth of the time that it takes to make, which is not counted.
+        By processor time: the plain candidate's kernels are made beside XLA's build of the original and last twice as
+        long for it, those of a form beside nothing.  The form of Winograd is one kernel of sixty operations, and takes
+        ten times as long as the convolution.  Code of kernels that were timed, or made beside the search, is read from
+        disk, in a tenth of the time that it takes to make, which is not counted.
         """
-        model = self.model
-        fresh = [region for region in self._left(form) if model is None or not model.was_made(region.graph)]
-        return self.seconds_each * sum(len(region.nodes) for region in fresh)
+        model, left = self.model, [region for region in self._left(form) if region.graph not in self._written]
+        fresh = [region for region in left if model is None or not model.was_made(region.graph)]
+        return self._taken.seconds(sum(len(region.nodes) for region in fresh), self._pool.batch)
+
+    @contextmanager
+    def meanwhile(self, regions: Sequence[Graph]) -> Iterator[None]:
+        """Have code made of regions while this process computes; what takes longest to make of it is then on disk."""
+        fresh = [g for g in dict.fromkeys(regions) if g not in self._made and g not in self._written]
+        with self._pool.meanwhile(fresh) as found:
+            yield
+        self._written |= {graph for graph, said in found.items() if not isinstance(said, str)}
+        if found:
+            self._progress(f"{len(found)} of {len(fresh)} kernels made beside the search")
 
     def _left(self, form: KernelProgram) -> list[Region]:
         """Regions whose kernels are to be made, each once."""
@@ -201,7 +235,7 @@ class KernelMaker:
         end_s = time.monotonic() + budget_s
         self._pool.start()
         self._pool.make_all([])  # waits for the processes: their start says nothing about kernels
-        begin, done = time.monotonic(), 0
+        begin, done, spent_s, proof_s = time.monotonic(), 0, self._pool.spent_s, 0.0
         with ThreadPoolExecutor(1) as beside:
             waiting: dict[Graph, Trial] = {}
             while done < len(order):
@@ -212,18 +246,24 @@ class KernelMaker:
                 batch = order[done : done + size]
                 if not batch:
                     break
-                making = beside.submit(self._pool.make_all, [(region, None) for region in batch])
-                self._made |= proved(self.backend, waiting, self._store, self._progress)
+                making = beside.submit(self._pool.make_all, [(region.graph, None) for region in batch])
+                proof_s += self._prove(waiting)
                 waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
                 done += len(batch)
-            self._made |= proved(self.backend, waiting, self._store, self._progress)
+            proof_s += self._prove(waiting)
+        operations = sum(len(region.nodes) for region in order[:done])
+        self._taken = self._taken.and_more(operations, self._pool.spent_s - spent_s, proof_s)
         for region in order[:done]:
             if self._made[region.graph].failure and time.monotonic() < end_s:
                 self._made[region.graph] = self._plainer(region, self._made[region.graph])
         if order:
-            taken_s = time.monotonic() - begin
-            self.seconds_each = taken_s / max(1, sum(len(region.nodes) for region in order[:done]))
-            self._progress(f"{done} of {len(order)} kernels made in {taken_s:.1f} s")
+            self._progress(f"{done} of {len(order)} kernels made in {time.monotonic() - begin:.1f} s")
+
+    def _prove(self, made: Mapping[Graph, Trial]) -> float:
+        """Take kernels in, those with the proof of their schedules; processor time that the proofs took."""
+        begin_s = time.thread_time()
+        self._made |= proved(self.backend, made, self._store, self._progress)
+        return time.thread_time() - begin_s
 
     def _plainer(self, region: Region, failed: Trial) -> Trial:
         """The kernel with the next plainer default that can be made and is proved; the failed one if there is none."""
@@ -231,7 +271,7 @@ class KernelMaker:
             refused = failed.trace or default_trace(self.backend, region.graph)
             for trace in self.backend.default_traces(region.graph):
                 if trace != refused:
-                    (found,) = self._pool.make_all([(region, trace)])
+                    (found,) = self._pool.make_all([(region.graph, trace)])
                     made = {region.graph: _made(region, found)}
                     trial = proved(self.backend, made, self._store, self._progress)[region.graph]
                     if not trial.failure:

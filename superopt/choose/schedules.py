@@ -103,7 +103,7 @@ class ScheduleStage:
         """The kernel with a searched schedule where it is proved and faster, else the default one."""
         if not self.pool.backend.prove(region.graph, trace, ScheduleLedger(self.store)).proved:
             return default
-        if isinstance(self.pool.make_all([(region, trace)])[0], str):
+        if isinstance(self.pool.make_all([(region.graph, trace)])[0], str):
             return default
         series = self._timed(region.graph, (default.trace, trace), end_s)
         over = series.ratio(1, 0)

@@ -1,6 +1,7 @@
 """The process in which kernels are made (`python -m superopt.choose.trial_worker`); see `superopt.choose.trials`.
 
-    make{path, backend}   an event per job of the file (number, region as text, schedule or null): `built` or `failed`
+    make{path, backend}   an event per job of the file (number, region as text, schedule or null): `built` or `failed`,
+                          with the processor time that it took
 
 A kernel is compiled, which leaves it in the cache of objects, and run between bands of memory; one that kills the
 process takes nothing else with it.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,15 +36,17 @@ def _make(request: Mapping[str, Any]) -> Iterator[Event]:
     backend = backend_of(request["backend"])
     for index, text, given in json.loads(Path(request["path"]).read_text(encoding="utf-8")):
         yield {"event": "begin", "index": index}
+        begin_s = time.process_time()
         try:
             graph = parse_graph(text)
             trace = default_trace(backend, graph) if given is None else frozen_trace(given)
             mixed.run_guarded(backend, backend.build(graph, trace))
-            yield {"event": "built", "index": index, "trace": trace}
+            said: Event = {"event": "built", "trace": trace}
         except InputError as error:
-            yield {"event": "failed", "index": index, "detail": str(error.args[0])[:300]}
+            said = {"event": "failed", "detail": str(error.args[0])[:300]}
         except Exception as error:  # a candidate may raise anything; it is reported with its cause
-            yield {"event": "failed", "index": index, "detail": f"build: {type(error).__name__}: {error}"[:300]}
+            said = {"event": "failed", "detail": f"build: {type(error).__name__}: {error}"[:300]}
+        yield said | {"index": index, "seconds": time.process_time() - begin_s}
 
 
 if __name__ == "__main__":

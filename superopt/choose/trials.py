@@ -10,9 +10,9 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -89,15 +89,46 @@ class TrialPool:
         """How many regions are made at a time."""
         return len(self._workers)
 
+    @property
+    def spent_s(self) -> float:
+        """Processor time that all kernels took to make, whatever else computed meanwhile."""
+        return sum(process.spent_s for process in self._workers)
+
     def start(self) -> None:
         """Start the processes, without waiting for them."""
         self._starting += [self._executor.submit(process.start) for process in self._workers]
 
-    def make_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trace | str]:
+    def make_all(self, jobs: Sequence[tuple[Graph, Trace]]) -> list[Trace | str]:
         """Compile the kernel of each region and run it between bands; its schedule, or why there is none.
 
         Objects lie where every process finds them, so a process takes the next region whenever it is free.
         """
+        found = self._made(jobs, self._workers, lambda: False)
+        return [found[number] for number in range(len(jobs))]
+
+    @contextmanager
+    def meanwhile(self, regions: Sequence[Graph]) -> Iterator[dict[Graph, Trace | str]]:
+        """Make as many of these kernels as there is time for while this process computes, which has a core to itself.
+
+        The schedules of those that were made, or why there are none, are there in the end: what is begun by then is
+        waited for.
+        """
+        found: dict[Graph, Trace | str] = {}
+        some = self._workers[: usable_cores() - 1] if regions else []
+        halted = threading.Event()
+        with ThreadPoolExecutor(1) as beside:
+            jobs = [(region, None) for region in regions]
+            making = beside.submit(self._made, jobs, some, halted.is_set)
+            try:
+                yield found
+            finally:
+                halted.set()
+                found |= {regions[number]: said for number, said in making.result().items()}
+
+    def _made(
+        self, jobs: Sequence[tuple[Graph, Trace]], workers: Sequence[_Process], halted: Callable[[], bool]
+    ) -> dict[int, Any]:
+        """What came of each job, by its number, in these processes side by side; none is begun once it is halted."""
         wait(self._starting)
         left = iter([_Job(number, region, trace) for number, (region, trace) in enumerate(jobs)])
         turn = threading.Lock()
@@ -106,15 +137,15 @@ class TrialPool:
             found: dict[int, Any] = {}
             while True:
                 with turn:
-                    job = next(left, None)
+                    job = None if halted() else next(left, None)
                 if job is None:
                     return found
                 found |= process.make([job])
 
         found: dict[int, Any] = {}
-        for part in self._executor.map(drained, self._workers):
+        for part in self._executor.map(drained, workers):
             found |= part
-        return [found[number] for number in range(len(jobs))]
+        return found
 
     def close(self) -> None:
         """End the processes."""
@@ -130,16 +161,17 @@ class TrialPool:
 @dataclass(frozen=True, slots=True)
 class _Job:
     number: int
-    region: Region
+    region: Graph
     trace: Trace
 
 
 @dataclass(slots=True)
 class _Process:
-    """A worker that makes kernels of a backend."""
+    """A worker that makes kernels of a backend; `spent_s` is the processor time that those took which it survived."""
 
     worker: Worker
     backend: str
+    spent_s: float = 0.0
 
     def start(self) -> None:
         """Have the process load what it needs; one that dies of it is started again when there is work."""
@@ -154,7 +186,7 @@ class _Process:
         found: dict[int, Any] = {}
         while True:
             left = [job for job in jobs if job.number not in found]
-            rows = [[job.number, print_graph(job.region.graph), job.trace] for job in left]
+            rows = [[job.number, print_graph(job.region), job.trace] for job in left]
             busy = -1
             with scratch_folder(0) as folder:
                 path = Path(folder) / "jobs.json"
@@ -164,6 +196,7 @@ class _Process:
                     for event in self.worker.request(request):
                         busy = event["index"]
                         if event["event"] != "begin":
+                            self.spent_s += event["seconds"]
                             built = event["event"] == "built"
                             found[busy] = frozen_trace(event["trace"]) if built else event["detail"]
                     return found

@@ -11,6 +11,7 @@ import math
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -33,6 +34,7 @@ from superopt.machine.barrier import Barrier
 from superopt.machine.budget import WORTH, SearchBudget
 from superopt.measure import Worker
 from superopt.search.budget import Budget
+from superopt.search.finalists import Finalist
 from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
@@ -43,6 +45,14 @@ _ROUNDS = 3  # of search, between which kernels are timed: 0.448, 0.390, 0.387 m
 _FINALISTS, _SMALL_FINALISTS = 6, 13  # the model misplaces forms of windows and rows by a third (docs/search.md)
 
 
+Meanwhile = Callable[[Sequence[Graph]], AbstractContextManager[object]]  # makes code of regions while it is entered
+
+
+def _nothing(_: Sequence[Graph]) -> AbstractContextManager[object]:
+    """Nobody makes kernels."""
+    return nullcontext()
+
+
 def explore(
     imported: Graph,
     rules: Sequence[Rule],
@@ -50,11 +60,13 @@ def explore(
     progress: Callable[[str], None] = lambda line: None,
     worker: Worker | None = None,
     made: Sequence[Graph] = (),
+    meanwhile: Meanwhile | None = None,
 ) -> Exploration:
     """Grow, then search in rounds; between rounds grow near the best and time the kernels in use.
 
     Kernels are timed in the worker; nothing is where there is none.  Those of `made`, regions of the program's own
-    form, are timed first, in half of what a round may take.  With numerics `exact` the e-graph's own laws are only
+    form, are timed first, in half of what a round may take.  Regions of the best form of each round are handed to
+    `meanwhile`, for the time of the search of the next.  With numerics `exact` the e-graph's own laws are only
     those that keep every bit; `rules` are the caller's business.
     """
     notes: list[str] = []
@@ -72,7 +84,8 @@ def explore(
     if timer is not None and made:
         timed = timer.calibrate(made, request.budget.stage(share=1.0 / _ROUNDS).part_s())
         progress(f"{timed} of {len(set(made))} kernels of the program's own form timed")
-    run = _Run(import_into(ProvingEGraph(exact=request.exact), graph), rules, request, model, timer, progress)
+    eg, beside = import_into(ProvingEGraph(exact=request.exact), graph), meanwhile or _nothing
+    run = _Run(eg, rules, request, model, timer, progress, beside)
     while not run.done:
         run.step()
     interrupted = run.interrupted or bodies.interrupted
@@ -107,6 +120,7 @@ class _Run:
     model: Joint
     timer: KernelTimer | None
     progress: Callable[[str], None]
+    meanwhile: Meanwhile
     forms: Forms = field(default_factory=Forms)
     growth: list[GrowthReport] = field(default_factory=list[GrowthReport])
     searches: list[Statistics] = field(default_factory=list[Statistics])
@@ -170,8 +184,17 @@ class _Run:
             in_kernels=self.model.own is not None,
         )
         warm = None if self.result is None else self.result.best
-        self.result = search(self.eg, self.model, settings, warm=warm, pricer=self.pricer, forms=self.forms)
+        with self.meanwhile(self._regions(warm)):
+            self.result = search(self.eg, self.model, settings, warm=warm, pricer=self.pricer, forms=self.forms)
         self.searches.append(self.result.statistics)
+
+    def _regions(self, best: Finalist | None) -> list[Graph]:
+        """Of a form those that are to be kernels of our own and were not made yet, those that take longest first."""
+        model, regions = self.model, dict[Graph, None]()
+        if best is not None and model.own is not None:
+            for kernel, _ in sorted(best.kernels, key=lambda pair: -pair[1]):
+                regions |= dict.fromkeys(model.own.parts(kernel) or ())
+        return [region for region in regions if model.is_own(region) and not model.was_made(region)]
 
     def _prepare(self) -> None:
         """For the next round."""

@@ -246,6 +246,7 @@ class Run:
                     self.clock.say,
                     None if self.request.deterministic else self.alone,
                     made,
+                    self.maker.meanwhile if self.kernels and self.maker and not self.request.deterministic else None,
                 ),
                 None,
             )

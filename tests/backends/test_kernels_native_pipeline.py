@@ -152,8 +152,8 @@ def test_kernels_are_made_in_the_worker_and_what_fails_is_named() -> None:
     x = np.ones((64, 64), np.float32)
     regions = partition(import_function(f, (x, x)).graph)
     with TrialPool(processes=1) as pool:
-        made = pool.make_all([(region, None) for region in regions])
-        (wrong,) = pool.make_all([(regions[0], (("split", "out0", "nowhere", (4,)),))])
+        made = pool.make_all([(region.graph, None) for region in regions])
+        (wrong,) = pool.make_all([(regions[0].graph, (("split", "out0", "nowhere", (4,)),))])
     assert made == [default_trace(Native(), region.graph) for region in regions]
     assert isinstance(wrong, str)
 

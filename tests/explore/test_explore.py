@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, cast
 
@@ -169,6 +170,31 @@ def test_a_form_that_the_model_puts_last_is_the_best_where_its_kernels_were_time
     asked = replace(steps(400, Flat()), own=cast("Any", Convolving(1.2e-4)))
     found = explore(two_convolutions(), rules, asked, worker=cast("Any", object()))
     assert dict(found.result.best.rules) == chosen
+
+
+def test_kernels_of_the_best_form_are_handed_over_during_the_next_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, inside, during = list[list[Graph]](), list[int](), list[int]()
+    real = superopt.explore.exploration.search
+
+    @contextmanager
+    def meanwhile(regions: Sequence[Graph]) -> Iterator[None]:
+        taken.append(list(regions))
+        inside.append(1)
+        yield
+        inside.pop()
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        during.append(len(inside))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(superopt.explore.exploration, "search", watched)
+    rules = [rule for rule in LIBRARY.rules if rule.name == "conv-winograd-square"]
+    asked = replace(steps(300, Flat()), own=cast("Any", Convolving(5e-5)))
+    explore(two_convolutions(), rules, asked, meanwhile=meanwhile)
+    assert during == [1, 1, 1]
+    assert not inside
+    assert [len(regions) for regions in taken] == [0, 1, 1], "two equal kernels are made once"
+    assert all(any(n.op == "dot_general" for n in region.nodes()) for region in taken[1])
 
 
 def test_kernels_are_timed_though_a_search_took_longer_than_its_round(monkeypatch: pytest.MonkeyPatch) -> None:

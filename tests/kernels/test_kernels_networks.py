@@ -39,7 +39,7 @@ def test_kernels_are_made_in_processes() -> None:
 
     region = dense(24, 40)
     with TrialPool(processes=1) as pool:
-        (trace, why) = pool.make_all([(region, None), (region, (("nonsense",),))])
+        (trace, why) = pool.make_all([(region.graph, None), (region.graph, (("nonsense",),))])
     assert trace == default_trace(region.graph)
     assert isinstance(why, str)
     assert cache_folder().is_dir()

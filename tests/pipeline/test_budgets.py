@@ -29,7 +29,9 @@ class Clock:
 
     def __init__(self) -> None:
         self.now = 100.0
-        self.module = SimpleNamespace(monotonic=lambda: self.now, perf_counter=lambda: self.now)
+        self.module = SimpleNamespace(
+            monotonic=lambda: self.now, perf_counter=lambda: self.now, thread_time=lambda: 0.0
+        )
 
 
 @pytest.fixture
@@ -131,7 +133,7 @@ def test_kernels_that_would_be_made_too_late_are_not_begun(
     graph = import_function(fn, tuple(np.ones((64 + i, 64), np.float32) for i in range(5))).graph
 
     class Pool:
-        backend, batch = Native(), 2
+        backend, batch, spent_s = Native(), 2, 0.0
 
         def start(self) -> None:
             pass
@@ -144,6 +146,32 @@ def test_kernels_that_would_be_made_too_late_are_not_begun(
     pool: Any = Pool()
     program = KernelMaker(pool).make(in_regions("own form", own_form(graph)), budget_s)
     assert len(program.choices) == made
+
+
+def test_what_kernels_take_is_said_without_what_computed_beside_them(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two processes that share two cores with a build take a second of each kernel, for three seconds."""
+    graph = import_function(lambda *xs: tuple(jnp.exp(x) for x in xs), (np.ones(8), np.ones(9), np.ones(10))).graph
+
+    class Pool:
+        backend, batch, spent_s = Native(), 2, 0.0
+
+        def start(self) -> None:
+            pass
+
+        def make_all(self, jobs: Any) -> list[Any]:
+            clock.now += 3.0 * len(jobs)
+            self.spent_s += 1.0 * len(jobs)
+            return [()] * len(jobs)
+
+    monkeypatch.setattr(plain, "proved", lambda backend, tried, *_: tried)
+    monkeypatch.setattr(plain, "usable_cores", lambda: 2)
+    pool: Any = Pool()
+    maker = KernelMaker(pool)
+    maker.make(in_regions("own form", own_form(graph)))
+    other = import_function(lambda x, y: (jnp.sin(x), jnp.cos(y)), (np.ones(8), np.ones(9))).graph
+    assert maker.seconds_for(in_regions("other", own_form(other))) == pytest.approx(1.0, rel=0.05)
 
 
 @pytest.mark.parametrize("cause", ["", "an output differs"])

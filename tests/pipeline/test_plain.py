@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -18,6 +19,7 @@ from costmodel.model.load import load_objective
 from rewrites.build.expander import library_expander
 from rewrites.library import load
 from superopt.backends.native import Native
+from superopt.choose import trials
 from superopt.choose.forms import that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
 from superopt.choose.trials import TrialPool
@@ -88,6 +90,7 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     class Counting:
         batch, backend = 1, pool.backend
         start = pool.start
+        spent_s = property(lambda _: pool.spent_s)
 
         def make_all(self, jobs: Any) -> Any:
             made.append(len(jobs))
@@ -116,6 +119,25 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     several = import_function(lambda x: (jnp.tanh(x), jnp.exp(x).sum(0), jnp.sin(x), x @ x.T), (values(20, 30),))
     none = KernelMaker(Counting()).make(in_regions("own form", own_form(several.graph)), 0.0)  # pyright: ignore[reportArgumentType]
     assert 0 < len(none.choices) < 4  # the first batch is made in any case
+
+
+def test_code_that_was_made_beside_the_search_takes_no_time(pool: TrialPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = in_regions("own form", own_form(import_function(jnp.exp, (values(6, 7),)).graph))
+    later = in_regions("own form", own_form(import_function(lambda x: jnp.sin(jnp.exp(x)), (values(6, 7),)).graph))
+    maker = KernelMaker(pool)
+    maker.make(first)
+    assert maker.seconds_for(later) > 0.0
+    regions = [region.graph for region in (*first.regions, *later.regions)]
+    monkeypatch.setattr(trials, "usable_cores", lambda: 1)
+    with maker.meanwhile(regions):
+        time.sleep(0.2)
+    assert maker.seconds_for(later) > 0.0, "the search has the only core"
+    monkeypatch.setattr(trials, "usable_cores", lambda: 2)
+    with maker.meanwhile(regions):
+        time.sleep(0.2)  # one is begun at once, and waited for
+    assert maker.seconds_for(later) == 0.0
+    assert not maker.has_made(later), "its schedule is not proved"
+    assert len(maker.make(later).choices) == 1
 
 
 def test_a_schedule_that_is_not_proved_is_followed_by_a_plainer_default(

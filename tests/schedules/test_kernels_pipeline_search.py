@@ -48,8 +48,8 @@ class Pool(TrialPool):
     def start(self) -> None:
         """No processes."""
 
-    def make_all(self, jobs: Sequence[tuple[Region, Trace]]) -> list[Trace | str]:
-        return [native.default_trace(r.graph) if trace is None else trace for r, trace in jobs]
+    def make_all(self, jobs: Sequence[tuple[Graph, Trace]]) -> list[Trace | str]:
+        return [native.default_trace(g) if trace is None else trace for g, trace in jobs]
 
 
 def cut(fn: Any, *args: Any) -> tuple[Region, ...]:
@@ -164,7 +164,7 @@ def test_schedules_are_timed_with_each_other_and_with_xla_where_values_have_to_b
     (region,) = cut(fn, x, np.abs(x[:, :1]))
     default, other = native.default_trace(region.graph), another_trace(region.graph)
     with TrialPool(processes=1) as pool, Worker() as worker:
-        assert pool.make_all([(region, other)]) == [other]
+        assert pool.make_all([(region.graph, other)]) == [other]
         series = ScheduleStage(pool, worker)._timed(region.graph, (default, other), time.monotonic() + 60.0)
     assert series.failures == {}
     assert series.processes == 1
@@ -185,12 +185,12 @@ class Dying:
             yield {"event": "begin", "index": number}
             if number == self.deadly:
                 raise WorkerDiedError(Failure("crash", "SIGSEGV"))
-            yield {"event": "built", "index": number, "trace": []}
+            yield {"event": "built", "seconds": 0.1, "index": number, "trace": []}
 
 
 def test_a_kernel_that_kills_its_process_takes_no_other_with_it() -> None:
     regions = cut(two_layers, *inputs())
     worker: Any = Dying(1)
-    jobs = [_Job(number, regions[0], None) for number in range(3)]
+    jobs = [_Job(number, regions[0].graph, None) for number in range(3)]
     assert _Process(worker, NATIVE).make(jobs) == {0: (), 1: "crash: SIGSEGV", 2: ()}
     assert worker.requests == [[0, 1, 2], [2]]
