@@ -196,7 +196,7 @@ def test_numbers_without_signs_are_not_read_with_one(op: str, ways: tuple[str, s
     lines = ["%s = trunc i64 %task to i32", f"%x = {op} i32 %s to float", "ret void"]
     text = "define internal void @phase0(ptr %bufs, i64 %task) #0 {\nentry:\n  " + "\n  ".join(lines) + "\n}\n"
     made = rewritten(functions(text, known()), [("phase0", 1)], Field(0), "")
-    body = made[made.index("@phase0(") :]
+    body = made[made.index("@kernel.phase0(") :]
     assert f"{ways[0]} i32 %s to i64" in body
     assert f"{ways[1]} i64" in body
 

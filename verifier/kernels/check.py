@@ -23,13 +23,14 @@ from verifier.kernels.field import Field, Marks, P, Unread
 from verifier.kernels.meaning import divisors, evaluate
 from verifier.kernels.reader import CodeFunction, functions
 from verifier.kernels.rewrite import rewritten
-from verifier.kernels.watched import BOUNDS, CODES, FUEL, POINTERS, RACE
+from verifier.kernels.watched import BOUNDS, CODES, FUEL, GLOBALS, POINTERS, RACE
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _SAYS = {BOUNDS: "an access outside of its array", RACE: "two tasks meet", FUEL: "it does not end in time"}
 _CPU = re.compile(r'"target-(?:cpu|features)"="[^"]*"')
 _NOTHING = np.uint64(1 << 63)  # what nobody wrote
 _TURNS = 16  # of all loops of a kernel, at most, for each iteration or element of the program: it has fewer, not more
+_MOST_TASKS = 1 << 30  # two for each have stamps
 _SHORT = 100_000  # lines of a module that is compiled without effort: everything is on the stack then, 20 bytes a line
 _HELD = {  # dtypes as types in memory
     "bool": "i8", "bfloat16": "i16", "float16": "half", "float32": "float", "float64": "double"
@@ -168,10 +169,20 @@ def _run_part(part: KernelPart, text: str, turns: int, held: dict[str, Any]) -> 
         kept.append((data, stamps))
     table = np.array([w.ctypes.data for w in words], np.int64)
     bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, POINTERS], np.int64)
-    signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+    if sum([tasks for _, tasks in part.phases]) > min(turns, _MOST_TASKS):
+        raise Unread("more tasks than there are stamps")
+    signature, base = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), 1
     with compiled(text, 0 if text.count("\n") < _SHORT else 1) as engine:
-        fault: int = signature(engine.get_function_address("run"))(bufs.ctypes.data, turns)
-        guessed = ctypes.c_int64.from_address(engine.get_global_value_address("unwritten")).value != 0
+        at = {name: kind.from_address(engine.get_global_value_address(name)) for name, kind in GLOBALS.items()}
+        at["fuel"].value = turns
+        for name, tasks in part.phases:
+            call = signature(engine.get_function_address(f"kernel.{name}"))
+            at["base"].value = base
+            for task in range(tasks):
+                at["mine"].value = base + 1 + task
+                call(bufs.ctypes.data, 0, task)
+            base += tasks + 2
+        fault, guessed = at["fault"].value, at["unwritten"].value != 0
     if fault:
         line = part.text.splitlines()[fault >> 2].strip() if fault >> 2 else ""
         raise _Fault(f"{_SAYS[fault & 3]}: {line}".rstrip(": "))

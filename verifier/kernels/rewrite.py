@@ -35,7 +35,7 @@ _MOVES = ("extractelement", "insertelement", "shufflevector")
 
 
 def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str, int]], field: Field, cpu: str) -> str:
-    """A module with `i64 run(ptr bufs, i64 fuel)`, which runs all tasks of all phases and returns the last fault.
+    """A module with `void kernel.NAME(ptr, i64, i64)` for each phase: of the arrays, where these begin, and a task.
 
     Args:
         functions: of the kernel.
@@ -52,23 +52,7 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
         if [type_ for type_, _ in functions[name].parameters] != [Type("ptr", 0), Type("i64", 0)]:
             raise Unread(f"a phase {name} of other parameters")
     made = [_Rewriter(functions[name], functions, field).text() for name in sorted(reached)]
-    run = ["define i64 @run(ptr %bufs, i64 %fuel) noinline {", "  store i64 %fuel, ptr @fuel",
-           "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
-    base = 1
-    for j, (name, tasks) in enumerate(phases):
-        run += [
-            f"phase{j}:", f"  store i32 {base}, ptr @base", f"  br label %head{j}", f"head{j}:",
-            f"  %i{j} = phi i64 [ 0, %phase{j} ], [ %n{j}, %task{j} ]", f"  %m{j} = icmp slt i64 %i{j}, {tasks}",
-            f"  br i1 %m{j}, label %task{j}, label %phase{j + 1}", f"task{j}:",
-            f"  %w{j} = add i64 %i{j}, {base + 1}", f"  %s{j} = trunc i64 %w{j} to i32",
-            f"  store i32 %s{j}, ptr @mine",
-            f"  call void @{name}(ptr %bufs, i64 0, i64 %i{j})", f"  %n{j} = add i64 %i{j}, 1", f"  br label %head{j}",
-        ]  # fmt: skip
-        base += tasks + 2
-    if base >= 1 << 31:
-        raise Unread("more tasks than there are stamps")
-    run += [f"phase{len(phases)}:", "  %fault = load i64, ptr @fault", "  ret i64 %fault", "}"]
-    text = "\n".join([library("\n".join(made), field), *made, *run])
+    text = "\n".join([library("\n".join(made), field), *made])
     return text.replace(" noinline {", " noinline #0 {") + f"\nattributes #0 = {{ {cpu} }}\n"
 
 
@@ -123,7 +107,7 @@ class _Rewriter:
         typed = [f"ptr {x}.d, i64 {x}.o" if x in pointers else f"{self._held(x)} {x}" for x in typed]
         returns = "void" if f.returns == VOID else str(_word(f.returns))
         nothing = "ret void" if f.returns == VOID else f"ret {returns} zeroinitializer"
-        head = f"define internal {returns} @{f.name}({', '.join(typed)}) noinline {{"
+        head = f"define {returns} @kernel.{f.name}({', '.join(typed)}) noinline {{"
         return "\n".join([head, *self.lines, "out.of.fuel:", f"  {nothing}", "}"])
 
     def _find_data(self) -> None:
@@ -184,7 +168,12 @@ class _Rewriter:
     def _pointer(self, x: Operand) -> tuple[str, str]:
         if self._kind(x) != "pointer" or not x.name:
             raise Unread("a pointer that is a constant")
-        return f"{x.name}.d", f"{x.name}.o"
+        return self._array(x.name), f"{x.name}.o"
+
+    def _array(self, name: str) -> str:
+        """The array that an address is in."""
+        i = self.defined.get(name)
+        return self._array(i.operands[0].name) if i is not None and i.op == "getelementptr" else f"{name}.d"
 
     def _value(self, text: str) -> str:
         return self._words(0).value(text)
@@ -193,8 +182,12 @@ class _Rewriter:
         return Words(lanes, self.field, (self.lines, self.numbers))  # one name after the other in the whole function
 
     def _is(self, name: str, type_: Type, value: str) -> None:
-        """Name a value."""
-        self.lines.append(f"  {name} = bitcast {type_} {value} to {type_}")
+        """Name a value: the one that was made last, or a copy."""
+        made = f"  {value} = "
+        if value.startswith("%field-") and self.lines[-1].startswith(made):
+            self.lines[-1] = self.lines[-1].replace(made, f"  {name} = ", 1)
+        else:
+            self.lines.append(f"  {name} = bitcast {type_} {value} to {type_}")
 
     # ---- instructions
 
@@ -277,20 +270,21 @@ class _Rewriter:
 
     def _address(self, i: Instruction) -> None:
         base, at = i.operands
-        d, o = self._pointer(base)
-        step = self._control(at)
+        _, o = self._pointer(base)
+        step, size = self._control(at), BYTES.get(i.type.element, 0)
         lanes = max(base.type.lanes, at.type.lanes)
         wide = Type("i64", lanes)
-        if at.type.element != "i64":
-            step = self._value(f"sext {at.type} {step} to {Type('i64', at.type.lanes)}")
-        if (lanes and not at.type.lanes) or i.type.element not in BYTES:
+        if (lanes and not at.type.lanes) or not size:
             raise Unread("addresses of lanes moved by one number, or in bits")
         if lanes and not base.type.lanes:
             o = self._spread(o, wide)
-        size = _constant(wide, [BYTES[i.type.element]] * max(lanes, 1))
-        moved = self._value(f"mul {wide} {step}, {size}")
+        if at.name:
+            if at.type.element != "i64":
+                step = self._value(f"sext {at.type} {step} to {wide}")
+            moved = self._value(f"mul {wide} {step}, {_constant(wide, [size] * max(lanes, 1))}")
+        else:
+            moved = _constant(wide, [size * int(x or 0) for x in at.lanes])
         self.lines.append(f"  {i.name}.o = add {wide} {o}, {moved}")
-        self.lines.append(f"  {i.name}.d = getelementptr i8, ptr {d}, i64 0")
 
     def _spread(self, x: str, wide: Type) -> str:
         """One word in all lanes."""
@@ -370,11 +364,9 @@ class _Rewriter:
             keys: list[str | int] = [self.field.key(op.removeprefix("scalar."))]
             made = w.call("hash" if len(values) == 1 else "pair", *keys, *values)
         elif op == "fadd":
-            made = w.fold(w("add", *values))
-        elif op == "fsub":
-            made = w.fold(w("add", values[0], w("sub", 4 * P, values[1])))
-        elif op == "fneg":
-            made = w.fold(w("sub", 4 * P, values[0]))
+            made = w.call("add", *values)
+        elif op in ("fsub", "fneg"):
+            made = w.call("sub", *(values if op == "fsub" else [0, *values]))
         elif op == "fmul" or (op == "and" and i.type.element == "i1"):
             made = w.call("mul", *values)
         elif op == "frem":
@@ -523,7 +515,7 @@ class _Rewriter:
             else:
                 args.append(f"{x.type} {self._control(x)}")
         returns = "void" if i.type == VOID else str(_word(i.type))
-        self.lines.append(f"  {f'{i.name} = ' if i.name else ''}call {returns} @{f.name}({', '.join(args)})")
+        self.lines.append(f"  {f'{i.name} = ' if i.name else ''}call {returns} @kernel.{f.name}({', '.join(args)})")
 
     def _reduced(self, monoid: str, i: Instruction) -> str:
         """All lanes of a vector as one, in pairs of one word; some condition holds unless all denials do."""

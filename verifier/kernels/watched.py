@@ -10,6 +10,7 @@ and goes to memory of nobody.  What nobody wrote is a negative word; that it is 
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -19,15 +20,17 @@ from verifier.kernels.field import MIX, Field, P
 BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
 WRITABLE, POINTERS = 1, 2  # the sixth word of an array; pointers are never written
 CODES = {"i8": 1, "i16": 2, "half": 258, "float": 4, "double": 8, "ptr": 8}  # of types in memory; bytes modulo 256
+GLOBALS = {"fault": ctypes.c_int64, "unwritten": ctypes.c_int64, "fuel": ctypes.c_int64,
+           "mine": ctypes.c_int32, "base": ctypes.c_int32}  # fmt: skip
 _MOST_LANES = 64
 
 _MEMORY = f"""
 %array = type {{ i64, ptr, i64, ptr, ptr, i64 }}
-@fault = internal global i64 0
+@fault = global i64 0  ; those of `GLOBALS`
 @unwritten = global i64 0
-@mine = internal global i32 0
-@base = internal global i32 0
-@fuel = internal global i64 0
+@mine = global i32 0
+@base = global i32 0
+@fuel = global i64 0
 @nowhere = internal global [{_MOST_LANES} x i64] zeroinitializer
 @nobody = internal global %array zeroinitializer
 declare ptr @malloc(i64)
@@ -194,7 +197,7 @@ class Words:
 
     def value(self, text: str) -> str:
         """An instruction, and the name of its result."""
-        name = f"%field.{next(self.numbers)}"
+        name = f"%field-{next(self.numbers)}"  # the reader reads no such name
         self.lines.append(f"  {name} = {text}")
         return name
 
@@ -307,6 +310,8 @@ def _choose(w: Words) -> str:
 
 
 _BODIES: dict[str, tuple[str, Callable[[Words], str]]] = {
+    "add": ("ab", lambda w: w.fold(w("add", "%a", "%b"))),
+    "sub": ("ab", lambda w: w.fold(w("add", "%a", w("sub", 4 * P, "%b")))),
     "mul": ("ab", lambda w: w.fold(w.fold(w("mul", "%a", "%b")))),
     "fma": ("abc", lambda w: w.fold(w.fold(w("add", w("mul", "%a", "%b"), "%c")))),
     "inverse": ("a", _inverse),
