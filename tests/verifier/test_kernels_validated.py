@@ -24,7 +24,7 @@ from superopt.lab.corpora.kernels import mutants
 from verifier.kernels import rewrite, watched
 from verifier.kernels.check import KernelPart, validate
 from verifier.kernels.engine import compiled, matmul
-from verifier.kernels.field import Field, P, Unread
+from verifier.kernels.field import FUNCTIONS, Field, P, Unread
 from verifier.kernels.reader import canonical, digest, functions, instruction, texts
 from verifier.kernels.rewrite import rewritten
 from verifier.kernels.scalars import BLOCK, NAMES, compare, known
@@ -215,16 +215,14 @@ def test_tasks_that_meet_are_found() -> None:
 def test_the_field_in_llvm_is_the_field_in_numpy() -> None:
     """Every function of the library on random elements and on the ends of their range."""
     field = Field(3)
-    calls = {
-        "mul": field.mul, "maximum": field.maximum, "choose": field.choose, "inverse": field.inverse,
-        "equal": field.equal,
-    }  # fmt: skip
+    calls = {name: functools.partial(field.call, name) for name in FUNCTIONS if FUNCTIONS[name][0][0] != "k"}
+    calls["inverse"] = field.inverse
     rng = np.random.default_rng(0)
     columns = [np.append(rng.integers(0, P, 60), [0, 1, P - 1, 5]).astype(U) for _ in range(3)]
-    columns[0][:8] = field.less(columns[1], columns[2])[:8]
+    columns[0][:8] = field.call("less", columns[1], columns[2])[:8]
     text = "define i64 @run() {\n  ret i64 0\n}\n"
     for name in calls:
-        count = {"inverse": 1, "choose": 3}.get(name, 2)
+        count = len(FUNCTIONS[name][0])
         loads = [f"  %p{j} = getelementptr i64, ptr %x, i64 {8 * j}\n  %v{j} = load <8 x i64>, ptr %p{j}, align 8"
                  for j in range(count)]  # fmt: skip
         args = ", ".join(f"<8 x i64> %v{j}" for j in range(count))
@@ -232,7 +230,7 @@ def test_the_field_in_llvm_is_the_field_in_numpy() -> None:
         text += f"\n  %r = call <8 x i64> @{name}.8({args})\n  store <8 x i64> %r, ptr %y, align 8\n  ret void\n}}\n"
     with compiled(watched.library(text, field) + text) as engine:
         for name, fn in calls.items():
-            count = {"inverse": 1, "choose": 3}.get(name, 2)
+            count = len(FUNCTIONS[name][0])
             call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(engine.get_function_address(f"{name}.test"))
             for at in range(0, 64, 8):
                 xs = np.ascontiguousarray([c[at : at + 8] for c in columns[:count]])
@@ -244,12 +242,15 @@ def test_the_field_in_llvm_is_the_field_in_numpy() -> None:
 def test_laws_of_the_field() -> None:
     field = Field(7, [3.0])
     a, b, c = [field.random(name, 100) for name in "abc"]
-    assert (field.mul(a, field.inverse(a)) == 1).all()
-    assert (field.maximum(a, field.maximum(b, c)) == field.maximum(field.maximum(c, a), b)).all()
+    greatest, least, less = [functools.partial(field.call, name) for name in ("maximum", "minimum", "less")]
+    assert (field.call("mul", a, field.inverse(a)) == 1).all()
+    assert (greatest(a, greatest(b, c)) == greatest(greatest(c, a), b)).all()
     low = np.full(100, field.constant(float("-inf")), U)
-    assert (field.maximum(a, low) == a).all()
-    assert (field.choose(field.less(b, a), a, b) == field.maximum(a, b)).all()
-    assert (field.choose(field.no(field.less(b, a)), a, b) == field.minimum(a, b)).all()
+    assert (greatest(a, low) == a).all()
+    assert (field.call("choose", less(b, a), a, b) == greatest(a, b)).all()
+    assert (field.call("choose", field.no(less(b, a)), a, b) == least(a, b)).all()
+    assert (field.call("choose", less(c, a), a, b) != greatest(a, b)).all()
+    assert len({int(x) for f in (greatest, least, less) for x in f(a, b)}) == 300
     assert field.constant(float(np.float32(1) / np.float32(3))) * 3 % P == 1
     assert field.constant(0.75) * 4 % P == 3
     assert field.constant(float(F32(1e-30))) == P - field.constant(float(F32(-1e-30)))

@@ -88,11 +88,11 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
 _PLAIN: dict[str, Callable[[Field, list[Array]], Array]] = {
     "add": lambda f, x: (x[0] + x[1]) % _U(P),
     "sub": lambda f, x: (x[0] + _U(P) - x[1]) % _U(P),
-    "div": lambda f, x: f.mul(x[0], f.inverse(x[1])),
-    "rsqrt": lambda f, x: f.inverse(f.hashed(f.key("sqrt"), *x)),
-    "or": lambda f, x: f.no(f.mul(f.no(x[0]), f.no(x[1]))),
-    "mul": lambda f, x: f.mul(*x), "and": lambda f, x: f.mul(*x), "neg": lambda f, x: f.neg(*x),
-    "not": lambda f, x: f.no(*x), "max": lambda f, x: f.maximum(*x), "min": lambda f, x: f.minimum(*x),
+    "div": lambda f, x: x[0] * f.inverse(x[1]) % _U(P),
+    "rsqrt": lambda f, x: f.inverse(f.call("hash", f.key("sqrt"), *x)),
+    "or": lambda f, x: f.no(f.no(x[0]) * f.no(x[1]) % _U(P)), "neg": lambda f, x: (_U(P) - x[0]) % _U(P),
+    "mul": lambda f, x: x[0] * x[1] % _U(P), "and": lambda f, x: x[0] * x[1] % _U(P), "not": lambda f, x: f.no(*x),
+    "max": lambda f, x: f.call("maximum", *x), "min": lambda f, x: f.call("minimum", *x),
 }  # fmt: skip
 
 
@@ -121,21 +121,24 @@ class FieldAlgebra(Numbers):
             return _PLAIN[fn](f, xs)
         if fn in ORDERED:
             name, swapped, denied = ORDERED[fn]
-            told = getattr(f, name)(*(reversed(xs) if swapped else xs))
+            told = f.call(name, *(reversed(xs) if swapped else xs))
             return f.no(told) if denied else told
         if fn == "sign":
             one, zero = _U(1), _U(0)
-            below = f.choose(f.less(xs[0], zero), _U(P - 1), f.choose(f.equal(xs[0], zero), zero, xs[0]))
-            return f.choose(f.less(zero, xs[0]), one, below)
+            least = f.call("choose", f.call("equal", xs[0], zero), zero, xs[0])
+            below = f.call("choose", f.call("less", xs[0], zero), _U(P - 1), least)
+            return f.call("choose", f.call("less", zero, xs[0]), one, below)
         if fn == "select_n" and len(xs) == 3:
-            return f.choose(xs[0], xs[2], xs[1])
-        return f.hashed(f.key(fn), *xs)
+            return f.call("choose", xs[0], xs[2], xs[1])
+        if len(xs) > 2:
+            raise Unread(f"{fn} of {len(xs)} operands")
+        return f.call("hash" if len(xs) == 1 else "pair", f.key(fn), *xs)
 
     def convert(self, value: Array, source: str, target: str) -> Array:
         if not {source, target} <= {*FLOATS, "bool"}:
             raise Unread(f"conversion from {source} to {target}")
         if target == "bool" and source != "bool":
-            return self.field.no(self.field.equal(self.array(value), _U(0)))
+            return self.field.no(self.field.call("equal", self.array(value), _U(0)))
         return value
 
     def to_index(self, value: Array) -> Array:
@@ -153,20 +156,20 @@ class FieldAlgebra(Numbers):
             total: Array = _U(1)
             for at in np.ndindex(*sizes):
                 x = self.array(body(*at))
-                total = f.mul(total, f.no(x) if some else x)
+                total = total * (f.no(x) if some else x) % _U(P)
             return f.no(total) if some else total
         if monoid not in ("sum", "max", "min") or dtype == "bool":
             raise Unread(f"a reduction by {monoid} of {dtype}")
 
         def scrambled(*at: Array) -> Array:
             x = self.array(body(*at))
-            return f.scrambled(f.neg(x) if monoid == "min" else x)
+            return f.scrambled((_U(P) - x) % _U(P) if monoid == "min" else x)
 
         total = self._fold("sum", (), sizes, body if monoid == "sum" else scrambled, _WORD)
         if monoid == "sum":
             return total % _U(P)
         found = f.unscrambled(total & _U(P)) % _U(P)
-        return f.neg(found) if monoid == "min" else found
+        return (_U(P) - found) % _U(P) if monoid == "min" else found
 
 
 class FieldProduct(Product):

@@ -452,10 +452,7 @@ class _Rewriter:
         name, swapped, denied = ORDERED.get(predicate[1:], ("", False, False))
         if not name or predicate[0] not in "ou":
             raise Unread(f"the comparison {predicate}")
-        if name == "equal":
-            made = w.call("equal", a, b)
-        else:
-            made = w.call("pair", self.field.key("less"), *((b, a) if swapped else (a, b)))
+        made = w.call(name, *((b, a) if swapped else (a, b)))
         return w.no(w.least(made)) if denied else made
 
     def _select(self, i: Instruction, w: Words) -> str:
