@@ -38,12 +38,11 @@ class Arithmetic:
     """The functions of the field on words of 64 bits, written once: `Field` computes them, `watched.Words` writes them.
 
     A word stands for an element and is below 2^32, not always below P.  A subclass says what an operation is (`self(op,
-    a, b)`, names as in LLVM), a comparison (`flag`), a choice (`select`), and a function of `FUNCTIONS` (`call`).
+    a, b)`, names as in LLVM), a choice (`select`), and a function of `FUNCTIONS` (`call`).
     """
 
     field: Field
     __call__: Callable[..., Any]
-    flag: Callable[..., Any]
     select: Callable[..., Any]
     call: Callable[..., Any]
 
@@ -54,7 +53,7 @@ class Arithmetic:
     def least(self, x: Any) -> Any:
         """Below P, of less than 2^32."""
         y = self.fold(x)
-        return self.select(self.flag("icmp ult", y, P), y, self("sub", y, P))
+        return self.select(self("icmp ult", y, P), y, self("sub", y, P))
 
     def no(self, c: Any) -> Any:
         """1 - c, below P, of c below P."""
@@ -80,6 +79,12 @@ class Arithmetic:
     def unscrambled(self, x: Any) -> Any:
         """Its inverse; what it gives may be P, which is 0."""
         return self("and", self("add", self._rounds(x, self.field.factors[:1:-1]), P + 1 - self.field.shift), P)
+
+    def token(self, name: str, first: Any, *others: Any) -> Any:
+        """A word of 64 bits, which are free, for what is this function of words."""
+        for x in others:
+            first = self.mixed(self("add", self.mixed(self("add", first, self.field.key("token", name))), x))
+        return first
 
 
 class Field(Arithmetic):
@@ -141,8 +146,6 @@ class Field(Arithmetic):
         """An operation on words."""
         return _NUMPY[op](a, b)
 
-    flag = __call__
-
     def select(self, flag: Array, a: Array, b: Array) -> Array:
         """a where the flag is set."""
         return np.where(flag, a, b)
@@ -196,30 +199,21 @@ def _inverse(w: Arithmetic, a: Any) -> Any:
     return power
 
 
-def _pair(w: Arithmetic, k: Any, a: Any, b: Any) -> Any:
-    first = w.mixed(w("add", w.least(a), k))
-    return w("lshr", w.mixed(w("add", first, w.least(b))), 33)
-
-
 def _equal(w: Arithmetic, a: Any, b: Any) -> Any:
     a, b = w.least(a), w.least(b)
-    below = w.flag("icmp ult", a, b)
+    below = w("icmp ult", a, b)
     return w.call("pair", w.field.key("equal"), w.select(below, a, b), w.select(below, b, a))
-
-
-def _maximum(w: Arithmetic, a: Any, b: Any) -> Any:
-    return w.unscrambled(w("and", w("add", w.scrambled(w.least(a)), w.scrambled(w.least(b))), P))
 
 
 def _choose(w: Arithmetic, c: Any, x: Any, y: Any) -> Any:
     """x where c holds, else y."""
     c, x, y = [w.least(z) for z in (c, x, y)]
     less, more = [w.least(w.call("less", a, b)) for a, b in ((x, y), (y, x))]
-    low, high = [
-        w.flag("or", w.flag("icmp eq", c, a), w.flag("icmp eq", c, w.no(b))) for a, b in ((less, more), (more, less))
-    ]
-    plain = w.call("fma", c, w.least(w("sub", w("add", x, P), y)), y)
-    return w.select(high, w.call("maximum", x, y), w.select(low, w.call("minimum", x, y), plain))
+    least, greatest = w.call("minimum", x, y), w.call("maximum", x, y)
+    made = w.call("fma", c, w.least(w("sub", w("add", x, P), y)), y)
+    for told, chosen in ((less, least), (w.no(more), least), (more, greatest), (w.no(less), greatest)):
+        made = w.select(w("icmp eq", c, told), chosen, made)
+    return made
 
 
 FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
@@ -229,10 +223,10 @@ FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
     "fma": ("abc", lambda w, a, b, c: w.fold(w.fold(w("add", w("mul", a, b), c)))),
     "inverse": ("a", _inverse),
     "hash": ("ka", lambda w, k, a: w("lshr", w.mixed(w("add", w.least(a), k)), 33)),
-    "pair": ("kab", _pair),
+    "pair": ("kab", lambda w, k, a, b: w("lshr", w.mixed(w("add", w.mixed(w("add", w.least(a), k)), w.least(b))), 33)),
     "less": ("ab", lambda w, a, b: w.call("pair", w.field.key("less"), a, b)),
     "equal": ("ab", _equal),
-    "maximum": ("ab", _maximum),
+    "maximum": ("ab", lambda w, a, b: w.unscrambled(w("and", w("add", *map(w.scrambled, map(w.least, (a, b)))), P))),
     "minimum": ("ab", lambda w, a, b: w("sub", 2 * P, w.call("maximum", w.call("sub", 0, a), w.call("sub", 0, b)))),
     "choose": ("cxy", _choose),
 }

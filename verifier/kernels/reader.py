@@ -68,7 +68,6 @@ class Instruction:
     operands: tuple[Operand, ...] = ()
     words: tuple[str, ...] = ()
     align: int = 0
-    line: str = ""
     count: int = 0
 
 
@@ -164,6 +163,8 @@ def _number(token: str, element: str) -> float | int:
             return float(token)
         if element in ("i1", "i8") and token not in ("0", "1"):
             raise ValueError
+        if not -(1 << 63) <= int(token) << 64 - 8 * BYTES.get(element, 8) < 1 << 63:  # of others LLVM takes low bits
+            raise ValueError
         return int(token)
     except ValueError:
         raise Unread(f"the constant {token}") from None
@@ -247,10 +248,12 @@ def _scalar(lines: list[str], end: str, known: dict[str, str], number: int, bodi
     if not last or known.get(code) != called(name, inputs):
         raise Unread(f"code of {called(name, inputs)} that was not compared")
     type_ = instruction(last).type
-    operands = [Operand(type_, x) if x[0] == "%" else _Line(x).operand(type_) for x in inputs]
-    return Instruction(output, f"scalar.{name}", type_, tuple(operands), line=lines[0], count=number)
+    takes = type_.of(_TAKES.get(name, type_.element))
+    operands = [Operand(takes, x) if x[0] == "%" else _Line(x).operand(takes) for x in inputs]
+    return Instruction(output, f"scalar.{name}", type_, tuple(operands), count=number)
 
 
+_TAKES = {"widened": "bfloat", "narrowed": "float"}  # of another type than they give
 _OPERAND = re.compile(r"splat \(\w+ [^)]*\)|\S+")
 
 
@@ -318,7 +321,6 @@ def instruction(text: str) -> Instruction:
         name = line.take()
         line.take("=")
     made = _instruction(line, name, line.take())
-    made.line = text.strip()
     line.end()
     return made
 

@@ -10,7 +10,6 @@ and goes to memory of nobody.  What nobody wrote is a negative word; that it is 
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 import re
 from collections.abc import Iterator
@@ -18,18 +17,26 @@ from collections.abc import Iterator
 from verifier.kernels.field import FUNCTIONS, Arithmetic, Field
 
 BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
+DOUBT = 1 << 40  # added to the line where the place is one of several
 WRITABLE, POINTERS = 1, 2  # the sixth word of an array; pointers are never written
-CODES = {"i8": 1, "i16": 2, "half": 258, "float": 4, "double": 8, "ptr": 8}  # of types in memory; bytes modulo 256
-GLOBALS = {"fault": ctypes.c_int64, "unwritten": ctypes.c_int64, "fuel": ctypes.c_int64,
-           "mine": ctypes.c_int32, "base": ctypes.c_int32}  # fmt: skip
+CODES = {
+    "i8": 1,
+    "i16": 2,
+    "half": 258,
+    "float": 4,
+    "i32": 260,
+    "double": 8,
+    "ptr": 8,
+}  # of types in memory; bytes modulo 256
+GLOBALS = ("fault", "unwritten", "fuel", "mine", "base")
 _MOST_LANES = 64
 
 _MEMORY = f"""
-%array = type {{ i64, ptr, i64, ptr, ptr, i64 }}
+%array = type {{ i64, ptr, i64, ptr, ptr, i64, i64 }}
 @fault = global i64 0  ; those of `GLOBALS`
 @unwritten = global i64 0
-@mine = global i32 0
-@base = global i32 0
+@mine = global i64 0
+@base = global i64 0
 @fuel = global i64 0
 @nowhere = internal global [{_MOST_LANES} x i64] zeroinitializer
 @nobody = internal global %array zeroinitializer
@@ -90,7 +97,7 @@ inside:
   %owner = extractvalue %array %array, 3
   %reader = extractvalue %array %array, 4
   %private = icmp eq ptr %owner, null
-  %mine = load i32, ptr @mine
+  %mine = load i32, ptr @mine  ; of both the lower half
   %base = load i32, ptr @base
   br label %head
 head:
@@ -139,7 +146,7 @@ done:
 }}
 
 define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %code) noinline {{
-  %sized = insertvalue %array {{ i64 0, ptr null, i64 0, ptr null, ptr null, i64 {WRITABLE} }}, i64 %size, 0
+  %sized = insertvalue %array {{ i64 0, ptr null, i64 0, ptr null, ptr null, i64 {WRITABLE}, i64 0 }}, i64 %size, 0
   %coded = insertvalue %array %sized, i64 %code, 2
   %array = insertvalue %array %coded, ptr %data, 1
   store %array %array, ptr %d
@@ -170,16 +177,13 @@ class Words(Arithmetic):
         return name
 
     def __call__(self, op: str, a: str | int, b: str | int) -> str:
-        return self.value(f"{'or' if self.field.marks else op} {self.type} {self.text(a)}, {self.text(b)}")
+        op = "or" if self.field.marks and not op.startswith("icmp") else op
+        return self.value(f"{op} {self.type} {self.text(a)}, {self.text(b)}")
 
     def call(self, name: str, *args: str | int) -> str:
         """One of the functions of these lanes."""
         passed = ", ".join([f"{self.type} {self.text(x)}" for x in args])
         return self.value(f"call {self.type} @{name}.{self.lanes}({passed})")
-
-    def flag(self, test: str, a: str, b: str | int) -> str:
-        """A comparison, or one of two flags."""
-        return self.value(f"{test} {self.flags if test == 'or' else self.type} {self.text(a)}, {self.text(b)}")
 
     def select(self, flag: str, a: str, b: str) -> str:
         """a where the flag is set."""
