@@ -29,6 +29,7 @@ from verifier.kernels import watched
 from verifier.kernels.check import KernelPart, validate
 from verifier.kernels.engine import compiled, matmul
 from verifier.kernels.field import FUNCTIONS, Field, P, Unread
+from verifier.kernels.meaning import evaluate
 from verifier.kernels.reader import canonical, digest, functions, instruction, texts
 from verifier.kernels.rewrite import rewritten
 from verifier.kernels.scalars import BLOCK, NAMES, compare, known
@@ -117,6 +118,7 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     ),
     "rows that are missing": (lambda x, i: jnp.take(x, i, axis=0), (_of(40, 37), _of(9, dtype="int32"))),
     "row of a row": (lambda x, i, j: x[i[j]], (_of(40, 37), _of(30, dtype="int32"), _of(9, dtype="int32"))),
+    "row of a product": (lambda x, i, j: x[i * j], (_of(40, 37), _of(9, dtype="int32"), _of(9, dtype="int32"))),
     "row of a sum": (lambda x, i: (x + 1.0)[i], (_of(40, 37), _of(9, dtype="int32"))),
 }
 
@@ -138,7 +140,7 @@ def circular() -> dict[str, str]:
     return {code: name for name in ("sin", "cos", "tan") for code in compare(name, count=0)}
 
 
-OPEN = ("integers", "rows that are missing", "row of a row")
+OPEN = ("integers", "rows that are missing", "row of a row", "row of a product")
 
 
 @pytest.mark.parametrize("name", [x for x in KINDS if x not in OPEN])
@@ -198,6 +200,29 @@ def test_bits_of_one_kind_are_not_read_as_the_other() -> None:
 
 
 # ---- places that are made of integers in memory
+
+
+@pytest.mark.parametrize(
+    ("fn", "arrays"),
+    [
+        (lambda i: i.astype(np.float32), (_of(16, dtype="int32"),)),
+        (lambda i: i < 3, (_of(16, dtype="int32"),)),
+        (lambda i: (i < 3).astype(np.float32), (_of(16, dtype="int32"),)),
+        (lambda i: jnp.any(i < 3), (_of(16, dtype="int32"),)),
+        (lambda i, x: jnp.where(i < 3, x, 0.0), (_of(16, dtype="int32"), _of(16))),
+        (lambda x, i: x[i % 7], (_of(40, 37), _of(9, dtype="int32"))),
+        (lambda x, y, i: lax.dynamic_update_slice(x, y, (i, 0)), (_of(9, 20), _of(3, 20), _of(dtype="int32"))),
+        (lambda x, i: x[i], (_of(40, 37), _of(9, dtype="int16"))),
+    ],
+)
+def test_integers_in_memory_that_are_more_than_places_are_open(
+    fn: Callable[..., Any], arrays: tuple[Array, ...]
+) -> None:
+    graph = import_function(fn, arrays, frozen=()).graph
+    before = from_graph(graph.outputs)
+    assert validate(before, parts_of(graph), known()).status == UNKNOWN
+    with pytest.raises(Unread):  # of the program alone, too
+        evaluate(before, {b.name: Field(0).random(b.name, int(np.prod(b.shape))) for b in before.buffers}, Field(0))
 
 
 @pytest.mark.parametrize(
@@ -365,7 +390,9 @@ def test_tasks_that_meet_are_found() -> None:
 def test_the_field_in_llvm_is_the_field_in_numpy() -> None:
     """Every function of the library on random elements and on the ends of their range."""
     field = Field(3)
-    calls = {name: functools.partial(field.call, name) for name in FUNCTIONS if FUNCTIONS[name][0][0] != "k"}
+    calls: dict[str, Any] = {
+        name: functools.partial(field.call, name) for name in FUNCTIONS if FUNCTIONS[name][0][0] != "k"
+    }
     calls["inverse"] = field.inverse
     rng = np.random.default_rng(0)
     columns = [np.append(rng.integers(0, P, 60), [0, 1, P - 1, 5]).astype(U) for _ in range(3)]

@@ -14,7 +14,7 @@ program divides by a constant c, the constant that is 1 / c rounded stands for 1
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,7 +34,7 @@ class Unread(Exception):
     """Something that validation has no meaning for; its name."""
 
 
-class Arithmetic:
+class FieldArithmetic:
     """The functions of the field on words of 64 bits, written once: `Field` computes them, `watched.Words` writes them.
 
     A word stands for an element and is below 2^32, not always below P.  A subclass says what an operation is (`self(op,
@@ -87,7 +87,7 @@ class Arithmetic:
         return first
 
 
-class Field(Arithmetic):
+class Field(FieldArithmetic):
     """The field under a key: its random functions, and what constants stand for; arithmetic on arrays of elements.
 
     Args:
@@ -98,7 +98,7 @@ class Field(Arithmetic):
     marks = False
 
     def __init__(self, seed: int, divisors: Iterable[float] = ()) -> None:
-        self.seed, self.field = seed, self
+        self.seed, self.field, self.select = seed, self, np.where
         self.shift = self.key("maximum", "shift") & P
         odd = [self.key("maximum", name) & P | 1 for name in ("first", "second")]
         self.factors = (odd[0], odd[1], pow(odd[0], -1, P + 1), pow(odd[1], -1, P + 1))
@@ -146,14 +146,10 @@ class Field(Arithmetic):
         """An operation on words."""
         return _NUMPY[op](a, b)
 
-    def select(self, flag: Array, a: Array, b: Array) -> Array:
-        """a where the flag is set."""
-        return np.where(flag, a, b)
-
     def call(self, name: str, *xs: Any) -> Array:
         """One of `FUNCTIONS`, below P."""
         with np.errstate(over="ignore"):
-            return FUNCTIONS[name][1](self, *xs) % _U(P)
+            return FUNCTIONS[name][1](self, xs) % _U(P)
 
     def inverse(self, a: Array) -> Array:
         """1 / a, and 0 of 0: pairs of neighbours are multiplied until one is left, which alone is inverted."""
@@ -190,44 +186,44 @@ _NUMPY: dict[str, Callable[[Array, Array], Array]] = {
 }  # fmt: skip
 
 
-def _inverse(w: Arithmetic, a: Any) -> Any:
-    power = a  # to the power of 2^31 - 3, the bits of which are 1 but for the second
+def _inverse(w: FieldArithmetic, x: Sequence[Any]) -> Any:
+    power = x[0]  # to the power of 2^31 - 3, the bits of which are 1 but for the second
     for bit in range(29, -1, -1):
         power = w.call("mul", power, power)
         if bit != 1:
-            power = w.call("mul", power, a)
+            power = w.call("mul", power, x[0])
     return power
 
 
-def _equal(w: Arithmetic, a: Any, b: Any) -> Any:
-    a, b = w.least(a), w.least(b)
+def _equal(w: FieldArithmetic, x: Sequence[Any]) -> Any:
+    a, b = [w.least(y) for y in x]
     below = w("icmp ult", a, b)
     return w.call("pair", w.field.key("equal"), w.select(below, a, b), w.select(below, b, a))
 
 
-def _choose(w: Arithmetic, c: Any, x: Any, y: Any) -> Any:
-    """x where c holds, else y."""
-    c, x, y = [w.least(z) for z in (c, x, y)]
-    less, more = [w.least(w.call("less", a, b)) for a, b in ((x, y), (y, x))]
-    least, greatest = w.call("minimum", x, y), w.call("maximum", x, y)
-    made = w.call("fma", c, w.least(w("sub", w("add", x, P), y)), y)
+def _choose(w: FieldArithmetic, x: Sequence[Any]) -> Any:
+    """a where c holds, else b."""
+    c, a, b = [w.least(y) for y in x]
+    less, more = [w.least(w.call("less", *pair)) for pair in ((a, b), (b, a))]
+    least, greatest = w.call("minimum", a, b), w.call("maximum", a, b)
+    made = w.call("fma", c, w.least(w("sub", w("add", a, P), b)), b)
     for told, chosen in ((less, least), (w.no(more), least), (more, greatest), (w.no(less), greatest)):
         made = w.select(w("icmp eq", c, told), chosen, made)
     return made
 
 
-FUNCTIONS: dict[str, tuple[str, Callable[..., Any]]] = {
-    "add": ("ab", lambda w, a, b: w.fold(w("add", a, b))),
-    "sub": ("ab", lambda w, a, b: w.fold(w("add", a, w("sub", 4 * P, b)))),
-    "mul": ("ab", lambda w, a, b: w.fold(w.fold(w("mul", a, b)))),
-    "fma": ("abc", lambda w, a, b, c: w.fold(w.fold(w("add", w("mul", a, b), c)))),
+FUNCTIONS: dict[str, tuple[str, Callable[[FieldArithmetic, Sequence[Any]], Any]]] = {
+    "add": ("ab", lambda w, x: w.fold(w("add", *x))),
+    "sub": ("ab", lambda w, x: w.fold(w("add", x[0], w("sub", 4 * P, x[1])))),
+    "mul": ("ab", lambda w, x: w.fold(w.fold(w("mul", *x)))),
+    "fma": ("abc", lambda w, x: w.fold(w.fold(w("add", w("mul", x[0], x[1]), x[2])))),
     "inverse": ("a", _inverse),
-    "hash": ("ka", lambda w, k, a: w("lshr", w.mixed(w("add", w.least(a), k)), 33)),
-    "pair": ("kab", lambda w, k, a, b: w("lshr", w.mixed(w("add", w.mixed(w("add", w.least(a), k)), w.least(b))), 33)),
-    "less": ("ab", lambda w, a, b: w.call("pair", w.field.key("less"), a, b)),
+    "hash": ("ka", lambda w, x: w("lshr", w.mixed(w("add", w.least(x[1]), x[0])), 33)),
+    "pair": ("kab", lambda w, x: w.call("hash", w.mixed(w("add", w.least(x[1]), x[0])), x[2])),
+    "less": ("ab", lambda w, x: w.call("pair", w.field.key("less"), *x)),
     "equal": ("ab", _equal),
-    "maximum": ("ab", lambda w, a, b: w.unscrambled(w("and", w("add", *map(w.scrambled, map(w.least, (a, b)))), P))),
-    "minimum": ("ab", lambda w, a, b: w("sub", 2 * P, w.call("maximum", w.call("sub", 0, a), w.call("sub", 0, b)))),
-    "choose": ("cxy", _choose),
+    "maximum": ("ab", lambda w, x: w.unscrambled(w("and", w("add", *[w.scrambled(w.least(y)) for y in x]), P))),
+    "minimum": ("ab", lambda w, x: w("sub", 2 * P, w.call("maximum", *[w.call("sub", 0, y) for y in x]))),
+    "choose": ("cab", _choose),
 }
 """Parameters of functions on words, and what they are; `k` is a key, of a random function."""

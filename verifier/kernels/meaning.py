@@ -55,11 +55,12 @@ def evaluate(program: LoopProgram, held: Mapping[str, Array], field: Field) -> d
     return {b.name: values[b.name].ravel() for b in program.buffers if b.scope == "output"}
 
 
-class Opaque(np.ndarray[Any, Any]):
+class OpaqueWords(np.ndarray[Any, Any]):
     """Integers that come from memory, and sums of multiples of them: random words modulo 2^64."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **_: Any) -> Any:
-        if ufunc not in (np.add, np.multiply) or sum([isinstance(x, Opaque) for x in xs]) > 1 + (ufunc is np.add):
+        most = {np.add: 2, np.multiply: 1}.get(ufunc, 0) if method == "__call__" else 0
+        if sum([isinstance(x, OpaqueWords) for x in xs]) > most:
             raise Unread(f"{ufunc.__name__} of integers in memory")
         with np.errstate(over="ignore"):
             return opaque(ufunc(*[np.asarray(x).astype(_U) for x in xs]))
@@ -67,7 +68,7 @@ class Opaque(np.ndarray[Any, Any]):
 
 def opaque(x: Any) -> Array:
     """Words as such integers."""
-    return np.asarray(x).astype(_U).view(Opaque)
+    return np.asarray(x).astype(_U).view(OpaqueWords)
 
 
 def _token(field: Field, name: str, *xs: Array) -> Array:
@@ -81,7 +82,7 @@ def _read(program: LoopProgram, values: Mapping[str, Array], field: Field) -> Ca
 
     def read(name: str, at: tuple[Any, ...]) -> Array:
         b = program.buffer(name)
-        if not any(isinstance(k, Opaque) for k in at):
+        if not any(isinstance(k, OpaqueWords) for k in at):
             return opaque(readers[name](*at)) if b.dtype == "int32" else readers[name](*at)
         if b.scope not in ("input", "frozen") or b.dtype == "int32":
             raise Unread(f"a place in {name} that is made of integers in memory")
@@ -143,6 +144,8 @@ class FieldAlgebra(Numbers):
 
     def array(self, value: Any) -> Array:
         """A value as an array."""
+        if isinstance(value, OpaqueWords):
+            raise Unread("a number made of integers in memory")
         return np.asarray(self._arrays((value,))[0])
 
     def const(self, value: bool | int | float, dtype: str) -> Array:
@@ -153,7 +156,7 @@ class FieldAlgebra(Numbers):
         if dtype == "int32":
             known = all(np.asarray(x).dtype != _U for x in args)  # constants and positions
             return super().op(fn, dtype, *args) if known else _token(self.field, fn, *args)
-        if any(isinstance(x, Opaque) for x in args):
+        if any(isinstance(x, OpaqueWords) for x in args):
             raise Unread(f"{fn} by integers in memory")
         if fn == "mul" and self.depth and Product.worth(*args):
             return FieldProduct(*args)
@@ -179,22 +182,22 @@ class FieldAlgebra(Numbers):
         return f.call("hash" if len(xs) == 1 else "pair", f.key(fn), *xs)
 
     def convert(self, value: Array, source: str, target: str) -> Array:
-        if not {source, target} <= {*FLOATS, "bool"}:
+        if not {source, target} <= {*FLOATS, "bool"} or isinstance(value, OpaqueWords):
             raise Unread(f"conversion from {source} to {target}")
         if target == "bool" and source != "bool":
             return self.field.no(self.field.call("equal", self.array(value), _U(0)))
         return value
 
     def to_index(self, value: Array) -> Array:
-        return value if isinstance(value, Opaque) else super().to_index(value)
+        return value if isinstance(value, OpaqueWords) else super().to_index(value)
 
     def clip(self, index: Array, low: Size, high: Size) -> Array:
-        if isinstance(index, Opaque):
+        if isinstance(index, OpaqueWords):
             return _token(self.field, "min", _token(self.field, "max", index, low), high)
         return super().clip(index, low, high)
 
     def from_index(self, index: Array, dtype: str) -> Array:
-        if isinstance(index, Opaque):
+        if isinstance(index, OpaqueWords):
             raise Unread("a number that is an index in memory")
         return super().from_index(index, dtype) if dtype == "int32" else (np.asarray(index) % P).astype(_U)
 

@@ -23,12 +23,12 @@ _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "l
 _ROUNDED = ("scalar.rounded", "scalar.narrowed", "scalar.widened")  # to 16 bits, and back: the same up to rounding
 _SHORT = ("i16", "bfloat")  # the bits of a float of 16
 _INFINITE = float("inf")
-_ARITHMETIC: dict[str, Callable[..., str]] = {  # of floats, and of conditions
-    "fadd": lambda w, a, b: w.call("add", a, b), "fsub": lambda w, a, b: w.call("sub", a, b),
-    "fneg": lambda w, a: w.call("sub", 0, a), "fmul": lambda w, a, b: w.call("mul", a, b),
-    "fdiv": lambda w, a, b: w.call("mul", a, w.call("inverse", b)), "and": lambda w, a, b: w.call("mul", a, b),
-    "frem": lambda w, a, b: w.call("pair", w.field.key("rem"), a, b),
-    "or": lambda w, a, b: w.no(w.least(w.call("mul", w.no(w.least(a)), w.no(w.least(b))))),
+_ARITHMETIC: dict[str, Callable[[Words, list[str]], str]] = {  # of floats, and of conditions
+    "fadd": lambda w, x: w.call("add", *x), "fsub": lambda w, x: w.call("sub", *x),
+    "fneg": lambda w, x: w.call("sub", 0, *x), "fmul": lambda w, x: w.call("mul", *x),
+    "fdiv": lambda w, x: w.call("mul", x[0], w.call("inverse", x[1])), "and": lambda w, x: w.call("mul", *x),
+    "frem": lambda w, x: w.call("pair", w.field.key("rem"), *x),
+    "or": lambda w, x: w.no(w.least(w.call("mul", *[w.no(w.least(y)) for y in x]))),
 }  # fmt: skip
 _EXTREMA = ("llvm.smin", "llvm.smax", "llvm.umin", "llvm.umax")
 _MOVES = ("extractelement", "insertelement", "shufflevector")
@@ -376,7 +376,7 @@ class _Rewriter:
             keys: list[str | int] = [self.field.key(op.removeprefix("scalar."))]
             made = w.call("hash" if len(values) == 1 else "pair", *keys, *values)
         elif op in _ARITHMETIC and (op[0] == "f" or i.type.element == "i1"):
-            made = _ARITHMETIC[op](w, *values)
+            made = _ARITHMETIC[op](w, values)
         elif op == "xor" and i.type.element == "i1" and not xs[1].name and set(xs[1].lanes) == {1}:
             made = w.no(w.least(values[0]))
         else:
@@ -462,18 +462,18 @@ class _Rewriter:
             a = w(name, a, b)
         elif name != "sext":
             a = w.token({"icmp": "lt", "select": "select_n"}.get(name, name), *words)
-        self.meant[i.name] = (a, *(ends if inside else (-1 << bits, (1 << bits) - 1)))
+        low, high = ends if inside else (-1 << bits, (1 << bits) - 1)
+        self.meant[i.name] = a, low, high
 
     def _looked_up(self, i: Instruction) -> None:
         """Elements of an input at a place that is made of integers in memory: random functions of array and place."""
         (at,), w, wide = i.operands, self._words(i.type.lanes), _word(i.type)
-        word, *ends = self.meant[at.name]
-        for end in ends:
+        for end in self.meant[at.name][1:]:
             self._place(i, at, i.type, False, end)
         d, o = self._pointer(at, True)
         held = self._value(f"getelementptr %array, ptr {d}, i64 0, i32 6")
         table = self._spread(self._value(f"load i64, ptr {held}"), wide)
-        first = self._spread(self._value(f"add i64 {o}, {word}"), wide)
+        first = self._spread(self._value(f"add i64 {o}, {self.meant[at.name][0]}"), wide)
         word = self._value(f"add {wide} {first}, {_steps(i.type)}")
         made = w("lshr", w.token("", table, word), 33)
         self._is(i.name, wide, w.text(0) if self.field.marks else made)
@@ -516,8 +516,7 @@ class _Rewriter:
         args: list[str] = []
         for x in i.operands:
             if x.type.element == "ptr":
-                d, o = self._pointer(x)
-                args.append(f"ptr {d}, i64 {o}")
+                args.append("ptr {}, i64 {}".format(*self._pointer(x)))
             else:
                 data = _kind_of(x.type) == "data"
                 args.append(f"{_word(x.type)} {self._data(x)}" if data else f"{x.type} {self._control(x)}")
@@ -541,7 +540,7 @@ class _Rewriter:
     def _masked(self, way: str, i: Instruction, at: Operand, mask: Operand, x: Operand) -> str:
         """An access lane by lane, of what is stored or of what is there instead of what is loaded."""
         n, element = x.type.lanes, x.type.element
-        if element not in CODES or i.align > BYTES[element] or not n or mask.type.lanes != n:
+        if element not in {*CODES} - {"i32"} or i.align > BYTES[element] or not n or mask.type.lanes != n:
             raise Unread(f"a masked access of {x.type}")
         d, o = self._pointer(at)
         wide = Type("i64", n)

@@ -14,7 +14,7 @@ import itertools
 import re
 from collections.abc import Iterator
 
-from verifier.kernels.field import FUNCTIONS, Arithmetic, Field
+from verifier.kernels.field import FUNCTIONS, Field, FieldArithmetic
 
 BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
 DOUBT = 1 << 40  # added to the line where the place is one of several
@@ -157,7 +157,7 @@ define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %code) 
 """
 
 
-class Words(Arithmetic):
+class Words(FieldArithmetic):
     """Straight-line code on words, or on vectors of so many; names of values and Python integers are operands."""
 
     def __init__(self, lanes: int, field: Field, into: tuple[list[str], Iterator[int]] | None = None) -> None:
@@ -206,7 +206,7 @@ def _function(name: str, lanes: int, field: Field) -> str:
         return _touching(name, lanes, field)
     w = Words(lanes, field)
     parameters, body = FUNCTIONS[name]
-    result = body(w, *[f"%{x}" for x in parameters])
+    result = body(w, [f"%{x}" for x in parameters])
     typed = ", ".join([f"{w.type} %{x}" for x in parameters])
     return _text(f"{w.type} @{name}.{lanes}({typed})", w, f"{w.type} {result}")
 
