@@ -189,7 +189,7 @@ class FieldAlgebra(Numbers):
         return value
 
     def to_index(self, value: Array) -> Array:
-        return value if isinstance(value, OpaqueWords) else super().to_index(value)
+        return opaque(value) if np.asarray(value).dtype == _U else super().to_index(value)
 
     def clip(self, index: Array, low: Size, high: Size) -> Array:
         if isinstance(index, OpaqueWords):

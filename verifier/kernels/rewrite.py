@@ -277,7 +277,8 @@ class _Rewriter:
         step, size = "0" if index else self._control(at), BYTES.get(i.type.element, 0)
         lanes = max(base.type.lanes, at.type.lanes)
         wide = Type("i64", lanes)
-        if (lanes and (not at.type.lanes or index or base.name in self.meant)) or not size:
+        odd = not size or at.type.element not in ("i32", "i64")
+        if odd or (lanes and (not at.type.lanes or index or base.name in self.meant)):
             raise Unread("addresses of lanes moved by one number, made of integers in memory, or in bits")
         o = o if base.type.lanes else self._spread(o, wide)
         if index or base.name in self.meant:
