@@ -23,16 +23,17 @@ from verifier.kernels.field import Field, Marks, P, Unread
 from verifier.kernels.meaning import divisors, evaluate
 from verifier.kernels.reader import CodeFunction, functions
 from verifier.kernels.rewrite import rewritten
-from verifier.kernels.watched import BOUNDS, CODES, FUEL, POINTERS, RACE
+from verifier.kernels.watched import BOUNDS, CODES, DOUBT, FUEL, GLOBALS, POINTERS, RACE
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _SAYS = {BOUNDS: "an access outside of its array", RACE: "two tasks meet", FUEL: "it does not end in time"}
 _CPU = re.compile(r'"target-(?:cpu|features)"="[^"]*"')
 _NOTHING = np.uint64(1 << 63)  # what nobody wrote
 _TURNS = 16  # of all loops of a kernel, at most, for each iteration or element of the program: it has fewer, not more
+_MOST_TASKS = 1 << 30  # two for each have stamps
 _SHORT = 100_000  # lines of a module that is compiled without effort: everything is on the stack then, 20 bytes a line
 _HELD = {  # dtypes as types in memory
-    "bool": "i8", "bfloat16": "i16", "float16": "half", "float32": "float", "float64": "double"
+    "bool": "i8", "bfloat16": "i16", "float16": "half", "float32": "float", "float64": "double", "int32": "i32"
 }  # fmt: skip
 
 
@@ -105,7 +106,7 @@ def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str,
     said = dict[str, str]()
     for buffers in (before.buffers, *[part.pointers for part in parts]):
         for b in buffers:
-            if b.dtype not in _HELD:
+            if b.dtype not in _HELD or (b.dtype == "int32" and b.scope not in ("input", "frozen")):
                 raise Unread(f"integers in memory: {b.name} of {b.dtype}")
             if said.setdefault(b.name, b.dtype) != b.dtype or sum([b.name == other.name for other in buffers]) > 1:
                 raise Unread(f"a buffer {b.name} of two kinds")
@@ -114,7 +115,7 @@ def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str,
     texts = _texts(parts, code, field)  # what cannot be read is told before long work
     held = _given(before, field)
     wanted = evaluate(before, held, field)
-    guessed = _run(before, parts, texts, held)
+    guessed = _run(before, parts, texts, held, field)
     for name, value in wanted.items():
         if name not in held or held[name].size != value.size:
             raise Unread(f"nothing writes {name}")
@@ -124,7 +125,7 @@ def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str,
     if guessed:
         field = Marks(seed)
         held = _given(before, field)
-        _run(before, parts, _texts(parts, code, field), held)
+        _run(before, parts, _texts(parts, code, field), held, field)
         if any(held[name].any() for name in wanted):
             raise Unread("a result that depends on memory that nobody wrote")
 
@@ -142,13 +143,13 @@ def _count(b: Buffer) -> int:
     return int(np.prod(b.shape, dtype=np.int64))
 
 
-def _run(before: LoopProgram, parts: Sequence[KernelPart], texts: Sequence[str], held: dict[str, Any]) -> bool:
+def _run(before: LoopProgram, parts: Sequence[KernelPart], texts: list[str], held: dict[str, Any], f: Field) -> bool:
     """Run kernels one after the other; does one read what nobody wrote?"""
     turns = [_TURNS * (1000 + sum(map(_count, part.pointers)) + iterations(before)) for part in parts]
-    return sum([_run_part(*each, held) for each in zip(parts, texts, turns, strict=True)]) > 0  # all of them
+    return sum([_run_part(*each, held, f) for each in zip(parts, texts, turns, strict=True)]) > 0  # all of them
 
 
-def _run_part(part: KernelPart, text: str, turns: int, held: dict[str, Any]) -> bool:
+def _run_part(part: KernelPart, text: str, turns: int, held: dict[str, Any], field: Field) -> bool:
     """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
     words, kept = list[Any](), list[Any]()
     for b in part.pointers:
@@ -159,22 +160,33 @@ def _run_part(part: KernelPart, text: str, turns: int, held: dict[str, Any]) -> 
             held[b.name] = np.full(_count(b), _NOTHING)
         if b.name not in held or held[b.name].size != _count(b):
             raise Unread(f"a buffer {b.name} that nothing fills")
-        data = np.ascontiguousarray(held[b.name])
+        data = held[b.name] = np.ascontiguousarray(held[b.name])
         stamps = [np.zeros(_count(b), np.int32) for _ in range(2)] if fresh else []
         width = ITEMSIZE_BYTES[b.dtype]
         at = [x.ctypes.data for x in stamps] or [0, 0]
-        made = np.array([_count(b) * width, data.ctypes.data, CODES[_HELD[b.dtype]], *at, int(fresh)], np.int64)
-        words.append(made)
-        kept.append((data, stamps))
+        key = field.key("table", b.name) >> 1
+        made = [_count(b) * width, data.ctypes.data, CODES[_HELD[b.dtype]], *at, int(fresh), key]
+        words.append(np.array(made, np.int64))
+        kept.append(stamps)
     table = np.array([w.ctypes.data for w in words], np.int64)
-    bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, POINTERS], np.int64)
-    signature = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
+    bufs = np.array([8 * len(words), table.ctypes.data, 8, 0, 0, POINTERS, 0], np.int64)
+    if sum([tasks for _, tasks in part.phases]) > min(turns, _MOST_TASKS):
+        raise Unread("more tasks than there are stamps")
+    signature, base = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64), 1
     with compiled(text, 0 if text.count("\n") < _SHORT else 1) as engine:
-        fault: int = signature(engine.get_function_address("run"))(bufs.ctypes.data, turns)
-        guessed = ctypes.c_int64.from_address(engine.get_global_value_address("unwritten")).value != 0
+        at = {name: ctypes.c_int64.from_address(engine.get_global_value_address(name)) for name in GLOBALS}
+        at["fuel"].value = turns
+        for name, tasks in part.phases:
+            call = signature(engine.get_function_address(f"kernel.{name}"))
+            at["base"].value = base
+            for task in range(tasks):
+                at["mine"].value = base + 1 + task
+                call(bufs.ctypes.data, 0, task)
+            base += tasks + 2
+        fault, guessed = at["fault"].value, at["unwritten"].value != 0
+    if fault >> 2 >= DOUBT:
+        raise Unread("a place made of integers in memory that may be outside of its array")
     if fault:
         line = part.text.splitlines()[fault >> 2].strip() if fault >> 2 else ""
         raise _Fault(f"{_SAYS[fault & 3]}: {line}".rstrip(": "))
-    for b, (data, _) in zip(part.pointers, kept, strict=True):
-        held[b.name] = data
     return guessed

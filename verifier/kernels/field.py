@@ -14,7 +14,7 @@ program divides by a constant c, the constant that is 1 / c rounded stands for 1
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,8 +34,61 @@ class Unread(Exception):
     """Something that validation has no meaning for; its name."""
 
 
-class Field:
-    """The field under a key: its random functions, and what constants stand for.
+class FieldArithmetic:
+    """The functions of the field on words of 64 bits, written once: `Field` computes them, `watched.Words` writes them.
+
+    A word stands for an element and is below 2^32, not always below P.  A subclass says what an operation is (`self(op,
+    a, b)`, names as in LLVM), a choice (`select`), and a function of `FUNCTIONS` (`call`).
+    """
+
+    field: Field
+    __call__: Callable[..., Any]
+    select: Callable[..., Any]
+    call: Callable[..., Any]
+
+    def fold(self, x: Any) -> Any:
+        """The same modulo P: of less than 2^64 less than 2^34, of less than 2^34 less than 2^31 + 8."""
+        return self("add", self("and", x, P), self("lshr", x, 31))
+
+    def least(self, x: Any) -> Any:
+        """Below P, of less than 2^32."""
+        y = self.fold(x)
+        return self.select(self("icmp ult", y, P), y, self("sub", y, P))
+
+    def no(self, c: Any) -> Any:
+        """1 - c, below P, of c below P."""
+        return self.least(self("sub", P + 1, c))
+
+    def mixed(self, z: Any) -> Any:
+        """Scrambled 64 bits."""
+        z = self("add", z, MIX[0])
+        z = self("mul", self("xor", z, self("lshr", z, 30)), MIX[1])
+        z = self("mul", self("xor", z, self("lshr", z, 27)), MIX[2])
+        return self("xor", z, self("lshr", z, 31))
+
+    def _rounds(self, x: Any, factors: Iterable[int]) -> Any:
+        """Two rounds of multiplication, each after the upper half is added to the lower."""
+        for factor in factors:
+            x = self("and", self("mul", self("xor", x, self("lshr", x, 16)), factor), P)
+        return self("xor", x, self("lshr", x, 16))
+
+    def scrambled(self, x: Any) -> Any:
+        """A bijection of 31 bits, so that sums of scrambled values identify multisets; of what is below P."""
+        return self._rounds(self("and", self("add", x, self.field.shift), P), self.field.factors[:2])
+
+    def unscrambled(self, x: Any) -> Any:
+        """Its inverse; what it gives may be P, which is 0."""
+        return self("and", self("add", self._rounds(x, self.field.factors[:1:-1]), P + 1 - self.field.shift), P)
+
+    def token(self, name: str, first: Any, *others: Any) -> Any:
+        """A word of 64 bits, which are free, for what is this function of words."""
+        for x in others:
+            first = self.mixed(self("add", self.mixed(self("add", first, self.field.key("token", name))), x))
+        return first
+
+
+class Field(FieldArithmetic):
+    """The field under a key: its random functions, and what constants stand for; arithmetic on arrays of elements.
 
     Args:
         seed: of the key.
@@ -45,7 +98,7 @@ class Field:
     marks = False
 
     def __init__(self, seed: int, divisors: Iterable[float] = ()) -> None:
-        self.seed = seed
+        self.seed, self.field, self.select = seed, self, np.where
         self.shift = self.key("maximum", "shift") & P
         odd = [self.key("maximum", name) & P | 1 for name in ("first", "second")]
         self.factors = (odd[0], odd[1], pow(odd[0], -1, P + 1), pow(odd[1], -1, P + 1))
@@ -84,80 +137,29 @@ class Field:
         made, key = np.empty(count, _U), self.key("buffer", name)
         for at in range(0, count, BLOCK):
             part = made[at : at + BLOCK]
-            part[:] = self.hashed(key, np.arange(at, at + part.size, dtype=_U))
+            part[:] = self.call("hash", key, np.arange(at, at + part.size, dtype=_U))
         return made
 
     # ---- arithmetic on arrays of elements below P
 
-    def mul(self, a: Array, b: Array) -> Array:
-        """a * b."""
-        return a * b % _U(P)
+    def __call__(self, op: str, a: Array, b: Array) -> Array:
+        """An operation on words."""
+        return _NUMPY[op](a, b)
 
-    def neg(self, a: Array) -> Array:
-        """-a."""
-        return (_U(P) - a) % _U(P)
+    def call(self, name: str, *xs: Any) -> Array:
+        """One of `FUNCTIONS`, below P."""
+        with np.errstate(over="ignore"):
+            return FUNCTIONS[name][1](self, xs) % _U(P)
 
     def inverse(self, a: Array) -> Array:
         """1 / a, and 0 of 0: pairs of neighbours are multiplied until one is left, which alone is inverted."""
+        if np.size(a) < 2:
+            return np.array([pow(int(x), P - 2, P) for x in np.ravel(a)], _U).reshape(np.shape(a))
         flat = np.where(a == 0, _U(1), a).ravel()
-        levels: list[Array] = []
-        while flat.size > 1:
-            flat = np.append(flat, _U(1)) if flat.size % 2 else flat
-            levels.append(flat)
-            flat = self.mul(flat[0::2], flat[1::2])
-        flat = np.array([pow(int(x), P - 2, P) for x in flat], _U)
-        for level in reversed(levels):
-            wide = np.empty_like(level)
-            wide[0::2], wide[1::2] = (
-                self.mul(flat[: level.size // 2], level[1::2]),
-                self.mul(flat[: level.size // 2], level[0::2]),
-            )
-            flat = wide
-        return np.where(a == 0, _U(0), flat[: np.size(a)].reshape(np.shape(a)))
-
-    def hashed(self, key: int, *xs: Array) -> Array:
-        """A random function of operands below P."""
-        with np.errstate(over="ignore"):
-            z = _mixed(xs[0] + _U(key))
-            for x in xs[1:]:
-                z = _mixed(z + x)
-        return (z >> _U(33)) % _U(P)
-
-    def scrambled(self, x: Array) -> Array:
-        """A bijection of 31 bits, so that sums of scrambled values identify multisets."""
-        return _rounds((x + _U(self.shift)) & _U(P), self.factors[:2])
-
-    def unscrambled(self, x: Array) -> Array:
-        """Its inverse; what it gives may be P, which is 0."""
-        return (_rounds(x, self.factors[:1:-1]) + _U(P + 1 - self.shift)) & _U(P)
-
-    def maximum(self, a: Array, b: Array) -> Array:
-        """The maximum of two."""
-        return self.unscrambled((self.scrambled(a) + self.scrambled(b)) & _U(P)) % _U(P)
-
-    def minimum(self, a: Array, b: Array) -> Array:
-        """The minimum of two."""
-        return self.neg(self.maximum(self.neg(a), self.neg(b)))
-
-    def less(self, a: Array, b: Array) -> Array:
-        """a < b."""
-        return self.hashed(self.key("less"), a, b)
-
-    def equal(self, a: Array, b: Array) -> Array:
-        """a == b."""
-        return self.hashed(self.key("equal"), np.minimum(a, b), np.maximum(a, b))
-
-    def no(self, c: Array) -> Array:
-        """not c."""
-        return (_U(P + 1) - c) % _U(P)
-
-    def choose(self, c: Array, x: Array, y: Array) -> Array:
-        """x where c holds, else y."""
-        less, more = self.less(x, y), self.less(y, x)
-        plain: Array = (y + self.mul(c, (x + _U(P) - y) % _U(P))) % _U(P)
-        low: Array = (c == less) | (c == self.no(more))
-        high: Array = (c == more) | (c == self.no(less))
-        return np.select([high, low], [self.maximum(x, y), self.minimum(x, y)], plain)
+        pairs = np.append(flat, np.ones(flat.size % 2, _U)).reshape(-1, 2)
+        both = self.inverse(pairs[:, 0] * pairs[:, 1] % _U(P))
+        found = (pairs[:, ::-1] * both[:, None] % _U(P)).ravel()[: flat.size].reshape(np.shape(a))
+        return np.where(a == 0, _U(0), found)
 
 
 class Marks(Field):
@@ -178,14 +180,50 @@ class Marks(Field):
         return np.zeros(count, _U)
 
 
-def _rounds(x: Array, factors: Iterable[int]) -> Array:
-    for factor in factors:
-        x = ((x ^ x >> _U(16)) * _U(factor)) & _U(P)
-    return x ^ x >> _U(16)
+_NUMPY: dict[str, Callable[[Array, Array], Array]] = {
+    "add": np.add, "sub": np.subtract, "mul": np.multiply, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor, "lshr": np.right_shift, "icmp ult": np.less, "icmp eq": np.equal,
+}  # fmt: skip
 
 
-def _mixed(z: Array) -> Array:
-    z = z + _U(MIX[0])
-    z = (z ^ z >> _U(30)) * _U(MIX[1])
-    z = (z ^ z >> _U(27)) * _U(MIX[2])
-    return z ^ z >> _U(31)
+def _inverse(w: FieldArithmetic, x: Sequence[Any]) -> Any:
+    power = x[0]  # to the power of 2^31 - 3, the bits of which are 1 but for the second
+    for bit in range(29, -1, -1):
+        power = w.call("mul", power, power)
+        if bit != 1:
+            power = w.call("mul", power, x[0])
+    return power
+
+
+def _equal(w: FieldArithmetic, x: Sequence[Any]) -> Any:
+    a, b = [w.least(y) for y in x]
+    below = w("icmp ult", a, b)
+    return w.call("pair", w.field.key("equal"), w.select(below, a, b), w.select(below, b, a))
+
+
+def _choose(w: FieldArithmetic, x: Sequence[Any]) -> Any:
+    """a where c holds, else b."""
+    c, a, b = [w.least(y) for y in x]
+    less, more = [w.least(w.call("less", *pair)) for pair in ((a, b), (b, a))]
+    least, greatest = w.call("minimum", a, b), w.call("maximum", a, b)
+    made = w.call("fma", c, w.least(w("sub", w("add", a, P), b)), b)
+    for told, chosen in ((less, least), (w.no(more), least), (more, greatest), (w.no(less), greatest)):
+        made = w.select(w("icmp eq", c, told), chosen, made)
+    return made
+
+
+FUNCTIONS: dict[str, tuple[str, Callable[[FieldArithmetic, Sequence[Any]], Any]]] = {
+    "add": ("ab", lambda w, x: w.fold(w("add", *x))),
+    "sub": ("ab", lambda w, x: w.fold(w("add", x[0], w("sub", 4 * P, x[1])))),
+    "mul": ("ab", lambda w, x: w.fold(w.fold(w("mul", *x)))),
+    "fma": ("abc", lambda w, x: w.fold(w.fold(w("add", w("mul", x[0], x[1]), x[2])))),
+    "inverse": ("a", _inverse),
+    "hash": ("ka", lambda w, x: w("lshr", w.mixed(w("add", w.least(x[1]), x[0])), 33)),
+    "pair": ("kab", lambda w, x: w.call("hash", w.mixed(w("add", w.least(x[1]), x[0])), x[2])),
+    "less": ("ab", lambda w, x: w.call("pair", w.field.key("less"), *x)),
+    "equal": ("ab", _equal),
+    "maximum": ("ab", lambda w, x: w.unscrambled(w("and", w("add", *[w.scrambled(w.least(y)) for y in x]), P))),
+    "minimum": ("ab", lambda w, x: w("sub", 2 * P, w.call("maximum", *[w.call("sub", 0, y) for y in x]))),
+    "choose": ("cab", _choose),
+}
+"""Parameters of functions on words, and what they are; `k` is a key, of a random function."""

@@ -14,8 +14,7 @@ from superopt.ir.fold import fold
 from superopt.ir.index import Guard
 from superopt.ir.interp import Numbers, grid, reader
 from superopt.ir.matmul import Product
-from superopt.ir.scalar import numpy_dtype
-from superopt.ir.types import FLOATS, Size
+from superopt.ir.types import FLOATS, ITEMSIZE_BYTES, Size
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from verifier.kernels.engine import matmul
 from verifier.kernels.field import ORDERED, Field, P, Unread
@@ -50,10 +49,50 @@ def evaluate(program: LoopProgram, held: Mapping[str, Array], field: Field) -> d
     values = {b.name: held[b.name].reshape(b.shape) for b in program.buffers if b.name in held}
     for stage in program.stages:
         for e in subexpressions(stage.value):
-            if e.dtype not in FLOATS and e.dtype != "bool":
+            if e.dtype not in (*FLOATS, "bool", "int32"):
                 raise Unread(f"values of {e.dtype}")
         values[stage.buffer] = _filled(program, stage, values, field)
     return {b.name: values[b.name].ravel() for b in program.buffers if b.scope == "output"}
+
+
+class OpaqueWords(np.ndarray[Any, Any]):
+    """Integers that come from memory, and sums of multiples of them: random words modulo 2^64."""
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **_: Any) -> Any:
+        most = {np.add: 2, np.multiply: 1}.get(ufunc, 0) if method == "__call__" else 0
+        if sum([isinstance(x, OpaqueWords) for x in xs]) > most:
+            raise Unread(f"{ufunc.__name__} of integers in memory")
+        with np.errstate(over="ignore"):
+            return opaque(ufunc(*[np.asarray(x).astype(_U) for x in xs]))
+
+
+def opaque(x: Any) -> Array:
+    """Words as such integers."""
+    return np.asarray(x).astype(_U).view(OpaqueWords)
+
+
+def _token(field: Field, name: str, *xs: Array) -> Array:
+    with np.errstate(over="ignore"):
+        return opaque(field.token(name, *[np.asarray(x).astype(_U) for x in xs]))
+
+
+def _read(program: LoopProgram, values: Mapping[str, Array], field: Field) -> Callable[..., Array]:
+    """What is in buffers: at a place that is made of integers in memory a random function of array and place."""
+    readers = {name: reader(array) for name, array in values.items()}
+
+    def read(name: str, at: tuple[Any, ...]) -> Array:
+        b = program.buffer(name)
+        if not any(isinstance(k, OpaqueWords) for k in at):
+            return opaque(readers[name](*at)) if b.dtype == "int32" else readers[name](*at)
+        if b.scope not in ("input", "frozen") or b.dtype == "int32":
+            raise Unread(f"a place in {name} that is made of integers in memory")
+        place = opaque(0)
+        for k, n in zip(at, b.shape, strict=True):
+            place = place * n + k
+        found = np.asarray(_token(field, "", field.key("table", name) >> 1, place * ITEMSIZE_BYTES[b.dtype]))
+        return (found >> _U(33)) % _U(P)
+
+    return read
 
 
 def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], field: Field) -> Array:
@@ -69,7 +108,7 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
         raise Unread(f"a layout in the program before, at {stage.buffer}")
     if 0 in extents:
         return np.zeros(shape, _U)
-    readers = {name: reader(array) for name, array in values.items()}
+    read = _read(program, values, field)
     made, longest = np.empty(shape, _U), max(extents, default=1)
     axis = extents.index(longest) if extents else 0  # along which the grid is taken in parts
     step = max(1, _MOST_POINTS * longest // prod(extents))
@@ -80,7 +119,7 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
         env = {
             a.symbol: k[at] if d == axis else k for d, (a, k) in enumerate(zip(stage.axes, grid(extents), strict=True))
         }
-        found = algebra.array(fold(stage.value, algebra, lambda name, at: readers[name](*at), env))
+        found = algebra.array(fold(stage.value, algebra, read, env))
         part[...] = found.reshape(found.shape[max(0, found.ndim - part.ndim) :])
     return made
 
@@ -88,11 +127,11 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
 _PLAIN: dict[str, Callable[[Field, list[Array]], Array]] = {
     "add": lambda f, x: (x[0] + x[1]) % _U(P),
     "sub": lambda f, x: (x[0] + _U(P) - x[1]) % _U(P),
-    "div": lambda f, x: f.mul(x[0], f.inverse(x[1])),
-    "rsqrt": lambda f, x: f.inverse(f.hashed(f.key("sqrt"), *x)),
-    "or": lambda f, x: f.no(f.mul(f.no(x[0]), f.no(x[1]))),
-    "mul": lambda f, x: f.mul(*x), "and": lambda f, x: f.mul(*x), "neg": lambda f, x: f.neg(*x),
-    "not": lambda f, x: f.no(*x), "max": lambda f, x: f.maximum(*x), "min": lambda f, x: f.minimum(*x),
+    "div": lambda f, x: x[0] * f.inverse(x[1]) % _U(P),
+    "rsqrt": lambda f, x: f.inverse(f.call("hash", f.key("sqrt"), *x)),
+    "or": lambda f, x: f.no(f.no(x[0]) * f.no(x[1]) % _U(P)), "neg": lambda f, x: (_U(P) - x[0]) % _U(P),
+    "mul": lambda f, x: x[0] * x[1] % _U(P), "and": lambda f, x: x[0] * x[1] % _U(P), "not": lambda f, x: f.no(*x),
+    "max": lambda f, x: f.call("maximum", *x), "min": lambda f, x: f.call("minimum", *x),
 }  # fmt: skip
 
 
@@ -105,15 +144,23 @@ class FieldAlgebra(Numbers):
 
     def array(self, value: Any) -> Array:
         """A value as an array."""
+        if isinstance(value, OpaqueWords):
+            raise Unread("a number made of integers in memory")
         return np.asarray(self._arrays((value,))[0])
 
     def const(self, value: bool | int | float, dtype: str) -> Array:
-        return _U(self.field.constant(float(numpy_dtype(dtype).type(value))))
+        exact = super().const(value, dtype)
+        return exact if dtype == "int32" else _U(self.field.constant(float(exact)))
 
     def op(self, fn: str, dtype: str, *args: Array) -> Array:
+        if dtype == "int32":
+            known = all(np.asarray(x).dtype != _U for x in args)  # constants and positions
+            return super().op(fn, dtype, *args) if known else _token(self.field, fn, *args)
+        if any(isinstance(x, OpaqueWords) for x in args):
+            raise Unread(f"{fn} by integers in memory")
         if fn == "mul" and self.depth and Product.worth(*args):
             return FieldProduct(*args)
-        return self._checked(self._applied(fn, [np.asarray(x) for x in self._arrays(args)]))
+        return self._checked(self._applied(fn, [np.asarray(x, _U) for x in self._arrays(args)]))
 
     def _applied(self, fn: str, xs: list[Array]) -> Array:
         f = self.field
@@ -121,28 +168,38 @@ class FieldAlgebra(Numbers):
             return _PLAIN[fn](f, xs)
         if fn in ORDERED:
             name, swapped, denied = ORDERED[fn]
-            told = getattr(f, name)(*(reversed(xs) if swapped else xs))
+            told = f.call(name, *(reversed(xs) if swapped else xs))
             return f.no(told) if denied else told
         if fn == "sign":
             one, zero = _U(1), _U(0)
-            below = f.choose(f.less(xs[0], zero), _U(P - 1), f.choose(f.equal(xs[0], zero), zero, xs[0]))
-            return f.choose(f.less(zero, xs[0]), one, below)
+            least = f.call("choose", f.call("equal", xs[0], zero), zero, xs[0])
+            below = f.call("choose", f.call("less", xs[0], zero), _U(P - 1), least)
+            return f.call("choose", f.call("less", zero, xs[0]), one, below)
         if fn == "select_n" and len(xs) == 3:
-            return f.choose(xs[0], xs[2], xs[1])
-        return f.hashed(f.key(fn), *xs)
+            return f.call("choose", xs[0], xs[2], xs[1])
+        if len(xs) > 2:
+            raise Unread(f"{fn} of {len(xs)} operands")
+        return f.call("hash" if len(xs) == 1 else "pair", f.key(fn), *xs)
 
     def convert(self, value: Array, source: str, target: str) -> Array:
-        if not {source, target} <= {*FLOATS, "bool"}:
+        if not {source, target} <= {*FLOATS, "bool"} or isinstance(value, OpaqueWords):
             raise Unread(f"conversion from {source} to {target}")
         if target == "bool" and source != "bool":
-            return self.field.no(self.field.equal(self.array(value), _U(0)))
+            return self.field.no(self.field.call("equal", self.array(value), _U(0)))
         return value
 
     def to_index(self, value: Array) -> Array:
-        raise Unread("an index that is read from memory")
+        return opaque(value) if np.asarray(value).dtype == _U else super().to_index(value)
+
+    def clip(self, index: Array, low: Size, high: Size) -> Array:
+        if isinstance(index, OpaqueWords):
+            return _token(self.field, "min", _token(self.field, "max", index, low), high)
+        return super().clip(index, low, high)
 
     def from_index(self, index: Array, dtype: str) -> Array:
-        return (np.asarray(index) % P).astype(_U)
+        if isinstance(index, OpaqueWords):
+            raise Unread("a number that is an index in memory")
+        return super().from_index(index, dtype) if dtype == "int32" else (np.asarray(index) % P).astype(_U)
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., Array], dtype: str) -> Array:
         f, sizes = self.field, [int(str(n)) for n in extents]
@@ -153,20 +210,20 @@ class FieldAlgebra(Numbers):
             total: Array = _U(1)
             for at in np.ndindex(*sizes):
                 x = self.array(body(*at))
-                total = f.mul(total, f.no(x) if some else x)
+                total = total * (f.no(x) if some else x) % _U(P)
             return f.no(total) if some else total
-        if monoid not in ("sum", "max", "min") or dtype == "bool":
+        if monoid not in ("sum", "max", "min") or dtype in ("bool", "int32"):
             raise Unread(f"a reduction by {monoid} of {dtype}")
 
         def scrambled(*at: Array) -> Array:
             x = self.array(body(*at))
-            return f.scrambled(f.neg(x) if monoid == "min" else x)
+            return f.scrambled((_U(P) - x) % _U(P) if monoid == "min" else x)
 
         total = self._fold("sum", (), sizes, body if monoid == "sum" else scrambled, _WORD)
         if monoid == "sum":
             return total % _U(P)
         found = f.unscrambled(total & _U(P)) % _U(P)
-        return f.neg(found) if monoid == "min" else found
+        return (_U(P) - found) % _U(P) if monoid == "min" else found
 
 
 class FieldProduct(Product):

@@ -68,7 +68,6 @@ class Instruction:
     operands: tuple[Operand, ...] = ()
     words: tuple[str, ...] = ()
     align: int = 0
-    line: str = ""
     count: int = 0
 
 
@@ -89,10 +88,10 @@ class _Line:
     """Tokens of a line, taken from the front."""
 
     def __init__(self, text: str) -> None:
-        self.text, self.tokens, self.at, self.aligned = text, _TOKEN.findall(text), 0, 0
+        self.text, self.tokens, self.at, self.aligned = text, [*_TOKEN.findall(text), ""], 0, 0
 
     def peek(self) -> str:
-        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+        return self.tokens[self.at]
 
     def take(self, wanted: str = "") -> str:
         token = self.peek()
@@ -103,7 +102,7 @@ class _Line:
 
     def has(self, token: str) -> bool:
         """Take a token where it comes next."""
-        found = self.peek() == token
+        found = self.tokens[self.at] == token
         self.at += found
         return found
 
@@ -150,7 +149,7 @@ class _Line:
         return int(self.take()) if self.has(",") and self.take("align") else 0
 
     def end(self) -> None:
-        if self.at < len(self.tokens):
+        if self.peek():
             raise Unread(f"the end of {self.text.strip()!r}")
 
 
@@ -163,6 +162,8 @@ def _number(token: str, element: str) -> float | int:
                 return struct.unpack("<d", int(token, 16).to_bytes(8, "little"))[0]
             return float(token)
         if element in ("i1", "i8") and token not in ("0", "1"):
+            raise ValueError
+        if not -(1 << 63) <= int(token) << 64 - 8 * BYTES.get(element, 8) < 1 << 63:  # of others LLVM takes low bits
             raise ValueError
         return int(token)
     except ValueError:
@@ -247,10 +248,12 @@ def _scalar(lines: list[str], end: str, known: dict[str, str], number: int, bodi
     if not last or known.get(code) != called(name, inputs):
         raise Unread(f"code of {called(name, inputs)} that was not compared")
     type_ = instruction(last).type
-    operands = [Operand(type_, x) if x[0] == "%" else _Line(x).operand(type_) for x in inputs]
-    return Instruction(output, f"scalar.{name}", type_, tuple(operands), line=lines[0], count=number)
+    takes = type_.of(_TAKES.get(name, type_.element))
+    operands = [Operand(takes, x) if x[0] == "%" else _Line(x).operand(takes) for x in inputs]
+    return Instruction(output, f"scalar.{name}", type_, tuple(operands), count=number)
 
 
+_TAKES = {"widened": "bfloat", "narrowed": "float"}  # of another type than they give
 _OPERAND = re.compile(r"splat \(\w+ [^)]*\)|\S+")
 
 
@@ -314,62 +317,53 @@ def instruction(text: str) -> Instruction:
         Unread: it is of another kind.
     """
     line, name = _Line(re.sub(r"^(br .*), !llvm\.loop !\d+$", r"\1", text)), ""
-    if len(line.tokens) > 1 and line.tokens[1] == "=":
+    if line.tokens[1:2] == ["="]:
         name = line.take()
         line.take("=")
     made = _instruction(line, name, line.take())
-    made.line = text.strip()
     line.end()
     return made
 
 
+_FORMS = {  # T: a type, X: an operand with its type, Y: one of the type of X, W: a word, N: a number, A: an alignment
+    **dict.fromkeys(_BINARY, "X , Y"), **dict.fromkeys(("icmp", "fcmp"), "W X , Y"), **dict.fromkeys(_CASTS, "X to T"),
+    **dict.fromkeys(("select", "insertelement", "shufflevector"), "X , X , X"), "extractelement": "X , X", "fneg": "X",
+    "getelementptr": "T , X , X", "load": "T , X A", "store": "X , X A", "alloca": "[ N x T ] A",
+}  # fmt: skip
+
+
+def _formed(line: _Line, name: str, op: str) -> Instruction:
+    """An instruction of a form."""
+    xs, words, type_, align = list[Operand](), list[str](), VOID, 0
+    for part in _FORMS[op].split():
+        if part == "X":
+            xs.append(line.typed())
+        elif part == "Y":
+            xs.append(line.operand(xs[0].type))
+        elif part == "T":
+            type_ = line.type()
+        elif part in "WN":
+            words.append(line.take() if part == "W" else str(_number(line.take(), "i64")))
+        elif part == "A":
+            align = line.align()
+        else:
+            line.take(part)
+    if op in ("icmp", "fcmp"):
+        type_ = xs[0].type.of("i1")
+    elif op in ("shufflevector", "extractelement"):
+        type_ = Type(xs[0].type.element, xs[2].type.lanes if op == "shufflevector" else 0)
+    elif type_ == VOID:
+        type_ = xs[op == "select"].type
+    if op == "getelementptr" and type_.lanes:
+        raise Unread("an address of a vector")
+    return Instruction(name, op, type_, tuple(xs), tuple(words), align)
+
+
 def _instruction(line: _Line, name: str, op: str) -> Instruction:
+    if op in _FORMS:
+        return _formed(line, name, op)
     if op == "call":
         line.has("reassoc")  # the one promise that is read: sums in any order
-    if op in ("icmp", "fcmp", *_BINARY):
-        told = () if op in _BINARY else (line.take(),)
-        a = line.typed()
-        line.take(",")
-        return Instruction(name, op, a.type.of("i1") if told else a.type, (a, line.operand(a.type)), told)
-    if op in ("fneg", *_CASTS):
-        x = line.typed()
-        return Instruction(name, op, line.type() if op != "fneg" and line.take("to") else x.type, (x,))
-    if op == "getelementptr":
-        element = line.type()
-        line.take(",")
-        base = line.typed()
-        line.take(",")
-        at = line.typed()
-        if element.lanes:
-            raise Unread("an address of a vector")
-        return Instruction(name, op, element, (base, at))
-    if op == "load":
-        type_ = line.type()
-        line.take(",")
-        return Instruction(name, op, type_, (line.typed(),), align=line.align())
-    if op == "store":
-        x = line.typed()
-        line.take(",")
-        return Instruction(name, op, x.type, (x, line.typed()), align=line.align())
-    if op == "alloca":
-        line.take("[")
-        count = int(line.take())
-        line.take("x")
-        type_ = line.type()
-        line.take("]")
-        return Instruction(name, op, type_, (), (str(count),), align=line.align())
-    if op in ("select", "shufflevector", "insertelement", "extractelement"):
-        xs = [line.typed()]
-        while line.has(","):
-            xs.append(line.typed())
-        type_ = xs[0].type
-        if op == "select":
-            type_ = xs[1].type
-        elif op == "shufflevector":
-            type_ = Type(type_.element, xs[2].type.lanes)
-        elif op == "extractelement":
-            type_ = Type(type_.element, 0)
-        return Instruction(name, op, type_, tuple(xs))
     if op == "phi":
         type_, xs, labels = line.type(), list[Operand](), list[str]()
         while line.has("["):

@@ -9,33 +9,33 @@ alone, else the kernel is refused: hence which elements are read and written doe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from verifier.kernels.field import ORDERED, Field, P, Unread
 from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, Instruction, Operand, Type
-from verifier.kernels.watched import CODES, POINTERS, Words, library
+from verifier.kernels.watched import CODES, DOUBT, POINTERS, Words, library
 
-Kind = Literal["control", "data", "pointer"]
+Kind = Literal["control", "data", "pointer", "index"]
 _SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
-# operation, what of a float its operand holds, and a constant -> what of it the result holds
-_BITS: dict[tuple[str, str, float | int | None], str] = {
-    ("bitcast", "float", None): "all", ("bitcast", "all", None): "float", ("bitcast", "half", None): "half",
-    ("zext", "half", None): "lower", ("trunc", "lower", None): "half", ("shl", "lower", 16): "all",
-    ("lshr", "rounded", 16): "lower", ("and", "rounded", -65536): "all",
-}  # fmt: skip
-ROUNDED = (  # to the nearest float of 16 bits, in the upper half
-    "select(fcmp uno(x, x), or(bitcast(x), 4194304), add(bitcast(x), add(and(lshr(bitcast(x), 16), 1), 32767)))"
-)
+_ROUNDED = ("scalar.rounded", "scalar.narrowed", "scalar.widened")  # to 16 bits, and back: the same up to rounding
+_SHORT = ("i16", "bfloat")  # the bits of a float of 16
 _INFINITE = float("inf")
+_ARITHMETIC: dict[str, Callable[[Words, list[str]], str]] = {  # of floats, and of conditions
+    "fadd": lambda w, x: w.call("add", *x), "fsub": lambda w, x: w.call("sub", *x),
+    "fneg": lambda w, x: w.call("sub", 0, *x), "fmul": lambda w, x: w.call("mul", *x),
+    "fdiv": lambda w, x: w.call("mul", x[0], w.call("inverse", x[1])), "and": lambda w, x: w.call("mul", *x),
+    "frem": lambda w, x: w.call("pair", w.field.key("rem"), *x),
+    "or": lambda w, x: w.no(w.least(w.call("mul", *[w.no(w.least(y)) for y in x]))),
+}  # fmt: skip
 _EXTREMA = ("llvm.smin", "llvm.smax", "llvm.umin", "llvm.umax")
 _MOVES = ("extractelement", "insertelement", "shufflevector")
 
 
 def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str, int]], field: Field, cpu: str) -> str:
-    """A module with `i64 run(ptr bufs, i64 fuel)`, which runs all tasks of all phases and returns the last fault.
+    """A module with `void kernel.NAME(ptr, i64, i64)` for each phase: of the arrays, where these begin, and a task.
 
     Args:
         functions: of the kernel.
@@ -52,23 +52,7 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
         if [type_ for type_, _ in functions[name].parameters] != [Type("ptr", 0), Type("i64", 0)]:
             raise Unread(f"a phase {name} of other parameters")
     made = [_Rewriter(functions[name], functions, field).text() for name in sorted(reached)]
-    run = ["define i64 @run(ptr %bufs, i64 %fuel) noinline {", "  store i64 %fuel, ptr @fuel",
-           "  store i64 0, ptr @fault", "  br label %phase0", ]  # fmt: skip
-    base = 1
-    for j, (name, tasks) in enumerate(phases):
-        run += [
-            f"phase{j}:", f"  store i32 {base}, ptr @base", f"  br label %head{j}", f"head{j}:",
-            f"  %i{j} = phi i64 [ 0, %phase{j} ], [ %n{j}, %task{j} ]", f"  %m{j} = icmp slt i64 %i{j}, {tasks}",
-            f"  br i1 %m{j}, label %task{j}, label %phase{j + 1}", f"task{j}:",
-            f"  %w{j} = add i64 %i{j}, {base + 1}", f"  %s{j} = trunc i64 %w{j} to i32",
-            f"  store i32 %s{j}, ptr @mine",
-            f"  call void @{name}(ptr %bufs, i64 0, i64 %i{j})", f"  %n{j} = add i64 %i{j}, 1", f"  br label %head{j}",
-        ]  # fmt: skip
-        base += tasks + 2
-    if base >= 1 << 31:
-        raise Unread("more tasks than there are stamps")
-    run += [f"phase{len(phases)}:", "  %fault = load i64, ptr @fault", "  ret i64 %fault", "}"]
-    text = "\n".join([library("\n".join(made), field), *made, *run])
+    text = "\n".join([library("\n".join(made), field), *made])
     return text.replace(" noinline {", " noinline #0 {") + f"\nattributes #0 = {{ {cpu} }}\n"
 
 
@@ -90,7 +74,7 @@ class _Rewriter:
         self.defined: dict[str, Instruction] = {}
         self.lines: list[str] = []
         self.heap: list[str] = []
-        self.bits: dict[str, str] = {}  # integers that are the bits of a float: which of them
+        self.meant: dict[str, tuple[str | int, int, int]] = {}  # integers made of those in memory, places: see `_meant`
         self.numbers = itertools.count()
         self._memory = {"ret": self._return, "phi": self._phi, "alloca": self._room, "@aligned_alloc": self._room,
                         "getelementptr": self._address, "load": self._load, "store": self._store}  # fmt: skip
@@ -104,6 +88,9 @@ class _Rewriter:
             raise Unread(f"two values of one name in {f.name}")
         self.types = {name: type_ for type_, name in f.parameters} | {i.name: _result(i) for i in named}
         self.kinds = {name: _kind_of(type_) for name, type_ in self.types.items()}
+        read = [i.name for i in named if i.op == "load" and i.type.element == "i32"]
+        self.kinds |= dict.fromkeys(read, "index")
+        self.meant = {name: (name, -(1 << 31), (1 << 31) - 1) for name in read}
         self._find_data()
         self.heap = sorted([i.name for i in named if i.op == "@aligned_alloc"])
         if f.returns != VOID and f.returns.element not in FLOATING:
@@ -123,7 +110,7 @@ class _Rewriter:
         typed = [f"ptr {x}.d, i64 {x}.o" if x in pointers else f"{self._held(x)} {x}" for x in typed]
         returns = "void" if f.returns == VOID else str(_word(f.returns))
         nothing = "ret void" if f.returns == VOID else f"ret {returns} zeroinitializer"
-        head = f"define internal {returns} @{f.name}({', '.join(typed)}) noinline {{"
+        head = f"define {returns} @kernel.{f.name}({', '.join(typed)}) noinline {{"
         return "\n".join([head, *self.lines, "out.of.fuel:", f"  {nothing}", "}"])
 
     def _find_data(self) -> None:
@@ -132,10 +119,9 @@ class _Rewriter:
         while changed:
             changed = False
             for i in self.defined.values():
-                if self.kinds[i.name] != "control" or i.op == "load":
-                    continue
-                if i.op == "fcmp" or any(self._kind(x) == "data" for x in i.operands):
-                    self.kinds[i.name] = "data"
+                kinds = {self._kind(x) for x in i.operands}
+                if self.kinds[i.name] == "control" and (i.op == "fcmp" or kinds & {"data", "index"}):
+                    self.kinds[i.name] = "index" if "index" in kinds else "data"
                     changed = True
 
     def _kind(self, x: Operand) -> Kind:
@@ -181,10 +167,15 @@ class _Rewriter:
             raise Unread(f"an integer {x.name} as a value")
         return self._number(x, self._words(x.type.lanes), False)
 
-    def _pointer(self, x: Operand) -> tuple[str, str]:
-        if self._kind(x) != "pointer" or not x.name:
-            raise Unread("a pointer that is a constant")
-        return f"{x.name}.d", f"{x.name}.o"
+    def _pointer(self, x: Operand, read: bool = False) -> tuple[str, str]:
+        if self._kind(x) != "pointer" or not x.name or (x.name in self.meant and not read):
+            raise Unread("a pointer that is a constant, or made of integers in memory")
+        return self._array(x.name), f"{x.name}.o"
+
+    def _array(self, name: str) -> str:
+        """The array that an address is in."""
+        i = self.defined.get(name)
+        return self._array(i.operands[0].name) if i is not None and i.op == "getelementptr" else f"{name}.d"
 
     def _value(self, text: str) -> str:
         return self._words(0).value(text)
@@ -193,8 +184,12 @@ class _Rewriter:
         return Words(lanes, self.field, (self.lines, self.numbers))  # one name after the other in the whole function
 
     def _is(self, name: str, type_: Type, value: str) -> None:
-        """Name a value."""
-        self.lines.append(f"  {name} = bitcast {type_} {value} to {type_}")
+        """Name a value: the one that was made last, or a copy."""
+        made = f"  {value} = "
+        if value.startswith("%field-") and self.lines[-1].startswith(made):
+            self.lines[-1] = self.lines[-1].replace(made, f"  {name} = ", 1)
+        else:
+            self.lines.append(f"  {name} = bitcast {type_} {value} to {type_}")
 
     # ---- instructions
 
@@ -212,10 +207,10 @@ class _Rewriter:
             self._plain(i)
         elif kind == "data":
             self._in_field(i)
+        elif kind == "index":
+            self._integer(i)
         else:
             raise Unread(f"{i.op} of pointers")
-        if kind == "pointer" and i.op == "load":
-            self.lines.append(f"  {i.name}.o = add i64 0, 0")
 
     def _return(self, i: Instruction) -> None:
         self.lines += [f"  call void @free(ptr {name}.data)" for name in self.heap]
@@ -277,39 +272,51 @@ class _Rewriter:
 
     def _address(self, i: Instruction) -> None:
         base, at = i.operands
-        d, o = self._pointer(base)
-        step = self._control(at)
+        _, o = self._pointer(base, True)
+        index = self._kind(at) == "index"
+        step, size = "0" if index else self._control(at), BYTES.get(i.type.element, 0)
         lanes = max(base.type.lanes, at.type.lanes)
         wide = Type("i64", lanes)
-        if at.type.element != "i64":
-            step = self._value(f"sext {at.type} {step} to {Type('i64', at.type.lanes)}")
-        if (lanes and not at.type.lanes) or i.type.element not in BYTES:
-            raise Unread("addresses of lanes moved by one number, or in bits")
-        if lanes and not base.type.lanes:
-            o = self._spread(o, wide)
-        size = _constant(wide, [BYTES[i.type.element]] * max(lanes, 1))
-        moved = self._value(f"mul {wide} {step}, {size}")
-        self.lines.append(f"  {i.name}.o = add {wide} {o}, {moved}")
-        self.lines.append(f"  {i.name}.d = getelementptr i8, ptr {d}, i64 0")
+        odd = not size or at.type.element not in ("i32", "i64")
+        if odd or (lanes and (not at.type.lanes or index or base.name in self.meant)):
+            raise Unread("addresses of lanes moved by one number, made of integers in memory, or in bits")
+        o = o if base.type.lanes else self._spread(o, wide)
+        if index or base.name in self.meant:
+            word, low, high = self._meant(at) if index else (0, 0, 0)
+            before, least, most = self.meant.get(base.name, (0, 0, 0))
+            w = self._words(0)
+            self.meant[i.name] = (w("add", w("mul", word, size), before), least + size * low, most + size * high)
+        if at.name and not index:
+            if at.type.element != "i64":
+                step = self._value(f"sext {at.type} {step} to {wide}")
+            step = self._value(f"mul {wide} {step}, {_constant(wide, [size] * max(lanes, 1))}")
+        else:
+            step = _constant(wide, [size * int(x or 0) for x in at.lanes or [0]])
+        self.lines.append(f"  {i.name}.o = add {wide} {o}, {step}")
 
     def _spread(self, x: str, wide: Type) -> str:
-        """One word in all lanes."""
+        """One word in all lanes, if there are lanes."""
+        if not wide.lanes:
+            return x
         one = self._value(f"insertelement {wide} poison, i64 {x}, i64 0")
         return self._value(f"shufflevector {wide} {one}, {wide} poison, <{wide.lanes} x i32> zeroinitializer")
 
-    def _place(self, i: Instruction, at: Operand, type_: Type, writes: bool) -> str:
+    def _place(self, i: Instruction, at: Operand, type_: Type, writes: bool, end: int | None = None) -> str:
         """The address of an element, or of the first of a vector, after a look whether it may be touched."""
-        d, o = self._pointer(at)
+        d, o = self._pointer(at, end is not None)
+        o = o if end is None else self._value(f"add i64 {o}, {end}")
         if at.type.lanes or not 0 < i.align <= BYTES[type_.element]:
             raise Unread("an address more aligned than its elements")
         return self._value(
             f"call ptr @place(ptr {d}, i64 {o}, i64 {max(type_.lanes, 1)}, i64 {CODES[type_.element]}, "
-            f"i1 {'true' if writes else 'false'}, i64 {i.count})"
+            f"i1 {'true' if writes else 'false'}, i64 {i.count + DOUBT * (end is not None)})"
         )
 
     def _load(self, i: Instruction) -> None:
         if i.type.element not in CODES:
             raise Unread(f"a load of {i.type}")
+        if i.operands[0].name in self.meant:
+            return self._looked_up(i)
         place = self._place(i, i.operands[0], i.type, False)
         if i.type.element == "ptr":
             kind = self._value(f"getelementptr %array, ptr {self._pointer(i.operands[0])[0]}, i64 0, i32 5")
@@ -317,6 +324,7 @@ class _Rewriter:
             found = self._value(f"load ptr, ptr {place}")
             held = self._value(f"and i1 {pointers}, {self._value(f'icmp ne ptr {place}, @nowhere')}")
             self.lines.append(f"  {i.name}.d = select i1 {held}, ptr {found}, ptr @nobody")
+            self.lines.append(f"  {i.name}.o = add i64 0, 0")
         else:
             self.lines.append(f"  {i.name} = load {_word(i.type)}, ptr {place}, align 8")
 
@@ -324,19 +332,16 @@ class _Rewriter:
         """Control is copied."""
         xs = [self._control(x, i.op in _MOVES[1:]) for x in i.operands]
         t = [x.type for x in i.operands]
-        if i.op == "icmp":
-            self.lines.append(f"  {i.name} = icmp {i.words[0]} {t[0]} {xs[0]}, {xs[1]}")
-        elif i.op in ("trunc", "sext", "zext"):
-            self.lines.append(f"  {i.name} = {i.op} {t[0]} {xs[0]} to {i.type}")
-        elif i.op in ("select", *_MOVES):
-            typed = ", ".join([f"{a} {x}" for a, x in zip(t, xs, strict=True)])
-            self.lines.append(f"  {i.name} = {i.op} {typed}")
-        elif i.op in ("add", "sub", "mul", "and", "or", "xor") or (
+        typed = ", ".join([f"{a} {x}" for a, x in zip(t, xs, strict=True)])
+        if i.op in ("trunc", "sext", "zext"):
+            typed = f"{typed} to {i.type}"
+        elif i.op in ("icmp", "add", "sub", "mul", "and", "or", "xor") or (
             i.op in ("udiv", "urem") and i.operands[1].lanes and all(i.operands[1].lanes)
         ):
-            self.lines.append(f"  {i.name} = {i.op} {t[0]} {xs[0]}, {xs[1]}")
-        else:
+            typed = f"{t[0]} {xs[0]}, {xs[1]}"
+        elif i.op not in ("select", *_MOVES):
             raise Unread(f"{i.op} of {i.type}")
+        self.lines.append(f"  {i.name} = {' '.join([i.op, *i.words])} {typed}")
 
     def _in_field(self, i: Instruction) -> None:
         op, xs = i.op, i.operands
@@ -349,7 +354,7 @@ class _Rewriter:
                 typed.append(f"{x.type} {self._control(x)}" if index else f"{_word(x.type)} {self._data(x, moved)}")
             self.lines.append(f"  {i.name} = {op} {', '.join(typed)}")
             return
-        if op == "select" and i.type.element != "i32":
+        if op == "select" and i.type.element not in ("i32", *_SHORT):
             self._is(i.name, type_, self._select(i, w))
             return
         if op in ("sitofp", "uitofp") and self._kind(xs[0]) == "control":
@@ -358,85 +363,32 @@ class _Rewriter:
         if op == "fcmp":
             self._is(i.name, type_, self._compared(i, w))
             return
-        if {"i16", "i32", "bfloat"} & {i.type.element, xs[-1].type.element}:
-            self._of_bits(i)
-            return
-        if (op == "icmp" or i.type.element == "i8") and not self._condition(i):
+        kinds = {i.type.element, xs[-1].type.element}
+        same = op in (*_SAME_VALUE, *_ROUNDED) or (op == "bitcast" and kinds == {*_SHORT})
+        bits = {"i32", *_SHORT} & kinds and (op in _SAME_VALUE or not same)
+        if bits or ((op == "icmp" or i.type.element == "i8") and not self._condition(i)):
             raise Unread(f"{op} of integers that are data")
         if i.type.element == "half" and op != "fptrunc":
             raise Unread(f"{op} of 16-bit floats")
         values = [self._data(x) for x in xs]
-        if op.startswith("scalar."):
+        if same or op in ("icmp", "zext") or (op == "uitofp" and xs[0].type.element == "i1"):
+            made = values[0]
+        elif op.startswith("scalar."):
             keys: list[str | int] = [self.field.key(op.removeprefix("scalar."))]
             made = w.call("hash" if len(values) == 1 else "pair", *keys, *values)
-        elif op == "fadd":
-            made = w.fold(w("add", *values))
-        elif op == "fsub":
-            made = w.fold(w("add", values[0], w("sub", 4 * P, values[1])))
-        elif op == "fneg":
-            made = w.fold(w("sub", 4 * P, values[0]))
-        elif op == "fmul" or (op == "and" and i.type.element == "i1"):
-            made = w.call("mul", *values)
-        elif op == "frem":
-            made = w.call("pair", self.field.key("rem"), *values)
-        elif op == "fdiv":
-            made = w.call("mul", values[0], w.call("inverse", values[1]))
-        elif op == "or" and i.type.element == "i1":
-            a, b = [w.no(w.least(v)) for v in values]
-            made = w.no(w.least(w.call("mul", a, b)))
+        elif op in _ARITHMETIC and (op[0] == "f" or i.type.element == "i1"):
+            made = _ARITHMETIC[op](w, values)
         elif op == "xor" and i.type.element == "i1" and not xs[1].name and set(xs[1].lanes) == {1}:
             made = w.no(w.least(values[0]))
-        elif op in _SAME_VALUE or op in ("icmp", "zext") or (op == "uitofp" and xs[0].type.element == "i1"):
-            made = values[0]
         else:
             raise Unread(f"{op} of {i.type}")
         self._is(i.name, type_, made)
 
-    def _of_bits(self, i: Instruction) -> None:
-        """An integer that holds a float: all bits, or the upper half of them; a step of a rounding has no value."""
-        x, last = i.operands[0], i.operands[-1]
-        if i.op == "select":
-            x, made = self._rounded(i), "rounded"
-        else:
-            number = last.lanes[0] if not last.name and len(set(last.lanes)) == 1 else None
-            made = _BITS.get((i.op, self._state(x), number), "")
-        if not made and i.op not in ("lshr", "and", "add", "or"):
-            raise Unread(f"{i.op} of {x.type} that is data")
-        self.bits[i.name] = made
-        if made != self._state(Operand(i.type, i.name)):
-            raise Unread(f"{i.op} of {x.type} to {i.type}")
-        if made:
-            self._is(i.name, _word(i.type), self._data(x))
-
-    def _state(self, x: Operand) -> str:
-        """What of a float a value holds."""
-        held = self.bits.get(x.name, "") if x.type.element == "i32" else ""
-        return {"float": "float", "i16": "half", "bfloat": "half"}.get(x.type.element, held)
-
-    def _rounded(self, i: Instruction) -> Operand:
-        """The float of which a choice holds the nearest one of 16 bits, in its upper half."""
-        told = self.defined.get(i.operands[0].name)
-        if (
-            told is None
-            or told.op != "fcmp"
-            or self._spelled(Operand(i.type, i.name), told.operands[0].name) != ROUNDED
-        ):
-            raise Unread(f"a choice of {i.type} that is data")
-        return told.operands[0]
-
-    def _spelled(self, x: Operand, of: str, depth: int = 6) -> str:
-        """An expression of integers and conditions."""
-        i = self.defined.get(x.name)
-        if x.name == of or i is None or i.type.element not in ("i1", "i32") or not depth:
-            return "x" if x.name == of else x.name or "|".join({str(v) for v in x.lanes})
-        return f"{' '.join([i.op, *i.words])}({', '.join([self._spelled(y, of, depth - 1) for y in i.operands])})"
-
     def _condition(self, i: Instruction) -> bool:
         """Is a byte made of a condition, or a condition of a byte, which is 0 or 1?"""
-        if i.op == "zext":
-            return i.operands[0].type.element == "i1"
-        zero = not i.operands[-1].name and not any(i.operands[-1].lanes)
-        return i.op == "icmp" and i.operands[0].type.element == "i8" and i.words[0] == "ne" and zero
+        of, last = i.operands[0].type.element, i.operands[-1]
+        compared = (i.op, of, i.words) == ("icmp", "i8", ("ne",)) and not last.name and not any(last.lanes)
+        return of == "i1" if i.op == "zext" else compared
 
     def _number(self, x: Operand, w: Words, signed: bool) -> str:
         """A number of control as an element."""
@@ -460,10 +412,7 @@ class _Rewriter:
         name, swapped, denied = ORDERED.get(predicate[1:], ("", False, False))
         if not name or predicate[0] not in "ou":
             raise Unread(f"the comparison {predicate}")
-        if name == "equal":
-            made = w.call("equal", a, b)
-        else:
-            made = w.call("pair", self.field.key("less"), *((b, a) if swapped else (a, b)))
+        made = w.call(name, *((b, a) if swapped else (a, b)))
         return w.no(w.least(made)) if denied else made
 
     def _select(self, i: Instruction, w: Words) -> str:
@@ -477,6 +426,58 @@ class _Rewriter:
         if c.type.lanes != x.type.lanes:
             raise Unread("one condition for all lanes that depends on data")
         return w.call("choose", self._data(c), a, b)
+
+    # ---- integers in memory
+
+    def _meant(self, x: Operand) -> tuple[str | int, int, int]:
+        """The word of an integer made of those in memory, or of a constant; the least and the greatest it can be."""
+        if self._kind(x) == "index" and x.name in self.meant:
+            return self.meant[x.name]
+        if x.name or len({*x.lanes}) != 1 or x.lanes[0] is None:
+            raise Unread(f"integers in memory beside {x.name or x.type}")
+        return int(x.lanes[0]), int(x.lanes[0]), int(x.lanes[0])
+
+    def _integer(self, i: Instruction) -> None:
+        """A function of integers has a word of its name and theirs; that of sums and multiples is one, too."""
+        xs, sides, name = [self._meant(x) for x in i.operands], i.operands[1:], i.op
+        told = self.defined.get(i.operands[0].name, i)
+        (a, low, high), (b, least, most) = xs[-2:] if xs[1:] else (*xs, *xs)
+        words = [a, b]
+        if name == "select" and told.words == ("slt",) and {*sides} == {*told.operands}:
+            name = "min" if sides == told.operands else "max"
+            words.sort(key=lambda x: isinstance(x, int))
+        elif name == "select":
+            words = [xs[0][0], b, a]
+        ends = {
+            "sext": (low, high), "icmp slt": (0, 1), "add": (low + least, high + most),
+            "mul": (low * least, high * least) if 0 <= least == most else None,
+            "min": (min(low, least), min(high, most)), "max": (max(low, least), max(high, most)),
+            "select": (min(low, least), max(high, most)),
+        }.get(" ".join([name, *i.words]))  # fmt: skip
+        w, bits = self._words(i.type.lanes), 31 if i.type.element == "i32" else 40
+        inside = ends is not None and -1 << bits <= ends[0] and ends[1] < 1 << bits
+        wraps = name == "add" and bits == 31  # such a sum is a function like others
+        if ends is None or not (inside or wraps) or i.operands[-1].type.element not in ("i32", "i64"):
+            raise Unread(f"{i.op} of integers in memory")
+        if name in ("add", "mul") and inside:
+            a = w(name, a, b)
+        elif name != "sext":
+            a = w.token({"icmp": "lt", "select": "select_n"}.get(name, name), *words)
+        low, high = ends if inside else (-1 << bits, (1 << bits) - 1)
+        self.meant[i.name] = a, low, high
+
+    def _looked_up(self, i: Instruction) -> None:
+        """Elements of an input at a place that is made of integers in memory: random functions of array and place."""
+        (at,), w, wide = i.operands, self._words(i.type.lanes), _word(i.type)
+        for end in self.meant[at.name][1:]:
+            self._place(i, at, i.type, False, end)
+        d, o = self._pointer(at, True)
+        held = self._value(f"getelementptr %array, ptr {d}, i64 0, i32 6")
+        table = self._spread(self._value(f"load i64, ptr {held}"), wide)
+        first = self._spread(self._value(f"add i64 {o}, {self.meant[at.name][0]}"), wide)
+        word = self._value(f"add {wide} {first}, {_steps(i.type)}")
+        made = w("lshr", w.token("", table, word), 33)
+        self._is(i.name, wide, w.text(0) if self.field.marks else made)
 
     # ---- calls
 
@@ -516,14 +517,12 @@ class _Rewriter:
         args: list[str] = []
         for x in i.operands:
             if x.type.element == "ptr":
-                d, o = self._pointer(x)
-                args.append(f"ptr {d}, i64 {o}")
-            elif _kind_of(x.type) == "data":
-                args.append(f"{_word(x.type)} {self._data(x)}")
+                args.append("ptr {}, i64 {}".format(*self._pointer(x)))
             else:
-                args.append(f"{x.type} {self._control(x)}")
+                data = _kind_of(x.type) == "data"
+                args.append(f"{_word(x.type)} {self._data(x)}" if data else f"{x.type} {self._control(x)}")
         returns = "void" if i.type == VOID else str(_word(i.type))
-        self.lines.append(f"  {f'{i.name} = ' if i.name else ''}call {returns} @{f.name}({', '.join(args)})")
+        self.lines.append(f"  {f'{i.name} = ' if i.name else ''}call {returns} @kernel.{f.name}({', '.join(args)})")
 
     def _reduced(self, monoid: str, i: Instruction) -> str:
         """All lanes of a vector as one, in pairs of one word; some condition holds unless all denials do."""
@@ -542,13 +541,12 @@ class _Rewriter:
     def _masked(self, way: str, i: Instruction, at: Operand, mask: Operand, x: Operand) -> str:
         """An access lane by lane, of what is stored or of what is there instead of what is loaded."""
         n, element = x.type.lanes, x.type.element
-        if element not in CODES or i.align > BYTES[element] or not n or mask.type.lanes != n:
+        if element not in {*CODES} - {"i32"} or i.align > BYTES[element] or not n or mask.type.lanes != n:
             raise Unread(f"a masked access of {x.type}")
         d, o = self._pointer(at)
         wide = Type("i64", n)
         if not at.type.lanes:
-            steps = _constant(wide, [BYTES[element] * j for j in range(n)])
-            o = self._value(f"add {wide} {self._spread(o, wide)}, {steps}")
+            o = self._value(f"add {wide} {self._spread(o, wide)}, {_steps(x.type)}")
         flags = self._value(f"zext {mask.type} {self._control(mask)} to {wide}")
         typed = ", ".join([f"{wide} {y}" for y in (o, flags, self._data(x))])
         return f"call {wide} @{way}.{n}(ptr {d}, {typed}, i64 {CODES[element]}, i64 {i.count})"
@@ -566,6 +564,11 @@ def _result(i: Instruction) -> Type:
 
 def _word(type_: Type) -> Type:
     return Type("i64", type_.lanes)
+
+
+def _steps(type_: Type) -> str:
+    """Bytes from an address to what is in each lane."""
+    return _constant(_word(type_), [BYTES[type_.element] * j for j in range(max(type_.lanes, 1))])
 
 
 def _constant(type_: Type, values: Sequence[float | int | None]) -> str:

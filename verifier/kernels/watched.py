@@ -12,22 +12,32 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 
-from verifier.kernels.field import MIX, Field, P
+from verifier.kernels.field import FUNCTIONS, Field, FieldArithmetic
 
 BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
+DOUBT = 1 << 40  # added to the line where the place is one of several
 WRITABLE, POINTERS = 1, 2  # the sixth word of an array; pointers are never written
-CODES = {"i8": 1, "i16": 2, "half": 258, "float": 4, "double": 8, "ptr": 8}  # of types in memory; bytes modulo 256
+CODES = {
+    "i8": 1,
+    "i16": 2,
+    "half": 258,
+    "float": 4,
+    "i32": 260,
+    "double": 8,
+    "ptr": 8,
+}  # of types in memory; bytes modulo 256
+GLOBALS = ("fault", "unwritten", "fuel", "mine", "base")
 _MOST_LANES = 64
 
 _MEMORY = f"""
-%array = type {{ i64, ptr, i64, ptr, ptr, i64 }}
-@fault = internal global i64 0
+%array = type {{ i64, ptr, i64, ptr, ptr, i64, i64 }}
+@fault = global i64 0  ; those of `GLOBALS`
 @unwritten = global i64 0
-@mine = internal global i32 0
-@base = internal global i32 0
-@fuel = internal global i64 0
+@mine = global i64 0
+@base = global i64 0
+@fuel = global i64 0
 @nowhere = internal global [{_MOST_LANES} x i64] zeroinitializer
 @nobody = internal global %array zeroinitializer
 declare ptr @malloc(i64)
@@ -87,7 +97,7 @@ inside:
   %owner = extractvalue %array %array, 3
   %reader = extractvalue %array %array, 4
   %private = icmp eq ptr %owner, null
-  %mine = load i32, ptr @mine
+  %mine = load i32, ptr @mine  ; of both the lower half
   %base = load i32, ptr @base
   br label %head
 head:
@@ -136,7 +146,7 @@ done:
 }}
 
 define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %code) noinline {{
-  %sized = insertvalue %array {{ i64 0, ptr null, i64 0, ptr null, ptr null, i64 {WRITABLE} }}, i64 %size, 0
+  %sized = insertvalue %array {{ i64 0, ptr null, i64 0, ptr null, ptr null, i64 {WRITABLE}, i64 0 }}, i64 %size, 0
   %coded = insertvalue %array %sized, i64 %code, 2
   %array = insertvalue %array %coded, ptr %data, 1
   store %array %array, ptr %d
@@ -146,40 +156,8 @@ define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %code) 
 }}
 """
 
-_LANES = """
-define internal <$N x i64> @$NAME.$N(ptr %d, <$N x i64> %at, <$N x i64> %mask, <$N x i64> %first, i64 %code,
-                                     i64 %line) noinline {
-  br label %head
-head:
-  %j = phi i64 [ 0, %0 ], [ %next, %tail ]
-  %v = phi <$N x i64> [ %first, %0 ], [ %w, %tail ]
-  %more = icmp slt i64 %j, $N
-  br i1 %more, label %look, label %done
-look:
-  %flag = extractelement <$N x i64> %mask, i64 %j
-  %on = icmp ne i64 %flag, 0
-  br i1 %on, label %touch, label %tail
-touch:
-  %o = extractelement <$N x i64> %at, i64 %j
-  %p = call ptr @place(ptr %d, i64 %o, i64 1, i64 %code, i1 $WRITES, i64 %line)
-  $TOUCH
-  %touched = insertelement <$N x i64> %v, i64 %x, i64 %j
-  br label %tail
-tail:
-  %w = phi <$N x i64> [ %v, %look ], [ %touched, %touch ]
-  %next = add i64 %j, 1
-  br label %head
-done:
-  ret <$N x i64> %v
-}
-"""
-_TOUCH = {
-    "gather": ("false", "%x = load i64, ptr %p"),
-    "scatter": ("true", "%x = extractelement <$N x i64> %v, i64 %j\n  store i64 %x, ptr %p"),
-}
 
-
-class Words:
+class Words(FieldArithmetic):
     """Straight-line code on words, or on vectors of so many; names of values and Python integers are operands."""
 
     def __init__(self, lanes: int, field: Field, into: tuple[list[str], Iterator[int]] | None = None) -> None:
@@ -188,59 +166,28 @@ class Words:
         self.type, self.flags = [f"<{lanes} x {x}>" if lanes else x for x in ("i64", "i1")]
 
     def text(self, x: str | int) -> str:
-        """An operand."""
+        """An operand; among marks no constant has one."""
         x = 0 if self.field.marks and not isinstance(x, str) else x
         return x if isinstance(x, str) else f"splat (i64 {x})" if self.lanes else str(x)
 
     def value(self, text: str) -> str:
         """An instruction, and the name of its result."""
-        name = f"%field.{next(self.numbers)}"
+        name = f"%field-{next(self.numbers)}"  # the reader reads no such name
         self.lines.append(f"  {name} = {text}")
         return name
 
     def __call__(self, op: str, a: str | int, b: str | int) -> str:
-        return self.value(f"{'or' if self.field.marks else op} {self.type} {self.text(a)}, {self.text(b)}")
+        op = "or" if self.field.marks and not op.startswith("icmp") else op
+        return self.value(f"{op} {self.type} {self.text(a)}, {self.text(b)}")
 
     def call(self, name: str, *args: str | int) -> str:
         """One of the functions of these lanes."""
         passed = ", ".join([f"{self.type} {self.text(x)}" for x in args])
         return self.value(f"call {self.type} @{name}.{self.lanes}({passed})")
 
-    def fold(self, x: str) -> str:
-        """The same modulo P: of less than 2^64 less than 2^34, of less than 2^34 less than 2^31 + 8."""
-        return self("add", self("and", x, P), self("lshr", x, 31))
-
-    def least(self, x: str) -> str:
-        """Below P, of less than 2^32."""
-        y = self.fold(x)
-        below = self("sub", y, P)
-        small = self.value(f"icmp ult {self.type} {y}, {self.text(P)}")
-        return self.select(small, y, below)
-
     def select(self, flag: str, a: str, b: str) -> str:
         """a where the flag is set."""
         return self.value(f"select {self.flags} {flag}, {self.type} {a}, {self.type} {b}")
-
-    def same(self, a: str, b: str) -> str:
-        """Are two values below P equal?"""
-        return self.value(f"icmp eq {self.type} {a}, {b}")
-
-    def no(self, c: str) -> str:
-        """1 - c, below P, of c below P."""
-        return self.least(self("sub", P + 1, c))
-
-    def mixed(self, z: str) -> str:
-        """Scrambled 64 bits."""
-        z = self("add", z, MIX[0])
-        z = self("mul", self("xor", z, self("lshr", z, 30)), MIX[1])
-        z = self("mul", self("xor", z, self("lshr", z, 27)), MIX[2])
-        return self("xor", z, self("lshr", z, 31))
-
-    def scrambled(self, x: str, factors: Iterable[int]) -> str:
-        """Two rounds of multiplication, each after the upper half is added to the lower."""
-        for factor in factors:
-            x = self("and", self("mul", self("xor", x, self("lshr", x, 16)), factor), P)
-        return self("xor", x, self("lshr", x, 16))
 
 
 def library(text: str, field: Field) -> str:
@@ -255,66 +202,35 @@ def library(text: str, field: Field) -> str:
 
 
 def _function(name: str, lanes: int, field: Field) -> str:
-    if name in _TOUCH:
-        writes, touch = _TOUCH[name]
-        text = _LANES.replace("$NAME", name).replace("$WRITES", writes).replace("$TOUCH", touch)
-        return text.replace("$N", str(lanes))
+    if name in _TOUCHES:
+        return _touching(name, lanes, field)
     w = Words(lanes, field)
-    parameters, body = _BODIES[name]
-    result = body(w)
+    parameters, body = FUNCTIONS[name]
+    result = body(w, [f"%{x}" for x in parameters])
     typed = ", ".join([f"{w.type} %{x}" for x in parameters])
-    lines = "\n".join([*w.lines, f"  ret {w.type} {result}"])
-    return f"define internal {w.type} @{name}.{lanes}({typed}) noinline {{\n{lines}\n}}\n"
+    return _text(f"{w.type} @{name}.{lanes}({typed})", w, f"{w.type} {result}")
 
 
-def _inverse(w: Words) -> str:
-    power = "%a"  # to the power of 2^31 - 3, the bits of which are 1 but for the second
-    for bit in range(29, -1, -1):
-        power = w.call("mul", power, power)
-        if bit != 1:
-            power = w.call("mul", power, "%a")
-    return power
+def _touching(name: str, lanes: int, field: Field) -> str:
+    """A load or a store lane by lane, where the mask says so; elsewhere no element is looked at."""
+    w, wide, held, writes = Words(0, field), f"<{lanes} x i64>", "%first", "true" if name == "scatter" else "false"
+    for j in range(lanes):
+        at, count, x = [w.value(f"extractelement {wide} {y}, i64 {j}") for y in ("%at", "%mask", held)]
+        at, on = w.value(f"mul i64 {at}, {count}"), w.value(f"icmp ne i64 {count}, 0")
+        place = w.value(f"call ptr @place(ptr %d, i64 {at}, i64 {count}, i64 %code, i1 {writes}, i64 %line)")
+        place = w.value(f"select i1 {on}, ptr {place}, ptr @nowhere")
+        if name == "scatter":
+            w.lines.append(f"  store i64 {x}, ptr {place}")
+        else:
+            found = w.value(f"select i1 {on}, i64 {w.value(f'load i64, ptr {place}')}, i64 {x}")
+            held = w.value(f"insertelement {wide} {held}, i64 {found}, i64 {j}")
+    typed = f"ptr %d, {wide} %at, {wide} %mask, {wide} %first, i64 %code, i64 %line"
+    return _text(f"{wide} @{name}.{lanes}({typed})", w, f"{wide} {held}")
 
 
-def _pair(w: Words) -> str:
-    first = w.mixed(w("add", w.least("%a"), "%k"))
-    return w("lshr", w.mixed(w("add", first, w.least("%b"))), 33)
+def _text(head: str, w: Words, result: str) -> str:
+    return "\n".join([f"define internal {head} noinline {{", *w.lines, f"  ret {result}", "}\n"])
 
 
-def _equal(w: Words) -> str:
-    a, b = w.least("%a"), w.least("%b")
-    below = w.value(f"icmp ult {w.type} {a}, {b}")
-    low, high = w.select(below, a, b), w.select(below, b, a)
-    return w.call("pair", w.field.key("equal"), low, high)
-
-
-def _maximum(w: Words) -> str:
-    f = w.field
-    sides = [w.scrambled(w("and", w("add", w.least(x), f.shift), P), f.factors[:2]) for x in ("%a", "%b")]
-    total = w.scrambled(w("and", w("add", *sides), P), f.factors[:1:-1])
-    return w("and", w("add", total, P + 1 - f.shift), P)
-
-
-def _choose(w: Words) -> str:
-    key = w.field.key("less")
-    c, x, y = [w.least(f"%{name}") for name in "cxy"]
-    less, more = [w.least(w.call("pair", key, a, b)) for a, b in ((x, y), (y, x))]
-    plain = w.call("fma", c, w.least(w("sub", w("add", x, P), y)), y)
-    low, high = [w.value(f"or {w.flags} {w.same(c, a)}, {w.same(c, w.no(b))}") for a, b in ((less, more), (more, less))]
-    least = w.call("maximum", w("sub", P, x), w("sub", P, y))
-    least = w("sub", 2 * P, least)
-    return w.select(high, w.call("maximum", x, y), w.select(low, least, plain))
-
-
-_BODIES: dict[str, tuple[str, Callable[[Words], str]]] = {
-    "mul": ("ab", lambda w: w.fold(w.fold(w("mul", "%a", "%b")))),
-    "fma": ("abc", lambda w: w.fold(w.fold(w("add", w("mul", "%a", "%b"), "%c")))),
-    "inverse": ("a", _inverse),
-    "hash": ("ka", lambda w: w("lshr", w.mixed(w("add", w.least("%a"), "%k")), 33)),
-    "pair": ("kab", _pair),
-    "equal": ("ab", _equal),
-    "maximum": ("ab", _maximum),
-    "choose": ("cxy", _choose),
-}
-"""Parameters and code of the functions on words, whatever the number of lanes."""
-_CALL = re.compile(rf"@({'|'.join([*_BODIES, *_TOUCH])})\.(\d+)\(")
+_TOUCHES = ("gather", "scatter")
+_CALL = re.compile(rf"@({'|'.join([*FUNCTIONS, *_TOUCHES])})\.(\d+)\(")

@@ -27,7 +27,7 @@ from superopt.kernels.emit.memory import store
 from superopt.kernels.emit.nest import Writer
 from superopt.kernels.emit.options import DEFAULT, Licence
 from superopt.kernels.emit.plan import plan
-from superopt.kernels.emit.registers import HeldValue, stored
+from superopt.kernels.emit.registers import HeldValue, loaded, stored
 from superopt.kernels.emit.values import Emitter, Knobs
 from superopt.kernels.llvm.module import Function, Lines, Module, Value
 from superopt.kernels.llvm.types import constant_mask, element_of, type_of, vector
@@ -483,9 +483,7 @@ class _Tile:
             bytes_ = vector("i8", self.of.lanes * self.of.kind.group)
             return f.value(f"bitcast {vector('i32', self.of.lanes)} {whole} to {bytes_}")
         if dtype == "bfloat16" and self.of.kind.accumulator == "float32":
-            x = f.value(f"zext i16 {f.load('i16', pointer)} to i32")
-            x = f.value(f"bitcast i32 {f.value(f'shl i32 {x}, 16')} to float")
-            return f.broadcast(x, "float", self.of.lanes)
+            return f.broadcast(loaded(f, f.load("i16", pointer), dtype, 0), "float", self.of.lanes)
         kind = type_of(dtype)
         return f.broadcast(f.load(kind, pointer), kind, self.of.lanes)
 
@@ -499,10 +497,9 @@ class _Tile:
         masked = valid < self.of.lanes and not self._padded()
         mask = constant_mask(valid, self.of.lanes)
         if dtype == "bfloat16" and self.of.kind.accumulator == "float32":
-            short, wide = vector("i16", self.of.lanes), vector("i32", self.of.lanes)
+            short = vector("i16", self.of.lanes)
             x = f.masked_load(short, pointer, mask) if masked else f.load(short, pointer)
-            x = f.value(f"shl {wide} {f.value(f'zext {short} {x} to {wide}')}, splat (i32 16)")
-            return f.value(f"bitcast {wide} {x} to {vector('float', self.of.lanes)}")
+            return loaded(f, x, dtype, self.of.lanes)
         kind = type_of(dtype, self.of.lanes)
         return f.masked_load(kind, pointer, mask) if masked else f.load(kind, pointer)
 

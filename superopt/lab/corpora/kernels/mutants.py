@@ -32,6 +32,7 @@ from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, REFUTED
 
 ROUNDING = 1e-4  # of the greatest result: sums of a few dozen float32 in other orders differ by 1e-6
+SPREAD = 30.0  # of integers: on both sides of the bounds of every table
 SHORT = {"float16": 3e-3}  # of results of so few bits: some units of their last place
 
 
@@ -69,9 +70,12 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
     "conditions": (lambda x, m: (x[:, 1:] < x[:, :-1]) & ~m, ((5, 34), (33,))),
     "half": (lambda x, y: jax.nn.relu(x * y + x), ((7, 37), (37,))),
     "circular": (lambda x: jax.numpy.sin(x) * jax.numpy.cos(x), ((5, 34),)),
+    "rows": (lambda i, x: x[i], ((6,), (40, 37))),
+    "sum of rows": (lambda i, j, x, y: x[i] + y[j] * 2.0, ((6,), (6,), (40, 21), (8, 21))),
 }
 """Functions and the shapes of their operands: few elements, and tails along every axis."""
-DTYPES = {"choice": ("bool",), "conditions": ("float32", "bool"), "half": ("float16",) * 2}
+DTYPES = {"choice": ("bool",), "conditions": ("float32", "bool"), "half": ("float16",) * 2,
+          "rows": ("int32",), "sum of rows": ("int32",) * 2}  # fmt: skip
 """Of the first operands, where they are not float32."""
 
 
@@ -190,7 +194,7 @@ def differs(of: MadeKernel, parts: list[KernelPart], seed: int) -> bool:
     """Do changed parts give another output, on random floats, than the kernel that they were made from?"""
     rng = np.random.default_rng(seed)
     inputs = [b for b in of.before.buffers if b.scope in ("input", "frozen")]
-    drawn = {b.name: rng.normal(size=b.shape) for b in inputs}
+    drawn = {b.name: rng.normal(size=b.shape) * (SPREAD if b.dtype == "int32" else 1.0) for b in inputs}
     arrays = {
         b.name: (drawn[b.name] > 0 if b.dtype == "bool" else drawn[b.name]).astype(DTYPE[b.dtype]) for b in inputs
     }
