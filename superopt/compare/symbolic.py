@@ -26,6 +26,7 @@ from superopt.compare.verdict import (
     compare_graphs,
     told_of,
 )  # fmt: skip
+from superopt.compare.whole import MOST
 from superopt.errors import ArgumentError, InputError, ProverDefectError, UsageError
 from superopt.frontends.symbolic.graphs import Traced, trace_concrete
 from superopt.frontends.symbolic.specs import Specs
@@ -45,8 +46,6 @@ _SAMPLES = 2
 """Sizes at which values are compared: different ones, and others."""
 SECOND = "_of_the_second"
 """Ends the names of sizes that the second program has for those of the first."""
-MOST = 60
-"""Operations of both functions that are one question to the prover; more are proved node by node."""
 
 
 @dataclass(frozen=True, slots=True)

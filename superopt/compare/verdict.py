@@ -11,6 +11,7 @@ from superopt.compare.cuts import PairProof, prove
 from superopt.compare.folding import Folded
 from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences
 from superopt.compare.sharing import Shared, arguments, differing_types, share
+from superopt.compare.whole import by_statements
 from superopt.errors import ProverDefectError, UsageError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.text import show_type
@@ -148,6 +149,9 @@ def compare_graphs(
         numerics, end_s,
     )  # fmt: skip
     wanted = {i: x is y for i, (x, y) in enumerate(zip(proof.outputs, shared.first.outputs, strict=True))}
+    stated = by_statements(shared, [i for i in wanted if not wanted[i]], numerics, end_s)
+    wanted |= dict.fromkeys(stated, True)
+    exactness = max((proof.exactness, *(d.exactness for d in stated.values())), key=EXACTNESS.index)
     both = Evaluation(shared)
     found = differences(both, seed, wanted)
     for i in found:
@@ -155,20 +159,20 @@ def compare_graphs(
             raise ProverDefectError(
                 f"output {titles[i]} was proved, and evaluation refutes it: {found[i]}", hint=REPORT
             )
-    told = contradiction(both, [i for i in wanted if wanted[i]], proof.exactness, seed)
+    told = contradiction(both, [i for i in wanted if wanted[i]], exactness, seed)
     if told:
         raise ProverDefectError(f"what was proved differs: {told}", hint=REPORT)
-    differs = _first_stuck(proof, shared)
+    differs = _first_stuck(proof, shared) or ("time is up" if processor_s() >= end_s else "the result itself")
     outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs) for i in wanted)
     one = next(iter(found.values()), None)
     folded = tuple(folding_text(fold, shared) for fold in proof.folded.values())
     return PairVerdict(
         outputs,
         sizes,
-        exactness=proof.exactness,
+        exactness=exactness,
         folded=folded,
         apart=max((f.apart for f in proof.folded.values()), default=0.0),
-        assumptions=tuple(proof.assumptions),
+        assumptions=tuple(dict.fromkeys((*proof.assumptions, *(a for d in stated.values() for a in d.assumptions)))),
         rules=tuple(proof.rules),
         differs="" if all(wanted.values()) else differs,
         code="" if one is None else code_of(one, first, load),
@@ -180,7 +184,7 @@ def _verdict(name: str, proved: bool, difference: PairDifference | None, differs
     if proved:
         return OutputVerdict(name, PROVED)
     if difference is None:
-        return OutputVerdict(name, UNKNOWN, f"no proof and no difference found; unexplained: {differs or 'time is up'}")
+        return OutputVerdict(name, UNKNOWN, f"no proof and no difference found; unexplained: {differs}")
     return OutputVerdict(name, REFUTED, told_of(difference), difference)
 
 
