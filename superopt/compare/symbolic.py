@@ -22,6 +22,7 @@ from superopt.compare.verdict import (
     SECONDS,
     OutputVerdict,
     PairVerdict,
+    Spoken,
     code_of,
     compare_graphs,
     told_of,
@@ -156,7 +157,7 @@ def _at_sizes(
 ) -> PairVerdict:
     """The verdict with what is open compared at some sizes."""
     left, outputs = _left(found), list(found.outputs)
-    apart = compare_graphs(traced[0].graph, traced[1].graph, names=names, numerics=numerics, store=store)
+    apart = compare_graphs(traced[0].graph, traced[1].graph, Spoken(names), numerics=numerics, store=store)
     for i in left:
         outputs[i] = replace(apart.outputs[i], cause=f"at {at} alone; {apart.outputs[i].cause}".rstrip("; "))
     return replace(
