@@ -10,7 +10,7 @@ import numpy as np
 from jax import tree_util
 
 from superopt.compare.symbolic import SizedArguments, compare_symbolic
-from superopt.compare.verdict import PairVerdict, compare_graphs
+from superopt.compare.verdict import PairVerdict, Spoken, compare_graphs
 from superopt.errors import InputError
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
@@ -67,7 +67,7 @@ def compare_functions(
     leaves = tree_util.tree_unflatten(trees[0], range(trees[0].num_leaves))
     names = [f"result{tree_util.keystr(path)}" for path, _ in tree_util.tree_leaves_with_path(leaves)]
     return compare_graphs(
-        one, two, names=names, numerics=numerics, seed=seed, store=store, load=LOAD
+        one, two, Spoken(names, LOAD), numerics=numerics, seed=seed, store=store
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from jax.export import is_symbolic_dim
 
 from superopt.compare.sharing import arguments
 from superopt.compare.symbolic import SECOND, SizedArguments, compare_symbolic
-from superopt.compare.verdict import SECONDS, OutputVerdict, PairVerdict, compare_graphs
+from superopt.compare.verdict import SECONDS, OutputVerdict, PairVerdict, Spoken, compare_graphs
 from superopt.errors import InputError, SuperoptError
 from superopt.frontends.jax.sizes import dimension, renamed
 from superopt.frontends.onnx.frontend import (
@@ -21,6 +21,7 @@ from superopt.frontends.onnx.frontend import (
     TensorInfo,
     import_model,
     load_model,
+    origins,
 )  # fmt: skip
 from superopt.frontends.onnx.model import symbolic_dimensions
 from superopt.frontends.onnx.read import reads
@@ -134,8 +135,8 @@ def _at_sizes(
     names = [o.name for o in models[0].outputs]
     seconds *= max(1.0, max(sum(model.op_counts.values()) for model in models) / NODES)
     found = compare_graphs(
-        graphs[0], graphs[1], names=names, numerics=numerics, seconds=seconds, seed=seed, store=store,
-        load=_loading(sources, dims, places),
+        graphs[0], graphs[1], Spoken(names, _loading(sources, dims, places), lambda: origins(models[1])),
+        numerics=numerics, seconds=seconds, seed=seed, store=store,
     )  # fmt: skip
     return _without(found, taken, places)
 

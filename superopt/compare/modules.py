@@ -12,7 +12,7 @@ import jax
 from jax import export
 
 from superopt.compare.symbolic import SizedArguments, compare_symbolic
-from superopt.compare.verdict import SECONDS, PairVerdict, compare_graphs
+from superopt.compare.verdict import SECONDS, PairVerdict, Spoken, compare_graphs
 from superopt.errors import InputError, SuperoptError, UsageError
 from superopt.frontends.jax.sizes import FUNCTIONS, NAME, renamed
 from superopt.frontends.stablehlo.module import StableHloModule, import_module, load_module
@@ -63,7 +63,7 @@ def compare_modules(
         raise UsageError(f"--dims gives sizes for {', '.join(dims)}, and the modules leave none open")
     one, two = (inline(import_module(module).graph) for module in modules)
     return compare_graphs(
-        one, two, names=list(modules[0].results), numerics=numerics, seconds=seconds, seed=seed, store=store, load=load
+        one, two, Spoken(modules[0].results, load), numerics=numerics, seconds=seconds, seed=seed, store=store
     )
 
 

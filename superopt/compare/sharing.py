@@ -22,12 +22,14 @@ class Shared:
         first, second: the programs; equal nodes are one.
         arrays: values of the stored tensors by their names here.
         names: name here -> its names in the two programs.
+        given: inputs of each program -> what they are here.
     """
 
     first: Graph
     second: Graph
     arrays: Mapping[str, np.ndarray]
     names: Mapping[str, tuple[str, str]]
+    given: tuple[Mapping[Node, Node], ...]
 
 
 def arguments(graph: Graph) -> tuple[Node, ...]:
@@ -60,6 +62,7 @@ def share(first: Graph, second: Graph) -> Shared:
     arrays: dict[str, np.ndarray] = {}
     names: dict[str, list[str]] = {}
     graphs: list[Graph] = []
+    images: list[Mapping[Node, Node]] = []
     for side, graph in enumerate((first, second)):
         given: dict[Node, Node] = dict(zip(arguments(graph), live, strict=True))
         stored: dict[Node, None] = {}
@@ -73,8 +76,9 @@ def share(first: Graph, second: Graph) -> Shared:
                     both = names.setdefault(image["name"], ["", ""])
                     both[side] = both[side] or node["name"]
         done = map_nodes(graph.outputs, given=given)
+        images.append(given)
         graphs.append(Graph((*live, *stored), tuple(done[n] for n in graph.outputs)))
-    return Shared(graphs[0], graphs[1], arrays, {k: (a, b) for k, (a, b) in names.items()})
+    return Shared(graphs[0], graphs[1], arrays, {k: (a, b) for k, (a, b) in names.items()}, tuple(images))
 
 
 def _stored(node: Node, array: np.ndarray) -> Node:

@@ -22,10 +22,12 @@ from superopt.compare.verdict import (
     SECONDS,
     OutputVerdict,
     PairVerdict,
+    Spoken,
     code_of,
     compare_graphs,
     told_of,
 )  # fmt: skip
+from superopt.compare.whole import MOST
 from superopt.errors import ArgumentError, InputError, ProverDefectError, UsageError
 from superopt.frontends.symbolic.graphs import Traced, trace_concrete
 from superopt.frontends.symbolic.specs import Specs
@@ -45,8 +47,6 @@ _SAMPLES = 2
 """Sizes at which values are compared: different ones, and others."""
 SECOND = "_of_the_second"
 """Ends the names of sizes that the second program has for those of the first."""
-MOST = 60
-"""Operations of both functions that are one question to the prover; more are proved node by node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ def _at_sizes(
 ) -> PairVerdict:
     """The verdict with what is open compared at some sizes."""
     left, outputs = _left(found), list(found.outputs)
-    apart = compare_graphs(traced[0].graph, traced[1].graph, names=names, numerics=numerics, store=store)
+    apart = compare_graphs(traced[0].graph, traced[1].graph, Spoken(names), numerics=numerics, store=store)
     for i in left:
         outputs[i] = replace(apart.outputs[i], cause=f"at {at} alone; {apart.outputs[i].cause}".rstrip("; "))
     return replace(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,10 @@ from superopt.compare.cuts import PairProof, prove
 from superopt.compare.folding import Folded
 from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences
 from superopt.compare.sharing import Shared, arguments, differing_types, share
+from superopt.compare.whole import by_statements
 from superopt.errors import ProverDefectError, UsageError
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.program import map_nodes
 from superopt.ir.text import show_type
 from verifier.rules.process import processor_s
 from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN
@@ -104,27 +107,40 @@ class PairVerdict:
         return "\n".join(lines)
 
 
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """What two programs and their parts are called.
+
+    Attributes:
+        names: of the results; without them, their places.
+        load: a text that defines both as `a` and `b`, for the text to paste.
+        origins: what made nodes of the second program, in the words of its file; asked where one is to be named.
+    """
+
+    names: Sequence[str] = ()
+    load: str = ""
+    origins: Callable[[], Mapping[Node, str]] = dict
+
+
 def compare_graphs(
     first: Graph,
     second: Graph,
+    words: Spoken = Spoken(),
     *,
-    names: list[str] | None = None,
     numerics: str = "real",
     seconds: float = SECONDS,
     seed: int = 0,
     store: Store | None = None,
-    load: str = "",
 ) -> PairVerdict:
     """Prove or refute that two programs compute the same, output by output.
 
     Args:
         first, second: graphs whose frozen inputs come with values; arguments are taken by position.
-        names: of the outputs.
+        words: of the verdict.
         numerics: exact, real or range: the widest class of rules that may be used.
         seconds: of the processor, after which no further piece is tried.
         seed: of the inputs of the refuter.
         store: of certificates.
-        load: a text that defines `a` and `b`, for the text to paste.
 
     Raises:
         UsageError: numerics is no class.
@@ -135,7 +151,7 @@ def compare_graphs(
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
     shared = share(first, second)
-    titles = names or [f"output {i}" for i in range(len(first.outputs))]
+    titles = list(words.names) or [f"output {i}" for i in range(len(first.outputs))]
     types = ", ".join(show_type(n.type) for n in arguments(first))
     sizes = f"for inputs of these sizes: {types}"
     why = differing_types(first, second)
@@ -148,6 +164,9 @@ def compare_graphs(
         numerics, end_s,
     )  # fmt: skip
     wanted = {i: x is y for i, (x, y) in enumerate(zip(proof.outputs, shared.first.outputs, strict=True))}
+    stated = by_statements(shared, [i for i in wanted if not wanted[i]], numerics, end_s)
+    wanted |= dict.fromkeys(stated, True)
+    exactness = max((proof.exactness, *(d.exactness for d in stated.values())), key=EXACTNESS.index)
     both = Evaluation(shared)
     found = differences(both, seed, wanted)
     for i in found:
@@ -155,23 +174,24 @@ def compare_graphs(
             raise ProverDefectError(
                 f"output {titles[i]} was proved, and evaluation refutes it: {found[i]}", hint=REPORT
             )
-    told = contradiction(both, [i for i in wanted if wanted[i]], proof.exactness, seed)
+    told = contradiction(both, [i for i in wanted if wanted[i]], exactness, seed)
     if told:
         raise ProverDefectError(f"what was proved differs: {told}", hint=REPORT)
-    differs = _first_stuck(proof, shared)
+    differs = "" if all(wanted.values()) else _first_stuck(proof, shared, words.origins)
+    differs = differs or ("time is up" if processor_s() >= end_s else "the result itself")
     outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs) for i in wanted)
     one = next(iter(found.values()), None)
     folded = tuple(folding_text(fold, shared) for fold in proof.folded.values())
     return PairVerdict(
         outputs,
         sizes,
-        exactness=proof.exactness,
+        exactness=exactness,
         folded=folded,
         apart=max((f.apart for f in proof.folded.values()), default=0.0),
-        assumptions=tuple(proof.assumptions),
+        assumptions=tuple(dict.fromkeys((*proof.assumptions, *(a for d in stated.values() for a in d.assumptions)))),
         rules=tuple(proof.rules),
         differs="" if all(wanted.values()) else differs,
-        code="" if one is None else code_of(one, first, load),
+        code="" if one is None else code_of(one, first, words.load),
         seconds=time.monotonic() - begin,
     )
 
@@ -180,7 +200,7 @@ def _verdict(name: str, proved: bool, difference: PairDifference | None, differs
     if proved:
         return OutputVerdict(name, PROVED)
     if difference is None:
-        return OutputVerdict(name, UNKNOWN, f"no proof and no difference found; unexplained: {differs or 'time is up'}")
+        return OutputVerdict(name, UNKNOWN, f"no proof and no difference found; unexplained: {differs}")
     return OutputVerdict(name, REFUTED, told_of(difference), difference)
 
 
@@ -190,13 +210,20 @@ def told_of(d: PairDifference) -> str:
     return f"{where}; they are {d.apart:.3g} apart, rounding explains {d.rounding:.3g}"
 
 
-def _first_stuck(proof: PairProof, shared: Shared) -> str:
-    """The first operation that nothing explains."""
+def _first_stuck(proof: PairProof, shared: Shared, origins: Callable[[], Mapping[Node, str]]) -> str:
+    """The first operation that nothing explains, and what it belongs to in the second program's file."""
     for node, why in proof.stuck.items():
+        source = _source({x for x, now in proof.image.items() if now is node}, origins(), shared)
         where = [_name(x, shared) for x in node.inputs if x.op == "input" and x["frozen"]]
         reads = f" of {', '.join(where)}" if where else ""
-        return f"{node.op} {', '.join(map(show_type, node.types))}{reads} ({why})"
+        return f"{node.op} {', '.join(map(show_type, node.types))}{reads}{source} ({why})"
     return ""
+
+
+def _source(nodes: set[Node], origins: Mapping[Node, str], shared: Shared) -> str:
+    """The first part of a file that has made one of some nodes, or needs one."""
+    made = map_nodes(origins, given=shared.given[1])
+    return next((f" in {text}" for x, text in origins.items() if nodes & set(topological([made[x]]))), "")
 
 
 def folding_text(fold: Folded, shared: Shared) -> str:
@@ -238,4 +265,14 @@ def code_of(d: PairDifference, graph: Graph, load: str) -> str:
     return "\n".join(line for line in lines if line)
 
 
-__all__ = ["REPORT", "SECONDS", "OutputVerdict", "PairVerdict", "code_of", "compare_graphs", "folding_text", "told_of"]
+__all__ = [
+    "REPORT",
+    "SECONDS",
+    "OutputVerdict",
+    "PairVerdict",
+    "Spoken",
+    "code_of",
+    "compare_graphs",
+    "folding_text",
+    "told_of",
+]

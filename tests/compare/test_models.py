@@ -269,3 +269,21 @@ def test_an_input_that_nothing_reads_may_be_dropped(tmp_path: Path) -> None:
     assert wrong.status == REFUTED
     names = executed(wrong.code)
     assert names["x"][0, 0] != names["y"][0, 0]
+
+
+def test_what_is_not_proved_is_named_as_in_the_file() -> None:
+    def model(last: str) -> onnx.ModelProto:
+        nodes = [
+            onnx.helper.make_node("Add", ["x", "x"], ["a"], name="first"),
+            onnx.helper.make_node("Softmax", ["a"], ["b"], name="middle"),
+            onnx.helper.make_node(last, ["b"], ["y"]),
+        ]
+        info = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, [2, 3]) for n in "xy"]
+        made = onnx.helper.make_graph(nodes, "g", info[:1], info[1:])
+        return onnx.helper.make_model(made, opset_imports=[onnx.helper.make_opsetid("", 17)])
+
+    plain, other = model("Sinh"), model("Sinh")
+    assert "Cosh node producing 'y'" in compare_models(plain, model("Cosh")).differs
+    other.graph.node[1].op_type = "LogSoftmax"
+    assert "in node 'middle' (LogSoftmax)" in compare_models(plain, other).differs
+    assert compare_models(plain, plain).differs == ""

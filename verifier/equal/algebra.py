@@ -102,6 +102,7 @@ class Terms(Places):
         rounded: values of floats that were rounded when they were computed.
         assumptions: what was taken for granted on the way.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
+        floating: functions of floats by identity: comparisons, conversions and arithmetic.
     """
 
     ranges: PremiseRanges
@@ -112,6 +113,7 @@ class Terms(Places):
     tested: bool = False
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
+    floating: dict[int, Term] = field(default_factory=dict[int, Term])
     domains: Domains = field(init=False)
     rounded: Rounded = field(init=False)
 
@@ -192,9 +194,16 @@ class Terms(Places):
         if any(isinstance(a, Size) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
             self._as_float(p, dtype)
             return integer(p)
-        if dtype not in FLOATS or fn in UNROUNDED:
+        if dtype not in FLOATS:
             return Apply(fn, args)
-        return self.rounded.to(dtype, Apply(f"{fn}[{dtype}]" if self.apart else fn, args))
+        if fn in UNROUNDED:
+            return self.of_floats(Apply(fn, args))
+        return self.rounded.to(dtype, self.of_floats(Apply(f"{fn}[{dtype}]" if self.apart else fn, args)))
+
+    def of_floats(self, made: Term) -> Term:
+        """A function of floats."""
+        self.floating[id(made)] = made
+        return made
 
     def _sum_of_sizes(self, fn: str, args: Sequence[Term]) -> Poly | None:
         """Arithmetic on sizes as floats, where its zero is none with a sign."""
@@ -219,12 +228,12 @@ class Terms(Places):
             return TRUE if position(args[0]) is not None else self._finite("?is_finite", args[0])
         sizes = [a.value for a in args if isinstance(a, Size)] if fn in COMPARISONS else []
         if not all(self.ranges.exact(p, dtype) for p in sizes):
-            return Apply(f"?{fn}[{dtype}]", tuple(args))
+            return self.of_floats(Apply(f"?{fn}[{dtype}]", tuple(args)))
         return None
 
     def _finite(self, test: str, value: Term) -> Term:
         """A test for numbers; of what may have no value where inputs have one it is not taken to hold."""
-        made = Apply(test, (value,))
+        made = self.of_floats(Apply(test, (value,)))
         if not self.domains.whole(value):
             return made
         self.tested = True
@@ -289,10 +298,14 @@ class Terms(Places):
         """Is there integer arithmetic on values that are no positions?"""
         return any(id(t) in self.arithmetic for side in sides for t in walk_terms(side))
 
-    def floats(self, *sides: Term) -> bool:
-        """Is anything that is read a float, of which comparisons and arithmetic are not those of integers?"""
-        reads = {t.name for side in sides for t in walk_terms(side) if isinstance(t, Read)}
-        return any(self.ranges.kinds.get(name) not in (*INTEGERS, "bool") for name in reads)
+    def kind(self, *sides: Term) -> str:
+        """`int` where integers may wrap, `mixed` where floats stand beside them, empty where none may."""
+        mixed = any(id(t) in self.floating or self.is_float(t) for side in sides for t in walk_terms(side))
+        return ("mixed" if mixed else "int") if self.wraps(*sides) else ""
+
+    def is_float(self, t: Term) -> bool:
+        """Is a float read?"""
+        return isinstance(t, Read) and self.ranges.kinds.get(t.name) not in (*INTEGERS, "bool")
 
     def _cases(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
         """A function of a choice by an index condition is a choice of functions."""
@@ -378,7 +391,7 @@ class Terms(Places):
             return term
         if len(cases) == 1:
             return cases[0]
-        if not _is_truth(which):
+        if not is_truth(which):
             which = self.op("ge", "int32", which, ONE)
         false, true = (_chosen(case, which, j) for j, case in enumerate(cases))
         if alike(false, true):
@@ -444,7 +457,7 @@ class Terms(Places):
         if source in FLOATS and target in FLOATS:
             if within(source, target):
                 return value
-            return value if self.rounded.holds(target, value) else Apply(f"narrow[{target}]", (value,))
+            return value if self.rounded.holds(target, value) else self.of_floats(Apply(f"narrow[{target}]", (value,)))
         if isinstance(value, Where):
             parts = [self.convert(x, source, target) for x in (value.then, value.orelse)]
             return Where(value.guard, parts[0], parts[1])
@@ -456,7 +469,8 @@ class Terms(Places):
             known, _, wide = value.fn[8:-1].partition(",")
             if wide == WIDEST and of_type(target)[0] <= of_type(known)[0] and of_type(known)[1] <= of_type(target)[1]:
                 return self.convert(value.args[0], known, target)
-        return Apply(f"convert[{source},{target}]", (value,))
+        made = Apply(f"convert[{source},{target}]", (value,))
+        return self.of_floats(made) if source in FLOATS else made
 
     def _affine(self, value: Term, source: str, target: str) -> Term | None:
         """A function of one entry of 8 bits, widened, that is affine at all 256 values, as the affine function."""
@@ -600,15 +614,15 @@ class Terms(Places):
         return self.const(identity(monoid, dtype), dtype) if total is None else total
 
 
-def _is_truth(t: Term) -> bool:
+def is_truth(t: Term) -> bool:
     """Is a term a truth value, not an integer that chooses?"""
     if isinstance(t, Apply):
         if t.fn == "select_n":
-            return all(map(_is_truth, t.args[1:]))
+            return all(map(is_truth, t.args[1:]))
         name = t.fn.partition("[")[0]
         return name.startswith("?") or name in COMPARISONS or name in LOGICAL
     if isinstance(t, Where):
-        return _is_truth(t.then) and _is_truth(t.orelse)
+        return is_truth(t.then) and is_truth(t.orelse)
     if isinstance(t, Reduce):
         return t.kind in ("or", "and")
     return t.boolean if isinstance(t, Read) else isinstance(t, Const) and t.value in (0, 1)

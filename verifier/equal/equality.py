@@ -55,7 +55,6 @@ class Proof:
     sizes: tuple[tuple[str, int], ...] = ()
     changes: list[Any] = field(default_factory=list[Any])  # where conditions change: for who evaluates what is proved
     suspects: list[Any] = field(default_factory=list[Any])  # where the solver sees a difference of what is not proved
-    mixed: bool = False  # floats are read beside integers: the tier of integers says nothing
     sums: list[dict[str, Any]] | None = None  # both sides of what normal forms prove, in writing; None: not kept
 
     def note(self, laws: str, tier: str) -> None:
@@ -95,7 +94,7 @@ def equal_terms(
         facts: conditions on the index.
         done: what the proof gathers.
         given: premises about values.
-        dtype: `int` for integers alone.
+        dtype: `int` for integers alone, `mixed` where floats stand beside integers that wrap.
         machine: integers have a width: what holds of integers without bounds alone is not proved.
 
     Raises:
@@ -104,20 +103,20 @@ def equal_terms(
     done.obligations += 1
     asked = _Question(ctx, left, right, facts, tuple(given), dtype, done)
     for laws in ORDER:
-        if dtype == "int" and not asked.ring_safe(laws):
+        if dtype and not asked.ring_safe(laws):
             continue
         if asked.by_normal_form(laws):
             if not asked.ring_safe(laws):
                 done.integers = done.integers and asked.by_integers() == ALWAYS
             break
-        if laws == REAL and dtype != "int" and asked.by_points():
+        if laws == REAL and not dtype and asked.by_points():
             done.note(REAL, "pointwise")
             done.integers = done.integers and asked.by_integers() == ALWAYS
             ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the count of ranks.py is that of normal forms
             break
     else:
         causes = asked.causes
-        range_of_proof = asked.by_integers() if dtype == "int" and not done.mixed else ""
+        range_of_proof = asked.by_integers() if dtype == "int" else ""
         if machine and range_of_proof == IN_RANGE:
             causes, range_of_proof = ["it holds of integers without bounds; machine integers may overflow"], ""
         if range_of_proof:
@@ -138,7 +137,7 @@ def equal_exactly(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...]
     """Are two scalars equal under the facts by exact laws alone?  Arguments as those of `equal_terms`."""
     done.obligations += 1
     asked = _Question(ctx, left, right, facts, (), dtype, done)
-    return (dtype != "int" or asked.ring_safe(EXACT)) and asked.by_normal_form(EXACT)
+    return (not dtype or asked.ring_safe(EXACT)) and asked.by_normal_form(EXACT)
 
 
 @dataclass

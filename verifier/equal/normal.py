@@ -228,7 +228,7 @@ class Normaliser:
                 for i, p in enumerate(ps):
                     if len(p) == 1 and p[0].coef < 0:
                         sign, ps[i] = -sign, scale(p, -1)
-            if fn in COMMUTATIVE:
+            if fn.partition("[")[0] in COMMUTATIVE:
                 ps = sorted(ps, key=str)
             return scale(self._function(fn, ps), sign)
 

@@ -94,8 +94,7 @@ def equal(message: Mapping[str, Any]) -> dict[str, Any]:
     done = Proof()
     try:
         sides = [fold(e, terms, _reader(terms, e), env) for e in (left, right)]
-        done.mixed = terms.floats(*sides)
-        equal_terms(ctx, sides[0], sides[1], tuple(facts), done, dtype="int" if terms.arithmetic else "")
+        equal_terms(ctx, sides[0], sides[1], tuple(facts), done, dtype=terms.kind(*sides))
     except (Stop, Unsupported, NotImplementedError) as why:
         return {"proved": False, "exactness": "", "cause": str(why)}
     exactness = ORDER[done.laws]

@@ -37,6 +37,7 @@ from verifier.equal.bits import equal_bits, width_of
 from verifier.equal.conditions import Cond
 from verifier.equal.equality import ORDER, Proof, Stop, equal_exactly, equal_terms
 from verifier.equal.monomial import Unsupported
+from verifier.equal.opaque import IntegersAlone
 from verifier.equal.places import factorings, to_poly
 from verifier.equal.pointwise import MachineIntegers, decide
 from verifier.equal.poly import Poly, const, form_of, var
@@ -188,8 +189,8 @@ class _Work:
         terms = self._terms(apart=True)
         left, right, facts = self._denoted(terms, a, b)
         self._compared(left, right, facts, a, b)
-        dtype = "int" if terms.wraps(left, right) else ""
-        if not alike(left, right) and not equal_exactly(self.ctx, left, right, facts, self.done, dtype):
+        kind = terms.kind(left, right)
+        if not alike(left, right) and not equal_exactly(self.ctx, left, right, facts, self.done, kind):
             return False
         self.done.note("exact", "types of floats apart")
         terms.certify(self.done)
@@ -211,17 +212,14 @@ class _Work:
             done.obligations += 1
             done.note("exact", "same terms")
             return
-        integers = terms.wraps(left, right)
+        kind = terms.kind(left, right)
         try:
-            done.mixed = terms.floats(left, right)
-            equal_terms(ctx, left, right, facts, done, dtype="int" if integers else "", machine=True)
+            equal_terms(ctx, left, right, facts, done, dtype=kind, machine=True)
         except Stop:
-            if not self._by_machine(a, b):
+            if not self._by_machine(a, b, mixed=kind == "mixed"):
                 raise
         except (Unsupported, NotImplementedError) as missing:
             raise Stop(UNSUPPORTED, str(missing)) from missing
-        if integers and a.dtype in FLOATS and "normal form (real)" in (done.tiers or ()):
-            done.note("real", "normal form (real)")  # beside integers floats may have been reordered
 
     def _terms(self, *, machine: bool = False, finite: bool = False, typed: bool = False, apart: bool = False) -> Terms:
         least = max((n for _, n in self.done.sizes), default=1)
@@ -252,10 +250,13 @@ class _Work:
 
         return read
 
-    def _by_machine(self, a: Node, b: Node) -> bool:
-        """Integers, by the tiers that know how they wrap: those of one width by arithmetic, else each by its bits."""
-        kinds = {x.dtype for x in topological((a, b)) if x.dtype not in ("bool",)}
-        if not kinds <= set(INTEGERS):
+    def _by_machine(self, a: Node, b: Node, *, mixed: bool) -> bool:
+        """Integers, by the tiers that know how they wrap: those of one width by arithmetic, else each by its bits.
+
+        What they are told of floats beside them is which truth values and integers made of these are the same.
+        """
+        kinds = {x.dtype for x in topological((a, b))} - {"bool", *(FLOATS if mixed else ())}
+        if a.dtype in FLOATS or not kinds <= set(INTEGERS):
             return False
         try:
             if len(kinds) == 1 and self._at_one_width(a, b, *kinds):
@@ -267,9 +268,18 @@ class _Work:
         except CannotLower:
             return False
 
-    def _at_one_width(self, a: Node, b: Node, kind: str) -> bool:
-        terms = self._terms(machine=True)
+    def _integers_alone(self, terms: Terms, a: Node, b: Node) -> _Sides:
         left, right, facts = self._denoted(terms, a, b)
+
+        def same(s: Term, t: Term) -> bool:
+            return alike(s, t) or (not terms.wraps(s, t) and equal_exactly(self.ctx, s, t, facts, self.done))
+
+        of = IntegersAlone(terms, same)
+        return of(left), of(right), facts
+
+    def _at_one_width(self, a: Node, b: Node, kind: str) -> bool:
+        terms = self._terms(machine=True, apart=True)
+        left, right, facts = self._integers_alone(terms, a, b)
         theory = MachineIntegers(self.ctx, width_of(kind), kind in SIGNED)
         proved = decide(self.ctx, theory, left, right, facts)
         if proved:
@@ -278,8 +288,8 @@ class _Work:
         return proved
 
     def _by_bits(self, a: Node, b: Node) -> bool:
-        terms = self._terms(typed=True)
-        left, right, facts = self._denoted(terms, a, b)
+        terms = self._terms(typed=True, apart=True)
+        left, right, facts = self._integers_alone(terms, a, b)
         proved = equal_bits(self.ctx, left, right, a.dtype, terms.ranges.kinds, facts)
         if proved:
             self.done.note("exact", "bits")

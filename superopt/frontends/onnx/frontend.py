@@ -23,8 +23,9 @@ from superopt.frontends.jax.arguments import as_taken
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.onnx.eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model
+from superopt.frontends.onnx.read import label
 from superopt.frontends.onnx.weights import light_model_path, randomize_weights
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, Node
 
 __all__ = [
     "OnnxModel",
@@ -36,6 +37,7 @@ __all__ = [
     "import_onnx",
     "light_model_path",
     "load_model",
+    "origins",
     "randomize_weights",
 ]
 
@@ -76,6 +78,25 @@ def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
     Raises:
         ArgumentError: the arguments do not fit.
     """
+    return _bound(*_imported(model, model.fn, arguments, seed))
+
+
+def origins(model: OnnxModel) -> dict[Node, str]:
+    """Nodes of the graph of `import_model` that are what a node of the file gives, in the order of the file."""
+    imported, *_ = _imported(model, model.values, (), 0)
+    at = tree_util.tree_unflatten(imported.out_tree, imported.graph.outputs)
+    found: dict[Node, str] = {}
+    for node in model.graph.node:
+        for name in node.output:
+            if name in at:
+                found.setdefault(at[name], label(node))
+    return found
+
+
+def _imported(
+    model: OnnxModel, fn: Callable[..., Any], arguments: tuple[Any, ...], seed: int
+) -> tuple[Imported, OnnxModel, tuple[np.ndarray, ...], tuple[int, ...]]:
+    """A function of the model's arguments, imported; with the model, the arguments, and which of them are narrowed."""
     with converting(model.name):
         examples = check_arguments(model, arguments) if arguments else model.example_inputs(seed)
         examples = examples if model.head is None else tuple(map(np.asarray, model.head(examples)))
@@ -84,8 +105,8 @@ def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
         narrowed = tuple(i for i, x in enumerate(examples) if x.dtype == np.int64)
         examples = tuple(_narrow(model, i, x) if i in narrowed else x for i, x in enumerate(examples))
     with converting(model.name), jax.enable_x64(True):
-        imported = import_function(model.fn, (dict(model.params), *examples), frozen=0)
-    return _bound(imported, model, examples, narrowed)
+        imported = import_function(fn, (dict(model.params), *examples), frozen=0)
+    return imported, model, examples, narrowed
 
 
 def _narrow(model: OnnxModel, place: int, example: np.ndarray) -> np.ndarray:

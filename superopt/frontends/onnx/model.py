@@ -110,6 +110,7 @@ class OnnxModel:
         head: what is computed from the inputs on the host, where there are strings among them.
         tail: what is computed from the results of `fn` on the host, where an output has no fixed shape or type.
         symbols: sizes that were left symbolic, by the names that `dims` takes.
+        values: takes what `fn` takes, and gives what the nodes of the graph give, by name.
     """
 
     name: str
@@ -121,6 +122,7 @@ class OnnxModel:
     op_counts: Mapping[str, int]
     graph: onnx.GraphProto
     taken: tuple[TensorInfo, ...]
+    values: Callable[..., dict[str, Any]]
     head: HostPart | None = None
     tail: HostPart | None = None
     symbols: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -343,7 +345,7 @@ def _assemble(
     parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
     return OnnxModel(
         name, _function(parts), params, tuple(inputs), outputs=infos, opset=versions[""], op_counts=counts,
-        graph=graph, taken=parts.taken, head=head, tail=tail, symbols=sizes[2],
+        graph=graph, taken=parts.taken, head=head, tail=tail, symbols=sizes[2], values=_function(parts, every=True),
     )  # fmt: skip
 
 
@@ -576,12 +578,15 @@ def _fold_constants(
 
 
 def _function(
-    parts: _Parts, found: list[tuple[Heads, HostPart | None]] | None = None
-) -> Callable[..., tuple[Any, ...]]:
-    """The model as a function of its weights and of what it takes; what is left to the host goes to `found`."""
+    parts: _Parts, found: list[tuple[Heads, HostPart | None]] | None = None, *, every: bool = False
+) -> Callable[..., Any]:
+    """The model as a function of its weights and of what it takes; what is left to the host goes to `found`.
+
+    `every`: it gives the value of each node by name.
+    """
     numbers = len(parts.taken) - len(parts.from_host or ())
 
-    def fn(params: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
+    def fn(params: Mapping[str, Any], *inputs: Any) -> Any:
         with jax.enable_x64(True):
             allowance = Work(parts.context.name, parts.size)
             scope = Scope(replace(parts.context, allowance=allowance), parts.context.opsets)
@@ -598,6 +603,8 @@ def _function(
                 scope.values[info.name] = jnp.asarray(next(given)).astype(info.dtype)
                 heads.know(scope.values[info.name], place)
             run_nodes(parts.nodes, scope)
+            if every:
+                return {name: x for name in scope.producers if isinstance(x := scope.values.get(name), jax.Array)}
             results, tail = split_outputs([in_program(scope.get(name)) for name in parts.outputs])
             if found is not None:
                 found.append((heads, tail))
