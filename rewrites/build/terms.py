@@ -33,7 +33,8 @@ from rewrites.build.arrange import (
     without,
 )
 from rewrites.build.target import IRTarget, Target
-from rewrites.language.named import Env, labels_of, per_axis, shape
+from rewrites.language.named import Env, labels_of, per_axis
+from rewrites.language.shapes import shape
 from rewrites.language.term import PHYSICAL, Rule, Term, names_in, windows
 from rewrites.match.labels import Axis, Layout
 from rewrites.match.matching import Match, matches

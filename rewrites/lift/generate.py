@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 from rewrites.build.arrange import Built, arrange, extent, labels_in, sizes_in
 from rewrites.build.target import IRTarget
 from rewrites.build.terms import Builder
-from rewrites.language.named import Env, derived_labels, shape
+from rewrites.language.named import Env, derived_labels
+from rewrites.language.shapes import shape
 from rewrites.language.term import Rule, Term, stem
 from rewrites.match.labels import Axis, Layout
 from rewrites.match.matching import Match

@@ -21,8 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
-from rewrites.language.named import Env, derived_labels, shape
+from rewrites.language.named import Env, derived_labels
 from rewrites.language.names import WINDOW_DEFAULTS
+from rewrites.language.shapes import shape
 from rewrites.language.show import unmet
 from rewrites.language.term import Expr, Rule, Term, roles_of, stem, subterms, touched, windows
 from rewrites.match.flow import Mark, Marks

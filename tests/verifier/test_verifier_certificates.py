@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from rewrites.language import named
+from rewrites.language import entries, named, shapes
 from rewrites.language.parse import parse
 from rewrites.library import by_name, load
 from superopt.certify.rule_files import recheck_certificates
@@ -63,15 +63,27 @@ def _edit(monkeypatch: pytest.MonkeyPatch, file: str | None, function: str) -> N
 @pytest.mark.parametrize(
     ("file", "function", "ops"),
     [
-        (sem.__file__, "_pad", {"pad"}),
+        (entries.__file__, "_pad", {"pad"}),
         (movement.__file__, "_pad", {"pad"}),
-        (sem.__file__, "_concat", {"concat"}),
-        (sem.__file__, "_take", {"take"}),
-        (named.__file__, "_concat", {"concat"}),
+        (sem.__file__, "_diag", {"diag"}),
+        (entries.__file__, "_concat", {"concat"}),
+        (entries.__file__, "_take", {"take"}),
+        (shapes.__file__, "_broadcast_sizes", {"bcast"}),
+        (movement.__file__, "_concatenate_rule", {"concat", "stack"}),
         (contraction.__file__, "_dot", {"dot", "conv"}),  # one without windows is a product
         (contraction.__file__, "_conv_rule", {"conv"}),
     ],
-    ids=["pad", "value of pad", "concat", "take", "shape of concat", "product", "type of convolution"],
+    ids=[
+        "pad",
+        "value of pad",
+        "diag",
+        "concat",
+        "take",
+        "sizes of broadcasts",
+        "type of concatenate",
+        "product",
+        "type of convolution",
+    ],
 )
 @pytest.mark.usefixtures("forgetful")
 def test_an_edit_of_one_denotation_makes_void_the_rules_with_that_op(
@@ -115,7 +127,7 @@ def test_rules_with_one_op_in_common_share_its_digest() -> None:
 
 
 def test_comments_and_docstrings_are_no_part_of_a_denotation(tmp_path: Path) -> None:
-    text = Path(sem.__file__).read_text(encoding="utf-8")
+    text = Path(entries.__file__).read_text(encoding="utf-8")
     plain, commented = tmp_path / "plain.py", tmp_path / "commented.py"
     plain.write_text(text, encoding="utf-8")
     commented.write_text(text.replace("def _pad(", "# a remark\ndef _pad("), encoding="utf-8")

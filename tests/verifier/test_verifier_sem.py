@@ -1,37 +1,37 @@
 """Naming then denoting is evaluating: the meaning of rule terms agrees with the reference interpreter.
 
-Part of the trust base: `verifier.equal.sem` says which entries of the op table a rule's terms are, the builder which
-nodes they become.  Random instances of every library rule (and of rules that exercise the other ops) are built as IR
-graphs and evaluated; the same terms, evaluated index by index through `sem` over numbers, must give the same arrays.
+Part of the trust base: `rewrites.language.entries` says which entries of the op table a rule's terms are, the builder
+which nodes they become.  Random instances of every library rule (and of rules that exercise the other ops) are built as
+IR graphs and evaluated; the same terms, evaluated index by index through `sem` over numbers, must give the same arrays.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-import operator
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from rewrites.language.entries import ENTRIES, POSITION, TermEntry
 from rewrites.language.parse import parse_many
+from rewrites.language.shapes import shape
 from rewrites.language.term import Rule, Term, stem, subterms
 from rewrites.library import load
 from rewrites.lift.generate import Instance, instance
 from superopt.errors import SuperoptError
-from superopt.ir.index import greatest, least, symbol
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import canonical, infer
+from superopt.ir.types import TensorType
 from tests.support.oracles import Numeric
-from verifier.equal.conditions import Cond, Sym, eq, ge, unwrap
-from verifier.equal.places import to_poly
-from verifier.equal.poly import Poly, form_of, var
+from verifier.equal.conditions import FALSE, TRUE, arithmetic, truth, unwrap
+from verifier.equal.poly import const
 from verifier.equal.sem import _MEANING, Meaning
 from verifier.record import digests
-from verifier.rules.instance import instantiate, output, settled, symbolic
+from verifier.rules.instance import RankInstance, env_at, instantiate
 
 MORE = parse_many(
     """
@@ -82,8 +82,8 @@ sem-scalar: A[*a]  B[*a]
     ==  clamp(A, B, abs(B)) + A ** 3 - square(B) + maximum(tanh(A), minimum(A, B)) + minimum(A, B)
 """
 )
-OPS = {"//": operator.floordiv, "%": operator.mod, "min": least, "max": greatest}
 SEEDS = range(4)
+POINTS = 30  # numbers at which shapes of a rule are compared
 LARGEST = 600  # entries compared per root
 
 
@@ -137,15 +137,17 @@ def test_sem_is_the_interpreter(rule: Rule) -> None:
     assert compared >= 2
 
 
-def test_entries_are_well_typed_and_known_to_digests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_entries_have_the_types_of_terms_and_are_known_to_digests(monkeypatch: pytest.MonkeyPatch) -> None:
     named: dict[str, set[str]] = {}
     real = Meaning.apply
 
-    def apply(self: Meaning[Any], op: str, t: Term, labels: Any, ix: Any, operands: Any, **attrs: Any) -> Any:
-        named.setdefault(t.op, set()).add(op)
-        found = infer(op, [kind for _, kind in operands], canonical(op, attrs))
-        assert found == (self.typed(t, labels),), f"{op} of {t}"  # the type rule agrees with the shapes of names
-        return real(self, op, t, labels, ix, operands, **attrs)
+    def apply(self: Meaning[Any], entry: TermEntry, t: Term, ix: Any) -> Any:
+        named.setdefault(t.op, set()).add(entry.op)
+        types = [self.typed(a, labels) for a, labels in zip(t.args, entry.operands, strict=True)]
+        types += [TensorType((), POSITION)] * len(entry.positions)
+        found = infer(entry.op, types, canonical(entry.op, entry.attrs))
+        assert found == (self.typed(t, entry.out),), f"{entry.op} of {t}"
+        return real(self, entry, t, ix)
 
     monkeypatch.setattr(Meaning, "apply", apply)
     for rule, seed in itertools.product((*MORE, *load()), SEEDS):
@@ -158,72 +160,50 @@ def test_entries_are_well_typed_and_known_to_digests(monkeypatch: pytest.MonkeyP
                 first = [tuple((label, min(n, 1)) for label, n in axis) for axis in inst.layouts[0]]
                 denoted(inst, t, first, inst.arrays(0))
     named.pop("ew")
-    assert set(_MEANING) - named.keys() == set(
-        "var lit view lay bcast expand unit ren diag fold stack ew".split()  # noqa: SIM905 (one name per word)
-    )
+    assert named.keys() == ENTRIES.keys()
     for op, entries in named.items():
         assert entries <= set(digests._IR[op]), op
 
 
-def ir_size(p: Any, lows: Mapping[str, int | None]) -> Any:
-    """A size or an attribute of the prover as one of the IR."""
-
-    def atom(name: str) -> Any:
-        form = form_of(name)
-        if form is None:
-            return symbol(name, lows.get(name, 0))
-        op, args = form
-        return OPS[op](*(ir_size(a, lows) for a in args))
-
-    total: Any = 0
-    for mono, k in unwrap(p).terms:
-        total = total + math.prod(map(atom, mono), start=k)
-    return total
-
-
-def ir_attribute(value: Any, lows: Mapping[str, int | None], known: Mapping[str, Any]) -> Any:
-    if isinstance(value, tuple):
-        return tuple([ir_attribute(v, lows, known) for v in value])
-    return ir_size(unwrap(value).subst(known), lows) if isinstance(value, Sym) else value
-
-
-def divided(premises: Sequence[Cond]) -> Iterator[tuple[Poly, Poly]]:
-    """What premises say is a multiple of what."""
-    for p in [x.poly for x in premises if x.kind == "eq" and x.poly is not None]:
-        forms = [form_of(name) for mono, _ in p.terms for name in mono]
-        if len(forms) == 1 and forms[0] is not None and forms[0][0] == "%":
-            yield forms[0][1]
+def at_numbers(made: RankInstance, numbers: Mapping[str, int], axis: Mapping[Any, Any], t: Term) -> Any:
+    """Whether a term is well formed, and its shape, as the prover says it over symbols, at some numbers."""
+    put = {name: const(n) for name, n in numbers.items()}
+    conditions: list[Any] = []
+    sizes = shape(t, replace(made.env, arith=arithmetic(conditions.append)), conditions)
+    told = [truth(x).subst(put) for x in conditions]
+    assert all(x in (TRUE, FALSE) for x in told)
+    return FALSE not in told, {axis[x]: unwrap(n).subst(put).value for x, n in sizes.items()}
 
 
 @pytest.mark.parametrize("rule", [*load(), *MORE], ids=lambda r: r.name)
-def test_shapes_of_names_are_those_of_type_rules_at_all_sizes(rule: Rule, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the last one, over symbols: type rules of the op table against the shapes that proofs are about."""
-    made = instantiate(rule, {})
-    ctx, known = made.ctx, settled(made.ctx)
-    known |= {str(n): q * var(f"{n}/{q}") for n, q in divided(ctx.premises) if str(n) in ctx.dims}
-    sizes = {str(n) for n in made.env.tok.values()}
-    lows = {n: 1 if n in sizes or ge(var(n), 1) in ctx.premises else None for n in ctx.dims}
-    filled = tuple(ge(var(n), 1) for n in sizes)
-    real = Meaning.apply
-
-    def apply(self: Meaning[Any], op: str, t: Term, labels: Any, ix: Any, operands: Any, **attrs: Any) -> Any:
-        types = [replace(k, shape=ir_attribute(k.shape, lows, known)) for _, k in operands]
-        (found,) = infer(op, types, canonical(op, {n: ir_attribute(v, lows, known) for n, v in attrs.items()}))
-        want = self.typed(t, labels)
-        assert found.dtype == want.dtype
-        for n, m in zip(found.shape, want.shape, strict=True):
-            assert ctx.holds(eq(to_poly(n), unwrap(m).subst(known)), filled), f"{op} of {t}: {n} and {m}"
-        return real(self, op, t, labels, ix, operands, **attrs)
-
-    monkeypatch.setattr(Meaning, "apply", apply)
-    metas = {name: kinds[0] for name, kinds in rule.metas.items() if isinstance(kinds, tuple)}
-    for root, sides in enumerate(zip(rule.lhs, rule.rhs, strict=True)):
-        meaning = symbolic(made, metas)
-        index, _ = output(meaning, made.shapes[root])
-        for t in sides:
-            meaning.at(t, index)
+def test_what_is_proved_over_symbols_is_what_is_matched_over_numbers(rule: Rule) -> None:
+    """Shapes and well-formedness, of both sides, at numbers of all kinds: no elements, and windows that do not fit."""
+    made, rng = instantiate(rule, {}), random.Random(rule.name)
+    met = 0
+    for _ in range(POINTS):
+        numbers = {name: rng.choice((0, 1, 1, 2, 2, 3, 4)) for name in sorted(made.ctx.dims)}
+        env = env_at(made, numbers)
+        axis = {x: y for r, own in made.env.labels.items() for x, y in zip(own, env.labels[r], strict=True)}
+        for t in subterms((*rule.lhs, *rule.rhs)):
+            if (
+                any(x.op in ("fold", "stack") for x in subterms((*rule.lhs, *rule.rhs)))
+                and t not in rule.lhs + rule.rhs
+            ):
+                continue  # the index of a fold is not bound outside
+            conditions: list[Any] = []
+            try:
+                symbolic = at_numbers(made, numbers, axis, t)
+                sizes = shape(t, env, conditions)
+            except (ZeroDivisionError, ValueError):
+                continue  # a division by what a condition says is positive
+            assert all(conditions) == symbolic[0], f"{t} at {numbers}"
+            if symbolic[0]:
+                assert sizes == symbolic[1], f"{t} at {numbers}"
+                met += 1
+    assert met
 
 
 def test_every_op_of_the_language_is_compared() -> None:
     met = {t.op for rule in (*load(), *MORE) for t in subterms((*rule.lhs, *rule.rhs))}
-    assert set(_MEANING) - met <= {"lay"}
+    assert (_MEANING.keys() | ENTRIES.keys()) - met <= {"lay"}
+    assert not _MEANING.keys() & ENTRIES.keys()

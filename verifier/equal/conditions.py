@@ -6,7 +6,7 @@ are divided by the greatest common divisor of their coefficients (and the consta
 
 `Sym` wraps a polynomial for code that is generic over the number type: its arithmetic gives symbols, its comparisons
 give conditions (so `a == b` is a condition, never a bool: a symbol is no dictionary key).
-`rewrites.language.named.shape` and `sem` run on ints or on symbols alike.
+`rewrites.language.shapes` and `sem` run on ints or on symbols alike.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""What a rule's terms mean: which entry of the op table a term is, over which of its named axes.
+"""What a rule's terms mean: what the entries of the op table that they are compute, over their named axes.
 
     at(term, {label: index}) -> scalar
 
-An op acts on the axes that it names and is mapped over all others: `pad(A, v, n(1, 1))` is the table's `pad` of a
-vector along n, for every index of the other axes of A.  So what stands here is the name of an entry, the axes of each
-operand in an order, and the attributes in that order; what the entry computes is said by its denotation alone
-(`superopt.ir.ops`), in any algebra: over symbols it is what the prover proves things about, over numbers it must agree
-with the reference interpreter on every graph that is built from the rule (the test of this file, and part of the trust
-base).  Names themselves are no ops: an absent axis has size 1, a broadcast reads its operand without the new axis, a
-fold binds an index that attributes may mention.  Shapes come from `rewrites.language.named.shape`, the matcher's own
-function.
+`rewrites.language.entries` says which entry a term is, along which axes and with which attributes; what the entry
+computes is said by its denotation alone (`superopt.ir.ops`), in any algebra: over symbols it is what the prover proves
+things about, over numbers it must agree with the reference interpreter on every graph that is built from the rule (the
+test of this file, and part of the trust base).  What stands here is the meaning of names, which are no ops: an absent
+axis has size 1, a broadcast reads its operand without the new axis, a fold binds an index that attributes may mention.
+Shapes come from `rewrites.language.shapes`, the matcher's own function.
 """
 
 from __future__ import annotations
@@ -18,9 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from rewrites.language.entries import NUMBER, POSITION, TermEntry, entry_of
 from rewrites.language.kinds import kind_of
-from rewrites.language.named import Env, NamedShape, labels_of, per_axis, shape
-from rewrites.language.term import PHYSICAL, Term, stem
+from rewrites.language.named import Env, NamedShape, labels_of
+from rewrites.language.shapes import shape
+from rewrites.language.term import Term, stem
 from superopt.ir.algebra import Reader
 from superopt.ir.ops.record import Site
 from superopt.ir.ops.table import lookup
@@ -32,8 +32,6 @@ Where: TypeAlias = "Mapping[Any, Int]"
 Label: TypeAlias = Any
 """An axis; None is an axis of size 1 that no term has."""
 Operand: TypeAlias = "tuple[Reader, TensorType]"
-NUMBER, POSITION = "float64", "int32"
-"""Types in which numbers and indices of a rule are denoted: nothing is rounded or converted on the way."""
 
 
 def dtype_of(kind: str) -> str:
@@ -58,17 +56,18 @@ class Meaning(Generic[S]):
     read: Callable[[str, Sequence[Int]], S]
     metas: Mapping[str, str]
     _shapes: dict[Term, NamedShape] = field(default_factory=dict[Term, NamedShape])
+    _entries: dict[Term, TermEntry] = field(default_factory=dict[Term, TermEntry])
     _kinds: dict[Term, str] = field(default_factory=dict[Term, str])
 
     def shape(self, t: Term) -> NamedShape:
         """Named shape of a term."""
         if t not in self._shapes:
-            self._shapes[t] = shape(t, self.env, [])
+            self._shapes[t] = shape(t, self.env, [], self._shapes)
         return self._shapes[t]
 
     def at(self, t: Term, ix: Where) -> S:
         """The scalar at one index; labels that the term does not have are ignored."""
-        return _MEANING[t.op](self, t, ix)
+        return _MEANING.get(t.op, _entry)(self, t, ix)
 
     def of(self, t: Term, j: int, ix: Where) -> S:
         """Operand j at an index."""
@@ -99,24 +98,24 @@ class Meaning(Generic[S]):
         """An index as a scalar tensor."""
         return lambda: self.k.from_index(index, POSITION), TensorType((), POSITION)
 
-    def apply(
-        self, op: str, t: Term, labels: Sequence[Label], ix: Where, operands: Sequence[Operand], **attrs: Any
-    ) -> S:
-        """What an entry of the op table computes along some axes of a term, at an index of the term."""
-        entry = lookup(op)
-        assert entry.at is not None
-        assert attrs.keys() <= {a.name for a in entry.attrs}
-        site = Site(
-            tuple([kind for _, kind in operands]),
-            self.typed(t, labels),
-            {a.name: attrs.get(a.name, a.default) for a in entry.attrs},
-        )
-        index = tuple([0 if x is None else ix[x] for x in labels])
-        return entry.at(self.k, index, [read for read, _ in operands], site)
+    def entry(self, t: Term) -> TermEntry:
+        """The entry of the op table that a term is."""
+        found = self._entries.get(t)
+        if found is None:
+            found = entry_of(t, self.env, [self.shape(a) for a in t.args], self.metas)
+            assert found is not None
+            self._entries[t] = found
+        return found
 
-    def along(self, op: str, t: Term, ix: Where, labels: Sequence[Label], **attrs: Any) -> S:
-        """An entry that acts on some axes of its one operand and keeps them."""
-        return self.apply(op, t, labels, ix, [self.operand(t.args[0], labels, ix)], **attrs)
+    def apply(self, entry: TermEntry, t: Term, ix: Where) -> S:
+        """What an entry of the op table computes along some axes of a term, at an index of the term."""
+        operands = [self.operand(a, labels, ix) for a, labels in zip(t.args, entry.operands, strict=True)]
+        operands += map(self.position, entry.positions)
+        site = Site(tuple([kind for _, kind in operands]), self.typed(t, entry.out), entry.attrs)
+        index = tuple([0 if x is None else ix[x] for x in entry.out])
+        at = lookup(entry.op).at
+        assert at is not None
+        return at(self.k, index, [read for read, _ in operands], site)
 
     def over(self, kind: str, sizes: Mapping[Label, Int], body: Callable[[dict[Label, Int]], S]) -> S:
         """Fold over the box of several axes."""
@@ -129,11 +128,6 @@ class Meaning(Generic[S]):
     def inside(self, attrs: Mapping[tuple[str, Label], Int]) -> Meaning[S]:
         """The meaning under a binder of indices that attributes may mention."""
         return Meaning(self.env.with_attrs(dict(attrs)), self.k, self.read, self.metas)
-
-
-def _columns(windows: Mapping[Label, tuple[Any, ...]], count: int) -> list[tuple[Any, ...]]:
-    """Attributes per axis as one tuple over the axes for each attribute."""
-    return [tuple([values[j] for values in windows.values()]) for j in range(count)]
 
 
 # ---- names: variables, literals, broadcasts, binders
@@ -187,133 +181,19 @@ def _ew(m: Meaning[S], t: Term, ix: Where) -> S:
     f = m.named(t["f"])
     if f in m.env.rule.metas:
         return m.k.op(f"${f}", NUMBER, *[m.at(a, ix) for a in t.args])
-    return m.apply(f, t, (), ix, [m.operand(a, (), ix) for a in t.args], **dict(t.get("params", ())))
+    attrs = {a.name: a.default for a in lookup(f).attrs} | dict(t.get("params", ()))
+    return m.apply(TermEntry(f, ((),) * len(t.args), (), attrs), t, ix)
 
 
-def _dot(m: Meaning[S], t: Term, ix: Where) -> S:
-    over = m.axes(t["over"])
-    both = tuple(range(len(over)))
-    operands = [m.operand(a, over, ix) for a in t.args]
-    return m.apply(PHYSICAL["dot"], t, (), ix, operands, dimension_numbers=((both, both), ((), ())))
-
-
-def _conv(m: Meaning[S], t: Term, ix: Where) -> S:
-    """A convolution of one image with one output feature; over further input features it is summed."""
-    windows = dict(per_axis(t, m.env))
-    if not windows:
-        return _dot(m, t, ix)
-    features = m.axes(t["over"]) or [None]
-    step, lo, hi, base, dil = _columns(windows, 5)
-    labels = [None, features[0], *windows]
-    order = (tuple(range(len(labels))),) * 3
-
-    def body(k: dict[Label, Int]) -> S:
-        operands = [m.operand(a, labels, {**ix, **k}) for a in t.args]
-        return m.apply(
-            PHYSICAL["conv"], t, [None, None, *windows], ix, operands, window_strides=step, lhs_dilation=base,
-            rhs_dilation=dil, padding=tuple(zip(lo, hi, strict=True)), dimension_numbers=order,
-        )  # fmt: skip
-
-    return m.over("sum", {x: m.size(t.args[0], x) for x in features[1:]}, body)
-
-
-def _red(m: Meaning[S], t: Term, ix: Where) -> S:
-    over = m.axes(t["over"])
-    operand = m.operand(t.args[0], over, ix)
-    return m.apply(f"reduce_{m.named(t['kind'])}", t, (), ix, [operand], axes=tuple(range(len(over))))
-
-
-def _cum(m: Meaning[S], t: Term, ix: Where) -> S:
-    return m.along(f"cum{m.named(t['kind'])}", t, ix, m.axes(t["over"]), axis=0, reverse=t["reverse"])
-
-
-def _win(m: Meaning[S], t: Term, ix: Where) -> S:
-    windows = dict(per_axis(t, m.env))
-    size, step, lo, hi = _columns(windows, 4)
-    ones = (1,) * len(windows)
-    return m.along(
-        f"reduce_window_{m.named(t['kind'])}", t, ix, list(windows), window_dimensions=size, window_strides=step,
-        padding=tuple(zip(lo, hi, strict=True)), base_dilation=ones, window_dilation=ones,
-    )  # fmt: skip
-
-
-def _concat(m: Meaning[S], t: Term, ix: Where) -> S:
-    along = m.axes(t["over"])
-    return m.apply("concatenate", t, along, ix, [m.operand(a, along, ix) for a in t.args], dimension=0)
-
-
-def _rev(m: Meaning[S], t: Term, ix: Where) -> S:
-    over = m.axes(t["over"])
-    return m.along("rev", t, ix, over, dimensions=tuple(range(len(over))))
-
-
-def _slice(m: Meaning[S], t: Term, ix: Where) -> S:
-    windows = dict(per_axis(t, m.env))
-    start, stop, step = _columns(windows, 3)
-    ends = [m.size(t.args[0], x) if end is None else end for x, end in zip(windows, stop, strict=True)]
-    return m.along("slice", t, ix, list(windows), start_indices=start, limit_indices=tuple(ends), strides=step)
-
-
-def _at(m: Meaning[S], t: Term, ix: Where) -> S:
-    """The slice of length 1 from there, at its one index."""
-    windows = dict(per_axis(t, m.env))
-    (start,) = _columns(windows, 1)
-    one = {**ix, **dict.fromkeys(windows, 0)}
-    stop, step = tuple([i + 1 for i in start]), (1,) * len(start)
-    return m.along("slice", t, one, list(windows), start_indices=start, limit_indices=stop, strides=step)
-
-
-def _pad(m: Meaning[S], t: Term, ix: Where) -> S:
-    windows = dict(per_axis(t, m.env))
-    operands = [m.operand(t.args[0], list(windows), ix), m.operand(t.args[1], (), {})]
-    return m.apply("pad", t, list(windows), ix, operands, padding_config=tuple(windows.values()))
-
-
-def _iota(m: Meaning[S], t: Term, ix: Where) -> S:
-    labels = m.axes(t["over"])
-    return m.apply("iota", t, labels, ix, [], dtype=NUMBER, shape=m.typed(t, labels).shape, dimension=0)
-
-
-def _take(m: Meaning[S], t: Term, ix: Where) -> S:
-    """One row, at the index that is the one entry of a vector of indices."""
-    operands = [m.operand(t.args[0], m.axes(t["over"]), ix), m.operand(t.args[1], [None], ix)]
-    numbers = {"offset_dims": (), "collapsed_slice_dims": (0,), "start_index_map": (0,)}
-    return m.apply(PHYSICAL["take"], t, (), ix, operands, **numbers, slice_sizes=(1,))
-
-
-def _dynslice(m: Meaning[S], t: Term, ix: Where) -> S:
-    windows = dict(per_axis(t, m.env))
-    start, size = _columns(windows, 2)
-    operands = [m.operand(t.args[0], list(windows), ix), *map(m.position, start)]
-    return m.apply("dynamic_slice", t, list(windows), ix, operands, slice_sizes=size)
-
-
-def _dynupdate(m: Meaning[S], t: Term, ix: Where) -> S:
-    windows = dict(per_axis(t, m.env))
-    operands = [m.operand(a, list(windows), ix) for a in t.args]
-    return m.apply("dynamic_update_slice", t, list(windows), ix, [*operands, *map(m.position, *_columns(windows, 1))])
-
-
-def _split(m: Meaning[S], t: Term, ix: Where) -> S:
-    """Each axis apart from the others becomes two."""
-    whole, outer, inner = (m.env.labels[r] for r in t["over"])
-    parts = list(zip(outer, inner, strict=True))
-    groups = tuple([((d,), m.typed(t, pair).shape) for d, pair in enumerate(parts)])
-    labels = [x for pair in parts for x in pair]
-    return m.apply("regroup", t, labels, ix, [m.operand(t.args[0], whole, ix)], groups=groups)
-
-
-def _merge(m: Meaning[S], t: Term, ix: Where) -> S:
-    """Each pair of axes apart from the others becomes one."""
-    outer, inner, whole = (m.env.labels[r] for r in t["over"])
-    labels = [x for pair in zip(outer, inner, strict=True) for x in pair]
-    groups = tuple([((2 * d, 2 * d + 1), m.typed(t, [w]).shape) for d, w in enumerate(whole)])
-    return m.apply("regroup", t, whole, ix, [m.operand(t.args[0], labels, ix)], groups=groups)
+def _entry(m: Meaning[S], t: Term, ix: Where) -> S:
+    entry = m.entry(t)
+    if not entry.summed:
+        return m.apply(entry, t, ix)
+    return m.over("sum", {x: m.size(t.args[0], x) for x in entry.summed}, lambda k: m.apply(entry, t, {**ix, **k}))
 
 
 _MEANING: dict[str, Callable[[Meaning[Any], Term, Where], Any]] = {
     "var": _var, "lit": _lit, "view": _same, "lay": _same, "bcast": _same, "expand": _same, "unit": _same, "ren": _ren,
-    "diag": _diag, "fold": _fold, "stack": _stack, "ew": _ew, "dot": _dot, "conv": _conv, "red": _red, "cum": _cum,
-    "win": _win, "concat": _concat, "rev": _rev, "slice": _slice, "at": _at, "pad": _pad, "iota": _iota, "take": _take,
-    "dynslice": _dynslice, "dynupdate": _dynupdate, "split": _split, "merge": _merge,
+    "diag": _diag, "fold": _fold, "stack": _stack, "ew": _ew,
 }  # fmt: skip
+"""Terms that are names; all others are entries."""

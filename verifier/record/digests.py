@@ -1,9 +1,9 @@
 """What a proof depends on, as digests of source text: one per op for denotations, one for the prover.
 
-The denotation of a rule op is the case of `sem.py` that names its entry of the op table, the case of
-`rewrites/language/named.py` that gives it a shape, that entry and those that it is built from, and whatever of these
-modules and of `superopt/ir/ops/record.py` they use: sources are cut along top-level definitions, and the functions that
-branch on the op (`op == "pad"`) along their branches.
+The denotation of a rule op is the case of `rewrites/language/entries.py` that names its entry of the op table, or those
+of `sem.py` and `rewrites/language/shapes.py` that say what a name means, that entry and those that it is built from,
+and whatever of these modules, of `named.py` and of `superopt/ir/ops/record.py` they use: sources are cut along
+top-level definitions, and the functions that branch on the op (`op == "pad"`) along their branches.
 Comments, docstrings and layout do not count.  The prover is `prove.py`, `check.py` and every module of this package
 that they import, `sem.py` excepted, and what the op table says of scalar functions.  So an edit changes the digests of
 exactly the rules that use what was edited.
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rewrites.language import named
+from rewrites.language import entries, named, shapes
 from rewrites.language.term import PHYSICAL, REDUCERS, Rule, subterms
 from superopt.ir import scalar
 from superopt.ir.ops import record, table
@@ -30,7 +30,9 @@ from verifier.equal import sem
 
 _PACKAGE = Path(__file__).parents[1]
 _LANGUAGE = ("term", "names", "kinds", "parse", "parse_terms", "direction")
-_TABLES = frozenset({"_MEANING", "_BY_OP", "TABLE", "SCALARS", "_ARITHMETIC", "_TRANSCENDENTAL", "_PREDICATES"})
+_TABLES = frozenset(
+    {"_MEANING", "ENTRIES", "_BY_OP", "TABLE", "SCALARS", "_ARITHMETIC", "_TRANSCENDENTAL", "_PREDICATES"}
+)
 """Tables over all ops: not followed, or every op would depend on every other."""
 
 _IR: dict[str, tuple[str, ...]] = {
@@ -80,10 +82,13 @@ def denotation(name: str) -> str:
             texts += _closure(Path(scalar.__file__), _scalar_roots(function), "")
             texts.append(_scalar_row(function))
     else:
-        case = sem._MEANING.get(op)  # pyright: ignore[reportPrivateUsage]
-        roots = ["Meaning", *([case.__name__] if case is not None else [])]
-        texts += _closure(Path(sem.__file__), roots, op)
-        texts += _closure(Path(named.__file__), ["shape"], op)
+        name_of = sem._MEANING.get(op, sem._entry)  # pyright: ignore[reportPrivateUsage]
+        texts += _closure(Path(sem.__file__), ["Meaning", name_of.__name__], op)
+        texts += _closure(Path(shapes.__file__), ["shape"], op)
+        if op in entries.ENTRIES:
+            texts += _closure(Path(entries.__file__), ["entry_of", entries.ENTRIES[op].__name__], op)
+        texts += _closure(Path(named.__file__), ["Env", "INTEGERS", "labels_of", "per_axis"], op)
+        texts += _closure(Path(record.__file__), ["collecting"], op)
         for entry in _IR.get(op, ()):
             texts += _entry(entry)
     return _digest(texts)
@@ -274,6 +279,6 @@ def _compared(test: ast.expr) -> tuple[list[str], bool] | None:
     return names, isinstance(how, ast.Eq | ast.In)
 
 
-_OPS = frozenset(sem._MEANING)  # pyright: ignore[reportPrivateUsage]
+_OPS = frozenset(sem._MEANING) | frozenset(entries.ENTRIES)  # pyright: ignore[reportPrivateUsage]
 
 __all__ = ["denotation", "denotations", "prover", "sources", "state"]

@@ -21,7 +21,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rewrites.language.named import Env, NamedShape, derived_labels, shape
+from rewrites.language.named import Env, NamedShape, derived_labels
+from rewrites.language.shapes import shape
 from rewrites.language.term import Expr, Rule, Term, names_in, stem, subterms, windows
 from verifier.equal import conditions as c
 from verifier.equal.algebra import Terms

@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 from rewrites.build.arrange import arrange
 from rewrites.build.target import IRTarget
 from rewrites.build.terms import Builder
-from rewrites.language.named import Env, shape
+from rewrites.language.named import Env
 from rewrites.language.names import ELEMENTWISE
+from rewrites.language.shapes import shape
 from rewrites.language.term import Rule, stem
 from rewrites.match.matching import Match
 from superopt.errors import SuperoptError

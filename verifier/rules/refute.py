@@ -24,7 +24,8 @@ from typing import Any, Protocol, TypeVar
 import ml_dtypes
 import numpy as np
 
-from rewrites.language.named import Env, shape
+from rewrites.language.named import Env
+from rewrites.language.shapes import shape
 from rewrites.language.show import text
 from rewrites.language.term import Rule, Term, names_in, subterms, walk, windows
 from rewrites.lift.generate import Instance, at_env, choose_env

@@ -22,7 +22,6 @@ from superopt.ir.ops.record import (
     Values,
     accumulator,
     define,
-    dilated,
     dtype,
     identity,
     is_float,
@@ -36,6 +35,7 @@ from superopt.ir.ops.record import (
     show,
     size,
     sizes,
+    spread,
 )
 from superopt.ir.types import SIGNED, UNSIGNED, Size, TensorType
 
@@ -112,11 +112,10 @@ def _dot_rule(types: Types, attrs: Values) -> TensorType:
     if len(lc) != len(rc) or len(lb) != len(rb):
         raise ShapeError(f"dot_general needs as many lhs axes as rhs axes; got {attrs['dimension_numbers']}")
     for a, b in zip((*lc, *lb), (*rc, *rb), strict=True):
-        if lhs.shape[a] != rhs.shape[b]:
-            raise ShapeError(
-                f"dot_general pairs lhs axis {a} with rhs axis {b}, whose sizes differ; got {show(types)}, "
-                f"dimension_numbers={attrs['dimension_numbers']}"
-            )
+        same = lhs.shape[a] == rhs.shape[b]
+        if same is not True:
+            told = f"dot_general pairs lhs axis {a} with rhs axis {b}, whose sizes differ"
+            require(same, told, types, dimension_numbers=attrs["dimension_numbers"])
     left, right = free_axes(attrs["dimension_numbers"], (lhs.rank, rhs.rank))
     shape = (*[lhs.shape[d] for d in (*lb, *left)], *[rhs.shape[d] for d in right])
     return TensorType(shape, _result_dtype("dot_general", types, attrs))
@@ -177,11 +176,10 @@ def _conv_rule(types: Types, attrs: Values) -> TensorType:
     require(both, "only one of feature_group_count and batch_group_count may be > 1", types)
     features = rhs.shape[rs[0]]
     depth = rhs.shape[rs[1]] * groups == lhs.shape[ls[1]]
-    if not depth:
-        raise ShapeError(
-            f"feature_group_count times the rhs input features must be the lhs features; got {show(types)}, "
-            f"feature_group_count={groups}, dimension_numbers={attrs['dimension_numbers']}"
-        )
+    if depth is not True:
+        told = "feature_group_count times the rhs input features must be the lhs features"
+        numbers = attrs["dimension_numbers"]
+        require(depth, told, types, feature_group_count=groups, dimension_numbers=numbers)
     for count in (groups, batches):
         divides = literally(count, 1) or features % count == 0
         require(divides, "the group count must divide the output features", types, group_count=count)
@@ -192,8 +190,9 @@ def _conv_rule(types: Types, attrs: Values) -> TensorType:
     for s in range(spatial):
         for key in ("window_strides", "lhs_dilation", "rhs_dilation"):
             require(attrs[key][s] >= 1, f"{key} must be positive", types, **{key: attrs[key]})
-        extent = dilated(lhs.shape[ls[2 + s]], attrs["lhs_dilation"][s]) + padding[s][0] + padding[s][1]
-        window = dilated(rhs.shape[rs[2 + s]], attrs["rhs_dilation"][s])
+        image = spread(lhs.shape[ls[2 + s]], attrs["lhs_dilation"][s], "an image")
+        extent = image + padding[s][0] + padding[s][1]
+        window = spread(rhs.shape[rs[2 + s]], attrs["rhs_dilation"][s], "a kernel")
         shape[os[2 + s]] = positions(extent, window, strides[s])
     return TensorType(tuple(shape), _result_dtype("conv_general_dilated", types, attrs))
 

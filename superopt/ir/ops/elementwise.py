@@ -24,6 +24,7 @@ from superopt.ir.ops.record import (
     is_integer,
     one_of,
     require,
+    require_shape,
     size,
 )
 from superopt.ir.scalar import SCALARS
@@ -43,8 +44,8 @@ def accepts(op: str, name: str) -> bool:
 def _same(op: str, types: Types) -> TensorType:
     first = types[0]
     for other in types[1:]:
-        if other is not first and other != first:
-            require(other.shape == first.shape, f"{op} needs operands of one shape", types)
+        if other is not first:
+            require_shape(other.shape, first.shape, f"{op} needs operands of one shape", types)
             require(other.dtype == first.dtype, f"{op} needs operands of one dtype", types)
     require(accepts(op, first.dtype), f"{op} does not take {first.dtype}", types)
     return first
@@ -117,7 +118,7 @@ def _integer_pow(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> A
 
 def _pow_rule(types: Types, attrs: Values) -> TensorType:
     x, y = types
-    require(x.shape == y.shape, "pow needs operands of one shape", types)
+    require_shape(y.shape, x.shape, "pow needs operands of one shape", types)
     require(is_float(x.dtype), "pow needs a float base", types)
     fits = y.dtype == x.dtype or is_integer(y.dtype)
     require(fits, "pow needs an exponent of the same dtype, or an integer one", types)
@@ -136,9 +137,12 @@ def _select_rule(types: Types, attrs: Values) -> TensorType:
     require(len(types) >= 2, "select_n needs a selector and at least one case", types)
     which, first = types[0], types[1]
     for other in types[2:]:
-        require(other == first, "select_n needs cases of one type", types)
-    fits = which.shape in (first.shape, ())
-    require(fits, "select_n needs a selector of the shape of its cases, or a scalar", types)
+        require_shape(other.shape, first.shape, "select_n needs cases of one type", types)
+        require(other.dtype == first.dtype, "select_n needs cases of one type", types)
+    if which.shape:
+        require_shape(
+            which.shape, first.shape, "select_n needs a selector of the shape of its cases, or a scalar", types
+        )
     require(which.dtype in ("bool", "int32"), "select_n selects by bool or int32", types)
     require(which.dtype != "bool" or len(types) <= 3, "a bool selector chooses between two cases", types)
     return first
@@ -154,7 +158,8 @@ def _select(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
 def _clamp_rule(types: Types, attrs: Values) -> TensorType:
     low, x, high = types
     for bound in (low, high):
-        require(bound.shape in ((), x.shape), "clamp needs bounds that are scalars or have the shape of x", types)
+        if bound.shape:
+            require_shape(bound.shape, x.shape, "clamp needs bounds that are scalars or have the shape of x", types)
         require(bound.dtype == x.dtype, "clamp needs operands of one dtype", types)
     return x
 

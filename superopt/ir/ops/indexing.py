@@ -15,7 +15,6 @@ import numpy as np
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
-from superopt.ir.index import decide
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -43,17 +42,13 @@ def _starts(name: str, types: Types, first: int) -> None:
         raise ShapeError(f"{name} needs {x.rank} scalar integer starts; got {show(types)}")
 
 
-def _fits(part: Size, whole: Size) -> bool:
-    """0 <= part <= whole, as far as it is known."""
-    return decide(part) is not False and decide(whole - part) is not False
-
-
 def _dynamic_slice_rule(types: Types, attrs: Values) -> TensorType:
     x, shape = types[0], attrs["slice_sizes"]
     _starts("dynamic_slice", types, 1)
     require(len(shape) == x.rank, f"dynamic_slice needs {x.rank} slice_sizes", types, slice_sizes=shape)
     for n, m in zip(x.shape, shape, strict=True):
-        require(_fits(m, n), "dynamic_slice needs 0 <= slice size <= size", types, slice_sizes=shape)
+        for fact in (m >= 0, m <= n):
+            require(fact, "dynamic_slice needs 0 <= slice size <= size", types, slice_sizes=shape)
     return TensorType(shape, x.dtype)
 
 
@@ -91,11 +86,10 @@ def _gather_rule(types: Types, attrs: Values) -> TensorType:
     x, indices = types
     offset, collapsed, start_map, batch, index_batch = (attrs[name] for name in _NUMBERS)
     slices = attrs["slice_sizes"]
-    given = ", ".join(f"{name}={attrs[name]}" for name in (*_NUMBERS, "slice_sizes"))
+    given = {name: attrs[name] for name in (*_NUMBERS, "slice_sizes")}
 
     def check(condition: Any, message: str) -> None:
-        if condition is False:
-            raise ShapeError(f"gather: {message}; got {show(types)}; {given}")
+        require(condition, f"gather: {message}", types, **given)
 
     check(indices.rank >= 1 and is_integer(indices.dtype), "indices must be integers of rank >= 1")
     out_rank = len(offset) + indices.rank - 1
@@ -115,7 +109,8 @@ def _gather_rule(types: Types, attrs: Values) -> TensorType:
     for d, s in zip(batch, index_batch, strict=True):
         check(x.shape[d] == indices.shape[s], f"batching axis {d} of the operand and {s} of the indices differ")
     for d, (n, m) in enumerate(zip(x.shape, slices, strict=True)):
-        check(_fits(m, n), f"slice size {m} of axis {d} is not within {n}")
+        for fact in (m >= 0, m <= n):
+            check(fact, f"slice size {m} of axis {d} is not within {n}")
         check(d not in collapsed or literally(m, 1), f"collapsed axis {d} needs slice size 1")
         check(d not in batch or (isinstance(m, int) and m <= 1), f"batching axis {d} needs slice size 1")
     kept = iter([m for d, m in enumerate(slices) if d not in collapsed and d not in batch])

@@ -7,7 +7,6 @@ from typing import Any
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
-from superopt.ir.index import decide
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -24,6 +23,7 @@ from superopt.ir.ops.record import (
     optional,
     require,
     require_axes,
+    require_shape,
     show,
     size,
     sizes,
@@ -108,7 +108,8 @@ def _regroup_rule(types: Types, attrs: Values) -> TensorType:
     if sorted(order) != list(range(x.rank)):
         raise ShapeError(f"regroup needs every axis of {x} in exactly one group; got {groups}")
     for ins, outs in groups:
-        _nonnegative("regroup", outs, types)
+        if len(outs) > 1:  # a single size is as many as the operand has
+            _nonnegative("regroup", outs, types)
         same = _elements([x.shape[a] for a in ins]) == _elements(outs)
         require(same, "regroup must keep the number of elements of each group", types, group=(ins, outs))
     return TensorType(tuple([n for _, outs in groups for n in outs]), x.dtype)
@@ -159,14 +160,11 @@ def _slice_rule(types: Types, attrs: Values) -> TensorType:
     _lengths("slice", types, x.rank, start_indices=start, limit_indices=limit, strides=strides)
     shape: list[Size] = []
     for n, a, b, s in zip(x.shape, start, limit, strides, strict=True):
-        ok = 0 <= a <= b <= n and s > 0 if type(a) is type(b) is type(n) is type(s) is int else _within(n, a, b, s)
-        require(ok, "slice needs 0 <= start <= limit <= size and strides > 0", types, **attrs)
+        for fact in (a >= 0, a <= b, b <= n, s >= 1):
+            if fact is not True:
+                require(fact, "slice needs 0 <= start <= limit <= size and strides > 0", types, **attrs)
         shape.append(ceil_div(b - a, s))
     return TensorType(tuple(shape), x.dtype)
-
-
-def _within(n: Size, a: Size, b: Size, s: Size) -> bool:
-    return all(decide(x) is not False for x in (a, b - a, n - b, s - 1))
 
 
 def _slice(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
@@ -209,10 +207,12 @@ def _concatenate_rule(types: Types, attrs: Values) -> TensorType:
     axis: int = attrs["dimension"]
     require_axes("dimension", (axis,), first.rank, types)
     total: Size = 0
+    beside = (*first.shape[:axis], *first.shape[axis + 1 :])
+    told = f"concatenate needs one dtype and equal sizes beside axis {axis}"
     for t in types:
-        others = t.shape[:axis] + t.shape[axis + 1 :] == first.shape[:axis] + first.shape[axis + 1 :]
-        if t.dtype != first.dtype or t.rank != first.rank or not others:
-            raise ShapeError(f"concatenate needs one dtype and equal sizes beside axis {axis}; got {show(types)}")
+        if t.dtype != first.dtype or t.rank != first.rank:
+            raise ShapeError(f"{told}; got {show(types)}")
+        require_shape((*t.shape[:axis], *t.shape[axis + 1 :]), beside, told, types)
         total = total + t.shape[axis]
     return TensorType((*first.shape[:axis], total, *first.shape[axis + 1 :]), first.dtype)
 

@@ -2,13 +2,17 @@
 
 An attribute's domain is a function that brings a value to its canonical, hashable form (lists and arrays become
 tuples, NumPy integers become `int`) or raises `ShapeError`.  The type rule works over sizes that are `int` or
-polynomials; a precondition that is only known at run time (a symbolic comparison) counts as met.
+symbols.  What it asks of them goes through `require`: a condition that is false raises, one that is only known at run
+time (a comparison of symbols) counts as met, and inside `collecting` conditions are kept for who asked, who has to meet
+or to prove them.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,8 +20,8 @@ import numpy as np
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
-from superopt.ir.index import Poly
-from superopt.ir.types import FLOATS, SIGNED, UNSIGNED, Size, TensorType
+from superopt.ir.index import Poly, greatest
+from superopt.ir.types import FLOATS, SIGNED, UNSIGNED, Shape, Size, TensorType
 
 Values = Mapping[str, Any]
 Types = tuple[TensorType, ...]
@@ -181,12 +185,52 @@ def show(types: Iterable[TensorType]) -> str:
     return ", ".join(map(str, types))
 
 
+@dataclass(frozen=True, slots=True)
+class _Collected:
+    """Where conditions of type rules go, and the maximum of two sizes."""
+
+    conditions: list[Any]
+    max: Callable[[Any, Any], Any]
+
+
+_COLLECTED: ContextVar[_Collected | None] = ContextVar("collected", default=None)
+
+
+@contextmanager
+def collecting(conditions: list[Any], max: Callable[[Any, Any], Any]) -> Generator[None]:
+    """Inside, what type rules require is kept and does not raise; sizes are right where it holds.
+
+    Args:
+        conditions: gets what is required, in order, but for what is known to hold.
+        max: the maximum of two sizes.
+    """
+    token = _COLLECTED.set(_Collected(conditions, max))
+    try:
+        yield
+    finally:
+        _COLLECTED.reset(token)
+
+
 def require(condition: Any, message: str, types: Iterable[TensorType] = (), **attrs: Any) -> None:
-    """Raise `ShapeError` when the condition is known to be false (a symbolic one counts as met)."""
-    if condition is False or condition is np.False_:
+    """Raise `ShapeError` when the condition is known to be false; a symbolic one counts as met."""
+    if condition is True:
+        return
+    collected = _COLLECTED.get()
+    if collected is not None:
+        collected.conditions.append(condition)
+    elif condition is False or condition is np.False_:
         given = ", ".join(f"{k}={v}" for k, v in attrs.items())
         got = "; ".join(x for x in (show(types), given) if x)
         raise ShapeError(f"{message}; got {got}" if got else message)
+
+
+def require_shape(found: Shape, wanted: Shape, message: str, types: Iterable[TensorType]) -> None:
+    """Raise unless two shapes are one, size by size."""
+    if len(found) != len(wanted):
+        raise ShapeError(f"{message}; got {show(types)}")
+    for n, m in zip(found, wanted, strict=True):
+        if n is not m:
+            require(n == m, message, types)
 
 
 def require_axes(name: str, found: Iterable[Any], rank: int, types: Types) -> None:
@@ -208,18 +252,34 @@ def ceil_div(a: Size, b: Size) -> Size:
 
 def dilated(n: Size, dilation: Size) -> Size:
     """Extent of an axis with `dilation - 1` holes between neighbours (0 stays 0)."""
-    if literally(dilation, 1):
-        return n
-    if isinstance(n, int) and n == 0:
-        return 0
-    return (n - 1) * dilation + 1
+    return n if literally(dilation, 1) else _at_least_0((n - 1) * dilation + 1)
+
+
+def spread(n: Size, dilation: Size, what: str) -> Size:
+    """The same of an axis under a window, or of the window; collected, it has an element where it has holes."""
+    if literally(dilation, 1) or _COLLECTED.get() is None:
+        return dilated(n, dilation)
+    extent = (n - 1) * dilation + 1
+    require(extent >= 0, f"{what} with holes must have an element")
+    return extent
 
 
 def positions(extent: Size, window: Size, stride: Size) -> Size:
-    """Number of positions of a window; 0 where it does not fit."""
-    if isinstance(extent, int) and isinstance(window, int) and isinstance(stride, int):
-        return max(0, (extent - window) // stride + 1)
-    return ceil_div(extent - window + 1, stride)
+    """Number of positions of a window; 0 where it does not fit, which collected conditions exclude."""
+    room = extent - window
+    count = room + 1 if literally(stride, 1) else room // stride + 1
+    if _COLLECTED.get() is None:
+        return _at_least_0(count)
+    require(room >= 0, "a window must fit")
+    return count
+
+
+def _at_least_0(n: Size) -> Size:
+    """max(0, n)."""
+    if isinstance(n, int):
+        return max(0, n)
+    collected = _COLLECTED.get()
+    return (greatest if collected is None else collected.max)(n, 0)
 
 
 def is_float(name: str) -> bool:

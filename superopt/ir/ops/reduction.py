@@ -18,7 +18,6 @@ from superopt.ir.ops.record import (
     Values,
     axes,
     define,
-    dilated,
     dtype,
     flag,
     identity,
@@ -32,6 +31,7 @@ from superopt.ir.ops.record import (
     require_axes,
     size,
     sizes,
+    spread,
 )
 from superopt.ir.types import Size, TensorType
 
@@ -123,7 +123,8 @@ def _window(name: str, monoid: str) -> None:
             for key, v in (("window", window), ("stride", stride), ("base dilation", base), ("dilation", dilation)):
                 require(v >= 1, f"{name} needs a positive {key} on axis {d}", types, **attrs)
             low, high = attrs["padding"][d]
-            shape.append(positions(low + dilated(n, base) + high, dilated(window, dilation), stride))
+            extent, size = spread(n, base, f"axis {d}"), spread(window, dilation, "a window")
+            shape.append(positions(extent + low + high, size, stride))
         return TensorType(tuple(shape), x.dtype)
 
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
