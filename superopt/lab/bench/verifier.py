@@ -319,6 +319,7 @@ def _recheck(made: _Run) -> None:
         made.proved = quiet.proved
     told = recheck((certify(rule, verdict), verdict.asked) for rule, verdict in made.proved if not verdict.cached)
     made.summary |= {"queries": told["queries"], "solver_disagreements": len(told["disagreements"])}
+    made.rows.append({"part": "recheck", "queries": told["queries"]})  # a part without rows is no case
     for name, counts in told["solvers"].items():
         made.summary |= {f"{name}_agree": counts["agree"], f"{name}_unknown": counts["unknown"]}
     added = Checked()
