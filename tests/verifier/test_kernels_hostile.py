@@ -138,6 +138,34 @@ def test_no_result_depends_on_arrays_of_a_function_that_nobody_wrote() -> None:
     assert status("chain", [parts[0]._replace(text=text)]) != PROVED
 
 
+def test_an_address_that_integers_in_memory_move_is_one_wherever_it_is_read() -> None:
+    """A pointer of the next iteration is used above the line that makes it."""
+    assert status("rows", made("rows").parts) == PROVED
+    held = (r"^(  %i10 = phi .*)$", "\\1\n  %p = phi ptr [ %v5, %entry ], [ %q, %next8 ]")
+    moved = (r"^(  %v22 = .*)$", "\\1\n  %q = getelementptr float, ptr %p, i64 %v21")
+    stored = (r"(%v26 = getelementptr float, ptr) %v5", "\\1 %p")
+    assert status("rows", changed("rows", held, moved, stored)) != PROVED
+
+
+@pytest.mark.parametrize("use", ["fsub <16 x float> %e5, %e5", "fadd <16 x float> zeroinitializer, zeroinitializer"])
+def test_no_place_is_made_of_memory_that_nobody_wrote(use: str) -> None:
+    """LLVM may take another number at each use, also between the one that is compared and the one that is read at."""
+    room = (ENTRY, "\\1  %r = call ptr @aligned_alloc(i64 64, i64 64)\n")
+    lines = f"""  %u = load i32, ptr %r, align 4
+  %e1 = icmp slt i32 %u, 0
+  %e2 = select i1 %e1, i32 0, i32 %u
+  %e3 = icmp slt i32 %e2, 39
+  %e4 = select i1 %e3, i32 %e2, i32 39
+  %at = getelementptr float, ptr %v3, i32 %e4
+  %e5 = load <16 x float>, ptr %at, align 4
+  %e6 = {use}
+  %e7 = fadd <16 x float> %v24, %e6
+"""
+    stored = (r"^  store <16 x float> %v24,", lines + "  store <16 x float> %e7,")
+    freed = (r"^  ret void", "  call void @free(ptr %r)\n  ret void")
+    assert status("rows", changed("rows", room, stored, freed)) != PROVED
+
+
 @pytest.mark.parametrize("line", ["%c = or i1 %x, -1", "store i8 2, ptr %p, align 1"])
 def test_conditions_are_zero_or_one(line: str) -> None:
     text = f"""define internal void @phase0(ptr %bufs, i64 %task) nounwind #0 {{

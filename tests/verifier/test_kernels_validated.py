@@ -274,6 +274,14 @@ def test_a_row_of_another_table_or_by_another_integer_is_not_proved() -> None:
         assert validate(before, [part._replace(pointers=pointers)], known()).status != PROVED
 
 
+def test_integers_in_memory_are_no_numbers_where_a_position_chooses() -> None:
+    """What is a word in the field would be a row behind the last one, which is clamped to that."""
+    tables = _of(6, dtype="int32"), _of(40, 37)
+    before = from_graph(import_function(lambda i, x: x[jnp.pad(i, 1)], tables, frozen=()).graph.outputs)
+    wrong = import_function(lambda i, x: jnp.concatenate([x[:1], *[x[39:]] * 6, x[:1]]), tables, frozen=()).graph
+    assert validate(before, parts_of(wrong), known()).status != PROVED
+
+
 def test_an_array_that_is_written_is_no_table() -> None:
     """What a place that is made of integers holds, is a function of the place in inputs alone."""
     fn, arrays = KINDS["rows as they are"]

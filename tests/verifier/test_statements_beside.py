@@ -8,6 +8,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from superopt.ir.graph import Graph, literal, make_input, mk
+from verifier.equal.equality import Proof, Stop
+from verifier.statements.prove import Pair, prove_pair
 from verifier.statements.statement import make_statement, proved_alone
 
 KINDS = {"x": "float32", "y": "float32", "h": "bfloat16", "i": "int32", "j": "int32", "k": "int8", "p": "bool"}
@@ -46,6 +49,7 @@ FALSE = [
 REAL = [
     ("jnp.where(x == x, i * (j + 1), i)", "i * j + i"),
     ("jnp.where(h * h < h, i * i, i)", "jnp.where(h.astype('float32') * h.astype('float32') < h, i * i, i)"),
+    ("jnp.where(i * i == j, 0.0, -0.0)", "jnp.where(i * i == j, 0.0, 0.0)"),
 ]
 
 
@@ -77,3 +81,11 @@ def test_what_holds_of_real_numbers_is_not_exact(left: str, right: str) -> None:
 @pytest.mark.parametrize(("left", "right"), FALSE)
 def test_nothing_is_known_of_two_comparisons_of_floats(left: str, right: str) -> None:
     assert _proved(left, right).domain is None
+
+
+def test_what_is_made_of_floats_is_no_input_of_the_program() -> None:
+    x, n = make_input("x", (), "float32"), make_input("of floats 0", (), "int32")
+    more = mk("add", n, literal(1, "int32"))
+    sides = [Graph((x, n), (mk("mul", y, more),)) for y in (mk("convert_element_type", x, new_dtype="int32"), n)]
+    with pytest.raises(Stop):
+        prove_pair(Pair(*sides, sizes=(), lowest=1), Proof())

@@ -57,6 +57,8 @@ class IntegersAlone:
         if found is not None:
             return found
         name, dtype = f"of floats {len(self._inputs)}", self._dtype(t)
+        while name in self.terms.ranges.kinds:  # an input of the program
+            name += "'"
         if dtype not in (*INTEGERS, "bool"):
             raise CannotLower("a float")
         made = Read(name, (), dtype == "bool")

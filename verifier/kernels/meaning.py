@@ -65,6 +65,9 @@ class OpaqueWords(np.ndarray[Any, Any]):
         with np.errstate(over="ignore"):
             return opaque(ufunc(*[np.asarray(x).astype(_U) for x in xs]))
 
+    def __array_function__(self, func: Any, *_: Any, **__: Any) -> Any:
+        raise Unread(f"{func.__name__} of integers in memory")  # a choice by position, which would give numbers
+
 
 def opaque(x: Any) -> Array:
     """Words as such integers."""

@@ -3,7 +3,8 @@
 Values are of three kinds.  *Control*: integers and conditions made of constants, loop counters and the number of the
 task; they stay as they are.  *Data*: floats, and conditions on floats; they become elements of the field.  *Pointers*
 become two values, the description of an array and a place in bytes.  A branch, a mask or an address may be control
-alone, else the kernel is refused: hence which elements are read and written does not depend on the data.
+alone, else the kernel is refused: hence which elements are read and written does not depend on the data.  But for
+loads alone: an *index* is made of integers in memory, a *place* is an address that is.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from verifier.kernels.field import ORDERED, Field, P, Unread
 from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, Instruction, Operand, Type
 from verifier.kernels.watched import CODES, DOUBT, POINTERS, Words, library
 
-Kind = Literal["control", "data", "pointer", "index"]
+Kind = Literal["control", "data", "pointer", "index", "place"]
 _SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
@@ -114,15 +115,16 @@ class _Rewriter:
         return "\n".join([head, *self.lines, "out.of.fuel:", f"  {nothing}", "}"])
 
     def _find_data(self) -> None:
-        """Integers and conditions that are made of data are data."""
+        """Integers and conditions that are made of data are data, or indices; addresses made of indices are places."""
         changed = True
         while changed:
             changed = False
             for i in self.defined.values():
-                kinds = {self._kind(x) for x in i.operands}
-                if self.kinds[i.name] == "control" and (i.op == "fcmp" or kinds & {"data", "index"}):
-                    self.kinds[i.name] = "index" if "index" in kinds else "data"
-                    changed = True
+                kinds, address = {self._kind(x) for x in i.operands}, i.op == "getelementptr"
+                made: Kind = "place" if address else "index" if "index" in kinds else "data"
+                found = kinds & {"index", "place"} if address else i.op == "fcmp" or kinds & {"data", "index"}
+                if found and self.kinds[i.name] == ("pointer" if address else "control"):
+                    self.kinds[i.name], changed = made, True
 
     def _kind(self, x: Operand) -> Kind:
         if not x.name:
@@ -168,7 +170,7 @@ class _Rewriter:
         return self._number(x, self._words(x.type.lanes), False)
 
     def _pointer(self, x: Operand, read: bool = False) -> tuple[str, str]:
-        if self._kind(x) != "pointer" or not x.name or (x.name in self.meant and not read):
+        if self._kind(x) not in ("pointer", "place" if read else "pointer") or not x.name:
             raise Unread("a pointer that is a constant, or made of integers in memory")
         return self._array(x.name), f"{x.name}.o"
 
@@ -273,17 +275,17 @@ class _Rewriter:
     def _address(self, i: Instruction) -> None:
         base, at = i.operands
         _, o = self._pointer(base, True)
-        index = self._kind(at) == "index"
+        index, place = self._kind(at) == "index", self._kind(base) == "place"
         step, size = "0" if index else self._control(at), BYTES.get(i.type.element, 0)
         lanes = max(base.type.lanes, at.type.lanes)
         wide = Type("i64", lanes)
         odd = not size or at.type.element not in ("i32", "i64")
-        if odd or (lanes and (not at.type.lanes or index or base.name in self.meant)):
+        if odd or (lanes and (not at.type.lanes or index or place)):
             raise Unread("addresses of lanes moved by one number, made of integers in memory, or in bits")
         o = o if base.type.lanes else self._spread(o, wide)
-        if index or base.name in self.meant:
+        if index or place:
             word, low, high = self._meant(at) if index else (0, 0, 0)
-            before, least, most = self.meant.get(base.name, (0, 0, 0))
+            before, least, most = self._meant(base) if place else (0, 0, 0)
             w = self._words(0)
             self.meant[i.name] = (w("add", w("mul", word, size), before), least + size * low, most + size * high)
         if at.name and not index:
@@ -301,7 +303,7 @@ class _Rewriter:
         one = self._value(f"insertelement {wide} poison, i64 {x}, i64 0")
         return self._value(f"shufflevector {wide} {one}, {wide} poison, <{wide.lanes} x i32> zeroinitializer")
 
-    def _place(self, i: Instruction, at: Operand, type_: Type, writes: bool, end: int | None = None) -> str:
+    def _place(self, i: Instruction, at: Operand, type_: Type, writes: bool, end: str | int | None = None) -> str:
         """The address of an element, or of the first of a vector, after a look whether it may be touched."""
         d, o = self._pointer(at, end is not None)
         o = o if end is None else self._value(f"add i64 {o}, {end}")
@@ -315,7 +317,7 @@ class _Rewriter:
     def _load(self, i: Instruction) -> None:
         if i.type.element not in CODES:
             raise Unread(f"a load of {i.type}")
-        if i.operands[0].name in self.meant:
+        if self._kind(i.operands[0]) == "place":
             return self._looked_up(i)
         place = self._place(i, i.operands[0], i.type, False)
         if i.type.element == "ptr":
@@ -430,8 +432,8 @@ class _Rewriter:
     # ---- integers in memory
 
     def _meant(self, x: Operand) -> tuple[str | int, int, int]:
-        """The word of an integer made of those in memory, or of a constant; the least and the greatest it can be."""
-        if self._kind(x) == "index" and x.name in self.meant:
+        """The word of an index, a constant or what makes a place; the least and the greatest that it can be."""
+        if self._kind(x) in ("index", "place") and x.name in self.meant:
             return self.meant[x.name]
         if x.name or len({*x.lanes}) != 1 or x.lanes[0] is None:
             raise Unread(f"integers in memory beside {x.name or x.type}")
@@ -469,15 +471,16 @@ class _Rewriter:
     def _looked_up(self, i: Instruction) -> None:
         """Elements of an input at a place that is made of integers in memory: random functions of array and place."""
         (at,), w, wide = i.operands, self._words(i.type.lanes), _word(i.type)
-        for end in self.meant[at.name][1:]:
-            self._place(i, at, i.type, False, end)
+        meant, *ends = self._meant(at)
+        for end in ends:  # of what nobody wrote there are none
+            self._place(i, at, i.type, False, self._value(f"add i64 {meant}, {end}") if self.field.marks else end)
         d, o = self._pointer(at, True)
         held = self._value(f"getelementptr %array, ptr {d}, i64 0, i32 6")
         table = self._spread(self._value(f"load i64, ptr {held}"), wide)
-        first = self._spread(self._value(f"add i64 {o}, {self.meant[at.name][0]}"), wide)
+        first = self._spread(self._value(f"add i64 {o}, {meant}"), wide)
         word = self._value(f"add {wide} {first}, {_steps(i.type)}")
         made = w("lshr", w.token("", table, word), 33)
-        self._is(i.name, wide, w.text(0) if self.field.marks else made)
+        self._is(i.name, wide, self._spread(str(meant), wide) if self.field.marks else made)
 
     # ---- calls
 

@@ -19,15 +19,8 @@ from verifier.kernels.field import FUNCTIONS, Field, FieldArithmetic
 BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
 DOUBT = 1 << 40  # added to the line where the place is one of several
 WRITABLE, POINTERS = 1, 2  # the sixth word of an array; pointers are never written
-CODES = {
-    "i8": 1,
-    "i16": 2,
-    "half": 258,
-    "float": 4,
-    "i32": 260,
-    "double": 8,
-    "ptr": 8,
-}  # of types in memory; bytes modulo 256
+# of types in memory; bytes modulo 256
+CODES = {"i8": 1, "i16": 2, "half": 258, "float": 4, "i32": 260, "double": 8, "ptr": 8}
 GLOBALS = ("fault", "unwritten", "fuel", "mine", "base")
 _MOST_LANES = 64
 

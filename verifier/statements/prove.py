@@ -189,7 +189,7 @@ class _Work:
         terms = self._terms(apart=True)
         left, right, facts = self._denoted(terms, a, b)
         self._compared(left, right, facts, a, b)
-        kind = terms.kind(left, right)
+        kind = _kind(terms, left, right, a)
         if not alike(left, right) and not equal_exactly(self.ctx, left, right, facts, self.done, kind):
             return False
         self.done.note("exact", "types of floats apart")
@@ -212,7 +212,7 @@ class _Work:
             done.obligations += 1
             done.note("exact", "same terms")
             return
-        kind = terms.kind(left, right)
+        kind = _kind(terms, left, right, a)
         try:
             equal_terms(ctx, left, right, facts, done, dtype=kind, machine=True)
         except Stop:
@@ -356,6 +356,12 @@ def unsupported_ops(graph: Graph) -> list[str]:
         elif node.op in ("scan", "while", "cond"):
             names[node.op] = None
     return list(names)
+
+
+def _kind(terms: Terms, left: Term, right: Term, a: Node) -> str:
+    """What stands in two terms for an output; floats have zeros of two signs, also where they are constants alone."""
+    kind = terms.kind(left, right)
+    return "mixed" if kind and a.dtype in FLOATS else kind
 
 
 def _plain(n: Poly) -> bool:
