@@ -91,8 +91,8 @@ class Env:
         return self.tok[key] if found is None else found
 
     def numbers(self) -> tuple[Num | None, ...]:
-        """All sizes and attributes, axis by axis in the order of the rule's names, and the free parameters."""
-        out: list[Num | None] = list(self.params.values())
+        """The free parameters, and all sizes and attributes axis by axis, in the order of the rule's names."""
+        out: list[Num | None] = [self.params.get(name) for name in self.rule.params]
         for name, role in self.rule.owner.items():
             for label in self.labels.get(role, ()):
                 found = self.attr.get((name, label))

@@ -165,7 +165,7 @@ class Terms(Places):
             if math.isinf(value):
                 return Infinity(1 if value > 0 else -1)
             if not value and math.copysign(1.0, value) < 0:
-                return Apply("neg", (ZERO,))
+                return self.of_floats(Apply("neg", (ZERO,)))
             exact = Fraction(value)
             simple = exact.limit_denominator(LARGEST_DENOMINATOR)
             if simple != exact and dtype == "float32" and float(np.float32(float(simple))) == value:
