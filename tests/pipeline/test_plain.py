@@ -347,7 +347,7 @@ def test_the_programs_own_operations_in_other_cuts_are_made_first_and_always_bui
 
     def form(name: str, *rules: str) -> KernelProgram:
         found = Finalist(name, 1.0, Selection((), (), (), ()), (), Counter(rules), (), frozenset())
-        return replace(in_regions(name, own_form(graph)), finalist=found)
+        return replace(in_regions(name, graph), finalist=found)
 
     one, two, three, own = form("1", "a"), form("2", "a", "b"), form("3", "b"), form("own")
     assert own_first([one, two, own, three]) == [own, one, two, three]
