@@ -46,23 +46,6 @@ def priced(model: Joint, forms: Sequence[KernelProgram]) -> list[KernelProgram]:
     return sorted(found, key=lambda form: form.predicted_s or 0.0)
 
 
-def own_first(forms: Sequence[KernelProgram]) -> list[KernelProgram]:
-    """Forms of the program's own operations before those with rewrites: most of their kernels are made already."""
-    return sorted(forms, key=lambda form: form.finalist is not None and bool(form.finalist.rules))
-
-
-def to_build(order: Sequence[KernelProgram], most: int) -> list[KernelProgram]:
-    """The first of these forms, and the first of the program's own operations in any case.
-
-    Most of its kernels are those that were timed first, so it is right where the model is wrong about what rewrites
-    bring: `optimize(rules=[])` built it for ShuffleNet and DenseNet-121, 1.07 and 1.06 times as fast as the best of
-    four forms with rewrites that were predicted to be faster.
-    """
-    first = list(order[:most])
-    own = next((form for form in order if form.finalist is None or not form.finalist.rules), None)
-    return first if own is None or own in first else [*first[:-1], own]
-
-
 def that_differ(model: Joint, order: Sequence[KernelProgram], made: Sequence[KernelProgram]) -> list[KernelProgram]:
     """Of forms in this order those that no round could find level with one before them, or with one that was made."""
     kept: list[KernelProgram] = []

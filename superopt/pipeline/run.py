@@ -18,7 +18,7 @@ from superopt.backends.xla import XlaExecutable
 from superopt.certify.kernels import MOST_IN_FIELD, MOST_VALIDATION_S, ValidatedCode, code_s, validate_code
 from superopt.certify.library import ProvedLibrary, proved_library
 from superopt.certify.plan import Plan, empty_plan
-from superopt.choose.forms import apart_s, forms_of, own_first, own_regions, priced, that_differ, to_build
+from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.attribution import measured_gains
@@ -268,7 +268,7 @@ class Run:
         forms, contest_s = forms_of(found), whole.end_s
         limits = whole.stage(follow_s, 1.0 if _gains(maker, forms, made) else _TWO)
         ready = self._whole(maker, forms, limits.stage(share=_TWO))
-        for form in to_build(self._distinguished(ready, made, limits), PROGRAMS):
+        for form in self._distinguished(ready, made, limits)[:PROGRAMS]:
             if (len(made) + 2) * build_s > contest_s - time.monotonic():
                 self.clock.say(f"{form.name}: the time does not suffice to build it")
                 continue
@@ -282,7 +282,7 @@ class Run:
     def _whole(self, maker: KernelMaker, forms: Sequence[KernelProgram], limits: SearchBudget) -> list[KernelProgram]:
         """The forms all of whose kernels can be made in the time, by processes side by side, before one times them."""
         whole: list[KernelProgram] = []
-        for form in own_first(forms):
+        for form in forms:
             left_s = limits.left_s
             if maker.seconds_for(form) <= left_s:
                 maker.make(form, left_s)

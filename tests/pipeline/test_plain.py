@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,7 +20,7 @@ from rewrites.build.expander import library_expander
 from rewrites.library import load
 from superopt.backends.native import Native
 from superopt.choose import trials
-from superopt.choose.forms import own_first, that_differ, to_build
+from superopt.choose.forms import that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.contest import Outcome
@@ -36,8 +35,6 @@ from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing, Worker
 from superopt.pipeline import run as stages
 from superopt.report.data import read_report
-from superopt.search.finalists import Finalist
-from superopt.search.snapshot import Selection
 
 RNG = np.random.default_rng(0)
 
@@ -340,21 +337,6 @@ def test_forms_that_share_nearly_all_of_their_time_are_built_once() -> None:
     assert that_differ(model, [close, far], [plain]) == [far]
     assert that_differ(model, [plain, close, far], []) == [plain, far]
     assert that_differ(model, [], [plain]) == []
-
-
-def test_the_programs_own_operations_in_other_cuts_are_made_first_and_always_built() -> None:
-    graph = import_function(lambda x: jnp.tanh(x @ x), (values(8, 8),)).graph
-
-    def form(name: str, *rules: str) -> KernelProgram:
-        found = Finalist(name, 1.0, Selection((), (), (), ()), (), Counter(rules), (), frozenset())
-        return replace(in_regions(name, graph), finalist=found)
-
-    one, two, three, own = form("1", "a"), form("2", "a", "b"), form("3", "b"), form("own")
-    assert own_first([one, two, own, three]) == [own, one, two, three]
-    assert to_build([one, two, three, own], 2) == [one, own]
-    assert to_build([own, one, two], 2) == [own, one]
-    assert to_build([one, two, three], 2) == [one, two]
-    assert to_build([], 2) == []
 
 
 def test_forms_that_differ_in_what_no_region_holds_are_all_built() -> None:
