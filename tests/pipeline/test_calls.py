@@ -110,7 +110,9 @@ def test_the_search_suite(monkeypatch) -> None:
     row, one, two = data["rows"]
     assert row["stop"] == one["stop"] == two["stop"] == "saturated"
     assert one["kernels"] < two["kernels"]
-    assert one["distinct"] <= two["distinct"] < two["kernels"]
+    assert one["distinct"] <= one["kernels"]
+    assert two["distinct"] < two["kernels"]
+    assert two["distinct"] - one["distinct"] < two["kernels"] - one["kernels"]  # layers are equal
     assert "exponent_search" in data["summary"]
     assert row["predicted_after_ms"] <= row["predicted_before_ms"]
     assert data["summary"]["min_proposals_per_second"] > 0
