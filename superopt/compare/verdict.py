@@ -223,7 +223,11 @@ def _first_stuck(proof: PairProof, shared: Shared, origins: Callable[[], Mapping
 def _source(nodes: set[Node], origins: Mapping[Node, str], shared: Shared) -> str:
     """The first part of a file that has made one of some nodes, or needs one."""
     made = map_nodes(origins, given=shared.given[1])
-    return next((f" in {text}" for x, text in origins.items() if nodes & set(topological([made[x]]))), "")
+    needing = set(nodes)
+    for node in topological([made[x] for x in origins]):
+        if not needing.isdisjoint(node.inputs):
+            needing.add(node)
+    return next((f" in {text}" for x, text in origins.items() if made[x] in needing), "")
 
 
 def folding_text(fold: Folded, shared: Shared) -> str:

@@ -121,6 +121,23 @@ def test_kernels_are_not_compiled_when_the_time_is_over(clock: Clock, monkeypatc
     assert all(len(e["rounds_s"]) == 1 for e in timed)
 
 
+class Pool:
+    """Two processes that make kernels: seconds of each by the clock, and of a processor."""
+
+    backend, batch = Native(), 2
+
+    def __init__(self, clock: Clock, each_s: float, processor_s: float) -> None:
+        self.clock, self.each_s, self.processor_s, self.spent_s = clock, each_s, processor_s, 0.0
+
+    def start(self) -> None:
+        pass
+
+    def make_all(self, jobs: Any) -> list[Any]:
+        self.clock.now += self.each_s * len(jobs)
+        self.spent_s += self.processor_s * len(jobs)
+        return [()] * len(jobs)
+
+
 @pytest.mark.parametrize(("budget_s", "made"), [(1.0, 2), (5.9, 2), (6.0, 3), (8.0, 4), (100.0, 5)])
 def test_kernels_that_would_be_made_too_late_are_not_begun(
     clock: Clock, budget_s: float, made: int, monkeypatch: pytest.MonkeyPatch
@@ -132,18 +149,8 @@ def test_kernels_that_would_be_made_too_late_are_not_begun(
 
     graph = import_function(fn, tuple(np.ones((64 + i, 64), np.float32) for i in range(5))).graph
 
-    class Pool:
-        backend, batch, spent_s = Native(), 2, 0.0
-
-        def start(self) -> None:
-            pass
-
-        def make_all(self, jobs: Any) -> list[Any]:
-            clock.now += 2.0 * len(jobs)
-            return [()] * len(jobs)
-
     monkeypatch.setattr(plain, "proved", lambda backend, tried, *_: tried)
-    pool: Any = Pool()
+    pool: Any = Pool(clock, 2.0, 2.0)
     program = KernelMaker(pool).make(in_regions("own form", own_form(graph)), budget_s)
     assert len(program.choices) == made
 
@@ -154,20 +161,9 @@ def test_what_kernels_take_is_said_without_what_computed_beside_them(
     """Two processes that share two cores with a build take a second of each kernel, for three seconds."""
     graph = import_function(lambda *xs: tuple(jnp.exp(x) for x in xs), (np.ones(8), np.ones(9), np.ones(10))).graph
 
-    class Pool:
-        backend, batch, spent_s = Native(), 2, 0.0
-
-        def start(self) -> None:
-            pass
-
-        def make_all(self, jobs: Any) -> list[Any]:
-            clock.now += 3.0 * len(jobs)
-            self.spent_s += 1.0 * len(jobs)
-            return [()] * len(jobs)
-
     monkeypatch.setattr(plain, "proved", lambda backend, tried, *_: tried)
     monkeypatch.setattr(plain, "usable_cores", lambda: 2)
-    pool: Any = Pool()
+    pool: Any = Pool(clock, 3.0, 1.0)
     maker = KernelMaker(pool)
     maker.make(in_regions("own form", own_form(graph)))
     other = import_function(lambda x, y: (jnp.sin(x), jnp.cos(y)), (np.ones(8), np.ones(9))).graph

@@ -131,14 +131,14 @@ def apply(
     Raises:
         UnsupportedKernel: the licence excludes the function.
     """
-    if SCALARS[fn].transcendental and fn not in _EXACT and not licence.polynomial:
+    polynomial = SCALARS[fn].transcendental and fn not in _EXACT
+    if polynomial and not licence.polynomial:
         raise UnsupportedKernel(f"{fn} is a polynomial, which the licence excludes")
-    marked = SCALARS[fn].transcendental and fn not in _EXACT
-    if marked:
-        f.comment(f"begin {fn} {' '.join(args)}")
-    made = vecmath.apply(f, fn, dtype, tuple(args), lanes, which)
-    if marked:
-        f.comment(f"end {made}")
+
+    def code() -> str:
+        return vecmath.apply(f, fn, dtype, tuple(args), lanes, which)
+
+    made = vecmath_ops.marked(f, fn, args, code) if polynomial else code()
     if dtype in HALVES and not SCALARS[fn].predicate and not licence.excess and not SCALARS[fn].closed:
         return vecmath_ops.rounded(f, made, dtype, lanes)
     return made

@@ -8,7 +8,7 @@ registers: `from_memory` and `to_memory` are the only places that see 16 bits, `
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from superopt.errors import InputError
 from superopt.ir.scalar import HALVES
@@ -241,12 +241,12 @@ def rounded(f: Function, x: str, dtype: str, lanes: int) -> str:
     if dtype == "float16":
         return m.of("float16").cast("fpext", m.cast("fptrunc", x, "float16"), "float32")
     i = m.ints
-    return _marked(f, "rounded", x, lambda: m.from_ints(i.op("and", _bfloat16_bits(m, x), i.const(-1 << 16))))
+    return marked(f, "rounded", (x,), lambda: m.from_ints(i.op("and", _bfloat16_bits(m, x), i.const(-1 << 16))))
 
 
-def _marked(f: Function, name: str, x: str, write: Callable[[], str]) -> str:
-    """Code between comments that say what it computes: the validation of kernels knows it by its text."""
-    f.comment(f"begin {name} {x}")
+def marked(f: Function, name: str, args: Sequence[str], write: Callable[[], str]) -> str:
+    """Code between comments that say what it computes of what: the validation of kernels knows it by its text."""
+    f.comment(f"begin {name} {' '.join(args)}")
     made = write()
     f.comment(f"end {made}")
     return made
@@ -276,7 +276,7 @@ def from_memory(f: Function, x: str, dtype: str, lanes: int) -> str:
             word = short.cast("zext", Lanes(f, dtype, lanes).cast("bitcast", x, "uint16"), "int32")
             return i.cast("bitcast", i.op("shl", word, i.const(16)), "float32")
 
-        return _marked(f, "widened", x, wide)
+        return marked(f, "widened", (x,), wide)
     return x
 
 
@@ -293,5 +293,5 @@ def to_memory(f: Function, x: str, dtype: str, lanes: int) -> str:
             upper = m.ints.op("lshr", _bfloat16_bits(m, x), m.ints.const(16))
             return m.of("uint16").cast("bitcast", m.ints.cast("trunc", upper, "uint16"), dtype)
 
-        return _marked(f, "narrowed", x, short)
+        return marked(f, "narrowed", (x,), short)
     return x
