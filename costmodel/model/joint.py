@@ -139,6 +139,10 @@ class Joint:
         own_s, xla_s = self.own.model.seconds.get(region.outputs[0]), self.xla.seconds.get(region.outputs[0])
         return own_s is None or (own_s < np.inf and (xla_s is None or own_s <= xla_s + HANDOVER_S))
 
+    def refused(self, region: Graph) -> bool:
+        """Could no kernel of ours be made of a region when it was to be timed?"""
+        return self.own is not None and self.own.model.seconds.get(region.outputs[0]) == np.inf
+
     def was_made(self, region: Graph) -> bool:
         """Was our kernel of a region timed, so that its code is kept on this machine?"""
         return self.own is not None and self.own.model.seconds.get(region.outputs[0], np.inf) < np.inf
@@ -197,7 +201,15 @@ class Joint:
     def timed(self, kernel: Graph) -> list[str]:
         """The backends on which a kernel was timed, all of its regions where it has several."""
         parts = (None if self.own is None else self.own.parts(kernel)) or (kernel,)
-        return [name for name, model in self.models.items() if kernel in model or all(g in model for g in parts)]
+
+        def was_timed(model: Measured, region: Graph) -> bool:
+            return model.seconds.get(region.outputs[0], np.inf) < np.inf  # else it was refused
+
+        return [
+            name
+            for name, model in self.models.items()
+            if was_timed(model, kernel) or all(was_timed(model, part) for part in parts)
+        ]
 
     def untimed(self, kernels: Sequence[Graph]) -> list[KernelJob]:
         """What it takes to know these kernels: our regions, and on XLA what may be faster there; in their order."""

@@ -115,6 +115,9 @@ class KernelMaker:
     Attributes:
         backend: that makes them, in the processes of the pool.
         model: prices regions, once there is one that knows kernels; those that XLA computes faster are then left to it.
+
+    Args:
+        known: what the report says of regions where there is no search, which has a model of its own.
     """
 
     def __init__(
@@ -123,9 +126,10 @@ class KernelMaker:
         store: Store | None = None,
         max_prepared_bytes: int | None = None,
         progress: Callable[[str], None] = lambda line: None,
+        known: Joint | None = None,
     ) -> None:
         self._pool, self._store, self._progress = pool, store, progress
-        self.backend = pool.backend
+        self.backend, self._known = pool.backend, known
         self._most_bytes = max_prepared_bytes
         self._made: dict[Graph, Trial] = {}
         self.model: Joint | None = None
@@ -151,13 +155,20 @@ class KernelMaker:
         chosen, found = form.chosen, {**self._made, **(tried or {})}
         for region in form.regions:
             if region.graph not in found:
-                late = "not made: the time does not suffice" if self.own([region]) else "faster there"
-                found[region.graph] = _made(region, late)
-        rows = report_rows(form.regions, chosen, found, self.backend.name, self.model)
+                found[region.graph] = _made(region, self._why_not(region))
+        rows = report_rows(form.regions, chosen, found, self.backend.name, self.model or self._known)
         if self.model is None:
             return replace(form, rows=rows)
         seconds = self.model.program_s([r.graph for r in form.regions], chosen, form.apart_s)
         return replace(form, rows=rows, predicted_s=seconds)
+
+    def _why_not(self, region: Region) -> str:
+        """Why a region is no kernel that was made."""
+        if self.own([region]):
+            return "not made: the time does not suffice"
+        if not self.backend.can_run(region.graph):
+            return f"{self.backend.name} has no code for it"
+        return "no kernel of it could be timed" if self.model and self.model.refused(region.graph) else "faster there"
 
     def searched(self, form: KernelProgram, budget_s: float, worker: Worker, seed: int) -> KernelProgram | None:
         """The program with searched schedules where these are faster than the default ones; None where none is.

@@ -157,7 +157,7 @@ def _notes(said: Outcome, *judged: Judgement) -> tuple[str, ...]:
 def by_prediction(found: Exploration) -> list[Judgement]:
     """What the model finds cheaper than the original, the cheapest first: the same on every machine."""
     before_s = found.by_xla_s(found.result.original)
-    rows = tuple(JudgedFinalist(f.name, 1e3 * f.predicted_s, None, None) for f in found.finalists)
+    rows = tuple(JudgedFinalist(f.name, 1e3 * found.by_xla_s(f), None, None) for f in found.finalists)
     verdict = "program chosen by the performance model; times are predictions, nothing was measured"
     chosen: list[Judgement] = []
     for _, own in sorted(as_xla_computes(found), key=lambda c: c[0].predicted_s or 0.0):

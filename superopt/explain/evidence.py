@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from costmodel.model.joint import FromMemory
 from costmodel.model.measured import kind
 from rewrites.build.expander import expand_graph
 from rewrites.egraph import perm
@@ -138,7 +139,8 @@ def kernels(found: Exploration, finalist: Finalist) -> tuple[KernelUse, ...]:
 
 def _outside(found: Exploration, graphs: Sequence[Any]) -> np.ndarray | None:
     """Which kernels lie outside of the learned model's training; None for a model that was not learned."""
-    ask = getattr(found.model.xla.base, "outside", None)
+    base = found.model.xla.base
+    ask = getattr(base.base if isinstance(base, FromMemory) else base, "outside", None)
     if ask is None:
         return None
     return np.asarray(ask([expand_graph(graph, found.expand) for graph in graphs]), dtype=bool)

@@ -51,7 +51,7 @@ class KernelTimer:
         for optimism in (OPTIMISM, DOUBT):
             if time.monotonic() > end_s:
                 break
-            rivals = rival_kernels(result.problem, best, optimism)
+            rivals = rival_kernels(result.problem, best, optimism, end_s)
             worth = [k for k, gain in rivals if gain > _WORTH_TIMING * best.predicted_s and k.outputs[0] not in graphs]
             graphs |= {kernel.outputs[0]: kernel for kernel in worth}
             timed += self._time(self._jobs(worth), max(1e-3, end_s - time.monotonic()), program)

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, ov
 import jax
 import numpy as np
 
+from costmodel.model.joint import Joint
 from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
@@ -37,6 +38,7 @@ from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError
 from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.ir.program import frozen_bytes
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import parse_budget
 from superopt.machine.extras import need
@@ -114,8 +116,9 @@ def optimize(
         args: example arguments (any pytrees); for a model they may be left out and are then random.
         frozen: positions or names of arguments that do not change between calls (weights).
         kwargs: example keyword arguments of the function.
-        budget: time for the call: seconds, "30s", "2min", or "5000steps" (same result anywhere).  Of less than five
-            seconds, what cannot be cut may take it beyond: proofs of rules that are in no store, builds.
+        budget: time for the call: seconds, "30s", "2min", or "5000steps" (with `deterministic`, the same result
+            anywhere).  Of less than five seconds, what cannot be cut may take it beyond: proofs of rules that are in
+            no store, builds.
         seed: of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
         dims: sizes of the symbolic dimensions of a model that example arguments do not say.
@@ -184,7 +187,10 @@ def optimize(
         stack.callback(barrier.around, "the end of processes", kernels_alone.close, None)
         stack.callback(barrier.around, "the end of processes", pool.close, None)
         maker = barrier.around(
-            "the maker of kernels", lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say), None, let=FIRST
+            "the maker of kernels",
+            lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say, _prices(request, imported)),
+            None,
+            let=FIRST,
         )
         tools = Tools(worker, Builds.of(imported, seed, request.exact), archive)
         run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier)
@@ -214,6 +220,13 @@ def _backend(kernels: bool | str) -> Backend | None:
 def _priced(backend: Backend) -> Backend | None:
     """The backend where the search can price its kernels and this process runs them."""
     return backend if not backend.unavailable() and backend.version else None
+
+
+def _prices(request: Request, imported: Imported) -> Joint | None:
+    """What the models that ship say of regions, before anything is timed; None without one of kernels of our own."""
+    if request.own is None:
+        return None
+    return Joint(request.objective, lambda node: node, request.own, frozen_bytes(imported.graph))
 
 
 def _import(

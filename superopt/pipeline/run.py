@@ -59,6 +59,7 @@ Progress = Callable[[str], None]
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
+_NO_TIME = "the time does not suffice for a search"
 _WRONG = "its machine code is wrong"
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
 
@@ -160,10 +161,12 @@ class Run:
                 if plain is not None and not plain.same_as_original:
                     made.append(plain)
                     self.ready = candidate_of(plain)[1]
-            build_s = ran.result()
+            with self.clock.stage("original"):  # what the other two have left to do
+                build_s = ran.result()
+                beside.shutdown()
         code_s = self._code_s(made, whole)
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
-            judgement = original_returned(self.imported, "the time does not suffice for a search", notes=(_HURRIED,))
+            judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
             whole = self.limits.after(code_s).until(self.clock.begin_s)
             return self._contested(made, judgement, whole, self.builds)
         with ThreadPoolExecutor(1) as beside:
@@ -171,12 +174,13 @@ class Run:
                 _built_in, self.tools.worker, self.imported, [candidate_of(plain)[0] for plain in made]
             )
             self._prove()
-            again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
+            with self.clock.stage("ahead"):
+                again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
             build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
         limits = self.limits.after(self.clock.elapsed_s + build_s + code_s).until(time.monotonic())
         follow_s = len(_CONTEST) * build_s + rounds_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
-        cause = "the time does not suffice for a search" if self.found is None else "nothing faster was found"
+        cause = _NO_TIME if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
             self._in_kernels(made, limits, follow_s, build_s)
@@ -323,6 +327,8 @@ class Run:
     def _predicted(self) -> Judgement:
         """What the model finds the cheapest of the search's programs that pass the check; nothing is measured."""
         found = self.found
+        if found is None and not self.barrier.lost:
+            return self._checked(original_returned(self.imported, _NO_TIME))
         if found is None:
             return self._checked(given_back(self.imported, self.barrier))
         chosen = self.barrier.around("the choice by the model", lambda: by_prediction(found), None)
@@ -339,8 +345,8 @@ class Run:
             return self._at_hand(judgement)
         if not made and found is None:
             return self._checked(judgement)
-        self._end(self.pool, self.alone)
         with self.clock.stage("contest"):
+            self._end(self.pool, self.alone)
             held = self.barrier.around("the contest", lambda: self._held(made, judgement, limits, where), None)
         if held is None:
             return self._at_hand(judgement)
@@ -407,11 +413,11 @@ class Run:
 
     def _checked(self, judgement: Judgement) -> Judgement:
         """The judgement after the check that was left for last; nothing is measured after it."""
-        self._end(self.pool, self.alone, self.tools.worker)
         halted = Event()
         if self._interrupted(judgement):
             halted.set()
         with self.clock.stage("check"), ThreadPoolExecutor(1) as beside:
+            self._end(self.pool, self.alone, self.tools.worker)
             validated = beside.submit(_validated, judgement, self._code_end_s(), halted.is_set)
             checked = self._settled(judgement)
             if checked is None or not checked.kernels:
@@ -432,7 +438,9 @@ class Run:
     def _code_s(self, made: Sequence[KernelProgram], whole: SearchBudget) -> float:
         """What the validation of machine code is to have: what that of the plain candidate takes, of a part."""
         every = [(form.program.hot, form.choices) for form in made]
-        takes_s = self.barrier.around("the time of validation", lambda: sum(code_s(*one) for one in every), 0.0)
+        takes_s = self.barrier.around(
+            "the time of validation", lambda: sum(code_s(*one) for one in every), 0.0, let=FIRST
+        )
         return min(takes_s, HALF * whole.stage().left_s)
 
     def _code_end_s(self) -> float:

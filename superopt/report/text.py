@@ -233,22 +233,25 @@ def _native_lines(report: Report) -> list[str]:
         return []
     lines = [f"  kernels {line}"]
     for k in report.native[:_MOST]:
+        prices = _prices(k)
         if k.failure or not (k.used or k.gain):
-            said_of = f"left to XLA: {k.failure or 'not tried'}"
+            said_of = f"left to XLA: {k.failure or 'not tried'}{'; ours ' + prices if prices else ''}"
         elif k.gain is None:
-            said_of = f"schedule {k.schedule}, {_predicted(k)}"
+            said_of = f"schedule {k.schedule}, {prices or 'not timed alone'}"
         else:
             searched = f", schedule {k.schedule}" if k.schedule.startswith("best") else ""
             said_of = f"{_ms(k.xla_ms)} -> {_ms(k.own_ms)}, {k.gain:.2f}x{searched}{'' if k.used else ', not used'}"
+            said_of += f"; {prices}" if prices else ""
         lines.append(f"          {k.count} x {k.name}: {said_of}")
     if len(report.native) > _MOST:
         lines.append(f"          and {len(report.native) - _MOST} more kinds of regions")
     return lines
 
 
-def _predicted(k: NativeKernel) -> str:
+def _prices(k: NativeKernel) -> str:
+    """What a region takes as our kernel and by XLA, predicted and timed, as far as the models were asked."""
     if k.predicted_ms is None or k.by_xla_ms is None:
-        return "not timed alone"
+        return ""
     ours, by_xla = (
         f"predicted {_ms(told)}" + ("" if timed is None else f", timed {_ms(timed)}")
         for told, timed in ((k.predicted_ms, k.timed_ms), (k.by_xla_ms, k.by_xla_timed_ms))

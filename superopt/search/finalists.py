@@ -18,6 +18,8 @@ neighbourhood of the best program.  Small programs leave time to doubt the model
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -146,12 +148,18 @@ def rule_gains(problem: Problem, finalist: Finalist) -> dict[str, float]:
 # ---- rival kernels
 
 
-def rival_kernels(problem: Problem, finalist: Finalist, optimism: float = OPTIMISM) -> list[tuple[Graph, float]]:
-    """Kernels of rival flips and the seconds that each flip might gain, most promising first."""
+def rival_kernels(
+    problem: Problem, finalist: Finalist, optimism: float = OPTIMISM, end_s: float = math.inf
+) -> list[tuple[Graph, float]]:
+    """Kernels of rival flips and the seconds that each flip might gain, most promising first.
+
+    Args:
+        end_s: instant at which to stop looking: a search that ended early leaves kernels to be cut and priced here.
+    """
     state = State.at(problem, finalist.selection)
     gains: dict[Node, float] = {}
     for count, move in enumerate(neighbours(state, Groups(problem))):
-        if count >= MOST_FLIPS:
+        if count >= MOST_FLIPS or time.monotonic() > end_s:
             break
         before, cost = list(state.kernel_cost), state.cost
         undo = move.apply(state)

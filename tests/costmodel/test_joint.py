@@ -166,6 +166,8 @@ def test_a_kernel_that_could_not_be_made_is_not_asked_for_again() -> None:
     assert model.price([graph])[0] == 6.0 + HANDOVER_S
     assert not model.is_own(graph)
     assert all(job.backend == XLA for job in model.untimed([graph]))
+    assert model.timed(graph) == []
+    assert graph not in model
     model.refuse(KernelJob(XLA, graph, graph))
     assert model.by_backend([graph])[XLA][0] == 6.0
 

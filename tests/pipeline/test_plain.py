@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import jax.numpy as jnp
 import numpy as np
@@ -14,7 +14,7 @@ import pytest
 from jax import lax
 
 import superopt
-from costmodel.model.joint import Joint
+from costmodel.model.joint import Joint, KernelJob
 from costmodel.model.load import load_objective
 from rewrites.build.expander import library_expander
 from rewrites.library import load
@@ -33,6 +33,7 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing, Worker
+from superopt.measure.kernels import XLA
 from superopt.pipeline import run as stages
 from superopt.report.data import read_report
 
@@ -140,6 +141,29 @@ def test_code_that_was_made_beside_the_search_takes_no_time(pool: TrialPool, mon
     assert len(maker.make(later).choices) == 1
 
 
+def test_the_report_says_why_a_region_is_left_to_xla() -> None:
+    imported = import_function(lambda x: jnp.tanh(x @ x.T), (values(24, 16),))
+    form = in_regions("own form", own_form(imported.graph))
+    (graph,) = {region.graph for region in form.regions}
+
+    def said(maker: KernelMaker) -> str:
+        (row,) = maker.told(form).rows
+        return row.failure
+
+    with TrialPool(processes=1) as idle:
+        maker = KernelMaker(idle)
+        assert said(maker) == "not made: the time does not suffice"
+        maker.model = Joint(load_objective(None), library_expander(()), Native())
+        job = KernelJob(NATIVE, graph, graph)
+        maker.model.refuse(job)
+        assert said(maker) == "no kernel of it could be timed"
+        maker.model.learn([job, KernelJob(XLA, graph, graph)], [1.0, 1e-3])
+        assert said(maker) == "faster there"
+        maker.backend = cast("Any", SimpleNamespace(name="other", can_run=lambda region: False))
+        maker.model = None
+        assert said(maker) == "other has no code for it"
+
+
 def test_a_schedule_that_is_not_proved_is_followed_by_a_plainer_default(
     pool: TrialPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +194,7 @@ def test_without_a_search_the_plain_candidate_is_returned_and_nothing_is_claimed
     np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
     assert fast.report.implementation["kernels"] == len(fast.kernels) > 0
     assert not fast.report.original_returned
+    assert all(row.predicted_ms and row.by_xla_ms for row in fast.report.native)
     assert (fast.report.measured.before_ms, fast.report.measured.after_ms) == (None, None)
     assert fast.report.numerics is not None
     assert not any(line.startswith("explore") for line in lines)
@@ -220,6 +245,21 @@ def test_where_no_time_is_left_to_search_the_plain_candidate_is_the_answer(monke
     monkeypatch.setattr(stages, "explore", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
     np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
+
+
+def test_where_no_time_is_left_to_search_a_prediction_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "LEAST_S", 1e9)
+    fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="30s", store=False, rules=[], deterministic=True)
+    assert not fast.report.lost
+    assert fast.report.verdict.endswith("the time does not suffice for a search")
+
+
+def test_what_the_original_takes_to_be_built_is_told_with_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages.Run, "_ran", lambda run: time.sleep(1.0) or 0.0)
+    report = superopt.optimize(
+        lambda x: x + 1.0, values(3), budget="20steps", store=False, rules=[], kernels=False
+    ).report
+    assert {stage.name: stage.seconds for stage in report.stages}["original"] > 0.9
 
 
 def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,6 +224,11 @@ def test_a_kernel_says_what_was_predicted_and_what_it_took() -> None:
     text = " ".join(to_text(report).split())
     assert "2 x dot, tanh: schedule default, predicted 0.5 ms, timed 0.6 ms; by XLA predicted 0.7 ms" in text
     assert "2 x dot, tanh: schedule default, predicted 0.5 ms; by XLA predicted 0.8 ms, timed 0.9 ms" in text
+    left = replace(other, used=False, failure="faster there")
+    searched = replace(own, xla_ms=0.9, own_ms=0.3, schedule="best of 7 searched")
+    text = " ".join(to_text(replace(report, native=(left, searched))).split())
+    assert "left to XLA: faster there; ours predicted 0.5 ms; by XLA predicted 0.8 ms, timed 0.9 ms" in text
+    assert "3.00x, schedule best of 7 searched; predicted 0.5 ms, timed 0.6 ms; by XLA predicted 0.7 ms" in text
     page = to_html(report)
     for cells in (("0.5 ms", "0.6 ms", "0.7 ms", "-"), ("0.5 ms", "-", "0.8 ms", "0.9 ms")):
         assert "".join(f'<td class="n">{cell}</td>' for cell in cells) + "<td>default</td>" in page

@@ -49,6 +49,12 @@ def test_most_promising_first() -> None:
     assert all(gain > 0 for gain in gains)
 
 
+def test_nothing_is_priced_when_the_time_is_over() -> None:
+    result = found(1.2)
+    assert rival_kernels(result.problem, result.best)
+    assert rival_kernels(result.problem, result.best, end_s=0.0) == []
+
+
 def test_doubting_the_model_further_finds_more() -> None:
     result = found(1.1 * OPTIMISM)
     doubted = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best, DOUBT)}
