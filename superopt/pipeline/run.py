@@ -60,6 +60,7 @@ FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
 _NO_TIME = "the time does not suffice for a search"
+_UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
 _HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
 
@@ -192,6 +193,8 @@ class Run:
                 or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
             )
             judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
+        if self.kernels and not self.pool.backend.version:
+            judgement = replace(judgement, notes=(*judgement.notes, _UNPRICED))
         return self._contested(made, judgement, limits, self.tools.worker)
 
     def _ran(self) -> float:

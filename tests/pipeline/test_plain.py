@@ -254,6 +254,13 @@ def test_where_no_time_is_left_to_search_a_prediction_is_not_a_failure(monkeypat
     assert fast.report.verdict.endswith("the time does not suffice for a search")
 
 
+@pytest.mark.usefixtures("unsearched")
+def test_unusable_weights_of_the_model_of_our_kernels_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("superopt.backends.native.load_native", lambda: None)
+    report = superopt.optimize(lambda x: jnp.tanh(x @ x), values(8, 8), budget="5s", store=False, rules=[]).report
+    assert any("weights of their model cannot be used" in note for note in report.notes)
+
+
 def test_what_the_original_takes_to_be_built_is_told_with_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages.Run, "_ran", lambda run: time.sleep(1.0) or 0.0)
     report = superopt.optimize(
