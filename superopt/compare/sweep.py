@@ -31,14 +31,15 @@ from superopt.compare.constants import MOVES
 from superopt.compare.cuts import prove
 from superopt.compare.refute import inputs, widened
 from superopt.compare.sharing import differing_types, share
+from superopt.compare.steps import STEPS, reads_floats
 from superopt.compare.verdict import folding_text
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Symbol
-from superopt.ir.ops.table import CONTRACTIONS, CONTROL, PARTIAL, REDUCTIONS, WINDOWS
+from superopt.ir.ops.table import CONTRACTIONS, PARTIAL, REDUCTIONS, WINDOWS
 from superopt.ir.program import map_nodes
 from superopt.ir.resize import resize
-from superopt.ir.scalar import SCALARS, numpy_dtype
+from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS
 from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.rules.process import processor_s
@@ -56,7 +57,6 @@ _EQUAL = 1e-11  # what float64 makes of equal values, relative to the largest
 _ROUNDED = 1e-6  # what constants that were rounded to float32 make of that: a few of its units
 _TOLD = 3  # constants of either side that a reason lists
 _NOTHING = "nothing in the first program has its values"
-_STEPS = CONTROL | {"round", "nextafter"} | {name for name, fn in SCALARS.items() if fn.steps}
 _PLACES = frozenset(["argmax", "argmin"])  # steps that the prover compares by laws of real numbers
 _HEAVY = CONTRACTIONS | REDUCTIONS | WINDOWS
 
@@ -344,9 +344,7 @@ def _apart(have: np.ndarray, value: np.ndarray) -> float:
 
 def _steps(node: Node) -> bool:
     """Does an operation make of floats what is none, or far results of near ones?"""
-    if not any(t.dtype in FLOATS for x in node.inputs for t in x.types):
-        return False
-    return node.op in _STEPS or any(t.dtype not in FLOATS for t in node.types)
+    return reads_floats(node) and (node.op in STEPS or any(t.dtype not in FLOATS for t in node.types))
 
 
 def _read_by_steps(outputs: Sequence[Node]) -> set[Node]:

@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from superopt.certify.library import ledger_of, proved_library
-from superopt.compare.cuts import PairProof, prove
+from superopt.compare.cuts import PairProof
 from superopt.compare.folding import Folded
 from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences
 from superopt.compare.sharing import Shared, arguments, differing_types, share
+from superopt.compare.steps import prove_by_steps
 from superopt.compare.whole import by_statements
 from superopt.errors import ProverDefectError, UsageError
 from superopt.ir.graph import Graph, Node, topological
@@ -159,7 +160,7 @@ def compare_graphs(
         outputs = tuple(OutputVerdict(name, REFUTED, f"results differ in type: {why}") for name in titles)
         return PairVerdict(outputs, sizes, seconds=time.monotonic() - begin)
     library = proved_library(store, numerics=numerics)
-    proof = prove(
+    proof = prove_by_steps(
         shared.first, shared.second, shared.arrays, library.rules, library.certificates, ledger_of(store),
         numerics, end_s,
     )  # fmt: skip
