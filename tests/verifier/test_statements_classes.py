@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import superopt
 from verifier.statements.statement import make_statement, proved_alone
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
@@ -35,3 +36,20 @@ def test_the_table_of_classes_is_what_the_prover_does(law: str, left: str, right
 def test_the_table_has_all_classes() -> None:
     assert len(ROWS) > 30
     assert {row[3] for row in ROWS} == {"exact", "real", "range", "no"}
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "int4", "uint4", "float8_e4m3fn"])
+def test_types_that_jax_alone_evaluates_are_refuted_or_unsupported(dtype: str):
+    kind = jax.ShapeDtypeStruct((2, 3), dtype)
+    assert superopt.verify(lambda x: x[::-1], lambda x: x, kind).status == "REFUTED"
+    assert superopt.verify(lambda x: x.astype("float32"), lambda x: x.astype("float32"), kind).status != "REFUTED"
+
+
+def test_a_random_key_is_refused_in_one_line():
+    with pytest.raises(superopt.SuperoptError, match="key"):
+        superopt.verify(lambda k: jax.random.key_data(k), lambda k: jax.random.key_data(k), jax.random.key(0))
+
+
+def test_unknown_never_lacks_a_cause():
+    verdict = superopt.verify(lambda x: -jnp.max(-x), lambda x: jnp.min(x), jax.ShapeDtypeStruct((6,), "int32"))
+    assert verdict.proved or not verdict.cause.startswith(";")

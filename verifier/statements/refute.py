@@ -28,7 +28,7 @@ from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import POLES
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
-from superopt.ir.types import FLOATS, INTEGERS, UNSIGNED
+from superopt.ir.types import DTYPES, FLOATS, INTEGERS, UNSIGNED
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.prove import unsupported_ops
@@ -180,7 +180,7 @@ def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Itera
     """Comparisons on one kind of inputs after another, as far as the functions have values."""
     for attempt in range(ATTEMPTS):
         values = make_values(left.graph.inputs, pair.specs.names, attempt)
-        by_jax = any(unsupported_ops(t.graph) for t in (left, right))
+        by_jax = any(by_jax_alone(t.graph) for t in (left, right))
         try:
             results = _by_jax(pair, values) if by_jax else _by_interpreter(left, right, values)
         except Unevaluated:
@@ -207,7 +207,7 @@ def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]])
         left, right = (trace_concrete(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
     except ArgumentError:
         return None
-    if _mismatch(left, right) or any(unsupported_ops(t.graph) for t in (left, right)):
+    if _mismatch(left, right) or any(by_jax_alone(t.graph) for t in (left, right)):
         return None
     pair.tried += 1
     values = make_values(left.graph.inputs, pair.specs.names, 0)
@@ -280,7 +280,7 @@ def _same_graphs(
     assert pair.traced is not None
     at = {Symbol(name, pair.lowest): n for name, n in sizes.items()}
     for side, traced, found in zip(("left", "right"), pair.traced, results, strict=True):
-        if unsupported_ops(traced.graph):
+        if by_jax_alone(traced.graph):
             continue
         try:
             wanted = evaluate(resize(traced.graph, at), values, wide=True)
@@ -317,14 +317,26 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
                 made = rng.choice(np.array(ends), shape)
             out[node["name"]] = made.astype(node.dtype)
             continue
-        made = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)
+        made: Any = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)
         if attempt == 4:
             made = rng.choice(np.array([0, 0, 1, -1]), shape)
         elif attempt >= 2:
             made = rng.standard_normal(shape)
             made = made if attempt == 2 else np.rint(6.0 * made) / 2  # halves, which rounding to integers decides
-        out[node["name"]] = np.asarray(made, np.float64).astype(numpy_dtype(node.dtype))
+        if node.dtype in DTYPES:
+            out[node["name"]] = np.asarray(made, np.float64).astype(numpy_dtype(node.dtype))
+        else:  # complex numbers, and numbers of 8 bits and fewer
+            if node.dtype.startswith("complex"):
+                made = made + 1j * rng.permuted(made)
+            elif "int" in node.dtype:  # what the narrowest holds
+                made = np.clip(made, -2 * (not node.dtype.startswith("u")), 1)
+            out[node["name"]] = np.asarray(made).astype(jax.numpy.dtype(node.dtype))
     return out
+
+
+def by_jax_alone(graph: Graph) -> bool:
+    """Holds it operations or types that only JAX itself evaluates?"""
+    return bool(unsupported_ops(graph)) or any(node.dtype not in DTYPES for node in graph.nodes())
 
 
 def _compare(
@@ -340,7 +352,7 @@ def _compare(
     tolerance = TOLERANCE
     if any(node.op == "literal" and _rounded(node) for node in nodes):
         tolerance = CONSTANTS_TOLERANCE
-    if any(unsupported_ops(t.graph) for t in (left, right)):
+    if any(by_jax_alone(t.graph) for t in (left, right)):
         tolerance = max(JAX_TOLERANCE, floor)
 
     def differences() -> Iterator[StatementDifference]:
@@ -382,7 +394,7 @@ def simpler(pair: Pairing, found: StatementDifference) -> StatementDifference:
         return found
     left = trace_concrete(pair.left, pair.specs, found.sizes)
     right = trace_concrete(pair.right, pair.specs, found.sizes)
-    if unsupported_ops(left.graph) or unsupported_ops(right.graph):
+    if by_jax_alone(left.graph) or by_jax_alone(right.graph):
         return found  # only JAX itself evaluates these
 
     def clear(d: StatementDifference) -> bool:

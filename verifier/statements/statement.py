@@ -51,6 +51,9 @@ BEFORE, AFTER, CANDIDATES = 4, 14, 8
 NOT_EMPTY = "every size is at least 1"
 
 
+UNDECIDED = "no tier of the prover decides it"
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
     """Two functions of the same arguments, said to be equal.
@@ -175,7 +178,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
         if ranks and not _by_machine(done):
             verdict = replace(verdict, domain=any_rank(statement, pair, verdict.domain))
     elif verdict.status != UNSUPPORTED:
-        verdict = replace(verdict, cause=f"{verdict.cause}; no counterexample at {pair.tried} sizes")
+        verdict = replace(verdict, cause=f"{verdict.cause or UNDECIDED}; no counterexample at {pair.tried} sizes")
     verdict = replace(
         verdict,
         tiers=tuple(done.tiers or ()) if verdict.proved else (),

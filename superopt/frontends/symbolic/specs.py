@@ -25,7 +25,7 @@ from jax import tree_util
 from superopt.errors import InputError
 from superopt.frontends.jax.sizes import dimension
 from superopt.ir.index import Poly, Size, Symbol, concrete, substitute, symbol
-from superopt.ir.types import DTYPES, LONG, TensorType
+from superopt.ir.types import DTYPES, LONG, STORED_BYTES, TensorType
 from superopt.machine.shared import parse_expression
 
 _SPEC = re.compile(r"\s*(?:(?P<dtype>[a-z_]+\d*)?\s*\[(?P<inner>[^\[\]]*)\]|(?P<outer>[^\[\]]*))\s*")
@@ -144,6 +144,11 @@ def read_type(spec: Any, name: str = "an argument") -> TensorType:
     if isinstance(spec, tuple) and _is_spec(spec):
         return TensorType(read_type(spec[0], name).shape, _dtype(spec[1]))
     if isinstance(spec, jax.ShapeDtypeStruct | np.ndarray | np.generic | jax.Array):
+        if str(spec.dtype) not in STORED_BYTES:
+            raise InputError(
+                f"{name} is of {spec.dtype}, which no input of a statement can be",
+                hint="give its data (jax.random.key_data)",
+            )
         return TensorType(tuple(int(n) for n in spec.shape), str(spec.dtype))
     if not isinstance(spec, str):
         raise InputError(f"the specification of {name} is a {type(spec).__name__}", hint=HINT)
