@@ -40,7 +40,6 @@ from superopt.ir.program import original_program
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
-from superopt.kernels.loops.stage import LoopProgram
 from superopt.machine.barrier import in_one_line
 from superopt.machine.facts import own
 from superopt.measure.numerics import Tolerance, output_errors
@@ -233,22 +232,12 @@ def validate_code(
     """
     cases = _cases(hot, choices)
     verdicts = {case: _recorded(case) for case in cases}
-    programs = {case: from_graph(case[0].outputs) for case, said in verdicts.items() if said is None}
-    seconds = {case: _field_s(case[0], program) for case, program in programs.items()}
+    seconds = {case: _field_s(case[0]) for case, said in verdicts.items() if said is None}
     end_s = time.monotonic() + most_s
-    most_elements = min(most_elements, own().memory_bytes // (_PART_OF_MEMORY * _FIELD_BYTES) or most_elements)
-    for case in sorted(programs, key=lambda case: seconds[case]):
+    for case in sorted(seconds, key=lambda case: seconds[case]):
         verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)
-        if halted() or time.monotonic() + seconds[case] > end_s:
-            continue
-        verdicts[case] = KernelVerdict(UNKNOWN, _TOO_MUCH, 0.0)
-        if sum(math.prod(buffer.shape) for buffer in programs[case].buffers) <= most_elements:
-            try:
-                verdicts[case] = backend_of(case[2]).validate(case[0], case[1])
-            except MemoryError:
-                continue
-            except Exception as error:  # of text that nobody has thought of: the program must not be lost with it
-                verdicts[case] = KernelVerdict(UNKNOWN, f"validation failed: {in_one_line(error)}", 0.0)
+        if not halted() and time.monotonic() + seconds[case] <= end_s:
+            verdicts[case] = validated(backend_of(case[2]), case[0], case[1], most_elements)
     unknown, refuted = Counter[str](), dict[int, str]()
     for case, verdict in verdicts.items():
         assert verdict is not None
@@ -260,13 +249,33 @@ def validate_code(
     return ValidatedCode(sum(v is not None and v.proved for v in verdicts.values()), unknown, refuted)
 
 
+def validated(
+    backend: Backend, graph: Graph, trace: tuple[Any, ...] | None, most_elements: int = MOST_IN_FIELD
+) -> KernelVerdict:
+    """What validation says of the machine code of a region; unknown where it fails, or takes too much memory."""
+    most_elements = min(most_elements, own().memory_bytes // (_PART_OF_MEMORY * _FIELD_BYTES) or most_elements)
+    if sum(math.prod(buffer.shape) for buffer in from_graph(graph.outputs).buffers) <= most_elements:
+        try:
+            return backend.validate(graph, trace)
+        except MemoryError:
+            pass
+        except Exception as error:  # of text that nobody has thought of: the program must not be lost with it
+            return KernelVerdict(UNKNOWN, f"validation failed: {in_one_line(error)}", 0.0)
+    return KernelVerdict(UNKNOWN, _TOO_MUCH, 0.0)
+
+
 def code_s(hot: Graph, choices: Sequence[Choice]) -> float:
     """About how long `validate_code` takes, for all of what is not on record; no kernel is loaded to know."""
     total_s = 0.0
     for graph, trace, backend in _cases(hot, choices):
-        key = backend_of(backend).key(graph, trace)
-        total_s += 0.0 if key and made.has_verdict(key, version()) else _field_s(graph, from_graph(graph.outputs))
+        total_s += 0.0 if was_validated(backend_of(backend), graph, trace) else _field_s(graph)
     return total_s
+
+
+def was_validated(backend: Backend, graph: Graph, trace: tuple[Any, ...] | None) -> bool:
+    """Was anything said of the machine code of a region on this machine?  No kernel is loaded to know."""
+    key = backend.key(graph, trace)
+    return bool(key) and made.has_verdict(key, version())
 
 
 def _recorded(case: Case) -> KernelVerdict | None:
@@ -284,14 +293,14 @@ def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[Case, list[int]]:
     return found
 
 
-def _field_s(graph: Graph, program: LoopProgram) -> float:
+def _field_s(graph: Graph) -> float:
     """About how long the loop program of a region and its code take in the field.
 
     A value is computed once for each point of the iterators that it depends on; products that are summed, those under
     the guard of a padding too, are products of matrices there, of which the code's iterations are counted alone.
     """
     values, functions, iterations = 0, 0, 0
-    for stage in program.stages:
+    for stage in from_graph(graph.outputs).stages:
         every = subexpressions(stage.value)
         summed = {e.args[2] for e in every if e.kind == "reduce"}
         summed |= {e.args[1] for e in summed if e.kind == "where"}

@@ -26,6 +26,7 @@ from costmodel.model.objective import Roofline
 from costmodel.model.weights_file import uncalibrated
 from superopt.backends.mixed import prepared_bytes
 from superopt.backends.protocol import default_trace
+from superopt.certify.kernels import was_validated
 from superopt.choose.schedules import ScheduleStage, proved
 from superopt.choose.trials import Trace, Trial, TrialPool, report_rows
 from superopt.contest.judgement import Candidate, Judgement
@@ -223,9 +224,14 @@ class KernelMaker:
 
     @contextmanager
     def meanwhile(self, regions: Sequence[Graph]) -> Iterator[None]:
-        """Have code made of regions while this process computes; what takes longest to make of it is then on disk."""
+        """Have code made of regions while this process computes; what takes longest to make of it is then on disk.
+
+        Then that of the kernels that were made is validated, as the returned program's is in the end.
+        """
         fresh = [g for g in dict.fromkeys(regions) if g not in self._made and g not in self._written]
-        with self._pool.meanwhile(fresh) as found:
+        usable = [(graph, trial.trace) for graph, trial in self._made.items() if not trial.failure]
+        made = [(graph, trace) for graph, trace in usable if not was_validated(self.backend, graph, trace)]
+        with self._pool.meanwhile(fresh, made) as found:
             yield
         self._written |= {graph for graph, said in found.items() if not isinstance(said, str)}
         if found:

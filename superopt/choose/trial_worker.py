@@ -1,10 +1,11 @@
 """The process in which kernels are made (`python -m superopt.choose.trial_worker`); see `superopt.choose.trials`.
 
-    make{path, backend}   an event per job of the file (number, region as text, schedule or null): `built` or `failed`,
-                          with the processor time that it took
+    make{path, backend}       the kernel of the file (region as text, schedule or null): an event `built` or `failed`,
+                              with the processor time that it took
+    validate{path, backend}   its code: `built` with its schedule, or `failed`, where validation was not ended
 
 A kernel is compiled, which leaves it in the cache of objects, and run between bands of memory; one that kills the
-process takes nothing else with it.
+process takes nothing else with it.  What validation says of its code is kept beside the object.
 """
 
 from __future__ import annotations
@@ -12,41 +13,51 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from superopt.backends import mixed
-from superopt.backends.protocol import backend_of, default_trace, for_device
+from superopt.backends.protocol import Backend, backend_of, default_trace, for_device
+from superopt.certify.kernels import validated
 from superopt.errors import InputError
+from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.measure.worker import serve
 
 Event = dict[str, Any]
+Trace = tuple[Any, ...]
 
 
 def main(event_fd: int, memory_bytes: int) -> None:
     """Load JAX and LLVM, then serve until the input closes."""
     for_device().unavailable()
-    serve(event_fd, memory_bytes, {"make": _make})
+    serve(event_fd, memory_bytes, {"make": partial(_told, _made), "validate": partial(_told, _validated)})
 
 
-def _make(request: Mapping[str, Any]) -> Iterator[Event]:
-    backend = backend_of(request["backend"])
-    for index, text, given in json.loads(Path(request["path"]).read_text(encoding="utf-8")):
-        yield {"event": "begin", "index": index}
-        begin_s = time.process_time()
-        try:
-            graph = parse_graph(text)
-            trace = default_trace(backend, graph) if given is None else frozen_trace(given)
-            mixed.run_guarded(backend, backend.build(graph, trace))
-            said: Event = {"event": "built", "trace": trace}
-        except InputError as error:
-            said = {"event": "failed", "detail": str(error.args[0])[:300]}
-        except Exception as error:  # a candidate may raise anything; it is reported with its cause
-            said = {"event": "failed", "detail": f"build: {type(error).__name__}: {error}"[:300]}
-        yield said | {"index": index, "seconds": time.process_time() - begin_s}
+def _told(work: Callable[[Backend, Graph, Trace], None], request: Mapping[str, Any]) -> Iterator[Event]:
+    backend, begin_s = backend_of(request["backend"]), time.process_time()
+    text, given = json.loads(Path(request["path"]).read_text(encoding="utf-8"))
+    try:
+        graph = parse_graph(text)
+        trace = default_trace(backend, graph) if given is None else frozen_trace(given)
+        work(backend, graph, trace)
+        said: Event = {"event": "built", "trace": trace}
+    except InputError as error:
+        said = {"event": "failed", "detail": str(error.args[0])[:300]}
+    except Exception as error:  # a candidate may raise anything; it is reported with its cause
+        said = {"event": "failed", "detail": f"build: {type(error).__name__}: {error}"[:300]}
+    yield said | {"seconds": time.process_time() - begin_s}
+
+
+def _made(backend: Backend, graph: Graph, trace: Trace) -> None:
+    mixed.run_guarded(backend, backend.build(graph, trace))
+
+
+def _validated(backend: Backend, graph: Graph, trace: Trace) -> None:
+    validated(backend, graph, trace)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from costmodel.model.joint import Joint
 from superopt.arrays.bundles import scratch_folder
@@ -103,46 +103,51 @@ class TrialPool:
 
         Objects lie where every process finds them, so a process takes the next region whenever it is free.
         """
-        found = self._made(jobs, self._workers, lambda: False)
+        found = self._done([_Job(number, *job) for number, job in enumerate(jobs)], self._workers, lambda: False)
         return [found[number] for number in range(len(jobs))]
 
     @contextmanager
-    def meanwhile(self, regions: Sequence[Graph]) -> Iterator[dict[Graph, Trace | str]]:
+    def meanwhile(
+        self, regions: Sequence[Graph], made: Sequence[tuple[Graph, Trace]] = ()
+    ) -> Iterator[dict[Graph, Trace | str]]:
         """Make as many of these kernels as there is time for while this process computes, which has a core to itself.
 
-        The schedules of those that were made, or why there are none, are there in the end: what is begun by then is
-        waited for.
+        Then the code of those that are made is validated; what is said of it is kept on disk.  The schedules of those
+        that were made, or why there are none, are there in the end: what is begun by then is waited for.
         """
         found: dict[Graph, Trace | str] = {}
-        some = self._workers[: usable_cores() - 1] if regions else []
+        jobs = [_Job(number, region, None) for number, region in enumerate(regions)]
+        jobs += [_Job(len(jobs) + number, *one, "validate") for number, one in enumerate(made)]
+        some = self._workers[: usable_cores() - 1] if jobs else []
         halted = threading.Event()
         with ThreadPoolExecutor(1) as beside:
-            jobs = [(region, None) for region in regions]
-            making = beside.submit(self._made, jobs, some, halted.is_set)
+            making = beside.submit(self._done, jobs, some, halted.is_set)
             try:
                 yield found
             finally:
                 halted.set()
-                found |= {regions[number]: said for number, said in making.result().items()}
+                found |= {
+                    jobs[number].region: said for number, said in making.result().items() if number < len(regions)
+                }
 
-    def _made(
-        self, jobs: Sequence[tuple[Graph, Trace]], workers: Sequence[_Process], halted: Callable[[], bool]
-    ) -> dict[int, Any]:
+    def _done(
+        self, jobs: Sequence[_Job], workers: Sequence[_Process], halted: Callable[[], bool]
+    ) -> dict[int, Trace | str]:
         """What came of each job, by its number, in these processes side by side; none is begun once it is halted."""
         wait(self._starting)
-        left = iter([_Job(number, region, trace) for number, (region, trace) in enumerate(jobs)])
+        left = iter(jobs)
         turn = threading.Lock()
 
-        def drained(process: _Process) -> dict[int, Any]:
-            found: dict[int, Any] = {}
+        def drained(process: _Process) -> dict[int, Trace | str]:
+            found: dict[int, Trace | str] = {}
             while True:
                 with turn:
                     job = None if halted() else next(left, None)
                 if job is None:
                     return found
-                found |= process.make([job])
+                found[job.number] = process.do(job)
 
-        found: dict[int, Any] = {}
+        found: dict[int, Trace | str] = {}
         for part in self._executor.map(drained, workers):
             found |= part
         return found
@@ -163,6 +168,7 @@ class _Job:
     number: int
     region: Graph
     trace: Trace
+    request: Literal["make", "validate"] = "make"
 
 
 @dataclass(slots=True)
@@ -178,32 +184,19 @@ class _Process:
         with suppress(WorkerDiedError):
             self.worker.ready()
 
-    def make(self, jobs: Sequence[_Job]) -> dict[int, Any]:
-        """By number the schedule of what was made, and of what was not, why (a text).
-
-        After a job that killed the process comes the next.
-        """
-        found: dict[int, Any] = {}
-        while True:
-            left = [job for job in jobs if job.number not in found]
-            rows = [[job.number, print_graph(job.region), job.trace] for job in left]
-            busy = -1
-            with scratch_folder(0) as folder:
-                path = Path(folder) / "jobs.json"
-                path.write_text(json.dumps(rows), encoding="utf-8")
-                request = {"request": "make", "path": str(path), "backend": self.backend}
-                try:
-                    for event in self.worker.request(request):
-                        busy = event["index"]
-                        if event["event"] != "begin":
-                            self.spent_s += event["seconds"]
-                            built = event["event"] == "built"
-                            found[busy] = frozen_trace(event["trace"]) if built else event["detail"]
-                    return found
-                except WorkerDiedError as death:
-                    if busy < 0:  # it did not even start
-                        return {job.number: str(death) for job in jobs}
-                    found[busy] = str(death)
+    def do(self, job: _Job) -> Trace | str:
+        """The schedule of a kernel that was made, or whose code was validated; why it was not, if it was not."""
+        with scratch_folder(0) as folder:
+            path = Path(folder) / "job.json"
+            path.write_text(json.dumps([print_graph(job.region), job.trace]), encoding="utf-8")
+            request = {"request": job.request, "path": str(path), "backend": self.backend}
+            try:
+                (event,) = self.worker.request(request)
+            except WorkerDiedError as death:
+                return str(death)
+        if job.request == "make":
+            self.spent_s += event["seconds"]
+        return frozen_trace(event["trace"]) if event["event"] == "built" else event["detail"]
 
 
 def report_rows(

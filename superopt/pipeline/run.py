@@ -10,7 +10,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from threading import Event
 
@@ -175,15 +175,17 @@ class Run:
                 _built_in, self.tools.worker, self.imported, [candidate_of(plain)[0] for plain in made]
             )
             self._prove()
-            with self.clock.stage("ahead"):
+            beside = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
+            with self.clock.stage("ahead"), beside:
                 again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
             build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
-        limits = self.limits.after(self.clock.elapsed_s + build_s + code_s).until(time.monotonic())
+        limits = self._limits(build_s + code_s)
         follow_s = len(_CONTEST) * build_s + rounds_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
         cause = _NO_TIME if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
+            limits = self._limits(build_s + self._code_s(made, whole))  # some of it was validated beside the search
             self._in_kernels(made, limits, follow_s, build_s)
             if not self.barrier.interrupted:
                 self._search_schedules(made, limits.part_s((len(made) + 1) * build_s + rounds_s))
@@ -196,6 +198,10 @@ class Run:
         if self.kernels and not self.pool.backend.version:
             judgement = replace(judgement, notes=(*judgement.notes, _UNPRICED))
         return self._contested(made, judgement, limits, self.tools.worker)
+
+    def _limits(self, follow_s: float) -> SearchBudget:
+        """What is left of the whole call beyond what is to follow."""
+        return self.limits.after(self.clock.elapsed_s + follow_s).until(time.monotonic())
 
     def _ran(self) -> float:
         """Have the original built here, where the check will need it, and run; seconds that it took."""
@@ -290,11 +296,11 @@ class Run:
         """The forms all of whose kernels can be made in the time, by processes side by side, before one times them."""
         whole: list[KernelProgram] = []
         for form in forms:
-            left_s = limits.left_s
-            if maker.seconds_for(form) <= left_s:
+            left_s, takes_s = limits.left_s, maker.seconds_for(form)
+            if takes_s <= left_s:
                 maker.make(form, left_s)
             if not maker.has_made(form):
-                self.clock.say(f"{form.name}: the time does not suffice to make it")
+                self.clock.say(f"{form.name}: not made, it takes {takes_s:.1f} s and {left_s:.1f} are left")
             else:
                 whole.append(form)
         return whole

@@ -52,6 +52,11 @@ class Meter:
         """Seconds since the start."""
         return time.perf_counter() - self.started_s
 
+    @property
+    def left_s(self) -> float | None:
+        """Seconds that are left; None where they are not limited."""
+        return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self.elapsed_s)
+
     def spent(self) -> float:
         """Fraction of the budget that is spent, 1 or more when it is used up."""
         part = 0.0

@@ -105,8 +105,12 @@ def rules_of(state: State) -> list[str]:
     return sorted({o.origin.rule for o in map(state.chosen, state.active()) if o.origin is not None})
 
 
-def without_rules(state: State, rules: Set[str]) -> State:
-    """A new state like `state` that uses no e-node of these rules (where there is a choice)."""
+def without_rules(state: State, rules: Set[str], repair_s: float | None = None) -> State:
+    """A new state like `state` that uses no e-node of these rules (where there is a choice).
+
+    Args:
+        repair_s: seconds for its layouts, if there is a limit.
+    """
     snapshot = state.snapshot
     chosen = {c: state.selection[c] for c in state.active()}
 
@@ -119,13 +123,13 @@ def without_rules(state: State, rules: Set[str]) -> State:
 
     picked, _ = snapshot.extract(cost, max)
     other = State(state.problem, [0 if i is None else i for i in picked], state.layouts, state.bits)
-    repair_layouts(other, [c for c in other.active() if other.selection[c] != chosen.get(c)])
+    repair_layouts(other, [c for c in other.active() if other.selection[c] != chosen.get(c)], repair_s)
     return other
 
 
-def repair_layouts(state: State, changed: Sequence[int]) -> None:
+def repair_layouts(state: State, changed: Sequence[int], limit_s: float | None = None) -> None:
     """Let the changed classes and their neighbours choose their layouts again."""
-    meter = Meter(Budget(steps=_REPAIR_STEPS))
+    meter = Meter(Budget(limit_s, _REPAIR_STEPS))
     todo = list(changed)
     while todo and not meter.exhausted():
         c = todo.pop()

@@ -47,7 +47,8 @@ STARTS = 8  # different states that chains begin from
 POOL = 32  # records looked at for finalists
 ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
 RECUT_STEPS = 4  # proposals per class for cuts alone: two sweeps find what there is, the second of two finds nothing
-RECUT_SHARE = 0.1  # of the budget: 0.6 s for ResNet-50, where nothing is left of two seconds by then
+HEDGE_SHARE = 0.1  # of the budget, beyond it, each for these and for finalists without rules, of which every one has
+# two seconds of kernels to cut and price (DenseNet-121), 0.6 s for ResNet-50
 OWN_OPERATIONS = "without rewrites"  # the record of the original's operations, with the cuts and layouts of the best
 LEAST_STEPS = 100  # proposals per class that an annealing chain needs to be worth starting
 STEPS_PER_SECOND = 20_000  # supposed, where a budget is in seconds
@@ -269,15 +270,18 @@ class _Run:
         self._repair("last", self.meter, self.settings.seed + 1)
 
     def hedge(self) -> None:
-        """The best without each of its rules, without any, and without fusion overrides."""
+        """The best without any of its rules, without each while there is time, and without fusion overrides."""
         state = self._state(self._best())
         rules = rules_of(state)
-        for rule in rules:
-            self._keep(f"without {rule}", without_rules(state, {rule}))
+        beyond = Meter(self.meter.share(HEDGE_SHARE).budget)
         if rules:
-            own = without_rules(state, set(rules))
-            recut(own, Meter(self.meter.share(RECUT_SHARE, RECUT_STEPS * self.snapshot.size).budget))
+            own = without_rules(state, set(rules), beyond.budget.seconds)
+            recut(own, Meter(self.meter.share(HEDGE_SHARE, RECUT_STEPS * self.snapshot.size).budget))
             self._keep(OWN_OPERATIONS, own)
+        for rule in rules:
+            left_s = beyond.left_s
+            if left_s is None or left_s > 0.0:
+                self._keep(f"without {rule}", without_rules(state, {rule}, left_s))
         if any(state.bits):
             self._keep("without overrides", State(self.problem, state.selection, state.layouts))
         if self.snapshot.size <= SMALL:
