@@ -139,8 +139,7 @@ def _computed(node: Node, xs: list[Enclosed]) -> Enclosed | None:
 def same(stored: npt.NDArray[Any], dtype: str, term: Enclosed) -> float | None:
     """How far a stored tensor is from the value of a term, relative to the largest element; None: not the same.
 
-    Bit for bit the same where nothing was rounded; zero, of either sign, is the same as nothing else, since what divides
-    by it differs.  The bound must be below the root of the unit, relative to the
+    Bit for bit the same where nothing was rounded.  The bound must be below the root of the unit, relative to the
     largest element: an expression that loses more than half of its bits by cancellation says nothing.
     """
     if stored.shape != term.value.shape:
@@ -151,9 +150,6 @@ def same(stored: npt.NDArray[Any], dtype: str, term: Enclosed) -> float | None:
     apart = np.abs(wide - term.value)
     size = float(np.max(np.abs(term.value), initial=0.0))
     if not np.isfinite(term.error).all() or not (apart <= term.error).all():
-        return None
-    zeros = (wide == 0.0) | (term.value == 0.0)
-    if apart[zeros].any() or (np.signbit(wide) != np.signbit(term.value))[zeros].any():
         return None
     if float(np.max(term.error, initial=0.0)) > UNIT[dtype] ** 0.5 * size:
         return None

@@ -175,8 +175,8 @@ class Run:
                 _built_in, self.tools.worker, self.imported, [candidate_of(plain)[0] for plain in made]
             )
             self._prove()
-            beside = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
-            with self.clock.stage("ahead"), beside:
+            validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
+            with self.clock.stage("ahead"), validating:
                 again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
             build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
         limits = self._limits(build_s + code_s)
