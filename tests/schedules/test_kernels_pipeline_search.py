@@ -176,21 +176,21 @@ class Dying:
     """A process that dies while it builds one of the jobs."""
 
     def __init__(self, deadly: int) -> None:
-        self.deadly, self.requests = deadly, list[list[int]]()
+        self.deadly, self.requests = deadly, 0
 
     def request(self, message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        jobs = json.loads(Path(message["path"]).read_text(encoding="utf-8"))
-        self.requests.append([number for number, _, _ in jobs])
-        for number, _, _ in jobs:
-            yield {"event": "begin", "index": number}
-            if number == self.deadly:
-                raise WorkerDiedError(Failure("crash", "SIGSEGV"))
-            yield {"event": "built", "seconds": 0.1, "index": number, "trace": []}
+        _, trace = json.loads(Path(message["path"]).read_text(encoding="utf-8"))
+        self.requests += 1
+        if self.requests - 1 == self.deadly:
+            raise WorkerDiedError(Failure("crash", "SIGSEGV"))
+        yield {"event": "built", "seconds": 0.1, "trace": trace or []}
 
 
 def test_a_kernel_that_kills_its_process_takes_no_other_with_it() -> None:
     regions = cut(two_layers, *inputs())
     worker: Any = Dying(1)
+    process = _Process(worker, NATIVE)
     jobs = [_Job(number, regions[0].graph, None) for number in range(3)]
-    assert _Process(worker, NATIVE).make(jobs) == {0: (), 1: "crash: SIGSEGV", 2: ()}
-    assert worker.requests == [[0, 1, 2], [2]]
+    assert [process.do(job) for job in jobs] == [(), "crash: SIGSEGV", ()]
+    assert worker.requests == 3
+    assert process.spent_s == pytest.approx(0.2)
