@@ -230,6 +230,6 @@ def test_a_false_proof_of_a_pair_is_a_defect(
     def lying(first: Graph, *_: Any) -> PairProof:
         return PairProof(outputs=first.outputs, image={}, exactness=exactness)
 
-    monkeypatch.setattr(pair_verdict, "prove", lying)
+    monkeypatch.setattr(pair_verdict, "prove_by_steps", lying)
     with pytest.raises(ProverDefectError, match=DEFECT):
         pair_verdict.compare_graphs(one, two)
