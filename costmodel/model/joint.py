@@ -20,7 +20,7 @@ import numpy as np
 from costmodel.arrays import PerKernel
 from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.measured import Measured
-from costmodel.model.objective import Objective
+from costmodel.model.objective import Objective, uncertainty_of
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node
@@ -85,6 +85,10 @@ class FromMemory:
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds of each kernel."""
         return self.base.price(kernels) + self.byte_s * np.array([frozen_bytes(kernel) for kernel in kernels], float)
+
+    def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Standard deviation of the logarithm of each price."""
+        return uncertainty_of(self.base, kernels)
 
 
 class Own:
@@ -178,6 +182,15 @@ class Joint:
         return np.array(
             [next(by_xla) if cut is None else sum(seconds[g.outputs[0]] for g in cut) for cut in cuts], dtype=np.float64
         )
+
+    def uncertain_s(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Seconds that the price of each kernel may be off by: those of its regions that were not timed."""
+        out = np.zeros(len(kernels))
+        for i, kernel in enumerate(kernels):
+            for part in (None if self.own is None else self.own.parts(kernel)) or (kernel,):
+                model = self.own.model if self.own is not None and self.is_own(part) else self.xla
+                out[i] += float(model.price([part])[0] * model.uncertainty([part])[0])
+        return out
 
     def region_s(self, regions: Sequence[Graph], ours: Container[Graph] | None = None) -> PerKernel:
         """Seconds that regions add to a program, each as a kernel of ours or handed over to XLA.

@@ -17,12 +17,12 @@ from __future__ import annotations
 import math
 import weakref
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
 from costmodel.arrays import PerKernel
-from costmodel.model.objective import Objective
+from costmodel.model.objective import Objective, uncertainty_of
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
@@ -41,7 +41,7 @@ class Measured:
         self.name = f"{base.name}, corrected by timed kernels"
         self.version = base.version
         self.seconds: dict[Node, float] = {}
-        self._logs: dict[str, list[float]] = defaultdict(list)
+        self._logs: dict[str, dict[Node, float]] = defaultdict(dict)
         self._plain: weakref.WeakKeyDictionary[Node, Graph] = weakref.WeakKeyDictionary()
 
     def __contains__(self, kernel: Graph) -> bool:
@@ -51,23 +51,21 @@ class Measured:
         """Take timings of kernels in; a kernel that was timed before is worth its last."""
         predicted = self._guess(kernels)
         for kernel, took, guess in zip(kernels, seconds, predicted, strict=True):
-            known = kernel in self
-            self.seconds[kernel.outputs[0]] = took
-            if known:
-                continue
-            self._logs[kind(kernel)].append(math.log(max(took, 1e-7) / max(float(guess), 1e-7)))
+            output = kernel.outputs[0]
+            self.seconds[output] = took
+            self._logs[kind(kernel)][output] = math.log(max(took, 1e-7) / max(float(guess), 1e-7))
 
     def factors(self) -> Mapping[str, float]:
         """Kind -> what predictions of that kind are multiplied with."""
         common = self._common()
-        return {name: _factor(logs, common) for name, logs in sorted(self._logs.items())}
+        return {name: _factor(logs.values(), common) for name, logs in sorted(self._logs.items())}
 
     def _common(self) -> float:
-        return _shrunken([_shrunken(logs) for logs in self._logs.values()])
+        return _shrunken([_shrunken(logs.values()) for logs in self._logs.values()])
 
     def errors(self) -> list[float]:
         """How far the base model was from each timed kernel, as a factor of at least 1, smallest first."""
-        return sorted(math.exp(abs(x)) for logs in self._logs.values() for x in logs)
+        return sorted(math.exp(abs(x)) for logs in self._logs.values() for x in logs.values())
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds that each kernel takes inside a program."""
@@ -75,8 +73,14 @@ class Measured:
         common = self._common()
         for i, kernel in enumerate(kernels):
             known = self.seconds.get(kernel.outputs[0])
-            guesses[i] = guesses[i] * _factor(self._logs.get(kind(kernel), ()), common) if known is None else known
+            logs = self._logs.get(kind(kernel), {}).values()
+            guesses[i] = guesses[i] * _factor(logs, common) if known is None else known
         return guesses
+
+    def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Standard deviation of the logarithm of each price: none of what was timed."""
+        known = [kernel in self for kernel in kernels]
+        return np.where(known, 0.0, uncertainty_of(self.base, [self._expanded(kernel) for kernel in kernels]))
 
     def predicted(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds of each kernel by prediction alone: of one that was timed, what the base model says of it."""
@@ -84,21 +88,21 @@ class Measured:
 
     def _guess(self, kernels: Sequence[Graph]) -> PerKernel:
         """Prices of the base model; macros are priced as what they expand to, since that is what runs."""
-        plain: list[Graph] = []
-        for kernel in kernels:
-            output = kernel.outputs[0]
-            found = self._plain.get(output)
-            if found is None:
-                found = self._plain[output] = expand_graph(kernel, self.expand)
-            plain.append(found)
-        return np.array(self.base.price(plain), dtype=np.float64)
+        return np.array(self.base.price([self._expanded(kernel) for kernel in kernels]), dtype=np.float64)
+
+    def _expanded(self, kernel: Graph) -> Graph:
+        output = kernel.outputs[0]
+        found = self._plain.get(output)
+        if found is None:
+            found = self._plain[output] = expand_graph(kernel, self.expand)
+        return found
 
 
-def _shrunken(logs: Sequence[float]) -> float:
+def _shrunken(logs: Collection[float]) -> float:
     return sum(logs) / (len(logs) + _PRIOR)
 
 
-def _factor(logs: Sequence[float], common: float) -> float:
+def _factor(logs: Collection[float], common: float) -> float:
     mean = _shrunken(logs) + common * _PRIOR / (len(logs) + _PRIOR)
     return math.exp(max(-_BOUND, min(_BOUND, mean)))
 

@@ -40,6 +40,20 @@ class Objective(Protocol):
         ...
 
 
+@runtime_checkable
+class Uncertain(Protocol):
+    """An objective that says how far it may be off."""
+
+    def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Standard deviation of the logarithm of each price."""
+        ...
+
+
+def uncertainty_of(objective: Objective, kernels: Sequence[Graph]) -> PerKernel:
+    """How far prices may be off: of an objective that does not say, all alike."""
+    return objective.uncertainty(kernels) if isinstance(objective, Uncertain) else np.ones(len(kernels))
+
+
 class Roofline:
     """The calibrated roofline as an objective.
 

@@ -17,6 +17,7 @@ from costmodel.arrays import PerKernel
 from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.joint import NativeModel
 from costmodel.model.load import load_native
+from costmodel.model.objective import uncertainty_of
 from superopt.backends import made, protocol
 from superopt.backends.made import find, keep, key_of
 from superopt.backends.mixed import alone
@@ -66,6 +67,10 @@ class Native(Backend):
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds of regions by the model that ships; infinite without one."""
         return np.full(len(kernels), np.inf) if self._known is None else self._known.regions.price(kernels)
+
+    def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
+        """Standard deviation of the logarithm of each price."""
+        return np.ones(len(kernels)) if self._known is None else uncertainty_of(self._known.regions, kernels)
 
     def unavailable(self) -> str:
         """Why this process runs no kernels; empty when it does."""

@@ -1,28 +1,30 @@
 """Timing of kernels between rounds of search, to correct the objective.
 
 Before the first round the regions of the program's own form, whose kernels are made by then.  Between rounds first the
-kernels that finalists use, those with a noticeable share of a finalist's predicted time, the largest first;
-then their rivals (`superopt.search.finalists`), the most promising first, until the time set aside is used up.  At the
-end the regions in which programs differ, all interleaved.  Weights are as cold as in the program: calls take turns with
-copies of them that are together as large as all its weights.
+kernels that finalists use, those with a noticeable share of a finalist's predicted time, in the order of what of it
+they may be off by; then their rivals (`superopt.search.finalists`), the most promising first, until the time set aside
+is used up: what would be faster if the model were wrong by as much as it was of one timed kernel in four, then by as
+much as it was of any.  At the end the regions in which programs differ, all interleaved.  Weights are as cold as in the
+program: calls take turns with copies of them that are together as large as all its weights.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodel.model.joint import Joint, KernelJob
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
 from superopt.measure import KernelTiming, Worker, time_kernels
 from superopt.measure.kernels import LEFT_OUT, KernelSettings
 from superopt.measure.result import Failure
-from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
+from superopt.search.finalists import rival_kernels
 from superopt.search.search import SearchResult
 
 _WORTH_TIMING = 0.003  # of a program's time: ten such kernels make a difference (`budget.WORTH`)
@@ -37,20 +39,24 @@ class KernelTimer:
 
     def learn(self, result: SearchResult, seconds: float) -> int:
         """Time kernels not timed yet, those that matter most first; how many were timed."""
-        weight: dict[Node, float] = {}
-        graphs: dict[Node, Graph] = {}
+        graphs = {kernel.outputs[0]: kernel for finalist in result.finalists for kernel, _ in finalist.kernels}
+        share, count = dict.fromkeys(graphs, 0.0), dict.fromkeys(graphs, 0.0)
         for finalist in result.finalists:
             for kernel, predicted in finalist.kernels:
-                graphs[kernel.outputs[0]] = kernel
-                share = predicted / max(finalist.predicted_s, 1e-9)
-                weight[kernel.outputs[0]] = weight.get(kernel.outputs[0], 0.0) + share
-        chosen = [n for n in sorted(weight, key=lambda n: -weight[n]) if weight[n] > _WORTH_TIMING]
+                share[kernel.outputs[0]] += predicted / max(finalist.predicted_s, 1e-9)
+                count[kernel.outputs[0]] += 1.0 / max(finalist.predicted_s, 1e-9)
+        chosen = [node for node in graphs if share[node] > _WORTH_TIMING]
+        uncertain_s = self.objective.uncertain_s([graphs[node] for node in chosen])
+        doubt = {node: s * count[node] for node, s in zip(chosen, uncertain_s, strict=True)}
+        chosen.sort(key=lambda node: (-doubt[node], -share[node]))
         best, end_s = result.best, time.monotonic() + seconds
         program = [kernel for kernel, _ in best.kernels]
         timed = self._time(self._jobs([graphs[n] for n in chosen]), seconds, program)
-        for optimism in (OPTIMISM, DOUBT):
-            if time.monotonic() > end_s:
+        for most in (3 / 4, 1.0):
+            errors = self.objective.errors()
+            if not errors or time.monotonic() > end_s:
                 break
+            optimism = errors[math.ceil(most * len(errors)) - 1]
             rivals = rival_kernels(result.problem, best, optimism, end_s)
             worth = [k for k, gain in rivals if gain > _WORTH_TIMING * best.predicted_s and k.outputs[0] not in graphs]
             graphs |= {kernel.outputs[0]: kernel for kernel in worth}

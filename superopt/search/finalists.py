@@ -11,9 +11,9 @@ layouts alone may make faster, and most of whose kernels are those of the origin
 
 *Rival kernels* are those that a program does not use, but would if the model erred.  A flip of one class (another op,
 another layout, a group) replaces some kernels by others.  It is a rival when it would lower the cost if its new kernels
-were as much cheaper than predicted as a model may well be wrong (`OPTIMISM`).  Timing the new kernels of the most
-promising rivals decides what the model cannot: it is the choice by lower confidence bound of active learning, over the
-neighbourhood of the best program.  Small programs leave time to doubt the model further (`DOUBT`).
+were as much cheaper than predicted as the model may be wrong.  Timing the new kernels of the most promising rivals
+decides what the model cannot: it is the choice by lower confidence bound of active learning, over the neighbourhood of
+the best program.
 """
 
 from __future__ import annotations
@@ -33,8 +33,6 @@ from superopt.search.pricing import UNIT_S, kernel_graph
 from superopt.search.snapshot import SHIFT, Option, Selection
 from superopt.search.state import Problem, Record, State
 
-OPTIMISM = 1.7
-DOUBT = 6.0
 MOST_FLIPS = 4_000
 _GIVEN_UP, _OTHER, _OWN, _KEPT = 1e9, 1e3, 3.0, 1.0
 _REPAIR_STEPS = 2_000
@@ -153,11 +151,12 @@ def rule_gains(problem: Problem, finalist: Finalist) -> dict[str, float]:
 
 
 def rival_kernels(
-    problem: Problem, finalist: Finalist, optimism: float = OPTIMISM, end_s: float = math.inf
+    problem: Problem, finalist: Finalist, optimism: float, end_s: float = math.inf
 ) -> list[tuple[Graph, float]]:
     """Kernels of rival flips and the seconds that each flip might gain, most promising first.
 
     Args:
+        optimism: the factor by which prices of new kernels may be too high.
         end_s: instant at which to stop looking: a search that ended early leaves kernels to be cut and priced here.
     """
     state = State.at(problem, finalist.selection)

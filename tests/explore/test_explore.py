@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, cast
 
 import jax
@@ -17,6 +19,7 @@ import superopt.explore.exploration
 import superopt.explore.kernel_timer
 import superopt.machine.budget
 from costmodel.model.boundary import NOTHING
+from costmodel.model.joint import Joint
 from costmodel.model.measured import Measured, kind
 from rewrites.build.expander import library_expander
 from superopt.certify.library import proved_library
@@ -31,6 +34,8 @@ from superopt.lab.bench.programs import nets
 from superopt.machine.barrier import StageWarning
 from superopt.machine.budget import SearchBudget
 from superopt.measure import KernelTiming
+from superopt.measure.kernels import LEFT_OUT
+from superopt.measure.result import Failure
 from tests.support.search_table import TableObjective
 from tests.support.stages import steps
 
@@ -79,6 +84,42 @@ def test_what_all_kinds_have_in_common_corrects_those_that_were_not_timed() -> N
     assert 1.15 < slower < 1.6, "a machine that is slower at all is expected to be slower at products"
     objective.learn([Graph((x, w), (mk("concatenate", x, w, dimension=0),))], [1.6e-6])
     assert float(objective.price([product(8, 8, 8)])[0]) / 1e-6 > slower
+
+
+def test_a_kernel_that_is_timed_again_corrects_its_kind_by_the_last_time_alone() -> None:
+    once, twice = (Measured(Flat(), library_expander(())) for _ in range(2))
+    once.learn([product(8, 8, 8)], [2e-6])
+    for seconds in (8e-6, 2e-6):
+        twice.learn([product(8, 8, 8)], [seconds])
+    assert twice.factors() == once.factors()
+    assert twice.errors() == once.errors()
+
+
+class Doubtful(Flat):
+    """A microsecond each, which may be off by more the more a kernel reads."""
+
+    def uncertainty(self, kernels: Sequence[Graph]) -> np.ndarray:
+        return np.array([1e-4 * sum(math.prod(x.shape) for x in kernel.inputs) for kernel in kernels])
+
+
+def test_those_kernels_are_timed_first_of_whose_price_the_most_is_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Graph] = []
+
+    def timed(graphs: Sequence[Graph], **_: Any) -> list[Failure]:
+        asked.extend(graphs)
+        return [Failure("time", LEFT_OUT)] * len(graphs)
+
+    monkeypatch.setattr(superopt.explore.kernel_timer, "time_kernels", timed)
+    small, middle, large = (product(n, n, n) for n in (4, 8, 16))
+    uses = (small, *[middle] * 5, large)
+    one = SimpleNamespace(predicted_s=1e-6 * len(uses), kernels=tuple((kernel, 1e-6) for kernel in uses))
+    result = cast("Any", SimpleNamespace(finalists=(one,), best=one))
+    timer = KernelTimer(Joint(Doubtful(), library_expander(())), cast("Any", None))
+    assert timer.learn(result, 1.0) == 0
+    assert asked == [middle, large, small], "five that may be off by 128, one by 512, and one by 32"
+    assert list(timer.objective.uncertain_s([small, large])) == pytest.approx([32e-10, 512e-10])
+    timer.objective.xla.learn([large], [1e-6])
+    assert timer.objective.uncertain_s([large])[0] == 0.0, "what was timed is known"
 
 
 def test_interrupted_exploration_keeps_its_best(monkeypatch: pytest.MonkeyPatch) -> None:

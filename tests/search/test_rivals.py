@@ -10,9 +10,11 @@ import pytest
 from costmodel.model.measured import kind
 from superopt.ir.graph import Graph
 from superopt.search.budget import Budget
-from superopt.search.finalists import DOUBT, OPTIMISM, rival_kernels
+from superopt.search.finalists import rival_kernels
 from superopt.search.search import SMALL, SMALL_WITHIN, SearchResult, SearchSettings, search
 from tests.support.search_cases import case
+
+OPTIMISM, DOUBT = 1.7, 6.0
 
 
 class OneDearKind:
@@ -36,7 +38,7 @@ def found(price: float) -> SearchResult:
 @pytest.mark.parametrize("excess", [0.9, 1.1])
 def test_a_rival_is_what_wins_if_it_is_cheaper_by_the_assumed_error(excess: float) -> None:
     result = found(excess * OPTIMISM)
-    rivals = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best)}
+    rivals = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best, OPTIMISM)}
     used = {kind(kernel) for kernel, _ in result.best.kernels}
     assert "macro conv-im2col" not in used
     assert ("macro conv-im2col" in rivals) == (excess < 1.0)
@@ -44,21 +46,21 @@ def test_a_rival_is_what_wins_if_it_is_cheaper_by_the_assumed_error(excess: floa
 
 def test_most_promising_first() -> None:
     result = found(1.2)
-    gains = [gain for _, gain in rival_kernels(result.problem, result.best)]
+    gains = [gain for _, gain in rival_kernels(result.problem, result.best, OPTIMISM)]
     assert gains == sorted(gains, reverse=True)
     assert all(gain > 0 for gain in gains)
 
 
 def test_nothing_is_priced_when_the_time_is_over() -> None:
     result = found(1.2)
-    assert rival_kernels(result.problem, result.best)
-    assert rival_kernels(result.problem, result.best, end_s=0.0) == []
+    assert rival_kernels(result.problem, result.best, OPTIMISM)
+    assert rival_kernels(result.problem, result.best, OPTIMISM, end_s=0.0) == []
 
 
 def test_doubting_the_model_further_finds_more() -> None:
     result = found(1.1 * OPTIMISM)
     doubted = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best, DOUBT)}
-    usual = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best)}
+    usual = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best, OPTIMISM)}
     assert "macro conv-im2col" in doubted - usual
     assert usual <= doubted
 
