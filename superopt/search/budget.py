@@ -57,6 +57,11 @@ class Meter:
         """Seconds that are left; None where they are not limited."""
         return None if self.budget.seconds is None else max(0.0, self.budget.seconds - self.elapsed_s)
 
+    @property
+    def is_late(self) -> bool:
+        """Is its time over?"""
+        return self.left_s == 0.0
+
     def spent(self) -> float:
         """Fraction of the budget that is spent, 1 or more when it is used up."""
         part = 0.0

@@ -273,23 +273,26 @@ class _Run:
         """The best without any of its rules, without each while there is time, and without fusion overrides."""
         state = self._state(self._best())
         rules = rules_of(state)
-        beyond = Meter(self.meter.share(HEDGE_SHARE).budget)
+        beyond = self._beyond()
         if rules:
             own = without_rules(state, set(rules), beyond.budget.seconds)
-            recut(own, Meter(self.meter.share(HEDGE_SHARE, RECUT_STEPS * self.snapshot.size).budget))
+            recut(own, self._beyond(RECUT_STEPS * self.snapshot.size))
             self._keep(OWN_OPERATIONS, own)
         for rule in rules:
-            left_s = beyond.left_s
-            if left_s is None or left_s > 0.0:
-                self._keep(f"without {rule}", without_rules(state, {rule}, left_s))
+            if not beyond.is_late:
+                self._keep(f"without {rule}", without_rules(state, {rule}, beyond.left_s))
         if any(state.bits):
             self._keep("without overrides", State(self.problem, state.selection, state.layouts))
         if self.snapshot.size <= SMALL:
             self._keep_neighbours(self._state(self._best()))
 
+    def _beyond(self, steps: int | None = None) -> Meter:
+        """A part of the budget beyond it."""
+        return Meter(self.meter.share(HEDGE_SHARE, steps).budget)
+
     def _keep_neighbours(self, state: State) -> None:
         """All states of a very small program, else what one move makes of this one, overrides apart."""
-        limit = SMALL_WITHIN * state.cost
+        limit, beyond = SMALL_WITHIN * state.cost, self._beyond()
         everything, complete = every_state(state, MOST_STATES)
         if complete:
             for i, other in enumerate(everything):
@@ -297,6 +300,8 @@ class _Run:
                     self._keep(f"state {i}", other)
             return
         for i, move in enumerate(itertools.islice(neighbours(state, self.groups), MOST_NEIGHBOURS)):
+            if beyond.is_late:
+                return
             undo = None if move.bits else move.apply(state)
             if undo is None:
                 continue
