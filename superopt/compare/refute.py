@@ -8,11 +8,12 @@ of them has would do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from superopt.backends.xla import to_jax
@@ -23,6 +24,7 @@ from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.interp import evaluate
 from superopt.ir.types import FLOATS, INTEGERS, range_of
 from verifier.rules.refute import strewn
+from verifier.statements.occurring import Occurring, leaves_numbers, samples
 
 SCALES = (1.0, 1e-3, 30.0)
 """Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""
@@ -110,6 +112,52 @@ class Evaluation:
             arrays = [np.asarray(x, np.float64) if np.asarray(x).dtype.name in FLOATS else x for x in arrays]
         with jax.enable_x64(True):
             return [np.asarray(x) for x in self._known[side, wide](*arrays)]
+
+    def overflows(self, live: Sequence[np.ndarray]) -> bool:
+        """Is an intermediate value no finite number where one of the programs is evaluated in float64?"""
+        return any(self._leaves_numbers(side, live) for side in (0, 1))
+
+    def _leaves_numbers(self, side: int, live: Sequence[np.ndarray]) -> bool:
+        graph = widened((self.shared.first, self.shared.second)[side])
+        nodes = [n for n in graph.nodes() if len(n.types) == 1 and n.dtype in FLOATS]
+        program = to_jax(Graph(graph.inputs, tuple(nodes)))
+        arrays = [*live, *(self.shared.arrays[n["name"]] for n in graph.inputs[len(live) :])]
+
+        def kinds(*given: Any) -> Any:
+            return [(jnp.isnan(x).any(), jnp.isinf(x).any()) for x in program(*given)]
+
+        with jax.enable_x64(True):
+            wide = [x.astype(np.float64) if x.dtype.name in FLOATS else x for x in map(np.asarray, arrays)]
+            found = jax.jit(kinds, compiler_options=_QUICKLY)(*wide)
+        return leaves_numbers(nodes, {n: (bool(a), bool(b)) for n, (a, b) in zip(nodes, found, strict=True)})
+
+
+def never(both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int) -> dict[int, str]:
+    """Which proved outputs never have the finite values that the proofs of class real and range speak of, in words.
+
+    Args:
+        both: the programs.
+        proved: numbers of the outputs.
+        strict: those which differ where an intermediate value is not finite: what they give there does not count.
+        seed: of the inputs.
+    """
+    found: dict[int, str] = {}
+    first = inputs(both.types, seed, SCALES[0])
+    others = [list(x.values()) for x in samples({str(i): x for i, x in enumerate(first)})]
+    for apart in (False, True):
+        seen, left = Occurring(), [i for i in proved if (i in strict) == apart]
+        for wide, live in ((False, first), *((True, x) for x in others)):
+            if not left or (apart and not wide):
+                continue
+            seen.tried += 1
+            try:
+                if not (apart and both.overflows(live)):
+                    seen.see(both.run(0, live, wide), both.run(1, live, wide))
+            except SuperoptError:  # an operation does not take float64
+                seen.see(both.run(0, live), both.run(1, live))
+            left = [i for i in left if seen.missing(i)]
+        found |= {i: seen.missing(i) for i in left}
+    return found
 
 
 def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict[int, PairDifference]:
@@ -233,4 +281,14 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.max(np.abs(x[finite] - y[finite]), initial=0.0))
 
 
-__all__ = ["MARGIN", "SCALES", "Evaluation", "PairDifference", "contradiction", "differences", "inputs", "widened"]
+__all__ = [
+    "MARGIN",
+    "SCALES",
+    "Evaluation",
+    "PairDifference",
+    "contradiction",
+    "differences",
+    "inputs",
+    "never",
+    "widened",
+]
