@@ -23,8 +23,8 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.interp import evaluate
 from superopt.ir.types import FLOATS, INTEGERS, range_of
-from verifier.rules.refute import strewn
-from verifier.statements.occurring import Occurring, leaves_numbers, samples
+from verifier.rules.refute import samples, strewn
+from verifier.statements.occurring import Occurring, leaves_numbers
 
 SCALES = (1.0, 1e-3, 30.0)
 """Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""

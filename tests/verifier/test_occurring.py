@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 import superopt
+from rewrites.language.parse import parse
+from verifier.rules.check import check
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 ZEROS, NEGATIVE = np.zeros(4, np.float32), -np.zeros(4, np.float32)
@@ -57,3 +59,15 @@ HONEST: list[tuple[str, Function, Function, tuple[str, ...]]] = [
 def test_some_values_suffice(f: Function, g: Function, specs: tuple[str, ...]) -> None:
     found = superopt.verify(f, g, *specs)
     assert found.status == PROVED, str(found)
+
+
+@pytest.mark.parametrize("text", ["sqrt(0 - 1 - A * A)  ==  sqrt(0 - (1 + A * A))", "A + log(0 - 1 - A * A) * 0  ==  A"])
+def test_rules_whose_left_side_is_never_defined_say_nothing(text: str) -> None:
+    found = check(parse(f"never: A[*a]\n  {text}"))
+    assert found.status == UNKNOWN
+    assert "finite values" in found.cause
+
+
+def test_rules_of_large_numbers_are_proved() -> None:
+    assert check(parse("large: A[*a]\n  sqrt(A - 100) * 2  ==  2 * sqrt(A - 100)")).proved
+    assert check(parse("sum: A[*a]\n  log(A - 100) + log(A - 100) ==  2 * log(A - 100)")).proved

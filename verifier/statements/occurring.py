@@ -9,18 +9,16 @@ the same of what is none, and some entry to be a number.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.types import FLOATS, INTEGERS
+from verifier.rules.refute import ASSUMED, samples
 from verifier.statements.refute import ATTEMPTS, make_values
 
-MAGNITUDES = (1.0, 30.0, 1e-3, 1e3, 1e6)
-"""Of inputs: a root of `x - 100` has a value where some are as large."""
-ASSUMED = "the proof assumes finite values"
 Kinds = tuple[bool, bool]
 """Has an array a NaN, has it an infinity?"""
 
@@ -57,17 +55,6 @@ def _alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     x, y = (z.astype(np.complex128 if z.dtype.kind == "c" else np.float64) for z in (a, b))
     number = np.isfinite(x) & np.isfinite(y)
     return number | (x == y) | (np.isnan(x) & np.isnan(y)), number
-
-
-def samples(values: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """Inputs of some magnitudes, of both signs and of one, made of ordinary ones; integers stay."""
-    for scale in MAGNITUDES:
-        for sign in (0, 1, -1):
-            yield {
-                name: (np.abs(x) * (sign * scale) if sign else x * scale).astype(x.dtype)
-                if str(x.dtype) in FLOATS else x
-                for name, x in values.items()
-            }  # fmt: skip
 
 
 def leaves_numbers(nodes: Iterable[Node], kinds: Mapping[Node, Kinds]) -> bool:
@@ -115,4 +102,4 @@ def never(sides: Sequence[Graph], names: Sequence[str], strict: bool) -> str:
     return missing[0]
 
 
-__all__ = ["ASSUMED", "MAGNITUDES", "Occurring", "leaves_numbers", "never", "overflows", "samples"]
+__all__ = ["Occurring", "leaves_numbers", "never", "overflows"]

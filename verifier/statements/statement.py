@@ -28,9 +28,9 @@ from superopt.ir.text import print_graph
 from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.rules.process import LIMIT, shared
 from verifier.rules.prove import FINITE
-from verifier.rules.refute import clearest
+from verifier.rules.refute import ASSUMED, clearest
 from verifier.rules.snippet import body, identifier, written
-from verifier.statements.occurring import ASSUMED, never, overflows
+from verifier.statements.occurring import never, overflows
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
     LARGEST,
@@ -353,7 +353,8 @@ def _weakest(statement: Statement, pair: Pairing) -> str:
                 continue
         except OtherGraph:
             continue
-        if _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "").proved:
+        verdict = _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "")
+        if _of_values(other, verdict, tried, strict=False).proved:
             return " and ".join(extra)
     return ""
 
