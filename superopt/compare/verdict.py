@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.certify.library import ledger_of, proved_library
 from superopt.compare.cuts import PairProof
 from superopt.compare.folding import Folded
-from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences, inputs, never
+from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences, never
 from superopt.compare.sharing import Shared, arguments, differing_types, share
 from superopt.compare.steps import prove_by_steps
 from superopt.compare.whole import by_statements
@@ -214,7 +214,7 @@ def overflowing(
         ProverDefectError: evaluation refutes what was proved.
     """
     for i, d in found.items():
-        if exactness == EXACTNESS[0] or not both.overflows(inputs(both.types, d.seed, d.scale)):
+        if exactness == EXACTNESS[0] or not both.overflows(both.inputs(d.seed, d.scale)):
             raise ProverDefectError(f"output {titles[i]} was proved, and evaluation refutes it: {d}", hint=REPORT)
     return list(found)
 
@@ -285,7 +285,7 @@ def code_of(d: PairDifference, graph: Graph, load: str) -> str:
         "import numpy as np",
         "from superopt.compare.refute import inputs",
         load,
-        f"arrays = inputs({types!r}, seed={d.seed}, scale={d.scale})",
+        f"arrays = inputs({types!r}, seed={d.seed}, scale={d.scale}{f', numbers={d.numbers}' if d.numbers else ''})",
         f"x, y = (np.asarray(f(*arrays)[{d.output}]) for f in (a, b))",
         f"print(x[{d.place}], y[{d.place}])  # {d.values[0]!r} and {d.values[1]!r}",
     ]

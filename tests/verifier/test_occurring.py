@@ -61,7 +61,9 @@ def test_some_values_suffice(f: Function, g: Function, specs: tuple[str, ...]) -
     assert found.status == PROVED, str(found)
 
 
-@pytest.mark.parametrize("text", ["sqrt(0 - 1 - A * A)  ==  sqrt(0 - (1 + A * A))", "A + log(0 - 1 - A * A) * 0  ==  A"])
+@pytest.mark.parametrize(
+    "text", ["sqrt(0 - 1 - A * A)  ==  sqrt(0 - (1 + A * A))", "A + log(0 - 1 - A * A) * 0  ==  A"]
+)
 def test_rules_whose_left_side_is_never_defined_say_nothing(text: str) -> None:
     found = check(parse(f"never: A[*a]\n  {text}"))
     assert found.status == UNKNOWN

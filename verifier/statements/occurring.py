@@ -13,11 +13,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from superopt.errors import ArgumentError
+from superopt.frontends.symbolic.graphs import trace_concrete
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.types import FLOATS, INTEGERS
 from verifier.rules.refute import ASSUMED, samples
-from verifier.statements.refute import ATTEMPTS, make_values
+from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, make_values
 
 Kinds = tuple[bool, bool]
 """Has an array a NaN, has it an infinity?"""
@@ -82,14 +84,30 @@ def overflows(graph: Graph, values: Mapping[str, np.ndarray]) -> bool:
     return leaves_numbers(nodes, kinds)
 
 
-def never(sides: Sequence[Graph], names: Sequence[str], strict: bool) -> str:
-    """What never occurs of the results of two functions at given sizes, in words; empty where all does.
+def never(pair: Pairing, tried: Sequence[Sizes], strict: bool) -> str:
+    """What never occurs of the results of two functions at any of some sizes, in words; empty where all does at one.
 
     Args:
-        sides: both as graphs.
-        names: of their inputs.
+        pair: the functions.
+        tried: the sizes; those without elements say nothing.
         strict: they differ where intermediate values are not finite, and what they give there does not count.
     """
+    missing: list[str] = []
+    for at in tried:
+        try:
+            sides = [trace_concrete(fn, pair.specs, at).graph for fn in (pair.left, pair.right)]
+        except ArgumentError:
+            continue
+        if any(0 in n.shape for n in sides[0].outputs):
+            continue
+        why = _never_at(sides, pair.specs.names, strict)
+        if not why:
+            return ""
+        missing.append(why)
+    return missing[0] if missing else ""
+
+
+def _never_at(sides: Sequence[Graph], names: Sequence[str], strict: bool) -> str:
     seen, inputs, missing = Occurring(), sides[0].inputs, list[str]()
     drawn = [make_values(inputs, names, attempt) for attempt in range(ATTEMPTS)]
     for values in itertools.chain(drawn, samples(drawn[2])):

@@ -20,7 +20,7 @@ from rewrites.language.parse import parse
 from rewrites.language.term import Rule
 from rewrites.lift.lifting import Lifted, Unliftable, lift, widen
 from superopt.errors import ArgumentError, InputError, ProverDefectError, RuleError
-from superopt.frontends.symbolic.graphs import Traced, parameters_of, trace_concrete, trace_symbolic
+from superopt.frontends.symbolic.graphs import Traced, parameters_of, trace_symbolic
 from superopt.frontends.symbolic.specs import Specs, read_specs
 from superopt.ir.graph import Graph, Node, make_input, topological
 from superopt.ir.program import replace as replaced
@@ -227,28 +227,11 @@ def _tried_in_earnest(
 
 
 def _of_values(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]], strict: bool) -> Verdict:
-    """The verdict where finite values, of which a proof of class real or range speaks, occur at some sizes.
-
-    Args:
-        pair, verdict: what is proved.
-        tried: sizes, of which those without elements say nothing.
-        strict: see `verifier.statements.occurring.never`.
-    """
+    """The verdict where finite values, of which a proof of class real or range speaks, occur at some sizes."""
     if verdict.domain is None or verdict.domain.exactness == EXACTNESS[0]:
         return verdict
-    missing: list[str] = []
-    for at in tried:
-        try:
-            sides = [trace_concrete(fn, pair.specs, at).graph for fn in (pair.left, pair.right)]
-        except ArgumentError:
-            continue
-        if any(0 in n.shape for n in sides[0].outputs):
-            continue
-        why = never(sides, pair.specs.names, strict)
-        if not why:
-            return verdict
-        missing.append(why)
-    return replace(verdict, status=UNKNOWN, domain=None, cause=missing[0]) if missing else verdict
+    why = never(pair, tried, strict)
+    return replace(verdict, status=UNKNOWN, domain=None, cause=why) if why else verdict
 
 
 def _within(pair: Pairing, at: dict[str, int]) -> bool:
