@@ -493,8 +493,8 @@ class _Rewriter:
         w = self._words(i.type.lanes)
         if name == "free" or stem == "llvm.prefetch":  # memory is freed here before a return, and not before that
             return
-        if stem in ("llvm.fma", "llvm.maximum", "llvm.minimum"):
-            self._is(i.name, _word(i.type), w.call(stem[5:], *[self._data(x) for x in i.operands]))
+        if stem == "llvm.fma":
+            self._is(i.name, _word(i.type), w.call("fma", *[self._data(x) for x in i.operands]))
         elif stem in _FUNCTIONS:
             made = w.call("hash", self.field.key(_FUNCTIONS[stem]), self._data(i.operands[0]))
             self._is(i.name, _word(i.type), made)

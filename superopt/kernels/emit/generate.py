@@ -12,7 +12,6 @@ from math import prod
 
 from superopt.errors import UnsupportedKernel
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.prefix import direction
 from superopt.ir.scalar import DTYPE, SCALARS
 from superopt.kernels.emit import plan as emit_plan
 from superopt.kernels.emit.agreement import licences
@@ -48,7 +47,7 @@ def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DE
 
 @functools.lru_cache(maxsize=4)  # what says that a default schedule has code is asked for that code next
 def _generated(program: LoopProgram, cpu: Cpu, licence: Licence) -> Code:
-    module = Module(cpu, any(map(_extremes_so_far, program.stages)))
+    module = Module(cpu)
     phases: list[Phase] = []
     allowed = licences(program, licence)
     for number, stage in enumerate(program.phases()):
@@ -56,12 +55,6 @@ def _generated(program: LoopProgram, cpu: Cpu, licence: Licence) -> Code:
         work = sum(microseconds(s, module.cpu) for s in _all_in(program, stage))
         phases.append(Phase(name, write_phase(module, name, program, stage, allowed[stage.buffer]), work))
     return Code(module, tuple(phases), program.pointers)
-
-
-def _extremes_so_far(stage: Stage) -> bool:
-    """Holds a stage a maximum or a minimum over a prefix, of which JAX says which zero it gives?"""
-    found = [e for e in subexpressions(stage.value) if e.kind == "reduce" and e.args[0] in ("max", "min")]
-    return any(direction(e, axis.symbol) for e in found for axis in stage.axes)
 
 
 def _all_in(program: LoopProgram, stage: Stage) -> list[Stage]:

@@ -408,7 +408,7 @@ class Running:
         return made
 
     def _next(self, e: Expr, a: str, x: str, lanes: int) -> str:
-        return registers.combine(self.em.f, e.args[0], _sums(e), x, a, lanes)  # what waits comes last
+        return registers.combine(self.em.f, e.args[0], _sums(e), a, x, lanes)
 
     def _scanned(self, e: Expr, a: str, x: str) -> tuple[str, str]:
         """Prefixes within a vector and before it; the last of them in all lanes."""

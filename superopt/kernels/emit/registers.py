@@ -183,9 +183,6 @@ def _extreme(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
             f.value(f"shufflevector {whole} {left}, {whole} poison, <{width} x i32> {indices}")
             for indices in (_span(0, width), _span(width, 2 * width))
         ]
-        if f.module.zeros:
-            left = combine(f, monoid, dtype, a, b, width)
-            continue
         better = f.value(f"fcmp {order} {half} {a}, {b}")
         left = f.value(f"select {vector('i1', width)} {better}, {half} {a}, {half} {b}")
     element = register(dtype)

@@ -25,16 +25,10 @@ Body: TypeAlias = "Callable[[Value, list[Value]], Sequence[Value] | None]"
 
 
 class Module:
-    """The text of one LLVM module for one processor.
+    """The text of one LLVM module for one processor."""
 
-    Attributes:
-        cpu: the processor.
-        functions: by their names.
-        zeros: of zeros of both signs the maximum is 0.0 and the minimum -0.0, which takes two instructions more.
-    """
-
-    def __init__(self, cpu: Cpu | None = None, zeros: bool = False) -> None:
-        self.cpu, self.zeros = cpu or host(), zeros
+    def __init__(self, cpu: Cpu | None = None) -> None:
+        self.cpu = cpu or host()
         self.functions: dict[str, Function] = {}
         self._declared: dict[str, None] = {}
         self._texts: dict[str, str] = {}
@@ -43,7 +37,7 @@ class Module:
 
     def copy(self) -> Module:
         """A module with the same functions, to which others can be added."""
-        made = Module(self.cpu, self.zeros)
+        made = Module(self.cpu)
         made.functions, made._declared = dict(self.functions), dict(self._declared)
         made._texts, made._constants = dict(self._texts), dict(self._constants)
         made._metadata = list(self._metadata)
@@ -453,16 +447,14 @@ class Function:
         return self.intrinsic("fma", type, (type, a), (type, b), (type, c))
 
     def fmaximum(self, a: Value, b: Value, type: str) -> str:
-        """The greater of two floats; NaN if either is; which zero is said by `Module.zeros` alone."""
-        return self._extremum("maximum", "ogt", a, b, type)
+        """The greater of two floats; NaN if either is; which zero is not said."""
+        return self._extremum("ogt", a, b, type)
 
     def fminimum(self, a: Value, b: Value, type: str) -> str:
-        """The lesser of two floats; NaN if either is; which zero is said by `Module.zeros` alone."""
-        return self._extremum("minimum", "olt", a, b, type)
+        """The lesser of two floats; NaN if either is; which zero is not said."""
+        return self._extremum("olt", a, b, type)
 
-    def _extremum(self, name: str, order: str, a: Value, b: Value, type: str) -> str:
-        if self.module.zeros:
-            return self.intrinsic(name, type, (type, a), (type, b))
+    def _extremum(self, order: str, a: Value, b: Value, type: str) -> str:
         flags = vector("i1", lanes_of(type))
         better = self.value(f"fcmp {order} {type} {a}, {b}")  # false when unordered: b
         chosen = self.value(f"select {flags} {better}, {type} {a}, {type} {b}")
