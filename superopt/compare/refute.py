@@ -8,25 +8,29 @@ of them has would do.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from superopt.backends.xla import to_jax
 from superopt.compare.constants import UNIT
 from superopt.compare.sharing import Shared, arguments
 from superopt.errors import SuperoptError
-from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.interp import evaluate
+from superopt.ir.ops.table import CONTROL
 from superopt.ir.types import FLOATS, INTEGERS, range_of
-from verifier.rules.refute import strewn
+from verifier.rules.refute import samples, strewn
+from verifier.statements.occurring import Occurring, leaves_numbers
 
 SCALES = (1.0, 1e-3, 30.0)
 """Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""
 _QUICKLY = {"xla_backend_optimization_level": 0}  # a program that runs twice need not be fast
+_CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # elements by integers behind the first operand
 MARGIN = 8.0  # above the rounding that was seen on these inputs: it is a sample, not a bound
 
 
@@ -40,6 +44,7 @@ class PairDifference:
         place: index of the largest difference.
         values: what the programs give there.
         apart, rounding: the largest difference in float64, and what rounding explains.
+        numbers: arguments that are integers of any size, see `inputs`.
     """
 
     output: int
@@ -49,15 +54,40 @@ class PairDifference:
     values: tuple[Any, Any]
     apart: float
     rounding: float
+    numbers: tuple[int, ...] = ()
 
 
-def inputs(types: Sequence[tuple[tuple[int, ...], str]], seed: int, scale: float) -> list[np.ndarray]:
-    """Random arrays of some shapes and dtypes: normal floats times the scale, integers 0 and 1."""
-    rng = np.random.default_rng(seed)
-    return [
-        np.asarray(rng.standard_normal(shape) * scale if dtype in FLOATS else rng.integers(0, 2, shape)).astype(dtype)
-        for shape, dtype in types
-    ]
+def inputs(
+    types: Sequence[tuple[tuple[int, ...], str]], seed: int, scale: float, numbers: Sequence[int] = ()
+) -> list[np.ndarray]:
+    """Random arrays of some shapes and dtypes: normal floats times the scale, integers 0 and 1.
+
+    Args:
+        types: shapes and dtypes.
+        seed: of the generator.
+        scale: of floats.
+        numbers: which arrays of integers have others as well: small ones of both signs, and the ends of the type where
+            the scale is above 1.
+    """
+    rng, made = np.random.default_rng(seed), list[np.ndarray]()
+    for i, (shape, dtype) in enumerate(types):
+        x: Any = rng.standard_normal(shape) * scale if dtype in FLOATS else rng.integers(0, 2, shape)
+        if i in numbers:
+            low, high = range_of(dtype)
+            ends = [low, high, high // 2] if scale > 1.0 else []
+            few = [n for n in (*range(-3, 8), -100, 100) if low <= n <= high]
+            x = rng.choice(np.array([*few, *ends], dtype), shape)
+        made.append(np.asarray(x).astype(dtype))
+    return made
+
+
+def plain_integers(graphs: Sequence[Graph]) -> tuple[int, ...]:
+    """Which arguments are integers that neither choose positions nor are read by loops, which may count by them."""
+    read: list[Node] = []
+    for node in (n for graph in graphs for n in graph.nodes()):
+        read += node.inputs if node.op in CONTROL else node.inputs[1:] if node.op in _CHOOSE else ()
+    live, kept = arguments(graphs[0]), set(topological(read))
+    return tuple(i for i, n in enumerate(live) if n.dtype in INTEGERS and not n["frozen"] and n not in kept)
 
 
 def widened(graph: Graph) -> Graph:
@@ -85,7 +115,12 @@ class Evaluation:
         self.types = [
             (tuple(int(str(d)) for d in n.shape), n.dtype) for n in arguments(shared.first) if not n["frozen"]
         ]
+        self.numbers = plain_integers((shared.first, shared.second))
         self._known: dict[tuple[int, bool], Callable[..., Any]] = {}
+
+    def inputs(self, seed: int, scale: float) -> list[np.ndarray]:
+        """Arguments of both."""
+        return inputs(self.types, seed, scale, self.numbers)
 
     def run(
         self, side: int, live: Sequence[np.ndarray], wide: bool = False, noise: int | None = None
@@ -111,6 +146,52 @@ class Evaluation:
         with jax.enable_x64(True):
             return [np.asarray(x) for x in self._known[side, wide](*arrays)]
 
+    def overflows(self, live: Sequence[np.ndarray]) -> bool:
+        """Is an intermediate value no finite number where one of the programs is evaluated in float64?"""
+        return any(self._leaves_numbers(side, live) for side in (0, 1))
+
+    def _leaves_numbers(self, side: int, live: Sequence[np.ndarray]) -> bool:
+        graph = widened((self.shared.first, self.shared.second)[side])
+        nodes = [n for n in graph.nodes() if len(n.types) == 1 and n.dtype in FLOATS]
+        program = to_jax(Graph(graph.inputs, tuple(nodes)))
+        arrays = [*live, *(self.shared.arrays[n["name"]] for n in graph.inputs[len(live) :])]
+
+        def kinds(*given: Any) -> Any:
+            return [(jnp.isnan(x).any(), jnp.isinf(x).any()) for x in program(*given)]
+
+        with jax.enable_x64(True):
+            wide = [x.astype(np.float64) if x.dtype.name in FLOATS else x for x in map(np.asarray, arrays)]
+            found = jax.jit(kinds, compiler_options=_QUICKLY)(*wide)
+        return leaves_numbers(nodes, {n: (bool(a), bool(b)) for n, (a, b) in zip(nodes, found, strict=True)})
+
+
+def never(both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int) -> dict[int, str]:
+    """Which proved outputs never have the finite values that the proofs of class real and range speak of, in words.
+
+    Args:
+        both: the programs.
+        proved: numbers of the outputs.
+        strict: those which differ where an intermediate value is not finite: what they give there does not count.
+        seed: of the inputs.
+    """
+    found: dict[int, str] = {}
+    first = both.inputs(seed, SCALES[0])
+    others = [list(x.values()) for x in samples({str(i): x for i, x in enumerate(first)})]
+    for apart in (False, True):
+        seen, left = Occurring(), [i for i in proved if (i in strict) == apart]
+        for wide, live in ((False, first), *((True, x) for x in others)):
+            if not left or (apart and not wide):
+                continue
+            seen.tried += 1
+            try:
+                if not (apart and both.overflows(live)):
+                    seen.see(both.run(0, live, wide), both.run(1, live, wide))
+            except SuperoptError:  # an operation does not take float64
+                seen.see(both.run(0, live), both.run(1, live))
+            left = [i for i in left if seen.missing(i)]
+        found |= {i: seen.missing(i) for i in left}
+    return found
+
 
 def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict[int, PairDifference]:
     """For outputs, inputs on which the programs differ.
@@ -122,7 +203,7 @@ def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict
     """
     found: dict[int, PairDifference] = {}
     for number, scale in enumerate(SCALES):
-        live = inputs(both.types, seed + number, scale)
+        live = both.inputs(seed + number, scale)
         left = [i for i in wanted if i not in found and not (wanted[i] and number)]
         if not left:
             break
@@ -145,7 +226,7 @@ def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict
                 gap = np.abs(np.nan_to_num(wide[0][i].astype(np.float64) - wide[1][i].astype(np.float64)))
                 place = tuple(int(k) for k in np.unravel_index(int(np.argmax(gap)), gap.shape))
                 values = one[i][place].item(), two[i][place].item()
-                found[i] = PairDifference(i, seed + number, scale, place, values, apart, rounding)
+                found[i] = PairDifference(i, seed + number, scale, place, values, apart, rounding, both.numbers)
         except SuperoptError:
             continue  # without a referee nothing is refuted
     return found
@@ -233,4 +314,14 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.max(np.abs(x[finite] - y[finite]), initial=0.0))
 
 
-__all__ = ["MARGIN", "SCALES", "Evaluation", "PairDifference", "contradiction", "differences", "inputs", "widened"]
+__all__ = [
+    "MARGIN",
+    "SCALES",
+    "Evaluation",
+    "PairDifference",
+    "contradiction",
+    "differences",
+    "inputs",
+    "never",
+    "widened",
+]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax import tree_util
 
-from superopt.compare.refute import Evaluation, contradiction, differences
+from superopt.compare.refute import Evaluation, contradiction, differences, never
 from superopt.compare.sharing import differing_types, share
 from superopt.compare.sweep import Stored, Swept, reciprocals, stored_alike, sweep
 from superopt.compare.verdict import (
@@ -25,6 +25,7 @@ from superopt.compare.verdict import (
     Spoken,
     code_of,
     compare_graphs,
+    overflowing,
     told_of,
 )  # fmt: skip
 from superopt.compare.whole import MOST
@@ -252,7 +253,13 @@ class _Asked:
             found = replace(
                 found, assumptions=tuple(assumed), exactness=exactness, folded=stored.texts, apart=stored.apart
             )
-        return self.by_values(found, proved)
+        made = self.by_values(found, proved)
+        vacuous = [i for i in proved if made.outputs[i].status == UNKNOWN]
+        again = replace(self, numerics=EXACTNESS[0]).swept(both, processor_s() + SECONDS / 2) if vacuous else None
+        for i in vacuous:
+            if again is not None and i in again[0].proved:  # of all values, not of finite ones alone
+                made = replace(made, outputs=(*made.outputs[:i], found.outputs[i], *made.outputs[i + 1 :]))
+        return made
 
     def samples(self) -> list[dict[str, int]]:
         """Sizes at which both functions have values, different ones first."""
@@ -275,6 +282,8 @@ class _Asked:
             ProverDefectError: what was proved is refuted.
         """
         outputs, code = list(found.outputs), found.code
+        missing: dict[int, list[str]] = {i: [] for i in proved}
+        aside: dict[int, OutputVerdict] = {}
         for at in self.samples():
             graphs = [x.graph for x in self.traced(at)[1]]
             if differing_types(*graphs):
@@ -282,14 +291,25 @@ class _Asked:
             values = Evaluation(share(*graphs))
             wanted = {i: i in proved for i in range(len(outputs)) if i in proved or outputs[i].status == UNKNOWN}
             told = show_sizes(at)
-            for i, d in differences(values, 0, wanted).items():
+            apart = differences(values, 0, wanted)
+            titles = [f"{o.name} at {told}" for o in found.outputs]
+            beyond = overflowing(values, {i: apart[i] for i in proved if i in apart}, found.exactness, titles)
+            vacuous = never(values, proved, beyond, 0) if found.exactness != EXACTNESS[0] else {}
+            for i, d in apart.items():
+                refuted = OutputVerdict(outputs[i].name, REFUTED, f"where {told}, {told_of(d)}", d)
                 if wanted[i]:
-                    raise ProverDefectError(f"{outputs[i].name} is proved and yet refuted at {told}: {d}", hint=REPORT)
-                outputs[i] = OutputVerdict(outputs[i].name, REFUTED, f"where {told}, {told_of(d)}", d)
+                    aside[i] = refuted
+                    continue
+                outputs[i] = refuted
                 code = code or code_of(d, graphs[0], "" if self.of.load is None else self.of.load(at))
+            for i, why in missing.items():
+                why.append(vacuous.get(i, ""))
             wrong = contradiction(values, list(proved), found.exactness, 0) if proved else ""
             if wrong:
                 raise ProverDefectError(f"what was proved differs at {told}: {wrong}", hint=REPORT)
+        for i, why in missing.items():
+            if why and all(why):  # at no size
+                outputs[i] = aside.get(i, OutputVerdict(outputs[i].name, UNKNOWN, why[0]))
         return replace(found, outputs=tuple(outputs), code=code)
 
 

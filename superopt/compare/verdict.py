@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from superopt.certify.library import ledger_of, proved_library
 from superopt.compare.cuts import PairProof
 from superopt.compare.folding import Folded
-from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences
+from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences, never
 from superopt.compare.sharing import Shared, arguments, differing_types, share
 from superopt.compare.steps import prove_by_steps
 from superopt.compare.whole import by_statements
@@ -169,18 +169,26 @@ def compare_graphs(
     wanted |= dict.fromkeys(stated, True)
     exactness = max((proof.exactness, *(d.exactness for d in stated.values())), key=EXACTNESS.index)
     both = Evaluation(shared)
+    proved = [i for i in wanted if wanted[i]]
     found = differences(both, seed, wanted)
-    for i in found:
-        if wanted[i]:
-            raise ProverDefectError(
-                f"output {titles[i]} was proved, and evaluation refutes it: {found[i]}", hint=REPORT
-            )
-    told = contradiction(both, [i for i in wanted if wanted[i]], exactness, seed)
+    beyond = overflowing(both, {i: found[i] for i in proved if i in found}, exactness, titles)
+    told = contradiction(both, proved, exactness, seed)
     if told:
         raise ProverDefectError(f"what was proved differs: {told}", hint=REPORT)
+    vacuous = never(both, proved, beyond, seed) if exactness != EXACTNESS[0] else {}
+    if vacuous:
+        exact = proved_library(store, numerics=EXACTNESS[0])
+        again = prove_by_steps(
+            shared.first, shared.second, shared.arrays, exact.rules, exact.certificates, ledger_of(store),
+            EXACTNESS[0], processor_s() + seconds,
+        )  # fmt: skip
+        exactly = {i for i, d in stated.items() if d.exactness == EXACTNESS[0]}
+        exactly |= {i for i in vacuous if again.outputs[i] is shared.first.outputs[i]}
+        wanted |= dict.fromkeys(vacuous.keys() - exactly, False)
+    found = {i: d for i, d in found.items() if not wanted[i]}
     differs = "" if all(wanted.values()) else _first_stuck(proof, shared, words.origins)
     differs = differs or ("time is up" if processor_s() >= end_s else "the result itself")
-    outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs) for i in wanted)
+    outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs, vacuous.get(i, "")) for i in wanted)
     one = next(iter(found.values()), None)
     folded = tuple(folding_text(fold, shared) for fold in proof.folded.values())
     return PairVerdict(
@@ -191,17 +199,31 @@ def compare_graphs(
         apart=max((f.apart for f in proof.folded.values()), default=0.0),
         assumptions=tuple(dict.fromkeys((*proof.assumptions, *(a for d in stated.values() for a in d.assumptions)))),
         rules=tuple(proof.rules),
-        differs="" if all(wanted.values()) else differs,
+        differs="" if all(wanted[i] or i in vacuous for i in wanted) else differs,
         code="" if one is None else code_of(one, first, words.load),
         seconds=time.monotonic() - begin,
     )
 
 
-def _verdict(name: str, proved: bool, difference: PairDifference | None, differs: str) -> OutputVerdict:
+def overflowing(
+    both: Evaluation, found: Mapping[int, PairDifference], exactness: str, titles: Sequence[str]
+) -> list[int]:
+    """Those proved outputs which differ only where an intermediate value is not finite: the proof speaks of others.
+
+    Raises:
+        ProverDefectError: evaluation refutes what was proved.
+    """
+    for i, d in found.items():
+        if exactness == EXACTNESS[0] or not both.overflows(both.inputs(d.seed, d.scale)):
+            raise ProverDefectError(f"output {titles[i]} was proved, and evaluation refutes it: {d}", hint=REPORT)
+    return list(found)
+
+
+def _verdict(name: str, proved: bool, difference: PairDifference | None, differs: str, vacuous: str) -> OutputVerdict:
     if proved:
         return OutputVerdict(name, PROVED)
     if difference is None:
-        return OutputVerdict(name, UNKNOWN, f"no proof and no difference found; unexplained: {differs}")
+        return OutputVerdict(name, UNKNOWN, vacuous or f"no proof and no difference found; unexplained: {differs}")
     return OutputVerdict(name, REFUTED, told_of(difference), difference)
 
 
@@ -263,7 +285,7 @@ def code_of(d: PairDifference, graph: Graph, load: str) -> str:
         "import numpy as np",
         "from superopt.compare.refute import inputs",
         load,
-        f"arrays = inputs({types!r}, seed={d.seed}, scale={d.scale})",
+        f"arrays = inputs({types!r}, seed={d.seed}, scale={d.scale}{f', numbers={d.numbers}' if d.numbers else ''})",
         f"x, y = (np.asarray(f(*arrays)[{d.output}]) for f in (a, b))",
         f"print(x[{d.place}], y[{d.place}])  # {d.values[0]!r} and {d.values[1]!r}",
     ]
@@ -279,5 +301,6 @@ __all__ = [
     "code_of",
     "compare_graphs",
     "folding_text",
+    "overflowing",
     "told_of",
 ]

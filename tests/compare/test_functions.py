@@ -10,10 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from jax import lax
 
 from superopt.commands.main import cli
-from superopt.compare.functions import compare_functions
+from superopt.compare.functions import LOAD, compare_functions
+from superopt.compare.refute import plain_integers
 from superopt.errors import InputError
+from superopt.frontends.jax.jaxpr import import_function
 from tests.support.pasted import executed
 from verifier.verdict import PROVED, REFUTED
 
@@ -122,3 +125,27 @@ def test_two_files_are_refuted_with_a_text_that_runs(tmp_path: Path) -> None:
     assert [o["status"] for o in found["outputs"]] == [PROVED, REFUTED]
     names = executed(found["code"])
     assert not np.allclose(names["x"], names["y"], rtol=1e-6)
+
+
+INTEGERS: list[tuple[str, Any, Any]] = [
+    ("int32", lambda i: i * i, lambda i: i),
+    ("int32", lambda i: i // 2, lambda i: lax.div(i, 2)),
+    ("int8", lambda i: jnp.maximum(i, 0), lambda i: i),
+]
+
+
+@pytest.mark.parametrize(("dtype", "f", "g"), INTEGERS)
+def test_integers_tell_programs_apart_that_agree_on_0_and_1(dtype: str, f: Any, g: Any) -> None:
+    found = compare_functions(f, g, np.ones(16, dtype))
+    assert found.status == REFUTED, str(found)
+    names: dict[str, Any] = {"f": f, "g": g}
+    exec(found.code.replace(LOAD, "a, b = (lambda i, h=h: [h(i)] for h in (f, g))"), names)
+    assert (names["x"] != names["y"]).any()
+
+
+def test_integers_that_choose_or_count_stay_0_and_1() -> None:
+    def chosen(i: Any, n: Any, j: Any, x: Any) -> Any:
+        return x[i + 1] * lax.fori_loop(0, n, lambda _, y: y * x, x) + j
+
+    args = np.int32(1), np.int32(3), np.int32(2), np.ones(4, np.int32)
+    assert plain_integers([import_function(chosen, args).graph]) == (2,)

@@ -105,6 +105,8 @@ KINDS: dict[str, tuple[Callable[..., Any], tuple[Array, ...]]] = {
     "circular": (lambda x: jnp.sin(x) + jnp.cos(x) * jnp.tan(x), (_of(7, 37),)),
     "twice": (lambda x: x * 2.0, (_of(7, 37),)),
     "remainder": (lax.rem, (_of(7, 37), _of(7, 37))),
+    "greatest so far": (lambda x: lax.cummax(x, axis=1), (_of(7, 37),)),
+    "least from here": (lambda x: lax.cummin(x * 2.0, axis=0, reverse=True), (_of(37, 40),)),
     "partial tiles": (attention, (_of(40, 2, 16), _of(40, 2, 16), _of(40, 2, 16))),
     "integers": (lambda x: x + 1, (_of(7, 37, dtype="int32"),)),
     "rows": (lambda x, i: x[i], (_of(40, 37), _of(9, dtype="int32"))),

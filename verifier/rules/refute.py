@@ -15,6 +15,7 @@ zeros is, is left open: IEEE 754 orders them, NumPy does not.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,9 @@ PATIENCE, DRAWS, LARGE = 8, 400, 1 << 20
 STAGES = ((0, 2), (1, 2), (0, 3), (1, 4), (1, 5), (2, 5), (3, 8), (1, 3), (0, 4), (4, 9))
 """Smallest and largest size, in the order in which they are tried."""
 _EXTREMES = (-(2**31), 2**31 - 1, 46341, -1, 0, 1, 2, 3)
+MAGNITUDES = (1.0, 30.0, 1e-3, 1e3, 1e6)
+"""Of inputs: a root of `x - 100` has a value where some are as large."""
+ASSUMED = "the proof assumes finite values"
 
 
 @dataclass
@@ -226,6 +230,32 @@ def _sides(made: Instance, values: Mapping[str, np.ndarray]) -> Iterator[tuple[A
     """The results of both sides, root by root; what they share is evaluated once."""
     results = evaluate((*made.lhs, *made.rhs), values)
     return zip(results[: len(made.lhs)], results[len(made.lhs) :], strict=True)
+
+
+def numbers_at(env: Env, seed: int) -> Iterator[set[int]]:
+    """For inputs of some magnitudes, of which roots both sides have an entry that is a finite number."""
+    try:
+        made = at_env(env.rule, env, random.Random(seed))
+    except SuperoptError:
+        return
+    if not made.rhs or _work((*made.lhs, *made.rhs)) > LARGE:
+        return
+    drawn = [_values(made, seed, n) for n in range(3)]
+    for values in itertools.chain(drawn, samples(drawn[1])):
+        if not made.given or all(bool(np.all(g)) for g in evaluate(made.given, values)):
+            sides = enumerate(_sides(made, values))
+            yield {root for root, (a, b) in sides if bool(np.any(np.isfinite(a) & np.isfinite(b)))}
+
+
+def samples(values: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
+    """Inputs of some magnitudes, of both signs and of one, made of ordinary ones; integers stay."""
+    for scale in MAGNITUDES:
+        for sign in (0, 1, -1):
+            yield {
+                name: (np.abs(x) * (sign * scale) if sign else x * scale).astype(x.dtype)
+                if str(x.dtype) in FLOATS else x
+                for name, x in values.items()
+            }  # fmt: skip
 
 
 def first_difference(

@@ -28,14 +28,16 @@ from superopt.ir.text import print_graph
 from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.rules.process import LIMIT, shared
 from verifier.rules.prove import FINITE
-from verifier.rules.refute import clearest
+from verifier.rules.refute import ASSUMED, clearest
 from verifier.rules.snippet import body, identifier, written
+from verifier.statements.occurring import never, overflows
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
     LARGEST,
     OtherGraph,
     Pairing,
     StatementDifference,
+    by_jax_alone,
     differ_at,
     differ_on,
     show_sizes,
@@ -45,7 +47,17 @@ from verifier.statements.refute import (
     tiny_sizes,
 )
 from verifier.statements.watch import watched
-from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Counterexample, Query, ValidityDomain, Verdict
+from verifier.verdict import (
+    EXACTNESS,
+    PROVED,
+    REFUTED,
+    UNKNOWN,
+    UNSUPPORTED,
+    Counterexample,
+    Query,
+    ValidityDomain,
+    Verdict,
+)
 
 BEFORE, AFTER, CANDIDATES = 4, 14, 8
 NOT_EMPTY = "every size is at least 1"
@@ -151,7 +163,8 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
     try:
         tried = [*(at for at, _ in zip(sizes, range(before), strict=False)), *telling_sizes(pair)]
         found = _search(pair, tried)
-        if found is None or found.undefined:
+        aside = found if found is not None and (found.undefined or _overflows(found)) else None
+        if found is None or aside is not None:
             verdict = _proved(pair, verdict, done, problem)
             if verdict.proved:
                 if found is not None and _excluded(found, verdict):
@@ -162,6 +175,8 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
                     found = None
                 if found is None:
                     verdict = _tried_in_earnest(statement, pair, verdict, [*tried, *changes])
+                    verdict = _of_values(pair, verdict, tried, aside is not None)
+                    found = aside if verdict.cause.startswith(ASSUMED) else None
             elif found is None:
                 found = clearest(differ_on(pair, at, values) for at, values in done.suspects)
                 found = found or _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
@@ -211,16 +226,32 @@ def _tried_in_earnest(
     return replace(verdict, domain=domain)
 
 
+def _of_values(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]], strict: bool) -> Verdict:
+    """The verdict where finite values, of which a proof of class real or range speaks, occur at some sizes."""
+    if verdict.domain is None or verdict.domain.exactness == EXACTNESS[0]:
+        return verdict
+    why = never(pair, tried, strict)
+    return replace(verdict, status=UNKNOWN, domain=None, cause=why) if why else verdict
+
+
 def _within(pair: Pairing, at: dict[str, int]) -> bool:
     """Are sizes such as the statement speaks of, and not too many elements?"""
     return min(at.values(), default=0) >= pair.lowest and pair.specs.admits(at) and pair.elements(at) <= LARGEST
 
 
 def _excluded(found: StatementDifference, verdict: Verdict) -> bool:
-    """Does the certificate exclude the inputs: sizes below its least one, values where the left side is undefined?"""
+    """Does the certificate exclude the inputs: sizes below its least one, values that are undefined or not finite?"""
     assumed = () if verdict.domain is None else verdict.domain.assumptions
     empty = 0 in found.sizes.values() and NOT_EMPTY in assumed
-    return empty or (found.undefined and any(a.startswith(DEFINED) for a in assumed))
+    undefined = found.undefined and any(a.startswith(DEFINED) for a in assumed)
+    return empty or undefined or (FINITE in assumed and _overflows(found))
+
+
+def _overflows(found: StatementDifference) -> bool:
+    """Do two functions differ where an intermediate value is no finite number?"""
+    graphs = [graph for graph in found.graphs if graph is not None]
+    known = found.index is not None and not any(map(by_jax_alone, graphs))
+    return known and any(overflows(graph, found.values) for graph in graphs)
 
 
 def traced_pair(statement: Statement) -> tuple[Pairing, str]:
@@ -305,7 +336,8 @@ def _weakest(statement: Statement, pair: Pairing) -> str:
                 continue
         except OtherGraph:
             continue
-        if _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "").proved:
+        verdict = _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "")
+        if _of_values(other, verdict, tried, strict=False).proved:
             return " and ".join(extra)
     return ""
 
