@@ -139,6 +139,27 @@ def bound(
     return tuple(given), rest
 
 
+def held_back(
+    data: Any, parameters: Sequence[str], count: int, kwargs: Mapping[str, Any], known: frozenset[int]
+) -> Iterator[tuple[str, Structure]]:
+    """Arguments that a call leaves out, all leaves of which are known: their names and structures.
+
+    Args:
+        data: structure of (arguments, keywords).
+        parameters: the name of each positional argument; empty where it has none.
+        count: of the positional arguments that are given.
+        kwargs: the keywords that are.
+        known: places of leaves.
+    """
+    positions, keywords = _call(data)
+    end = 0
+    for i, (name, child) in enumerate((*zip(parameters, positions, strict=True), *keywords.items())):
+        begin, end = end, end + _leaves(child)
+        given = i < min(count, len(positions)) or name in kwargs
+        if name and not given and end > begin and known.issuperset(range(begin, end)):
+            yield name, Structure(child)
+
+
 def count_positions(data: Any) -> int:
     """The number of positional arguments in a structure of (arguments, keywords).
 

@@ -196,8 +196,7 @@ def optimize(
         run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
-        work = run.searched if search else run.unsearched
-        judgement = barrier.around("the choice of a program", work, None, let=(SuperoptError, *FIRST))
+        judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
         return run.finished(name, judgement or run.at_hand_alone(), key)
 
 

@@ -209,6 +209,16 @@ class Run:
         _ = self.builds.wanted
         return time.monotonic() - begin
 
+    def chosen(self) -> Judgement:
+        """What is to be returned; Ctrl-C raises while there is no plain candidate, and returns it from then on."""
+        try:
+            return self.searched() if self.request.searches else self.unsearched()
+        except KeyboardInterrupt:
+            if self.ready is None:
+                raise
+            self.barrier.interrupted = True
+            return self._at_hand(original_returned(self.imported, "the search was interrupted"))
+
     def at_hand_alone(self) -> Judgement:
         """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
         if self.ready is None:

@@ -25,7 +25,7 @@ from superopt.backends.xla import XlaExecutable, build
 from superopt.certify.kernels import MOST_ELEMENTS, MOST_SECONDS, ValidatedCode, disagreeing, too_large, validate_code
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
-from superopt.files.trees import STATIC, bound, misfit, places_of, read_tree, tree_data
+from superopt.files.trees import STATIC, bound, held_back, misfit, places_of, read_tree, tree_data
 from superopt.frontends.jax.arguments import as_taken, as_weak, is_weak
 from superopt.frontends.jax.boundary import ADAPTED, FUNCTIONS, enter, leave, outside, user_function
 from superopt.frontends.jax.call import (
@@ -335,7 +335,8 @@ class Loaded(Unique):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call with the pytrees of the original function; frozen arguments are taken as they were when saved.
 
-        They may be given as `jax.ShapeDtypeStruct`; arrays are compared with what was saved when they are first seen.
+        They may be left out where the arguments behind them are given by name, or given as `jax.ShapeDtypeStruct`;
+        arrays are compared with what was saved when they are first seen.
 
         Raises:
             ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
@@ -350,7 +351,7 @@ class Loaded(Unique):
             taken, kwargs = enter((taken, kwargs))
         leaves, tree = jax.tree_util.tree_flatten((taken, kwargs))
         if not self.in_tree.matches(tree):
-            raise ArgumentError(misfit(self.in_tree.data, self._parameters, taken, kwargs), hint=_CALLED)
+            raise ArgumentError(misfit(self.in_tree.data, self._parameters, taken, kwargs), hint=self._hint)
         self._check_frozen(leaves)
         live = [
             as_taken(name, leaves[i], node.dtype, i in self.narrowed)
@@ -373,10 +374,31 @@ class Loaded(Unique):
 
     def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call with arguments that are given by name in the places that the file has for them."""
+        if not kwargs or self._head is not None:
+            return args, kwargs
+        return bound(self.in_tree.data, self._parameters, args, {**self._left_out(args, kwargs), **kwargs})
+
+    def _left_out(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Frozen arguments that a call by name does without, by name and without values."""
+        found: dict[str, Any] = {}
+        places = frozenset(i for i, *_ in self._frozen)
+        for name, structure in held_back(self.in_tree.data, self._parameters, len(args), kwargs, places):
+            leaves = [jax.ShapeDtypeStruct((), np.float32)] * structure.num_leaves
+            try:
+                if any(kind in ADAPTED for kind in structure.types):
+                    raise InputError("it holds functions or typed keys")
+                found[name] = jax.tree_util.tree_unflatten(structure.tree(), leaves)
+            except InputError as error:
+                raise ArgumentError(
+                    f"frozen argument {name} cannot be left out: {error.args[0]}",
+                    hint="pass it, with jax.ShapeDtypeStruct in place of its arrays if they are not at hand",
+                ) from error
+        return found
+
+    @property
+    def _hint(self) -> str:
         return (
-            bound(self.in_tree.data, self._parameters, args, kwargs)
-            if kwargs and self._head is None
-            else (args, kwargs)
+            f"{_CALLED}; frozen arguments may be left out where others are given by name" if self._frozen else _CALLED
         )
 
     def _flatten(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], tuple[Any, frozenset[int]]]:

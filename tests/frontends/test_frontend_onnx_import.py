@@ -246,3 +246,12 @@ def test_other_weights_must_fit() -> None:
     np.testing.assert_allclose(doubled(x)[0], 2 * np.asarray(loaded(x)[0]), rtol=1e-6)
     with pytest.raises(ArgumentError, match="weight 'b'"):
         loaded.with_params({**loaded.params, "b": np.zeros(4, np.float32)})
+
+
+def test_a_result_made_of_symbolic_sizes_is_an_array() -> None:
+    nodes = [node("Relu", "x", "y"), node("Shape", "y", "s"), node("Size", "y", "n")]
+    outputs = [info("y", ("N", "M")), info("s", (2,), np.int64), info("n", (), np.int64)]
+    made = model(nodes, [info("x", ("N", "M"))], outputs)
+    assert [one.name for one in load_model(made, symbolic=True).outputs] == ["y", "s", "n"]
+    y, shape, size = load_model(made, dims={"N": 2, "M": 3})(-np.ones((2, 3), np.float32))
+    assert (np.asarray(y).any(), np.asarray(shape).tolist(), int(size)) == (False, [2, 3], 6)

@@ -65,6 +65,20 @@ def test_nothing_begins_after_the_search_of_schedules_was_interrupted(
     assert begun == []
 
 
+@pytest.mark.parametrize("stage", ["_prove", "_code_s"])
+def test_stages_before_the_search_keep_the_plain_candidate(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    monkeypatch.setattr(superopt.pipeline.run.Run, stage, interrupt)
+    fast = run()
+    assert "plain program returned; the search was interrupted" in fast.report.verdict
+    assert fast.kernels
+
+
+def test_an_interruption_before_there_is_a_plain_candidate_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(superopt.pipeline.run.Run, "_plain", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+
+
 def test_an_interrupted_contest_keeps_the_plain_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(superopt.pipeline.run.KernelMaker, "searched", lambda *_: None)
     monkeypatch.setattr(superopt.pipeline.run, "contest", interrupt)

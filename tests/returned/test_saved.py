@@ -130,6 +130,40 @@ def test_saved_programs_check_their_arguments(tmp_path) -> None:
             superopt.load(tmp_path / "cut")
 
 
+def test_a_call_by_name_does_without_the_frozen_arguments(tmp_path) -> None:
+    weights = {"w": np.ones((3, 4), np.float32), "more": [np.full(4, 2, np.float32), None]}
+    x, scale = np.ones((2, 3), np.float32), np.float32(3)
+
+    def f(params, x, scale):
+        return (x @ params["w"] + params["more"][0]) * scale
+
+    path = tmp_path / "p.superopt"
+    superopt.optimize(f, weights, x, scale, **OPTIONS, store=False).save(path)
+    again, want = superopt.load(path), f(weights, x, scale)
+    calls = [
+        ((), {"x": x, "scale": scale}),
+        ((weights, x), {"scale": scale}),
+        ((), {"params": weights, "x": x, "scale": scale}),
+    ]
+    for args, kwargs in calls:
+        np.testing.assert_allclose(again(*args, **kwargs), want)
+    np.testing.assert_allclose(jax.jit(lambda x: again(x=x, scale=scale))(x), want)
+    with pytest.raises(
+        ArgumentError, match=r"(?s)argument scale is missing; .* left out where others are given by name"
+    ):
+        again(x=x)
+    with pytest.raises(ArgumentError, match=r"argument params\.w is frozen, and is not what"):
+        again(params={**weights, "w": weights["w"] * 2}, x=x, scale=scale)
+
+
+def test_a_frozen_argument_that_cannot_be_made_is_named(tmp_path) -> None:
+    function = jax.tree_util.Partial(lambda w, x: w @ x, np.ones((3, 3), np.float32))
+    x = np.ones(3, np.float32)
+    path = superopt.optimize(lambda g, x: g(x), function, x, store=False, **OPTIONS).save(tmp_path / "p.superopt")
+    with pytest.raises(ArgumentError, match="frozen argument g cannot be left out: "):
+        superopt.load(path)(x=x)
+
+
 def test_saved_programs_refuse_other_frozen_values(tmp_path) -> None:
     w, x = arrays("float32")
     loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))

@@ -56,6 +56,7 @@ from superopt.frontends.onnx.read import (
     subgraphs,
 )
 from superopt.frontends.onnx.schema import attribute
+from superopt.frontends.symbolic.known import live
 from superopt.ir.index import Poly
 
 MAX_STATIC_INTS = 1024
@@ -632,7 +633,7 @@ def identifiers(names: Sequence[str]) -> list[str]:
 def _result(value: Any) -> Any:
     if isinstance(value, list):
         return [_result(v) for v in value]
-    return value if value is None else jnp.asarray(value)
+    return value if value is None else live(value)
 
 
 def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, HostPart | None]:
