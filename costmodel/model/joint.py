@@ -17,10 +17,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from costmodel.arrays import PerKernel
+from costmodel.arrays import KernelMask, PerKernel
 from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.measured import Measured
-from costmodel.model.objective import Objective, uncertainty_of
+from costmodel.model.objective import Objective, outside_of, uncertainty_of
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node
@@ -89,6 +89,10 @@ class FromMemory:
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
         """Standard deviation of the logarithm of each price."""
         return uncertainty_of(self.base, kernels)
+
+    def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
+        """Whether each kernel is unlike all that the base was fitted to."""
+        return outside_of(self.base, kernels)
 
 
 class Own:

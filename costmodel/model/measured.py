@@ -21,8 +21,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-from costmodel.arrays import PerKernel
-from costmodel.model.objective import Objective, uncertainty_of
+from costmodel.arrays import KernelMask, PerKernel
+from costmodel.model.objective import Objective, outside_of, uncertainty_of
 from rewrites.build.expander import Expand, expand_graph
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
@@ -81,6 +81,10 @@ class Measured:
         """Standard deviation of the logarithm of each price: none of what was timed."""
         known = [kernel in self for kernel in kernels]
         return np.where(known, 0.0, uncertainty_of(self.base, [self._expanded(kernel) for kernel in kernels]))
+
+    def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
+        """Whether each kernel is unlike all that the base was fitted to."""
+        return outside_of(self.base, [self._expanded(kernel) for kernel in kernels])
 
     def predicted(self, kernels: Sequence[Graph]) -> PerKernel:
         """Seconds of each kernel by prediction alone: of one that was timed, what the base model says of it."""

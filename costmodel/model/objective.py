@@ -13,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from costmodel.arrays import PerKernel
+from costmodel.arrays import KernelMask, PerKernel
 from costmodel.features.counts import FEATURES_VERSION
 from costmodel.model.analytical import Coefficients, seconds
 from costmodel.model.catalogue import Catalogue
@@ -41,17 +41,26 @@ class Objective(Protocol):
 
 
 @runtime_checkable
-class Uncertain(Protocol):
+class Fitted(Protocol):
     """An objective that says how far it may be off."""
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
         """Standard deviation of the logarithm of each price."""
         ...
 
+    def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
+        """Whether each kernel is unlike all that it was fitted to; None where what is below it does not say."""
+        ...
+
 
 def uncertainty_of(objective: Objective, kernels: Sequence[Graph]) -> PerKernel:
     """How far prices may be off: of an objective that does not say, all alike."""
-    return objective.uncertainty(kernels) if isinstance(objective, Uncertain) else np.ones(len(kernels))
+    return objective.uncertainty(kernels) if isinstance(objective, Fitted) else np.ones(len(kernels))
+
+
+def outside_of(objective: Objective, kernels: Sequence[Graph]) -> KernelMask | None:
+    """Whether each kernel is unlike all that an objective was fitted to; None for one that does not say."""
+    return objective.outside(kernels) if isinstance(objective, Fitted) else None
 
 
 class Roofline:

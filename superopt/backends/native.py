@@ -13,11 +13,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from costmodel.arrays import PerKernel
+from costmodel.arrays import KernelMask, PerKernel
 from costmodel.model.boundary import NOTHING, Boundary
 from costmodel.model.joint import NativeModel
 from costmodel.model.load import load_native
-from costmodel.model.objective import uncertainty_of
+from costmodel.model.objective import outside_of, uncertainty_of
 from superopt.backends import made, protocol
 from superopt.backends.made import find, keep, key_of
 from superopt.backends.mixed import alone
@@ -71,6 +71,10 @@ class Native(Backend):
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
         """Standard deviation of the logarithm of each price."""
         return np.ones(len(kernels)) if self._known is None else uncertainty_of(self._known.regions, kernels)
+
+    def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
+        """Whether each kernel is unlike all that the model was fitted to."""
+        return None if self._known is None else outside_of(self._known.regions, kernels)
 
     def unavailable(self) -> str:
         """Why this process runs no kernels; empty when it does."""

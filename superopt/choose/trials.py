@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from costmodel.model.joint import Joint
+from costmodel.model.objective import outside_of
 from superopt.arrays.bundles import scratch_folder
 from superopt.backends.protocol import Backend, for_device
 from superopt.ir.counters import Cost
@@ -222,6 +223,8 @@ def report_rows(
         name: {g: 1e3 * s for g, s in zip(graphs, seconds.tolist(), strict=True) if s < math.inf}
         for name, seconds in known.items()
     }
+    unlike = None if model is None or model.own is None or not graphs else outside_of(model.own.model, graphs)
+    outside = {} if unlike is None else dict(zip(graphs, unlike.tolist(), strict=True))
     timed_ms = {
         name: {g: 1e3 * s for g in graphs if (s := timed.seconds.get(g.outputs[0], math.inf)) < math.inf}
         for name, timed in ({} if model is None else model.models).items()
@@ -247,6 +250,7 @@ def report_rows(
                 timed_ms=timed_ms.get(backend, {}).get(graph),
                 by_xla_ms=predicted_ms.get(XLA, {}).get(graph),
                 by_xla_timed_ms=timed_ms.get(XLA, {}).get(graph),
+                outside=outside.get(graph),
             )
         )
     return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or r.by_xla_timed_ms or r.by_xla_ms or 0.0)))

@@ -11,16 +11,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from costmodel.model.joint import FromMemory
 from costmodel.model.measured import kind
-from rewrites.build.expander import expand_graph
+from costmodel.model.objective import outside_of
 from rewrites.egraph import perm
 from rewrites.egraph.enode import Origin
 from superopt.explore.found import Exploration
 from superopt.ir.types import TensorType
-from superopt.report.data import KernelUse, NotChosen
+from superopt.report.data import KernelUse, NativeKernel, NotChosen
 from superopt.search.finalists import repair_layouts
 from superopt.search.pricing import UNIT_S
 from superopt.search.search import Finalist
@@ -124,7 +121,7 @@ def kernels(found: Exploration, finalist: Finalist) -> tuple[KernelUse, ...]:
         count[output] += 1
         price[output], graphs[output] = seconds, graph
     order = sorted(count, key=lambda n: (-count[n] * price[n], str(n.type)))
-    outside = _outside(found, [graphs[n] for n in order])
+    outside = outside_of(found.model.xla, [graphs[n] for n in order])
     return tuple(
         KernelUse(
             f"{kind(graphs[n])} -> {n.type}",
@@ -137,13 +134,16 @@ def kernels(found: Exploration, finalist: Finalist) -> tuple[KernelUse, ...]:
     )
 
 
-def _outside(found: Exploration, graphs: Sequence[Any]) -> np.ndarray | None:
-    """Which kernels lie outside of the learned model's training; None for a model that was not learned."""
-    base = found.model.xla.base
-    ask = getattr(base.base if isinstance(base, FromMemory) else base, "outside", None)
-    if ask is None:
-        return None
-    return np.asarray(ask([expand_graph(graph, found.expand) for graph in graphs]), dtype=bool)
+def regions(rows: Sequence[NativeKernel]) -> tuple[KernelUse, ...]:
+    """The regions of a program with kernels of our own, each on its backend, the most expensive first."""
+    uses: list[KernelUse] = []
+    for row in rows:
+        timed, told = (row.timed_ms, row.predicted_ms) if row.used else (row.by_xla_timed_ms, row.by_xla_ms)
+        each = told if timed is None else timed
+        if each is not None:
+            outside = row.outside if row.used else None
+            uses.append(KernelUse(row.name, row.count, row.count * each, timed is not None, outside))
+    return tuple(sorted(uses, key=lambda use: (-use.predicted_ms, use.name)))
 
 
 def model_figures(found: Exploration, uses: Sequence[KernelUse]) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def model_figures(found: Exploration, uses: Sequence[KernelUse]) -> dict[str, An
     if errors:
         figures["median_error"] = errors[len(errors) // 2] - 1.0
         figures["largest_error"] = errors[-1] - 1.0
-    if uses and uses[0].outside is not None:
+    if any(k.outside is not None for k in uses):
         figures["outside_share"] = sum(k.predicted_ms for k in uses if k.outside) / total
         figures["outside_untimed_share"] = sum(k.predicted_ms for k in uses if k.outside and not k.timed) / total
     return figures

@@ -10,7 +10,7 @@ from rewrites.language.show import statement
 from superopt.certify.library import ProvedLibrary
 from superopt.contest.judgement import Judgement
 from superopt.explain.drawing import draw
-from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites
+from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, regions, sites
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
@@ -72,7 +72,10 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
     predicted_s = judgement.predicted_s
     if predicted_s is None and judgement.winner is not None:
         predicted_s = judgement.winner.predicted_s
-    uses = barrier.around("the table of kernels", lambda: kernels(found, shown), ())
+    rows = judgement.native if judgement.kernels else None
+    uses = barrier.around(
+        "the table of kernels", lambda: kernels(found, shown) if rows is None else regions(rows), ()
+    )  # fmt: skip
     return {
         "rewrites": barrier.around("the table of rules", lambda: _used(found, judgement, library, barrier), ()),
         "growth": found.growth,

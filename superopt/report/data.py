@@ -98,6 +98,7 @@ class NativeKernel:
         predicted_ms, by_xla_ms: of one run as our kernel and by XLA, by the models; None where they were not asked.
         timed_ms, by_xla_timed_ms: the same as timed during the search, weights as cold as in the program; or None.
         backend: that makes it as a kernel; XLA computes it where it is not used.
+        outside: whether it lies outside of what the model of our kernels was trained on; None where that is not known.
     """
 
     name: str
@@ -115,6 +116,7 @@ class NativeKernel:
     by_xla_ms: float | None = None
     by_xla_timed_ms: float | None = None
     backend: str = ""
+    outside: bool | None = None
 
     @property
     def gain(self) -> float | None:

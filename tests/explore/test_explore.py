@@ -101,6 +101,9 @@ class Doubtful(Flat):
     def uncertainty(self, kernels: Sequence[Graph]) -> np.ndarray:
         return np.array([1e-4 * sum(math.prod(x.shape) for x in kernel.inputs) for kernel in kernels])
 
+    def outside(self, kernels: Sequence[Graph]) -> None:
+        """It does not say."""
+
 
 def test_those_kernels_are_timed_first_of_whose_price_the_most_is_uncertain(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Graph] = []

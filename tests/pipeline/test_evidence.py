@@ -14,7 +14,15 @@ from superopt.backends.native import Native
 from superopt.certify.library import proved_library
 from superopt.contest.attribution import without
 from superopt.explain.drawing import draw
-from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, sites, state_of
+from superopt.explain.evidence import (
+    kernels,
+    measured_by_finalists,
+    model_figures,
+    not_chosen,
+    regions,
+    sites,
+    state_of,
+)
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import import_function
@@ -23,6 +31,7 @@ from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.bench.aa import summarise
 from superopt.lab.bench.programs.aa_programs import PROGRAMS
 from superopt.measure.kernels import XLA
+from superopt.report.data import NativeKernel
 from tests.support.stages import steps
 
 RNG = np.random.default_rng(0)
@@ -99,6 +108,9 @@ class Learned:
     def price(self, kernels):
         return self.base.price(kernels)
 
+    def uncertainty(self, kernels):
+        return np.ones(len(kernels))
+
     def outside(self, kernels):
         return np.array([any(n.op.startswith("reduce") for n in k.nodes()) for k in kernels])
 
@@ -122,6 +134,21 @@ def test_shares_outside_of_the_training_and_errors_of_timed_kernels(found: Explo
     outside = sum(k.predicted_ms for k in uses if k.outside) / sum(k.predicted_ms for k in uses)
     assert figures["outside_share"] == pytest.approx(outside)
     assert sum(k.timed for k in uses) == 1
+
+
+def test_kernels_of_our_own_are_those_of_the_table_each_on_its_backend(found: Exploration) -> None:
+    ours = NativeKernel("dot", "contraction", 2, True, predicted_ms=2.0, timed_ms=3.0, by_xla_ms=9.0, outside=False)
+    left = NativeKernel("gather", "movement", 1, False, predicted_ms=0.5, by_xla_ms=7.0, outside=True)
+    new = NativeKernel("exp", "map", 4, True, predicted_ms=1.0, by_xla_ms=8.0, outside=True)
+    uses = regions([new, ours, left, NativeKernel("iota", "map", 1, True)])
+    assert [(use.name, use.count, use.predicted_ms, use.timed, use.outside) for use in uses] == [
+        ("gather", 1, 7.0, False, None),
+        ("dot", 2, 6.0, True, False),
+        ("exp", 4, 4.0, False, True),
+    ]
+    figures = model_figures(found, uses)
+    assert figures["timed_share"] == pytest.approx(6.0 / 17.0)
+    assert figures["outside_share"] == pytest.approx(4.0 / 17.0)
 
 
 def test_the_drawing_holds_both_programs(found: Exploration) -> None:
