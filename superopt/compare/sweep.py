@@ -220,7 +220,7 @@ def sweep(
                 done.assumptions |= dict.fromkeys(found.assumptions)
                 break
             if values is None or (reasons[fresh] == _NOTHING and _apart(values[node], values[other]) <= _ROUNDED):
-                reasons[fresh] = found + _gap(node, other, fresh, values)
+                reasons[fresh] = "; ".join(filter(None, (found, _gap(node, other, fresh, values))))
     done.outputs = tuple(image[n] for n in second.outputs)
     left = [n for n, want in zip(done.outputs, first.outputs, strict=True) if n is not want]
     done.stuck = next(((n, reasons[n]) for n in _stuck(left, reasons)), None)
@@ -262,7 +262,7 @@ def _gap(node: Node, other: Node, fresh: Node, values: Mapping[Node, np.ndarray]
     )
     sides = (", ".join(sorted(one - two)[:_TOLD]) or "none" for one, two in ((here, there), (there, here)))
     told = "it has the constants {}, that one has {}".format(*sides) if here != there else ""
-    return f"; its values are {apart:.1g} away from the nearest in the first program" + (f": {told}" if told else "")
+    return f"its values are {apart:.1g} away from the nearest in the first program" + (f": {told}" if told else "")
 
 
 def _with(graph: Graph, other: Graph, stored: Stored) -> Graph:

@@ -250,7 +250,7 @@ class AtomLabels:
     def _piece(self, m: Monomial) -> tuple[str, list[Poly], Monomial]:
         atoms = tuple(sorted(m.atoms, key=atom_key))
         coords = [x for a in atoms for x in a.args]
-        text = f"{m.coef}*" + "*".join(f"{a.label}^{a.exp}" for a in atoms)
+        text = "*".join((str(m.coef), *(f"{a.label}^{a.exp}" for a in atoms)))
         for q, e in m.sizes:
             if q.vars <= self.ctx.dims:
                 text += f"*({q})^{e}"

@@ -28,7 +28,7 @@ from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.monomial import NF, Atom, Monomial, cancel, canonical, merge_sizes, tidy
 from verifier.equal.poly import Poly, const, form_of, greatest, least, var
-from verifier.equal.solver import NO, Context
+from verifier.equal.solver import NO, YES, Context
 
 
 def undivide(ctx: Context, g: Cond, facts: tuple[Cond, ...], beside: Collection[Cond] = ()) -> Cond:
@@ -479,7 +479,8 @@ class _Coordinates:
         nonzero = tuple(c.ne(p, 0) for p in down)
         answer = self.ctx.differ(self.ctx.weighted(live), (*self.facts, *nonzero))
         if answer not in (NO,):
-            self.ctx.notes.append(f"weights of {'*'.join(label for label, _, _ in self.sig) or '1'} differ ({answer})")
+            may = "differ" if answer == YES else "may differ"
+            self.ctx.notes.append(f"weights of {'*'.join(label for label, _, _ in self.sig) or '1'} {may}")
         return answer == NO
 
     def same_sets(self, a: NF, b: NF) -> bool:
