@@ -30,6 +30,7 @@ from superopt.kernels.choose.regions import is_inside
 from superopt.machine.facts import beyond_caches
 from superopt.measure.kernels import XLA
 
+MOST = 0.75  # of the timed kernels: what the models were off by for so many is what they may be off by elsewhere
 HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
 
 
@@ -163,6 +164,11 @@ class Joint:
     def errors(self) -> list[float]:
         """How far a model was from each timed kernel, as a factor of at least 1, smallest first."""
         return sorted(error for model in self.models.values() for error in model.errors())
+
+    def error_of(self, share: float) -> float:
+        """A factor that the models were off by at most for such a share of the timed kernels; infinite without any."""
+        errors = self.errors()
+        return errors[min(int(share * len(errors)), len(errors) - 1)] if errors else np.inf
 
     def factors(self) -> Mapping[str, float]:
         """Kind, that of our kernels with their backend's name -> what predictions are multiplied with."""

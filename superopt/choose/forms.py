@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.model.joint import Joint
+from costmodel.model.joint import MOST, Joint
 from superopt.choose.plain import KernelProgram, cut
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
@@ -35,9 +35,8 @@ def forms_of(found: Exploration) -> list[KernelProgram]:
         form = cut(form, program, stored if found.result.problem.in_kernels else frozenset())
         forms.setdefault((frozenset(_shares(form).items()), frozenset(_apart_of(form).items())), form)
     order = priced(found.model, list(forms.values()))
-    errors = found.model.errors()
-    most_s = errors[3 * len(errors) // 4] * (order[0].predicted_s or 0.0) if errors and order else math.inf
-    return [form for form in order if (form.predicted_s or 0.0) <= most_s]
+    off = found.model.error_of(MOST)
+    return [form for form in order if (form.predicted_s or 0.0) <= off * (order[0].predicted_s or math.inf)]
 
 
 def priced(model: Joint, forms: Sequence[KernelProgram]) -> list[KernelProgram]:

@@ -11,13 +11,12 @@ program: calls take turns with copies of them that are together as large as all 
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from costmodel.model.joint import Joint, KernelJob
+from costmodel.model.joint import MOST, Joint, KernelJob
 from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
@@ -52,12 +51,10 @@ class KernelTimer:
         best, end_s = result.best, time.monotonic() + seconds
         program = [kernel for kernel, _ in best.kernels]
         timed = self._time(self._jobs([graphs[n] for n in chosen]), seconds, program)
-        for most in (3 / 4, 1.0):
-            errors = self.objective.errors()
-            if not errors or time.monotonic() > end_s:
+        for share in (MOST, 1.0):
+            if not self.objective.count or time.monotonic() > end_s:
                 break
-            optimism = errors[math.ceil(most * len(errors)) - 1]
-            rivals = rival_kernels(result.problem, best, optimism, end_s)
+            rivals = rival_kernels(result.problem, best, self.objective.error_of(share), end_s)
             worth = [k for k, gain in rivals if gain > _WORTH_TIMING * best.predicted_s and k.outputs[0] not in graphs]
             graphs |= {kernel.outputs[0]: kernel for kernel in worth}
             timed += self._time(self._jobs(worth), max(1e-3, end_s - time.monotonic()), program)

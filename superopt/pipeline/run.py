@@ -85,9 +85,11 @@ class Clock:
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
         begin = time.perf_counter()
-        yield
-        seconds = time.perf_counter() - begin
-        self.stages.append(StageTime(name, seconds))
+        try:
+            yield
+        finally:
+            seconds = time.perf_counter() - begin
+            self.stages.append(StageTime(name, seconds))
         self.say(f"{name}: {seconds:.1f} s")
 
 

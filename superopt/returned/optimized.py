@@ -39,6 +39,7 @@ from superopt.frontends.jax.call import (
 from superopt.frontends.jax.held import JitSettings, hold, is_jitted
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import TensorType
+from superopt.machine.barrier import in_one_line
 from superopt.machine.shared import Unique
 from superopt.machine.speedup import Speedup, read_speedup
 from superopt.measure.compare import serialisable
@@ -388,9 +389,10 @@ class Loaded(Unique):
                 if any(kind in ADAPTED for kind in structure.types):
                     raise InputError("it holds functions or typed keys")
                 found[name] = jax.tree_util.tree_unflatten(structure.tree(), leaves)
-            except InputError as error:
+            except Exception as error:  # that of the class of a node, which may look at its leaves
+                why = error.args[0] if isinstance(error, InputError) else in_one_line(error)
                 raise ArgumentError(
-                    f"frozen argument {name} cannot be left out: {error.args[0]}",
+                    f"frozen argument {name} cannot be left out: {why}",
                     hint="pass it, with jax.ShapeDtypeStruct in place of its arrays if they are not at hand",
                 ) from error
         return found

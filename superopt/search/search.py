@@ -292,13 +292,14 @@ class _Run:
 
     def _keep_neighbours(self, state: State) -> None:
         """All states of a very small program, else what one move makes of this one, overrides apart."""
-        limit, beyond = SMALL_WITHIN * state.cost, self._beyond()
+        limit = SMALL_WITHIN * state.cost
         everything, complete = every_state(state, MOST_STATES)
         if complete:
             for i, other in enumerate(everything):
                 if other.cost <= limit:
                     self._keep(f"state {i}", other)
             return
+        beyond = self._beyond()
         for i, move in enumerate(itertools.islice(neighbours(state, self.groups), MOST_NEIGHBOURS)):
             if beyond.is_late:
                 return

@@ -164,6 +164,25 @@ def test_a_frozen_argument_that_cannot_be_made_is_named(tmp_path) -> None:
         superopt.load(path)(x=x)
 
 
+class Measuring:
+    """A node that looks at its leaf when it is made."""
+
+    def __init__(self, w: np.ndarray) -> None:
+        self.w, self.rows = w, w.shape[0]
+
+
+jax.tree_util.register_pytree_node(Measuring, lambda v: ((v.w,), None), lambda _, leaves: Measuring(leaves[0]))
+
+
+def test_a_frozen_argument_that_looks_at_its_leaves_is_named(tmp_path) -> None:
+    w, x = arrays("float32")
+    result = superopt.optimize(lambda g, x: scaled(g.w, x), Measuring(w), x, store=False, **OPTIONS)
+    again = superopt.load(result.save(tmp_path / "p.superopt"))
+    np.testing.assert_allclose(again(g=Measuring(w), x=x), scaled(w, x), rtol=1e-5)
+    with pytest.raises(ArgumentError, match="frozen argument g cannot be left out: IndexError"):
+        again(x=x)
+
+
 def test_saved_programs_refuse_other_frozen_values(tmp_path) -> None:
     w, x = arrays("float32")
     loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))

@@ -9,7 +9,7 @@ import pytest
 
 from costmodel.model.measured import kind
 from superopt.ir.graph import Graph
-from superopt.search.budget import Budget
+from superopt.search.budget import Budget, Meter
 from superopt.search.finalists import rival_kernels
 from superopt.search.search import SMALL, SMALL_WITHIN, SearchResult, SearchSettings, search
 from tests.support.search_cases import case
@@ -63,6 +63,14 @@ def test_doubting_the_model_further_finds_more() -> None:
     usual = {kind(kernel) for kernel, _ in rival_kernels(result.problem, result.best, OPTIMISM)}
     assert "macro conv-im2col" in doubted - usual
     assert usual <= doubted
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_forms_next_to_the_best_are_kept_as_long_as_there_is_time(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Meter, "is_late", late)
+    settings = SearchSettings(Budget(steps=500), finalists=13)
+    result = search(case("linear", "library").eg, OneDearKind("dot", 1.6), settings)
+    assert any(f.name.startswith("beside") for f in result.finalists) != late
 
 
 @pytest.mark.parametrize(("price", "measured"), [(1.6, True), (40.0, False)])
