@@ -168,7 +168,8 @@ class Measuring:
     """A node that looks at its leaf when it is made."""
 
     def __init__(self, w: np.ndarray) -> None:
-        self.w, self.rows = w, w.shape[0]
+        self.w = w
+        self.rows = w.shape[0] if hasattr(w, "shape") else 0
 
 
 jax.tree_util.register_pytree_node(Measuring, lambda v: ((v.w,), None), lambda _, leaves: Measuring(leaves[0]))
