@@ -51,10 +51,10 @@ class KernelTimer:
         best, end_s = result.best, time.monotonic() + seconds
         program = [kernel for kernel, _ in best.kernels]
         timed = self._time(self._jobs([graphs[n] for n in chosen]), seconds, program)
-        for share in (MOST, 1.0):
+        for most in (MOST, 1.0):
             if not self.objective.count or time.monotonic() > end_s:
                 break
-            rivals = rival_kernels(result.problem, best, self.objective.error_of(share), end_s)
+            rivals = rival_kernels(result.problem, best, self.objective.error_of(most), end_s)
             worth = [k for k, gain in rivals if gain > _WORTH_TIMING * best.predicted_s and k.outputs[0] not in graphs]
             graphs |= {kernel.outputs[0]: kernel for kernel in worth}
             timed += self._time(self._jobs(worth), max(1e-3, end_s - time.monotonic()), program)
