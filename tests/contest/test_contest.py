@@ -418,6 +418,26 @@ def test_the_plain_candidate_is_returned_unless_another_one_is_surely_faster(
     assert said.final.samples_s(0), "the plain candidate takes part to the end"
 
 
+@pytest.mark.parametrize("plain", [True, False])
+def test_a_final_that_others_disturb_leaves_the_plain_candidate_if_all_rounds_say_that_it_is_faster(
+    monkeypatch: pytest.MonkeyPatch, plain: bool
+) -> None:
+    """No rounds have chosen it, so none flatter it: in a final beside other work the original would be returned."""
+    entries = [replace(entry("own", kernels=True), plain=plain), entry("form", kernels=True)]
+    rows: list[int] = []
+
+    def speed(process: int, program: Any, base: list[float]) -> Timing:
+        rows.append(process)
+        gains = (1.3, 1.3) if len(rows) <= len(entries) else (0.9, 0.99)
+        return timing([s / gains[i % 3 > 0] for i, s in enumerate(base)], base)
+
+    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, budget=SearchBudget(None, 100))
+    assert [entries[i].name for i in said.order] == (["own"] if plain else [])
+    ratio = said.ratio(0)
+    assert ratio is not None
+    assert (ratio.ratio > 1.0) == plain, "what is told of it is of the rounds that decided"
+
+
 @pytest.mark.parametrize("original_s", [SLOW_S, 4e-3])
 def test_rounds_between_candidates_are_without_an_original_that_is_known_to_be_slower(
     monkeypatch: pytest.MonkeyPatch, original_s: float
