@@ -25,7 +25,7 @@ from superopt.errors import DEFECT, ProverDefectError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from verifier.equal.equality import Proof
 from verifier.rules.check import check
-from verifier.rules.prove import prove
+from verifier.rules.prove import FINITE, prove
 from verifier.rules.refute import extremes, special
 from verifier.statements.refute import Pairing, differ_on
 from verifier.statements.statement import check_statement, make_statement
@@ -124,10 +124,12 @@ STATEMENTS: list[tuple[str, str, Function, Function, tuple[Any, ...]]] = [
 ]
 
 
-def lying_prover(exactness: str, changes: tuple[dict[str, int], ...] = ()) -> Callable[..., Any]:
+def lying_prover(
+    exactness: str, changes: tuple[dict[str, int], ...] = (), assumptions: tuple[str, ...] = ()
+) -> Callable[..., Any]:
     def prove_elsewhere(pair: Any, done: Proof) -> Any:
         done.changes = list(changes)
-        return domain(exactness, tuple(x.dtype for x in pair.left.inputs)), ()
+        return domain(exactness, tuple(x.dtype for x in pair.left.inputs), assumptions), ()
 
     return prove_elsewhere
 
@@ -170,6 +172,28 @@ def test_sizes_at_which_a_condition_changes_are_tried(monkeypatch: pytest.Monkey
     monkeypatch.setattr(statements, "prove_elsewhere", lying_prover("exact", tuple(done.changes)))
     with pytest.raises(ProverDefectError, match=r"n = 2\d"):
         check_statement(wrong)
+
+
+def test_a_difference_of_numbers_is_looked_for_beside_one_of_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(statements, "prove_elsewhere", lying_prover("real", assumptions=(FINITE,)))
+    made = make_statement("s", lambda x: jnp.log(x) + x, lambda x: jnp.log(x) + 2 * x, ("float32[16]",), {})
+    found = check_statement(made)
+    assert found.status == REFUTED, str(found)
+    assert found.counterexample is not None
+    assert (np.asarray(found.counterexample.inputs["x"]) > 0).all()
+
+
+def test_what_differs_behind_infinities_where_a_condition_changes_is_kept_in_mind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def shift(x: Any) -> Any:
+        return jnp.where((lax.iota("int32", x.shape[0]) > 20) & (x != jnp.rint(x)), 1 / (x * 0), 0.0)
+
+    made = make_statement("s", lambda x: jnp.tanh(x + shift(x)), lambda x: jnp.tanh(x - shift(x)), ("n",), {})
+    monkeypatch.setattr(statements, "telling_sizes", lambda *_: iter(()))
+    monkeypatch.setattr(statements, "prove_elsewhere", lying_prover("real", ({"n": 22},), (FINITE,)))
+    found = check_statement(made)
+    assert found.status == REFUTED, str(found)
 
 
 def test_another_order_of_summation_is_no_defect(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from verifier.rules.instance import solved_envs
 from verifier.rules.prove import prove
 from verifier.rules.refute import Attempts, Difference, differ_at, search
 from verifier.rules.shrink import readable
-from verifier.rules.watch import contradicted, excludes_undefined, says_nothing
+from verifier.rules.watch import contradicted, excludes_undefined, vacuous
 from verifier.verdict import REFUTED, UNKNOWN, UNSUPPORTED, Verdict
 
 BEFORE, AFTER = 3, 40
@@ -69,7 +69,7 @@ def check(
         watched = contradicted(reading, verdict.domain, suspects, before)
         if watched is not None:
             found, kinds = watched[0], f"in {watched[1]} at seed {watched[0].seed}"
-        elif nothing := says_nothing(reading, verdict.domain, before):
+        elif nothing := vacuous(reading, verdict.domain, before):
             verdict = replace(verdict, status=UNKNOWN, domain=None, cause=nothing)
     if found is None and not verdict.proved:
         found = _first(suspects, attempts) or search(reading, after, before, attempts)

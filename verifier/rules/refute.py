@@ -36,6 +36,7 @@ from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTRACTIONS, POLES
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, INTEGERS, range_of
+from verifier.rules.occurring import Occurring
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-9
@@ -45,7 +46,6 @@ STAGES = ((0, 2), (1, 2), (0, 3), (1, 4), (1, 5), (2, 5), (3, 8), (1, 3), (0, 4)
 _EXTREMES = (-(2**31), 2**31 - 1, 46341, -1, 0, 1, 2, 3)
 MAGNITUDES = (1.0, 30.0, 1e-3, 1e3, 1e6)
 """Of inputs: a root of `x - 100` has a value where some are as large."""
-ASSUMED = "the proof assumes finite values"
 
 
 @dataclass
@@ -90,27 +90,33 @@ class Difference:
     cause: str = ""
     undefined: bool = False
 
+    @property
+    def unclear(self) -> int:
+        """How little it says of numbers."""
+        return int(self.undefined)
 
-class Undefinable(Protocol):
-    """A difference that says whether the right side is no number there."""
+
+class Telling(Protocol):
+    """A difference that says how clear it is."""
 
     @property
-    def undefined(self) -> bool:
-        """Is it none?"""
+    def unclear(self) -> int:
+        """How little it says of numbers; 0: it is a difference of these."""
         ...
 
 
-D = TypeVar("D", bound=Undefinable)
+D = TypeVar("D", bound=Telling)
 
 
 def clearest(found: Iterable[D | None]) -> D | None:
-    """The first difference at which both sides are numbers, else the first; no more are made than that takes."""
-    unclear: D | None = None
+    """The first difference of numbers, else the first of those that say most; no more are made than that takes."""
+    best: D | None = None
     for one in found:
-        if one is not None and not one.undefined:
-            return one
-        unclear = unclear or one
-    return unclear
+        if one is not None and (best is None or one.unclear < best.unclear):
+            best = one
+            if not best.unclear:
+                break
+    return best
 
 
 @dataclass
@@ -232,30 +238,37 @@ def _sides(made: Instance, values: Mapping[str, np.ndarray]) -> Iterator[tuple[A
     return zip(results[: len(made.lhs)], results[len(made.lhs) :], strict=True)
 
 
-def numbers_at(env: Env, seed: int) -> Iterator[set[int]]:
-    """For inputs of some magnitudes, of which roots both sides have an entry that is a finite number."""
+def seen_at(env: Env, seed: int) -> Occurring:
+    """What is seen of the results of both sides on inputs of some magnitudes; nothing where there are no elements."""
+    seen = Occurring()
     try:
         made = at_env(env.rule, env, random.Random(seed))
     except SuperoptError:
-        return
+        return seen
     if not made.rhs or _work((*made.lhs, *made.rhs)) > LARGE:
-        return
-    drawn = [_values(made, seed, n) for n in range(3)]
-    for values in itertools.chain(drawn, samples(drawn[1])):
+        return seen
+    if any(0 in sizes_of(node) for node in (*made.inputs.values(), *made.lhs)):
+        return seen
+    drawn = [_values(made, seed, n) for n in range(9)]  # integers stay in samples, so more than one has some
+    for values in itertools.chain(drawn[:3], *map(samples, drawn[1::3])):
         if not made.given or all(bool(np.all(g)) for g in evaluate(made.given, values)):
-            sides = enumerate(_sides(made, values))
-            yield {root for root, (a, b) in sides if bool(np.any(np.isfinite(a) & np.isfinite(b)))}
+            seen.tried += 1
+            seen.see(*([np.asarray(x) for x in side] for side in zip(*_sides(made, values), strict=True)))
+            if not any(map(seen.missing, range(len(made.lhs)))):
+                break
+    return seen
 
 
 def samples(values: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
     """Inputs of some magnitudes, of both signs and of one, made of ordinary ones; integers stay."""
-    for scale in MAGNITUDES:
-        for sign in (0, 1, -1):
-            yield {
-                name: (np.abs(x) * (sign * scale) if sign else x * scale).astype(x.dtype)
-                if str(x.dtype) in FLOATS else x
-                for name, x in values.items()
-            }  # fmt: skip
+    for scale, sign in itertools.product(MAGNITUDES, (0, 1, -1)):
+        yield {name: _scaled(x, scale, sign) if str(x.dtype) in FLOATS else x for name, x in values.items()}
+
+
+def _scaled(x: np.ndarray, scale: float, sign: int) -> np.ndarray:
+    """A multiple of an array, with a sign of its own unless it is 0, within the numbers of its type."""
+    wide, most = x.astype(np.float64) * scale, extremes(str(x.dtype))[0]
+    return np.clip(sign * np.abs(wide) if sign else wide, -most, most).astype(x.dtype)
 
 
 def first_difference(

@@ -15,22 +15,22 @@ from rewrites.language.named import Env
 from rewrites.language.term import Rule
 from verifier.equal.equality import DEFINED, NO_OVERFLOW, POSITIONS
 from verifier.equal.normal import EXACT
+from verifier.rules.occurring import ASSUMED
 from verifier.rules.refute import (
-    ASSUMED,
     TYPED_FLOATS,
     TYPED_INTEGERS,
     Difference,
     differ_at,
     different_bits,
     env_of_seed,
-    numbers_at,
+    seen_at,
 )
 from verifier.verdict import ValidityDomain
 
 LOOKS = 3
 """Random instances; those from the solver come on top."""
 INSTANCES = 12
-"""Random ones that are asked for finite values; most have some at the first."""
+"""Random ones that are asked for finite values; most have some at the first, and `LOOKS` are looked at anyway."""
 
 
 def contradicted(
@@ -57,24 +57,29 @@ def contradicted(
     return None
 
 
-def says_nothing(rule: Rule, domain: ValidityDomain, first_seed: int) -> str:
-    """Why a proof about values that are finite, or defined, is about none; empty where some instance has such values.
+def vacuous(rule: Rule, domain: ValidityDomain, first_seed: int) -> str:
+    """Why a proof about values that are finite, or defined, is about none; empty where instances have such values.
 
     Args:
         rule, domain: what is proved.
         first_seed: of the instances.
     """
-    left, tried = set(range(len(rule.lhs))), 0
+    left, looks, tried = set(range(len(rule.lhs))), 0, 0
     if domain.exactness == EXACT and not excludes_undefined(domain):
         return ""
     for seed in range(first_seed, first_seed + INSTANCES):
         env = env_of_seed(rule, seed)
-        for found in () if env is None else numbers_at(env, seed):
-            tried += 1
-            left -= found
-            if not left:
-                return ""
-    return f"{ASSUMED}, and none of {tried} inputs tried gave any" if tried else ""
+        seen = None if env is None else seen_at(env, seed)
+        if seen is None or not seen.tried:
+            continue
+        looks, tried = looks + 1, tried + seen.tried
+        for root in range(len(rule.lhs)):
+            if seen.unlike(root):
+                return seen.missing(root)
+        left -= {root for root in left if not seen.missing(root)}
+        if not left and looks >= LOOKS:
+            break
+    return f"{ASSUMED}, and none of {tried} inputs tried gave any" if left else ""
 
 
 def _types(rule: Rule, domain: ValidityDomain, seed: int) -> list[str]:

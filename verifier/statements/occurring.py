@@ -1,123 +1,66 @@
-"""Do the values occur of which a proof speaks?
+"""Do the values occur of which a proof about two functions speaks (`verifier.rules.occurring`), at every size tried?
 
-A proof of class real or range takes inputs and intermediate values to be finite.  Of a program that never has such
-values it says nothing, though every step of it is right: `x + 1 / 0` is `x + 1 / -0` then.  So after such a proof both
-programs are evaluated on inputs of many magnitudes, until every entry of a result was seen to be a number in both, or
-the same of what is none, and some entry to be a number.
+Which entries there are is a matter of sizes, so every entry of a result is looked at wherever no size is 0: it has to
+be a number in both, or the same of what is none, on some input.  A number among them is wanted at one size.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from superopt.errors import ArgumentError
 from superopt.frontends.symbolic.graphs import trace_concrete
-from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
-from superopt.ir.types import FLOATS, INTEGERS
-from verifier.rules.refute import ASSUMED, samples
-from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, make_values
-
-Kinds = tuple[bool, bool]
-"""Has an array a NaN, has it an infinity?"""
+from verifier.rules.occurring import Occurring, leaves_finite, leaves_numbers
+from verifier.rules.refute import samples
+from verifier.statements.constants import by_contents
+from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, by_jax_alone, make_values
 
 
-class Occurring:
-    """What was seen of the results of two programs, entry by entry."""
+def never(pair: Pairing, tried: Sequence[Sizes], strict: bool) -> dict[int, str]:
+    """Which results of two functions never have the values that a proof speaks of, in words.
 
-    def __init__(self) -> None:
-        self.tried = 0
-        self._alike: dict[int, np.ndarray] = {}
-        self._number: dict[int, bool] = {}
-
-    def see(self, one: Sequence[np.ndarray], two: Sequence[np.ndarray]) -> None:
-        """Results of both on the same inputs."""
-        for i, (a, b) in enumerate(zip(one, two, strict=True)):
-            alike, number = _alike(a, b)
-            self._alike[i] = alike | self._alike.get(i, np.zeros((), bool))
-            self._number[i] = self._number.get(i, False) or not a.size or bool(number.any())
-
-    def missing(self, output: int) -> str:
-        """What never occurred of a result, in words; empty where all did."""
-        alike, place = self._alike.get(output, np.zeros((), bool)), ""
-        if alike.all() and self._number[output]:
-            return ""
-        if self._number.get(output, False):
-            place = f" at {[int(k) for k in np.argwhere(~alike)[0]]}"
-        return f"{ASSUMED}, and none of {self.tried} inputs tried gave any{place}"
-
-
-def _alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where two results are numbers or the same of what is none, and where they are numbers; integers are the same."""
-    if str(a.dtype) in (*INTEGERS, "bool"):
-        return np.asarray(a == b), np.ones(a.shape, bool)
-    x, y = (z.astype(np.complex128 if z.dtype.kind == "c" else np.float64) for z in (a, b))
-    number = np.isfinite(x) & np.isfinite(y)
-    return number | (x == y) | (np.isnan(x) & np.isnan(y)), number
-
-
-def leaves_numbers(nodes: Iterable[Node], kinds: Mapping[Node, Kinds]) -> bool:
-    """Is a value no finite number, though what it is made of is, or NaN beside infinities alone?
-
-    Args:
-        nodes: of the program.
-        kinds: of the values of those that are known.
-    """
-    for node in nodes:
-        nan, infinite = kinds.get(node, (False, False))
-        if any(len(x.types) > 1 for x in node.inputs):  # nothing is known of several results
-            continue
-        of = [kinds.get(x, (False, False)) for x in node.inputs]
-        if node.inputs and ((nan and not any(n for n, _ in of)) or (infinite and not any(n or i for n, i in of))):
-            return True
-    return False
-
-
-def overflows(graph: Graph, values: Mapping[str, np.ndarray]) -> bool:
-    """Is an intermediate value no finite number where the interpreter evaluates a program in float64?"""
-    nodes = [n for n in topological(graph.outputs) if len(n.types) == 1 and n.dtype in FLOATS]
-    found = evaluate(Graph(graph.inputs, tuple(nodes), graph.constants), values, wide=True)
-    kinds = {n: (bool(np.isnan(x).any()), bool(np.isinf(x).any())) for n, x in zip(nodes, found, strict=True)}
-    return leaves_numbers(nodes, kinds)
-
-
-def never(pair: Pairing, tried: Sequence[Sizes], strict: bool) -> str:
-    """What never occurs of the results of two functions at any of some sizes, in words; empty where all does at one.
+    Results that are one graph, stored arrays included, need none.
 
     Args:
         pair: the functions.
-        tried: the sizes; those without elements say nothing.
+        tried: the sizes; results without elements say nothing.
         strict: they differ where intermediate values are not finite, and what they give there does not count.
     """
-    missing: list[str] = []
+    unlike, absent = dict[int, str](), dict[int, str]()
     for at in tried:
         try:
-            sides = [trace_concrete(fn, pair.specs, at).graph for fn in (pair.left, pair.right)]
+            sides = by_contents([trace_concrete(fn, pair.specs, at).graph for fn in (pair.left, pair.right)])
         except ArgumentError:
             continue
-        if any(0 in n.shape for n in sides[0].outputs):
+        if any(map(by_jax_alone, sides)):
             continue
-        why = _never_at(sides, pair.specs.names, strict)
-        if not why:
-            return ""
-        missing.append(why)
-    return missing[0] if missing else ""
+        for i, (one, two) in enumerate(zip(*(graph.outputs for graph in sides), strict=True)):
+            if one is two or 0 in one.shape or i in unlike:
+                continue
+            seen = _seen([Graph(g.inputs, (g.outputs[i],), g.constants) for g in sides], pair.specs.names, strict)
+            why = seen.missing(0)
+            if seen.unlike(0) and 0 not in at.values():
+                unlike[i] = why
+            absent[i] = why and absent.get(i, why)
+    return {i: why for i, why in (absent | unlike).items() if why}
 
 
-def _never_at(sides: Sequence[Graph], names: Sequence[str], strict: bool) -> str:
-    seen, inputs, missing = Occurring(), sides[0].inputs, list[str]()
+def _seen(sides: Sequence[Graph], names: Sequence[str], strict: bool) -> Occurring:
+    """What is seen of one result."""
+    seen, inputs = Occurring(), sides[0].inputs
     drawn = [make_values(inputs, names, attempt) for attempt in range(ATTEMPTS)]
     for values in itertools.chain(drawn, samples(drawn[2])):
         seen.tried += 1
-        if not (strict and any(overflows(graph, values) for graph in sides)):
+        if not (strict and any(leaves_finite(graph, 0, values) for graph in sides)):
             seen.see(*([np.asarray(x) for x in evaluate(graph, values, wide=True)] for graph in sides))
-        missing = [why for i in range(len(sides[0].outputs)) if (why := seen.missing(i))]
-        if not missing:
-            return ""
-    return missing[0]
+        if not seen.missing(0):
+            break
+    return seen
 
 
-__all__ = ["Occurring", "leaves_numbers", "never", "overflows"]
+__all__ = ["Occurring", "leaves_finite", "leaves_numbers", "never"]

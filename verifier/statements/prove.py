@@ -63,7 +63,7 @@ class Pair:
     """Two graphs over the same inputs and symbols.
 
     Attributes:
-        left, right: the graphs; what they close over is named by contents (`statement.by_contents`).
+        left, right: the graphs; what they close over is named by contents (`constants.by_contents`).
         sizes: names of the free sizes.
         lowest: the least value of every size.
         premises: polynomials of sizes that are at least 0.

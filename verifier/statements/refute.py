@@ -29,6 +29,7 @@ from superopt.ir.ops.table import POLES
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import DTYPES, FLOATS, INTEGERS, UNSIGNED
+from verifier.rules.occurring import leaves_finite
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.prove import unsupported_ops
@@ -57,6 +58,7 @@ class StatementDifference:
         results: both results of that output.
         cause: why a side failed.
         undefined: the right side is no number there.
+        infinite: a value that a side is made of is no finite number there.
     """
 
     sizes: Sizes
@@ -67,6 +69,12 @@ class StatementDifference:
     results: tuple[Any, Any] = (None, None)
     cause: str = ""
     undefined: bool = False
+    infinite: bool = False
+
+    @property
+    def unclear(self) -> int:
+        """How little it says of numbers that are made of numbers; 0: it is a difference of these."""
+        return 2 * self.undefined + self.infinite
 
 
 class OtherGraph(Exception):
@@ -352,7 +360,8 @@ def _compare(
     tolerance = TOLERANCE
     if any(node.op == "literal" and _rounded(node) for node in nodes):
         tolerance = CONSTANTS_TOLERANCE
-    if any(by_jax_alone(t.graph) for t in (left, right)):
+    by_jax = any(by_jax_alone(t.graph) for t in (left, right))
+    if by_jax:
         tolerance = max(JAX_TOLERANCE, floor)
 
     def differences() -> Iterator[StatementDifference]:
@@ -361,7 +370,8 @@ def _compare(
             if at is not None:
                 broken = b.dtype.kind == "f" and bool(np.isnan(b[at]))
                 graphs = (left.graph, right.graph)
-                yield StatementDifference(sizes, graphs, values, n, at, (a, b), undefined=broken)
+                infinite = not by_jax and any(leaves_finite(graph, n, values) for graph in graphs)
+                yield StatementDifference(sizes, graphs, values, n, at, (a, b), undefined=broken, infinite=infinite)
 
     return clearest(differences())
 
@@ -383,7 +393,7 @@ def smaller(pair: Pairing, found: StatementDifference, tries: int = 12) -> State
             other = differ_at(pair, sizes)
         except OtherGraph:
             continue
-        if other is not None and other.undefined == found.undefined and (other.index is None) == (found.index is None):
+        if other is not None and other.unclear == found.unclear and (other.index is None) == (found.index is None):
             return other
     return best
 
@@ -404,7 +414,7 @@ def simpler(pair: Pairing, found: StatementDifference) -> StatementDifference:
     def fits(values: Mapping[str, np.ndarray]) -> StatementDifference | None:
         given = {k: v.astype(found.values[k].dtype) for k, v in values.items()}
         other = _compare(left, right, found.sizes, given, _by_interpreter(left, right, given))
-        if other is None or other.undefined != found.undefined:
+        if other is None or other.unclear != found.unclear:
             return None
         return other if clear(other) or not sure else None
 

@@ -22,22 +22,21 @@ from rewrites.lift.lifting import Lifted, Unliftable, lift, widen
 from superopt.errors import ArgumentError, InputError, ProverDefectError, RuleError
 from superopt.frontends.symbolic.graphs import Traced, parameters_of, trace_symbolic
 from superopt.frontends.symbolic.specs import Specs, read_specs
-from superopt.ir.graph import Graph, Node, make_input, topological
-from superopt.ir.program import replace as replaced
+from superopt.ir.graph import Graph, topological
 from superopt.ir.text import print_graph
 from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.rules.process import LIMIT, shared
 from verifier.rules.prove import FINITE
-from verifier.rules.refute import ASSUMED, clearest
+from verifier.rules.refute import clearest
 from verifier.rules.snippet import body, identifier, written
-from verifier.statements.occurring import never, overflows
+from verifier.statements.constants import by_contents
+from verifier.statements.occurring import never
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
     LARGEST,
     OtherGraph,
     Pairing,
     StatementDifference,
-    by_jax_alone,
     differ_at,
     differ_on,
     show_sizes,
@@ -163,7 +162,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
     try:
         tried = [*(at for at, _ in zip(sizes, range(before), strict=False)), *telling_sizes(pair)]
         found = _search(pair, tried)
-        aside = found if found is not None and (found.undefined or _overflows(found)) else None
+        aside = found if found is not None and found.unclear else None
         if found is None or aside is not None:
             verdict = _proved(pair, verdict, done, problem)
             if verdict.proved:
@@ -172,11 +171,15 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
                 changes = [at for at in done.changes if at not in tried and _within(pair, at)]
                 found = found or _search(pair, changes)
                 if found is not None and _excluded(found, verdict):
-                    found = None
+                    aside, found = aside or found, None
                 if found is None:
-                    verdict = _tried_in_earnest(statement, pair, verdict, [*tried, *changes])
-                    verdict = _of_values(pair, verdict, tried, aside is not None)
-                    found = aside if verdict.cause.startswith(ASSUMED) else None
+                    tried += changes
+                    verdict = _tried_in_earnest(statement, pair, verdict, tried)
+                    missing = _never(pair, verdict, tried, aside is not None)
+                    if missing:
+                        cause = next(iter(missing.values()))
+                        verdict = replace(verdict, status=UNKNOWN, domain=None, cause=cause)
+                        found = aside if aside is not None and aside.output in missing else None
             elif found is None:
                 found = clearest(differ_on(pair, at, values) for at, values in done.suspects)
                 found = found or _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
@@ -226,12 +229,11 @@ def _tried_in_earnest(
     return replace(verdict, domain=domain)
 
 
-def _of_values(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]], strict: bool) -> Verdict:
-    """The verdict where finite values, of which a proof of class real or range speaks, occur at some sizes."""
+def _never(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]], strict: bool) -> dict[int, str]:
+    """Results that never have the finite values of which a proof of class real or range speaks, in words."""
     if verdict.domain is None or verdict.domain.exactness == EXACTNESS[0]:
-        return verdict
-    why = never(pair, tried, strict)
-    return replace(verdict, status=UNKNOWN, domain=None, cause=why) if why else verdict
+        return {}
+    return never(pair, tried, strict)
 
 
 def _within(pair: Pairing, at: dict[str, int]) -> bool:
@@ -244,14 +246,7 @@ def _excluded(found: StatementDifference, verdict: Verdict) -> bool:
     assumed = () if verdict.domain is None else verdict.domain.assumptions
     empty = 0 in found.sizes.values() and NOT_EMPTY in assumed
     undefined = found.undefined and any(a.startswith(DEFINED) for a in assumed)
-    return empty or undefined or (FINITE in assumed and _overflows(found))
-
-
-def _overflows(found: StatementDifference) -> bool:
-    """Do two functions differ where an intermediate value is no finite number?"""
-    graphs = [graph for graph in found.graphs if graph is not None]
-    known = found.index is not None and not any(map(by_jax_alone, graphs))
-    return known and any(overflows(graph, found.values) for graph in graphs)
+    return empty or undefined or (FINITE in assumed and found.infinite)
 
 
 def traced_pair(statement: Statement) -> tuple[Pairing, str]:
@@ -337,7 +332,7 @@ def _weakest(statement: Statement, pair: Pairing) -> str:
         except OtherGraph:
             continue
         verdict = _proved(other, Verdict(statement.name, "", "", "statement", UNKNOWN), Proof(), "")
-        if _of_values(other, verdict, tried, strict=False).proved:
+        if verdict.proved and not _never(other, verdict, tried, strict=False):
             return " and ".join(extra)
     return ""
 
@@ -456,33 +451,3 @@ def _body(graph: Graph | None, output: int, cause: str) -> list[str]:
     if graph.constants:
         raise KeyError("an array that the function closes over")
     return body({x: identifier(x["name"]) for x in graph.inputs}, graph.outputs[output])
-
-
-# ---- arrays that functions close over: one name for equal contents, different names for different ones
-
-
-def by_contents(graphs: Sequence[Graph]) -> list[Graph]:
-    """The graphs with their constants named by dtype, shape and bytes."""
-    taken = {x["name"] for graph in graphs for x in graph.inputs if x["name"] not in graph.constants}
-    names: dict[tuple[str, tuple[int, ...], bytes], str] = {}
-
-    def name_of(graph: Graph, node: Node) -> str:
-        array = graph.constants[node["name"]]
-        name = f"const{len(names)}"
-        while name in taken:
-            name += "_"
-        return names.setdefault((str(array.dtype), array.shape, array.tobytes()), name)
-
-    return [
-        _renamed(graph, {x: name_of(graph, x) for x in graph.inputs if x["name"] in graph.constants})
-        for graph in graphs
-    ]
-
-
-def _renamed(graph: Graph, names: dict[Node, str]) -> Graph:
-    if not names:
-        return graph
-    named = {node: make_input(name, node.shape, node.dtype, frozen=True) for node, name in names.items()}
-    inputs = tuple(dict.fromkeys(named.get(x, x) for x in graph.inputs))
-    constants = {name: graph.constants[node["name"]] for node, name in names.items()}
-    return Graph(inputs, replaced(graph.outputs, named), constants)
