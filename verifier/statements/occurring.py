@@ -40,6 +40,10 @@ class Occurring:
             self._alike[i] = alike | self._alike.get(i, np.zeros((), bool))
             self._number[i] = self._number.get(i, False) or not a.size or bool(number.any())
 
+    def unlike(self, output: int) -> bool:
+        """Was some entry of a result never a number in both, or the same of what is none?"""
+        return not bool(self._alike.get(output, np.zeros((), bool)).all())
+
     def missing(self, output: int) -> str:
         """What never occurred of a result, in words; empty where all did."""
         alike, place = self._alike.get(output, np.zeros((), bool)), ""
