@@ -34,6 +34,7 @@ SCALES = (1.0, 1e-3, 30.0)
 _QUICKLY = {"xla_backend_optimization_level": 0}  # a program that runs twice need not be fast
 _CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # elements by integers behind the first operand
 MARGIN = 8.0  # above the rounding that was seen on these inputs: it is a sample, not a bound
+EQUAL = 1e-11  # what float64 makes of equal values, relative to the largest
 REPORT = "please report both programs; nothing that this prover says of them can be believed"
 Gap: TypeAlias = "tuple[tuple[int, ...], tuple[Any, Any], float, float]"
 """The place of a difference, what the programs give there, how far they are apart, and what rounding explains."""
@@ -216,6 +217,8 @@ class Look:
         for i in suspect:
             rounding = sum(_apart(w[i], x[i]) for w, x in zip(wide, (one, two), strict=True))
             apart = _apart(wide[0][i], wide[1][i])
+            if str(one[i].dtype) in FLOATS:
+                rounding += EQUAL * max(float(np.max(np.abs(w[i]), initial=0.0, where=_finite(w[i]))) for w in wide)
             if apart <= MARGIN * rounding or not np.isfinite(apart):
                 continue
             rounding += sum(_apart(w[i], x[i]) for w, x in zip(wide, self.shaken, strict=True))
@@ -392,6 +395,7 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
 
 
 __all__ = [
+    "EQUAL",
     "MARGIN",
     "REPORT",
     "SCALES",
