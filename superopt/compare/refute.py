@@ -7,10 +7,11 @@ of them has would do.
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -19,11 +20,12 @@ import numpy as np
 from superopt.backends.xla import to_jax
 from superopt.compare.constants import UNIT
 from superopt.compare.sharing import Shared, arguments
-from superopt.errors import SuperoptError
+from superopt.errors import ProverDefectError, SuperoptError
 from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.types import FLOATS, INTEGERS, range_of
+from verifier.rules.process import processor_s
 from verifier.rules.refute import samples, strewn
 from verifier.statements.occurring import Occurring, leaves_numbers
 
@@ -32,6 +34,10 @@ SCALES = (1.0, 1e-3, 30.0)
 _QUICKLY = {"xla_backend_optimization_level": 0}  # a program that runs twice need not be fast
 _CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # elements by integers behind the first operand
 MARGIN = 8.0  # above the rounding that was seen on these inputs: it is a sample, not a bound
+EQUAL = 1e-11  # what float64 makes of equal values, relative to the largest
+REPORT = "please report both programs; nothing that this prover says of them can be believed"
+Gap: TypeAlias = "tuple[tuple[int, ...], tuple[Any, Any], float, float]"
+"""The place of a difference, what the programs give there, how far they are apart, and what rounding explains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,10 +123,7 @@ class Evaluation:
         ]
         self.numbers = plain_integers((shared.first, shared.second))
         self._known: dict[tuple[int, bool], Callable[..., Any]] = {}
-
-    def inputs(self, seed: int, scale: float) -> list[np.ndarray]:
-        """Arguments of both."""
-        return inputs(self.types, seed, scale, self.numbers)
+        self._watched: dict[int, tuple[Graph, list[Node], Callable[..., Any]]] = {}
 
     def run(
         self, side: int, live: Sequence[np.ndarray], wide: bool = False, noise: int | None = None
@@ -146,51 +149,139 @@ class Evaluation:
         with jax.enable_x64(True):
             return [np.asarray(x) for x in self._known[side, wide](*arrays)]
 
-    def overflows(self, live: Sequence[np.ndarray]) -> bool:
-        """Is an intermediate value no finite number where one of the programs is evaluated in float64?"""
-        return any(self._leaves_numbers(side, live) for side in (0, 1))
+    def leaving(self, live: Sequence[np.ndarray], outputs: Collection[int]) -> set[int]:
+        """Those of some outputs behind which a finite value becomes none where a program is evaluated in float64."""
+        found = set[int]()
+        for side in (0, 1) if outputs else ():
+            graph, kinds = self._kinds(side, live)
+            found |= {i for i in outputs if leaves_numbers(topological([graph.outputs[i]]), kinds)}
+        return found
 
-    def _leaves_numbers(self, side: int, live: Sequence[np.ndarray]) -> bool:
-        graph = widened((self.shared.first, self.shared.second)[side])
-        nodes = [n for n in graph.nodes() if len(n.types) == 1 and n.dtype in FLOATS]
-        program = to_jax(Graph(graph.inputs, tuple(nodes)))
-        arrays = [*live, *(self.shared.arrays[n["name"]] for n in graph.inputs[len(live) :])]
+    def _kinds(self, side: int, live: Sequence[np.ndarray]) -> tuple[Graph, dict[Node, tuple[bool, bool]]]:
+        """One program in float64, and for its values: is one NaN, is one infinite?"""
+        if side not in self._watched:
+            graph = widened((self.shared.first, self.shared.second)[side])
+            nodes = [n for n in graph.nodes() if len(n.types) == 1 and n.dtype in FLOATS]
+            program = to_jax(Graph(graph.inputs, tuple(nodes)))
 
-        def kinds(*given: Any) -> Any:
-            return [(jnp.isnan(x).any(), jnp.isinf(x).any()) for x in program(*given)]
+            def kinds(*given: Any) -> Any:
+                return [(jnp.isnan(x).any(), jnp.isinf(x).any()) for x in program(*given)]
 
+            self._watched[side] = graph, nodes, jax.jit(kinds, compiler_options=_QUICKLY)
+        graph, nodes, watched = self._watched[side]
+        arrays = map(np.asarray, (*live, *(self.shared.arrays[n["name"]] for n in graph.inputs[len(live) :])))
         with jax.enable_x64(True):
-            wide = [x.astype(np.float64) if x.dtype.name in FLOATS else x for x in map(np.asarray, arrays)]
-            found = jax.jit(kinds, compiler_options=_QUICKLY)(*wide)
-        return leaves_numbers(nodes, {n: (bool(a), bool(b)) for n, (a, b) in zip(nodes, found, strict=True)})
+            found = watched(*(x.astype(np.float64) if x.dtype.name in FLOATS else x for x in arrays))
+        return graph, {n: (bool(a), bool(b)) for n, (a, b) in zip(nodes, found, strict=True)}
 
 
-def never(both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int) -> dict[int, str]:
-    """Which proved outputs never have the finite values that the proofs of class real and range speak of, in words.
+class Look:
+    """Both programs on the same inputs, evaluated when results are first asked for."""
+
+    def __init__(self, both: Evaluation, live: Sequence[np.ndarray], noise: int) -> None:
+        self.both, self.live, self.noise = both, live, noise
+
+    @functools.cached_property
+    def plain(self) -> list[list[np.ndarray]]:
+        """Results of both as they are."""
+        return [self.both.run(side, self.live) for side in (0, 1)]
+
+    @functools.cached_property
+    def wide(self) -> list[list[np.ndarray]]:
+        """Results in float64.
+
+        Raises:
+            SuperoptError: an operation does not take it.
+        """
+        return [self.both.run(side, self.live, True) for side in (0, 1)]
+
+    @functools.cached_property
+    def shaken(self) -> list[list[np.ndarray]]:
+        """Results in float64 with what only one of the programs stores disturbed."""
+        return [self.both.run(side, self.live, True, self.noise) for side in (0, 1)]
+
+    def valued(self, outputs: Iterable[int]) -> set[int]:
+        """Those of some outputs of which an entry is a number in both programs, or which have none."""
+        one, two = self.plain
+        return {i for i in outputs if not one[i].size or (_finite(one[i]) & _finite(two[i])).any()}
+
+    def differing(self, outputs: Iterable[int]) -> dict[int, Gap]:
+        """Those of some outputs that differ by more than rounding explains."""
+        found: dict[int, Gap] = {}
+        one, two = self.plain
+        suspect = [i for i in outputs if _apart(one[i], two[i]) > 0.0]
+        try:
+            wide = self.wide if suspect else []
+        except SuperoptError:
+            return {}  # without a referee nothing is refuted
+        for i in suspect:
+            rounding = sum(_apart(w[i], x[i]) for w, x in zip(wide, (one, two), strict=True))
+            apart = _apart(wide[0][i], wide[1][i])
+            if str(one[i].dtype) in FLOATS:
+                rounding += EQUAL * max(float(np.max(np.abs(w[i]), initial=0.0, where=_finite(w[i]))) for w in wide)
+            if apart <= MARGIN * rounding or not np.isfinite(apart):
+                continue
+            rounding += sum(_apart(w[i], x[i]) for w, x in zip(wide, self.shaken, strict=True))
+            if apart <= MARGIN * rounding:
+                continue
+            gap = np.abs(np.nan_to_num(wide[0][i].astype(np.float64) - wide[1][i].astype(np.float64)))
+            place = tuple(int(k) for k in np.unravel_index(int(np.argmax(gap)), gap.shape))
+            found[i] = place, (one[i][place].item(), two[i][place].item()), apart, rounding
+        return found
+
+
+def vacuous(
+    both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int, end_s: float
+) -> dict[int, tuple[str, bool]]:
+    """Which proved outputs never have the finite values that the proofs of class real and range speak of.
 
     Args:
         both: the programs.
         proved: numbers of the outputs.
         strict: those which differ where an intermediate value is not finite: what they give there does not count.
         seed: of the inputs.
+        end_s: processor time after which others than these are given up.
+
+    Returns:
+        For each, why in words, and whether some entry was never a number in both, or the same of what is none.
+
+    Raises:
+        ProverDefectError: they differ where all intermediate values are finite.
     """
-    found: dict[int, str] = {}
-    first = both.inputs(seed, SCALES[0])
-    others = [list(x.values()) for x in samples({str(i): x for i, x in enumerate(first)})]
-    for apart in (False, True):
-        seen, left = Occurring(), [i for i in proved if (i in strict) == apart]
-        for wide, live in ((False, first), *((True, x) for x in others)):
-            if not left or (apart and not wide):
-                continue
-            seen.tried += 1
-            try:
-                if not (apart and both.overflows(live)):
-                    seen.see(both.run(0, live, wide), both.run(1, live, wide))
-            except SuperoptError:  # an operation does not take float64
-                seen.see(both.run(0, live), both.run(1, live))
-            left = [i for i in left if seen.missing(i)]
-        found |= {i: seen.missing(i) for i in left}
-    return found
+    sides = both.shared.first.outputs, both.shared.second.outputs
+    left = [i for i in proved if sides[0][i] is not sides[1][i]]  # one program needs no proof
+    seen = {i: Occurring() for i in left}
+    for number, live in enumerate(_many(both, seed)):
+        if number and processor_s() >= end_s:
+            left = [i for i in left if i in strict]
+        if not left:
+            break
+        look = Look(both, live, seed)
+        apart: Mapping[int, Gap] = look.differing(left) if number else {}  # `differences` had the first ones
+        beyond = both.leaving(live, [i for i in left if i in apart or (number and i in strict)])
+        for i in apart.keys() - beyond:
+            place, values, *_ = apart[i]
+            text = f"at {list(place)} it is {values[0]!r} and {values[1]!r}"
+            raise ProverDefectError(f"output {i} was proved, and evaluation refutes it: {text}", hint=REPORT)
+        try:
+            one, two = look.wide if number else look.plain
+        except SuperoptError:  # an operation does not take float64
+            one, two = look.plain
+        for i in left:
+            seen[i].tried += 1
+            if i not in beyond and (number or i not in strict):
+                seen[i].see([one[i]], [two[i]])
+        left = [i for i in left if seen[i].missing(0)]
+    return {i: (seen[i].missing(0), seen[i].unlike(0)) for i in left}
+
+
+def _many(both: Evaluation, seed: int) -> Iterator[list[np.ndarray]]:
+    """Inputs as `differences` has them first, then of many magnitudes and signs, each with other integers."""
+    first = inputs(both.types, seed, SCALES[0], both.numbers)
+    yield first
+    for number, drawn in enumerate(samples({str(i): x for i, x in enumerate(first)})):
+        others = inputs(both.types, seed + number, SCALES[0], both.numbers if number % 2 else ())
+        yield [x if x.dtype.name in FLOATS else y for x, y in zip(drawn.values(), others, strict=True)]
 
 
 def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict[int, PairDifference]:
@@ -199,36 +290,21 @@ def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict
     Args:
         both: the programs.
         seed: of the inputs.
-        wanted: numbers of outputs -> are they said to be equal (then one look suffices).
+        wanted: numbers of outputs -> are they said to be equal (then one look at numbers suffices).
     """
     found: dict[int, PairDifference] = {}
+    valued = set[int]()
     for number, scale in enumerate(SCALES):
-        live = both.inputs(seed + number, scale)
-        left = [i for i in wanted if i not in found and not (wanted[i] and number)]
-        if not left:
-            break
-        one, two = both.run(0, live), both.run(1, live)
-        suspect = [i for i in left if _apart(one[i], two[i]) > 0.0]
-        if not suspect:
-            continue
-        try:
-            wide = both.run(0, live, True), both.run(1, live, True)
-            shaken = None
-            for i in suspect:
-                rounding = sum(_apart(w[i], x[i]) for w, x in zip(wide, (one, two), strict=True))
-                apart = _apart(wide[0][i], wide[1][i])
-                if apart <= MARGIN * rounding or not np.isfinite(apart):
-                    continue
-                shaken = shaken or [both.run(side, live, True, noise=seed + number) for side in (0, 1)]
-                rounding += sum(_apart(w[i], x[i]) for w, x in zip(wide, shaken, strict=True))
-                if apart <= MARGIN * rounding:
-                    continue
-                gap = np.abs(np.nan_to_num(wide[0][i].astype(np.float64) - wide[1][i].astype(np.float64)))
-                place = tuple(int(k) for k in np.unravel_index(int(np.argmax(gap)), gap.shape))
-                values = one[i][place].item(), two[i][place].item()
-                found[i] = PairDifference(i, seed + number, scale, place, values, apart, rounding, both.numbers)
-        except SuperoptError:
-            continue  # without a referee nothing is refuted
+        left = [i for i in wanted if i not in found and not (wanted[i] and i in valued)]
+        for numbers in dict.fromkeys((both.numbers, ())):  # masks are 0 and 1, and others may leave no numbers
+            if not left:
+                break
+            look = Look(both, inputs(both.types, seed + number, scale, numbers), seed + number)
+            for i, gap in look.differing(left).items():
+                found[i] = PairDifference(i, seed + number, scale, *gap, numbers)
+            now = look.valued(left)
+            valued |= now
+            left = [i for i in left if i not in found and i not in now]
     return found
 
 
@@ -305,6 +381,10 @@ def _same_kinds(a: np.ndarray, b: np.ndarray) -> bool:
     return bool(np.all(np.abs(x[finite] - y[finite]) <= near)) and np.array_equal(x[np.isinf(x)], y[np.isinf(y)])
 
 
+def _finite(a: np.ndarray) -> np.ndarray:
+    return np.isfinite(a.astype(np.float64))
+
+
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
     """The largest difference of finite entries; infinite where other entries are finite."""
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -315,13 +395,16 @@ def _apart(a: np.ndarray, b: np.ndarray) -> float:
 
 
 __all__ = [
+    "EQUAL",
     "MARGIN",
+    "REPORT",
     "SCALES",
     "Evaluation",
+    "Look",
     "PairDifference",
     "contradiction",
     "differences",
     "inputs",
-    "never",
+    "vacuous",
     "widened",
 ]

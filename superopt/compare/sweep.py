@@ -29,7 +29,7 @@ from superopt.backends.xla import to_jax
 from superopt.certify.library import ledger_of, proved_library
 from superopt.compare.constants import MOVES
 from superopt.compare.cuts import prove
-from superopt.compare.refute import inputs, widened
+from superopt.compare.refute import EQUAL, inputs, widened
 from superopt.compare.sharing import differing_types, share
 from superopt.compare.steps import STEPS, reads_floats
 from superopt.compare.verdict import folding_text
@@ -53,7 +53,6 @@ _TRIED = 3  # nodes of the first program with the values of one of the second's:
 _MOST = 60  # nodes of both sides behind the cuts that are given to the prover at once
 _RELATED = 12  # operations from values that both have to another one that is a function of them: a mean is 4
 _NEAR = 1e-4  # of values, relative to the largest: stored tensors folded in the type of the model differ by less
-_EQUAL = 1e-11  # what float64 makes of equal values, relative to the largest
 _ROUNDED = 1e-6  # what constants that were rounded to float32 make of that: a few of its units
 _TOLD = 3  # constants of either side that a reason lists
 _NOTHING = "nothing in the first program has its values"
@@ -255,7 +254,7 @@ def _live(nodes: Iterable[Node]) -> set[Node]:
 def _gap(node: Node, other: Node, fresh: Node, values: Mapping[Node, np.ndarray] | None) -> str:
     """How far the values of two nodes are apart where that is more than rounding in float64, with their constants."""
     apart = 0.0 if values is None else _apart(values[node], values[other])
-    if apart <= _EQUAL:
+    if apart <= EQUAL:
         return ""
     here, there = (
         {_number(n) for n in topological([x]) if n.op == "literal" and n.dtype in FLOATS} for x in (fresh, other)
@@ -326,7 +325,7 @@ def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray] | None) -
             continue
         apart = _apart(have, value)
         if apart <= _NEAR:
-            found.append((apart > _EQUAL, other.op != node.op, number))
+            found.append((apart > EQUAL, other.op != node.op, number))
     return [nodes[number] for _, _, number in sorted(found)[:_TRIED]]
 
 

@@ -14,18 +14,19 @@ from typing import TYPE_CHECKING, Any
 
 from jax import tree_util
 
-from superopt.compare.refute import Evaluation, contradiction, differences, never
+from superopt.compare.refute import REPORT, Evaluation, contradiction, differences, vacuous
 from superopt.compare.sharing import differing_types, share
 from superopt.compare.sweep import Stored, Swept, reciprocals, stored_alike, sweep
 from superopt.compare.verdict import (
-    REPORT,
+    LATER,
     SECONDS,
     OutputVerdict,
     PairVerdict,
     Spoken,
+    beyond_finite,
     code_of,
     compare_graphs,
-    overflowing,
+    defect,
     told_of,
 )  # fmt: skip
 from superopt.compare.whole import MOST
@@ -226,7 +227,8 @@ class _Asked:
         stored = Stored()
         if samples:
             graphs = [x.graph for x in self.traced(samples[0])[1]]
-            stored = stored_alike(pair, graphs, self.numerics, self.store, processor_s() + SECONDS / 2)
+            half_s = min(end_s, processor_s() + SECONDS / 2)
+            stored = stored_alike(pair, graphs, self.numerics, self.store, half_s)
         if self.numerics != "exact":
             stored = stored.beside(reciprocals(pair))
         at = samples[0] if samples else {}
@@ -253,11 +255,15 @@ class _Asked:
             found = replace(
                 found, assumptions=tuple(assumed), exactness=exactness, folded=stored.texts, apart=stored.apart
             )
-        made = self.by_values(found, proved)
-        vacuous = [i for i in proved if made.outputs[i].status == UNKNOWN]
-        again = replace(self, numerics=EXACTNESS[0]).swept(both, processor_s() + SECONDS / 2) if vacuous else None
-        for i in vacuous:
+        later_s = max(end_s, processor_s() + SECONDS / LATER)
+        made = self.by_values(found, proved, later_s)
+        never = [i for i in proved if made.outputs[i].status != PROVED]
+        again = replace(self, numerics=EXACTNESS[0]).swept(both, later_s) if never else None
+        for i in never:
             if again is not None and i in again[0].proved:  # of all values, not of finite ones alone
+                apart = made.outputs[i].difference
+                if apart is not None:
+                    raise defect(found.outputs[i].name, apart)
                 made = replace(made, outputs=(*made.outputs[:i], found.outputs[i], *made.outputs[i + 1 :]))
         return made
 
@@ -275,15 +281,21 @@ class _Asked:
                 break
         return found
 
-    def by_values(self, found: PairVerdict, proved: Sequence[int]) -> PairVerdict:
+    def by_values(self, found: PairVerdict, proved: Sequence[int], later_s: float = 0.0) -> PairVerdict:
         """The verdict with what is open refuted by values at small sizes, if it can be.
+
+        Args:
+            found: the verdict.
+            proved: numbers of the results whose proof is looked at.
+            later_s: processor time after which no further values are looked for that such a proof speaks of.
 
         Raises:
             ProverDefectError: what was proved is refuted.
         """
         outputs, code = list(found.outputs), found.code
         missing: dict[int, list[str]] = {i: [] for i in proved}
-        aside: dict[int, OutputVerdict] = {}
+        unlike: dict[int, str] = {}
+        aside: dict[int, tuple[OutputVerdict, str]] = {}
         for at in self.samples():
             graphs = [x.graph for x in self.traced(at)[1]]
             if differing_types(*graphs):
@@ -293,23 +305,30 @@ class _Asked:
             told = show_sizes(at)
             apart = differences(values, 0, wanted)
             titles = [f"{o.name} at {told}" for o in found.outputs]
-            beyond = overflowing(values, {i: apart[i] for i in proved if i in apart}, found.exactness, titles)
-            vacuous = never(values, proved, beyond, 0) if found.exactness != EXACTNESS[0] else {}
+            beyond = beyond_finite(values, {i: apart[i] for i in proved if i in apart}, found.exactness, titles)
+            never = vacuous(values, proved, beyond, 0, later_s) if found.exactness != EXACTNESS[0] else {}
             for i, d in apart.items():
                 refuted = OutputVerdict(outputs[i].name, REFUTED, f"where {told}, {told_of(d)}", d)
+                pasted = code_of(d, graphs[0], "" if self.of.load is None else self.of.load(at))
+                if i in never:
+                    aside[i] = refuted, pasted
                 if wanted[i]:
-                    aside[i] = refuted
                     continue
                 outputs[i] = refuted
-                code = code or code_of(d, graphs[0], "" if self.of.load is None else self.of.load(at))
+                code = code or pasted
             for i, why in missing.items():
-                why.append(vacuous.get(i, ""))
+                text, never_alike = never.get(i, ("", False))
+                why.append(text)
+                if never_alike and 0 not in at.values():  # entries that other sizes may not have
+                    unlike.setdefault(i, text)
             wrong = contradiction(values, list(proved), found.exactness, 0) if proved else ""
             if wrong:
                 raise ProverDefectError(f"what was proved differs at {told}: {wrong}", hint=REPORT)
         for i, why in missing.items():
-            if why and all(why):  # at no size
-                outputs[i] = aside.get(i, OutputVerdict(outputs[i].name, UNKNOWN, why[0]))
+            if i in unlike or (why and all(why)):  # at one size, or at none
+                unknown = OutputVerdict(outputs[i].name, UNKNOWN, unlike.get(i) or why[0])
+                outputs[i], pasted = aside.get(i, (unknown, ""))
+                code = code or pasted
         return replace(found, outputs=tuple(outputs), code=code)
 
 

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any
 from superopt.certify.library import ledger_of, proved_library
 from superopt.compare.cuts import PairProof
 from superopt.compare.folding import Folded
-from superopt.compare.refute import Evaluation, PairDifference, contradiction, differences, never
+from superopt.compare.refute import (
+    REPORT,
+    Evaluation,
+    PairDifference,
+    contradiction,
+    differences,
+    inputs,
+    vacuous,
+)
 from superopt.compare.sharing import Shared, arguments, differing_types, share
 from superopt.compare.steps import prove_by_steps
 from superopt.compare.whole import by_statements
@@ -25,7 +33,7 @@ if TYPE_CHECKING:
     from superopt.store import Store
 
 SECONDS = 60.0  # of the processor, for the proof: what a program of 500 nodes may take
-REPORT = "please report both programs; nothing that this prover says of them can be believed"
+LATER = 4  # of the seconds: what is left at least to ask whether values occur, and to prove it of all values
 _SHOWN = 4  # assumptions about constants that the text lists; --json has all
 _LONGEST = 160  # characters of an expression of constants
 
@@ -171,24 +179,27 @@ def compare_graphs(
     both = Evaluation(shared)
     proved = [i for i in wanted if wanted[i]]
     found = differences(both, seed, wanted)
-    beyond = overflowing(both, {i: found[i] for i in proved if i in found}, exactness, titles)
+    beyond = beyond_finite(both, {i: found[i] for i in proved if i in found}, exactness, titles)
     told = contradiction(both, proved, exactness, seed)
     if told:
         raise ProverDefectError(f"what was proved differs: {told}", hint=REPORT)
-    vacuous = never(both, proved, beyond, seed) if exactness != EXACTNESS[0] else {}
-    if vacuous:
+    later_s = max(end_s, processor_s() + seconds / LATER)
+    never = vacuous(both, proved, beyond, seed, later_s) if exactness != EXACTNESS[0] else {}
+    if never:
         exact = proved_library(store, numerics=EXACTNESS[0])
         again = prove_by_steps(
             shared.first, shared.second, shared.arrays, exact.rules, exact.certificates, ledger_of(store),
-            EXACTNESS[0], processor_s() + seconds,
+            EXACTNESS[0], later_s,
         )  # fmt: skip
         exactly = {i for i, d in stated.items() if d.exactness == EXACTNESS[0]}
-        exactly |= {i for i in vacuous if again.outputs[i] is shared.first.outputs[i]}
-        wanted |= dict.fromkeys(vacuous.keys() - exactly, False)
+        exactly |= {i for i in never if again.outputs[i] is shared.first.outputs[i]}
+        for i in never.keys() & exactly & set(beyond):
+            raise defect(titles[i], found[i])
+        wanted |= dict.fromkeys(never.keys() - exactly, False)
     found = {i: d for i, d in found.items() if not wanted[i]}
     differs = "" if all(wanted.values()) else _first_stuck(proof, shared, words.origins)
     differs = differs or ("time is up" if processor_s() >= end_s else "the result itself")
-    outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs, vacuous.get(i, "")) for i in wanted)
+    outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs, never.get(i, ("",))[0]) for i in wanted)
     one = next(iter(found.values()), None)
     folded = tuple(folding_text(fold, shared) for fold in proof.folded.values())
     return PairVerdict(
@@ -199,13 +210,13 @@ def compare_graphs(
         apart=max((f.apart for f in proof.folded.values()), default=0.0),
         assumptions=tuple(dict.fromkeys((*proof.assumptions, *(a for d in stated.values() for a in d.assumptions)))),
         rules=tuple(proof.rules),
-        differs="" if all(wanted[i] or i in vacuous for i in wanted) else differs,
+        differs="" if all(wanted[i] or i in never for i in wanted) else differs,
         code="" if one is None else code_of(one, first, words.load),
         seconds=time.monotonic() - begin,
     )
 
 
-def overflowing(
+def beyond_finite(
     both: Evaluation, found: Mapping[int, PairDifference], exactness: str, titles: Sequence[str]
 ) -> list[int]:
     """Those proved outputs which differ only where an intermediate value is not finite: the proof speaks of others.
@@ -214,16 +225,22 @@ def overflowing(
         ProverDefectError: evaluation refutes what was proved.
     """
     for i, d in found.items():
-        if exactness == EXACTNESS[0] or not both.overflows(both.inputs(d.seed, d.scale)):
-            raise ProverDefectError(f"output {titles[i]} was proved, and evaluation refutes it: {d}", hint=REPORT)
+        live = inputs(both.types, d.seed, d.scale, d.numbers)
+        if exactness == EXACTNESS[0] or not both.leaving(live, [i]):
+            raise defect(titles[i], d)
     return list(found)
 
 
-def _verdict(name: str, proved: bool, difference: PairDifference | None, differs: str, vacuous: str) -> OutputVerdict:
+def defect(name: str, difference: PairDifference) -> ProverDefectError:
+    """What was proved, and is refuted."""
+    return ProverDefectError(f"output {name} was proved, and evaluation refutes it: {difference}", hint=REPORT)
+
+
+def _verdict(name: str, proved: bool, difference: PairDifference | None, differs: str, never: str) -> OutputVerdict:
     if proved:
         return OutputVerdict(name, PROVED)
     if difference is None:
-        return OutputVerdict(name, UNKNOWN, vacuous or f"no proof and no difference found; unexplained: {differs}")
+        return OutputVerdict(name, UNKNOWN, never or f"no proof and no difference found; unexplained: {differs}")
     return OutputVerdict(name, REFUTED, told_of(difference), difference)
 
 
@@ -293,14 +310,15 @@ def code_of(d: PairDifference, graph: Graph, load: str) -> str:
 
 
 __all__ = [
-    "REPORT",
+    "LATER",
     "SECONDS",
     "OutputVerdict",
     "PairVerdict",
     "Spoken",
+    "beyond_finite",
     "code_of",
     "compare_graphs",
+    "defect",
     "folding_text",
-    "overflowing",
     "told_of",
 ]

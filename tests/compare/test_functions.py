@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -105,6 +106,7 @@ def test_what_is_open_for_all_sizes_is_compared_at_given_ones() -> None:
 
 
 MAKERS = """
+import jax
 import jax.numpy as jnp
 P, S = {"w": "n 4", "b": "4"}, %s
 def one(p, x):
@@ -149,3 +151,12 @@ def test_integers_that_choose_or_count_stay_0_and_1() -> None:
 
     args = np.int32(1), np.int32(3), np.int32(2), np.ones(4, np.int32)
     assert plain_integers([import_function(chosen, args).graph]) == (2,)
+
+
+def test_masks_of_0_and_1_tell_programs_apart_that_have_no_numbers_elsewhere() -> None:
+    def masked(x: Any, m: Any) -> Any:
+        return jax.nn.softmax(x + (1 - m) * jnp.finfo("float32").min)
+
+    x, m = np.ones((4, 16), np.float32), np.ones((4, 16), np.int32)
+    found = compare_functions(masked, lambda x, m: masked(2 * x, m), x, m)
+    assert found.status == REFUTED, str(found)
