@@ -80,8 +80,8 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 116_600,
-    "core": 91_560,
+    "lines": 116_520,
+    "core": 91_480,
     "below": 1_500,
 }
 """What the figures may be at most: lowered with every change that lowers them."""
