@@ -7,6 +7,7 @@ import re
 from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import jax
@@ -125,7 +126,7 @@ def test_regions_that_xla_computes_faster_are_left_to_it(found: tuple[Imported, 
             xla = [2.0 if any(n.op == "dot_general" for n in g.nodes()) else 1.0 for g in graphs]
             return {XLA: np.array(xla), NATIVE: np.full(len(graphs), 1.5)}
 
-        own, own_name = object(), NATIVE
+        own, own_name = SimpleNamespace(model=None), NATIVE
 
         def is_own(self, graph: Graph) -> bool:
             return any(n.op == "dot_general" for n in graph.nodes())
