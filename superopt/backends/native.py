@@ -29,7 +29,6 @@ from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.regions import is_inside
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.program import from_graph
-from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.ffi import probe
 from superopt.kernels.runtime.kernel import Code, Kernel
 from superopt.kernels.runtime.kernel import build as build_kernel
@@ -164,18 +163,6 @@ def compiled(graph: Graph, trace: Trace = None) -> CompiledRegion:
         if key:
             keep(key, parts)
     return CompiledRegion(*parts, graph)
-
-
-def scheduled_program(graph: Graph, trace: Trace = None) -> LoopProgram:
-    """The loop program of a region with its schedule, the default one of this machine where no trace is given.
-
-    Raises:
-        InputError: the schedule does not fit, or this machine runs no kernels.
-    """
-    reason = unavailable()
-    if reason:
-        raise InputError(reason)
-    return apply(from_graph(graph.outputs), default_trace(graph) if trace is None else trace)
 
 
 def parts_of(region: Graph, trace: Trace = None) -> list[KernelPart]:

@@ -25,9 +25,9 @@ from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.types import FLOATS, INTEGERS, range_of
+from verifier.rules.occurring import Occurring, leaves_numbers
 from verifier.rules.process import processor_s
 from verifier.rules.refute import samples, strewn
-from verifier.statements.occurring import Occurring, leaves_numbers
 
 SCALES = (1.0, 1e-3, 30.0)
 """Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""
@@ -230,10 +230,8 @@ class Look:
         return found
 
 
-def vacuous(
-    both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int, end_s: float
-) -> dict[int, tuple[str, bool]]:
-    """Which proved outputs never have the finite values that the proofs of class real and range speak of.
+def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int, end_s: float) -> Occurring:
+    """What is seen of proved outputs; `left` are those without finite values, of which class real and range speak.
 
     Args:
         both: the programs.
@@ -242,18 +240,14 @@ def vacuous(
         seed: of the inputs.
         end_s: processor time after which others than these are given up.
 
-    Returns:
-        For each, why in words, and whether some entry was never a number in both, or the same of what is none.
-
     Raises:
         ProverDefectError: they differ where all intermediate values are finite.
     """
     sides = both.shared.first.outputs, both.shared.second.outputs
-    left = [i for i in proved if sides[0][i] is not sides[1][i]]  # one program needs no proof
-    seen = {i: Occurring() for i in left}
+    seen = Occurring([i for i in proved if sides[0][i] is not sides[1][i]])  # one program needs no proof
     for number, live in enumerate(_many(both, seed)):
-        if number and processor_s() >= end_s:
-            left = [i for i in left if i in strict]
+        late = number > 0 and processor_s() >= end_s
+        left = [i for i in seen.left if i in strict or not late]
         if not left:
             break
         look = Look(both, live, seed)
@@ -261,18 +255,19 @@ def vacuous(
         beyond = both.leaving(live, [i for i in left if i in apart or (number and i in strict)])
         for i in apart.keys() - beyond:
             place, values, *_ = apart[i]
-            text = f"at {list(place)} it is {values[0]!r} and {values[1]!r}"
-            raise ProverDefectError(f"output {i} was proved, and evaluation refutes it: {text}", hint=REPORT)
+            raise defect(str(i), f"at {list(place)} it is {values[0]!r} and {values[1]!r}")
         try:
             one, two = look.wide if number else look.plain
         except SuperoptError:  # an operation does not take float64
             one, two = look.plain
-        for i in left:
-            seen[i].tried += 1
-            if i not in beyond and (number or i not in strict):
-                seen[i].see([one[i]], [two[i]])
-        left = [i for i in left if seen[i].missing(0)]
-    return {i: (seen[i].missing(0), seen[i].unlike(0)) for i in left}
+        beyond |= set() if number else set(strict)
+        seen.see({i: one[i] for i in left}, {i: two[i] for i in left}, beyond)
+    return seen
+
+
+def defect(name: str, told: object) -> ProverDefectError:
+    """The output of that name was proved, and refuted by the difference that is told."""
+    return ProverDefectError(f"output {name} was proved, and evaluation refutes it: {told}", hint=REPORT)
 
 
 def _many(both: Evaluation, seed: int) -> Iterator[list[np.ndarray]]:
@@ -403,6 +398,7 @@ __all__ = [
     "Look",
     "PairDifference",
     "contradiction",
+    "defect",
     "differences",
     "inputs",
     "vacuous",

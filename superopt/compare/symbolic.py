@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from jax import tree_util
 
-from superopt.compare.refute import REPORT, Evaluation, contradiction, differences, vacuous
+from superopt.compare.refute import REPORT, Evaluation, contradiction, defect, differences, vacuous
 from superopt.compare.sharing import differing_types, share
 from superopt.compare.sweep import Stored, Swept, reciprocals, stored_alike, sweep
 from superopt.compare.verdict import (
@@ -26,7 +26,6 @@ from superopt.compare.verdict import (
     beyond_finite,
     code_of,
     compare_graphs,
-    defect,
     told_of,
 )  # fmt: skip
 from superopt.compare.whole import MOST
@@ -306,21 +305,21 @@ class _Asked:
             apart = differences(values, 0, wanted)
             titles = [f"{o.name} at {told}" for o in found.outputs]
             beyond = beyond_finite(values, {i: apart[i] for i in proved if i in apart}, found.exactness, titles)
-            never = vacuous(values, proved, beyond, 0, later_s) if found.exactness != EXACTNESS[0] else {}
+            never = vacuous(values, proved if found.exactness != EXACTNESS[0] else (), beyond, 0, later_s)
             for i, d in apart.items():
                 refuted = OutputVerdict(outputs[i].name, REFUTED, f"where {told}, {told_of(d)}", d)
                 pasted = code_of(d, graphs[0], "" if self.of.load is None else self.of.load(at))
-                if i in never:
+                if i in never.left:
                     aside[i] = refuted, pasted
                 if wanted[i]:
                     continue
                 outputs[i] = refuted
                 code = code or pasted
             for i, why in missing.items():
-                text, never_alike = never.get(i, ("", False))
-                why.append(text)
-                if never_alike and 0 not in at.values():  # entries that other sizes may not have
-                    unlike.setdefault(i, text)
+                why.append(never.missing(i) if i in never.left else "")
+                # entries that other sizes may not have
+                if why[-1] and never.unlike(i) and 0 not in at.values():
+                    unlike.setdefault(i, why[-1])
             wrong = contradiction(values, list(proved), found.exactness, 0) if proved else ""
             if wrong:
                 raise ProverDefectError(f"what was proved differs at {told}: {wrong}", hint=REPORT)

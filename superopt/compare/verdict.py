@@ -15,6 +15,7 @@ from superopt.compare.refute import (
     Evaluation,
     PairDifference,
     contradiction,
+    defect,
     differences,
     inputs,
     vacuous,
@@ -184,7 +185,8 @@ def compare_graphs(
     if told:
         raise ProverDefectError(f"what was proved differs: {told}", hint=REPORT)
     later_s = max(end_s, processor_s() + seconds / LATER)
-    never = vacuous(both, proved, beyond, seed, later_s) if exactness != EXACTNESS[0] else {}
+    seen = vacuous(both, proved if exactness != EXACTNESS[0] else (), beyond, seed, later_s)
+    never = {i: seen.missing(i) for i in seen.left}
     if never:
         exact = proved_library(store, numerics=EXACTNESS[0])
         again = prove_by_steps(
@@ -199,7 +201,7 @@ def compare_graphs(
     found = {i: d for i, d in found.items() if not wanted[i]}
     differs = "" if all(wanted.values()) else _first_stuck(proof, shared, words.origins)
     differs = differs or ("time is up" if processor_s() >= end_s else "the result itself")
-    outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs, never.get(i, ("",))[0]) for i in wanted)
+    outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs, never.get(i, "")) for i in wanted)
     one = next(iter(found.values()), None)
     folded = tuple(folding_text(fold, shared) for fold in proof.folded.values())
     return PairVerdict(
@@ -229,11 +231,6 @@ def beyond_finite(
         if exactness == EXACTNESS[0] or not both.leaving(live, [i]):
             raise defect(titles[i], d)
     return list(found)
-
-
-def defect(name: str, difference: PairDifference) -> ProverDefectError:
-    """What was proved, and is refuted."""
-    return ProverDefectError(f"output {name} was proved, and evaluation refutes it: {difference}", hint=REPORT)
 
 
 def _verdict(name: str, proved: bool, difference: PairDifference | None, differs: str, never: str) -> OutputVerdict:
@@ -318,7 +315,6 @@ __all__ = [
     "beyond_finite",
     "code_of",
     "compare_graphs",
-    "defect",
     "folding_text",
     "told_of",
 ]

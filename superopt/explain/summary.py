@@ -72,10 +72,8 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
     predicted_s = judgement.predicted_s
     if predicted_s is None and judgement.winner is not None:
         predicted_s = judgement.winner.predicted_s
-    rows = judgement.native if judgement.kernels else None
-    uses = barrier.around(
-        "the table of kernels", lambda: kernels(found, shown) if rows is None else regions(rows), ()
-    )  # fmt: skip
+    table = (lambda: regions(judgement.native)) if judgement.kernels else (lambda: kernels(found, shown))
+    uses = barrier.around("the table of kernels", table, ())
     return {
         "rewrites": barrier.around("the table of rules", lambda: _used(found, judgement, library, barrier), ()),
         "growth": found.growth,

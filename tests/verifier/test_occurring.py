@@ -46,11 +46,11 @@ def test_every_entry_is_looked_at_where_sizes_have_it() -> None:
 
 
 def test_an_entry_has_to_be_alike_on_some_input() -> None:
-    seen, none = Occurring(), np.array([np.nan, 1.0])
+    seen, none = Occurring(range(2)), np.array([np.nan, 1.0])
     assert seen.unlike(0)
-    seen.see([none, none], [none, np.array([np.inf, 1.0])])
+    seen.see({0: none, 1: none}, {0: none, 1: np.array([np.inf, 1.0])})
     assert [seen.unlike(0), seen.unlike(1)] == [False, True]
-    seen.see([none, np.zeros(2)], [none, np.zeros(2)])
+    seen.see({1: np.zeros(2)}, {1: np.zeros(2)})
     assert not seen.unlike(1)
 
 

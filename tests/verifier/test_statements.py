@@ -157,6 +157,16 @@ def test_constraints_bound_what_is_claimed() -> None:
     ).proved
 
 
+@pytest.mark.parametrize(("width", "status"), [(3, PROVED), (2, REFUTED)])
+def test_constraints_say_that_a_window_fits(width: int, status: str) -> None:
+    found = superopt.verify(
+        lambda x: lax.reduce_window(x, -jnp.inf, lax.max, (3,), (1,), "VALID"),
+        lambda x: functools.reduce(jnp.maximum, [x[i : x.shape[0] - 2 + i] for i in range(width)]),
+        "n", constraints=("n >= 2",),
+    )  # fmt: skip
+    assert found.status == status, str(found)
+
+
 def test_contradicting_constraints_are_refused() -> None:
     with pytest.raises(InputError, match="contradict"):
         superopt.verify(lambda x: x, lambda x: x, "n", constraints=("n == 2", "n >= 3"))

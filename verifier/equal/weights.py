@@ -478,7 +478,7 @@ class _Coordinates:
             return True
         nonzero = tuple(c.ne(p, 0) for p in down)
         answer = self.ctx.differ(self.ctx.weighted(live), (*self.facts, *nonzero))
-        if answer not in (NO,):
+        if answer != NO:
             may = "differ" if answer == YES else "may differ"
             self.ctx.notes.append(f"weights of {'*'.join(label for label, _, _ in self.sig) or '1'} {may}")
         return answer == NO

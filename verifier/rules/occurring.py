@@ -8,7 +8,8 @@ the same of what is none, and some entry to be a number.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,33 +22,53 @@ Kinds = tuple[bool, bool]
 """Has an array a NaN, has it an infinity?"""
 
 
+@dataclass(slots=True)
+class _Result:
+    """One result: on how many inputs it was looked at, which entries were alike, and whether one was a number."""
+
+    tried: int = 0
+    alike: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
+    number: bool = False
+
+
 class Occurring:
-    """What was seen of the results of two programs, entry by entry."""
+    """What was seen of some results of two programs, entry by entry."""
 
-    def __init__(self) -> None:
-        self.tried = 0
-        self._alike: dict[int, np.ndarray] = {}
-        self._number: dict[int, bool] = {}
+    def __init__(self, outputs: Iterable[int]) -> None:
+        self._results = {i: _Result() for i in outputs}
 
-    def see(self, one: Sequence[np.ndarray], two: Sequence[np.ndarray]) -> None:
-        """Results of both on the same inputs."""
-        for i, (a, b) in enumerate(zip(one, two, strict=True)):
-            alike, number = _alike(a, b)
-            self._alike[i] = alike | self._alike.get(i, np.zeros((), bool))
-            self._number[i] = self._number.get(i, False) or not a.size or bool(number.any())
+    @property
+    def left(self) -> list[int]:
+        """The results of which something never occurred so far."""
+        return [i for i in self._results if self.missing(i)]
+
+    @property
+    def tried(self) -> int:
+        """On how many inputs results were looked at."""
+        return max((result.tried for result in self._results.values()), default=0)
+
+    def see(self, one: Mapping[int, np.ndarray], two: Mapping[int, np.ndarray], beyond: Collection[int] = ()) -> None:
+        """Results of both on the same inputs; what those `beyond` give there does not count."""
+        for i, a in one.items():
+            result = self._results[i]
+            result.tried += 1
+            if i not in beyond:
+                alike, number = _alike(a, two[i])
+                result.alike = alike | result.alike
+                result.number = result.number or not a.size or bool(number.any())
 
     def unlike(self, output: int) -> bool:
         """Was some entry of a result never a number in both, or the same of what is none?"""
-        return not bool(self._alike.get(output, np.zeros((), bool)).all())
+        return not bool(self._results[output].alike.all())
 
     def missing(self, output: int) -> str:
         """What never occurred of a result, in words; empty where all did."""
-        number, place = self._number.get(output, False), ""
-        if number and not self.unlike(output):
+        result, place = self._results[output], ""
+        if result.number and not self.unlike(output):
             return ""
-        if number:
-            place = f" at {[int(k) for k in np.argwhere(~self._alike[output])[0]]}"
-        return f"{ASSUMED}, and none of {self.tried} inputs tried gave any{place}"
+        if result.number:
+            place = f" at {[int(k) for k in np.argwhere(~result.alike)[0]]}"
+        return f"{ASSUMED}, and none of {result.tried} inputs tried gave any{place}"
 
 
 def _alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

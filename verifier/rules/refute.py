@@ -240,7 +240,7 @@ def _sides(made: Instance, values: Mapping[str, np.ndarray]) -> Iterator[tuple[A
 
 def seen_at(env: Env, seed: int) -> Occurring:
     """What is seen of the results of both sides on inputs of some magnitudes; nothing where there are no elements."""
-    seen = Occurring()
+    seen = Occurring(range(len(env.rule.lhs)))
     try:
         made = at_env(env.rule, env, random.Random(seed))
     except SuperoptError:
@@ -252,9 +252,8 @@ def seen_at(env: Env, seed: int) -> Occurring:
     drawn = [_values(made, seed, n) for n in range(9)]  # integers stay in samples, so more than one has some
     for values in itertools.chain(drawn[:3], *map(samples, drawn[1::3])):
         if not made.given or all(bool(np.all(g)) for g in evaluate(made.given, values)):
-            seen.tried += 1
-            seen.see(*([np.asarray(x) for x in side] for side in zip(*_sides(made, values), strict=True)))
-            if not any(map(seen.missing, range(len(made.lhs)))):
+            seen.see(*(dict(enumerate(map(np.asarray, side))) for side in zip(*_sides(made, values), strict=True)))
+            if not seen.left:
                 break
     return seen
 

@@ -76,7 +76,7 @@ def vacuous(rule: Rule, domain: ValidityDomain, first_seed: int) -> str:
         for root in range(len(rule.lhs)):
             if seen.unlike(root):
                 return seen.missing(root)
-        left -= {root for root in left if not seen.missing(root)}
+        left &= set(seen.left)
         if not left and looks >= LOOKS:
             break
     return f"{ASSUMED}, and none of {tried} inputs tried gave any" if left else ""

@@ -15,7 +15,7 @@ from superopt.errors import ArgumentError
 from superopt.frontends.symbolic.graphs import trace_concrete
 from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
-from verifier.rules.occurring import Occurring, leaves_finite, leaves_numbers
+from verifier.rules.occurring import Occurring, leaves_finite
 from verifier.rules.refute import samples
 from verifier.statements.constants import by_contents
 from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, by_jax_alone, make_values
@@ -39,28 +39,26 @@ def never(pair: Pairing, tried: Sequence[Sizes], strict: bool) -> dict[int, str]
             continue
         if any(map(by_jax_alone, sides)):
             continue
-        for i, (one, two) in enumerate(zip(*(graph.outputs for graph in sides), strict=True)):
-            if one is two or 0 in one.shape or i in unlike:
-                continue
-            seen = _seen([Graph(g.inputs, (g.outputs[i],), g.constants) for g in sides], pair.specs.names, strict)
-            why = seen.missing(0)
-            if seen.unlike(0) and 0 not in at.values():
+        pairs = enumerate(zip(*(graph.outputs for graph in sides), strict=True))
+        asked = [i for i, (one, two) in pairs if one is not two and 0 not in one.shape and i not in unlike]
+        seen = _seen(sides, asked, pair.specs.names, strict)
+        for i in asked:
+            why = seen.missing(i)
+            if seen.unlike(i) and 0 not in at.values():
                 unlike[i] = why
             absent[i] = why and absent.get(i, why)
     return {i: why for i, why in (absent | unlike).items() if why}
 
 
-def _seen(sides: Sequence[Graph], names: Sequence[str], strict: bool) -> Occurring:
-    """What is seen of one result."""
-    seen, inputs = Occurring(), sides[0].inputs
+def _seen(sides: Sequence[Graph], asked: Sequence[int], names: Sequence[str], strict: bool) -> Occurring:
+    """What is seen of some results."""
+    seen, inputs = Occurring(asked), sides[0].inputs
     drawn = [make_values(inputs, names, attempt) for attempt in range(ATTEMPTS)]
     for values in itertools.chain(drawn, samples(drawn[2])):
-        seen.tried += 1
-        if not (strict and any(leaves_finite(graph, 0, values) for graph in sides)):
-            seen.see(*([np.asarray(x) for x in evaluate(graph, values, wide=True)] for graph in sides))
-        if not seen.missing(0):
+        if not (left := seen.left):
             break
+        parts = [Graph(g.inputs, tuple(g.outputs[i] for i in left), g.constants) for g in sides]
+        one, two = (dict(zip(left, map(np.asarray, evaluate(g, values, wide=True)), strict=True)) for g in parts)
+        beyond = {i for i in left if strict and any(leaves_finite(g, i, values) for g in sides)}
+        seen.see(one, two, beyond)
     return seen
-
-
-__all__ = ["Occurring", "leaves_finite", "leaves_numbers", "never"]

@@ -29,6 +29,7 @@ from superopt.frontends.jax.keys import data_of, data_type, is_key, kind_of
 from superopt.frontends.jax.ops import IMPORT
 from superopt.frontends.jax.sizes import size
 from superopt.ir.graph import Graph, Node, make_input, mk
+from superopt.ir.index import greatest
 from superopt.ir.types import DTYPES, TensorType
 
 # call primitive -> the parameter that holds its jaxpr
@@ -174,7 +175,8 @@ class Importer:
             got = None
         if got is None:
             return keep(eqn, xs, out)
-        nodes = (got,) if isinstance(got, Node) else tuple(got)
+        nodes = (got,) if isinstance(got, Node) else got
+        nodes = tuple(_of_known_size(node, wanted) for node, wanted in zip(nodes, out, strict=True))
         if tuple(n.type for n in nodes) != out:
             self.refused[name, f"import gives {[str(n.type) for n in nodes]}, wanted {[str(t) for t in out]}"] += 1
             return keep(eqn, xs, out)
@@ -183,6 +185,14 @@ class Importer:
     def body(self, closed: core.ClosedJaxpr, inputs: Sequence[Node], scope: Importer) -> tuple[Node, ...]:
         """The results of a body's jaxpr on its own inputs, closed-over arrays taken from `scope`."""
         return tuple(scope.run(closed.jaxpr, [scope.constant(c) for c in closed.consts], inputs))
+
+
+def _of_known_size(node: Node, wanted: TensorType) -> Node:
+    """The node, where JAX knows from constraints that a size n of the wanted type is not negative: it is max(0, n)."""
+    if node.type == wanted or node.dtype != wanted.dtype or node.type.rank != wanted.rank:
+        return node
+    known = all(n == m or n == greatest(m, 0) for n, m in zip(node.shape, wanted.shape, strict=True))
+    return window(node, (0,) * wanted.rank, wanted.shape) if known else node
 
 
 class _Frame:
