@@ -175,8 +175,9 @@ class Importer:
             got = None
         if got is None:
             return keep(eqn, xs, out)
-        nodes = (got,) if isinstance(got, Node) else got
-        nodes = tuple(_of_known_size(node, wanted) for node, wanted in zip(nodes, out, strict=True))
+        nodes = (got,) if isinstance(got, Node) else tuple(got)
+        if len(nodes) == len(out):
+            nodes = tuple(map(_of_known_size, nodes, out))
         if tuple(n.type for n in nodes) != out:
             self.refused[name, f"import gives {[str(n.type) for n in nodes]}, wanted {[str(t) for t in out]}"] += 1
             return keep(eqn, xs, out)
