@@ -15,7 +15,7 @@ A room is a folder of modules. `LAYERS` says which rooms may import which: a roo
     long_signatures  functions of more than eight parameters
     long_calls       classes called with more than eight positional arguments
     constants        tuned numbers of the pipeline and its contest
-    lines, core      lines of all packages, and of those without `superopt.lab`
+    lines, core      lines of all packages, and of those without `superopt.lab`: information, without a limit
     below            lines of code that are believed below the schedule of a validated kernel (docs/trust.md 6c):
                      `verifier.kernels` without comments, docstrings and imports
 """
@@ -80,11 +80,11 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
-    "lines": 116_520,
-    "core": 91_480,
     "below": 1_500,
 }
-"""What the figures may be at most: lowered with every change that lowers them."""
+"""What the figures may be at most: lowered with every change that lowers them.  `INFORMATION` has none."""
+
+INFORMATION = {"lines", "core"}
 
 _EMPTY = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 _BEGIN, _END = "layers: begin", "layers: end"
