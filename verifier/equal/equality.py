@@ -22,7 +22,7 @@ from verifier.equal.definedness import outside, undischarged
 from verifier.equal.domains import Domains
 from verifier.equal.laws import LawNormaliser, nonnegative
 from verifier.equal.monomial import NF, Atom, Unsupported
-from verifier.equal.normal import EXACT, RANGE, REAL, steps
+from verifier.equal.normal import BITWISE, EXACT, RANGE, REAL, steps
 from verifier.equal.pointwise import ALWAYS, IN_RANGE, Premise, equal_integers, equal_pointwise, integral
 from verifier.equal.ranks import MAX_RANK
 from verifier.equal.solver import CannotLower, Context
@@ -168,7 +168,8 @@ class _Question:
     def by_normal_form(self, laws: str) -> bool:
         """Are both sides equal under some laws, and does the right side leave no domain that the left side keeps?"""
         ctx, facts = self.ctx, self.facts
-        normal = LawNormaliser(ctx, laws, positive_entries=nonnegative(ctx, self.given, facts))
+        bitwise = frozenset(kind for kind in self.reductions() if kind.startswith(BITWISE))
+        normal = LawNormaliser(ctx, laws, positive_entries=nonnegative(ctx, self.given, facts), bitwise=bitwise)
         try:
             p = normal.nf(self.left)
             met = normal.records

@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from superopt.ir.ops.record import identity
 from superopt.ir.ops.table import PARTIAL
 from superopt.ir.scalar import COMPARISONS, LOGICAL, SCALARS
 from superopt.ir.types import FLOATS, INTEGERS
@@ -50,12 +51,13 @@ from verifier.equal.monomial import (
     times,
     without,
 )
-from verifier.equal.poly import var
+from verifier.equal.poly import quoted, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 from verifier.equal.weights import onepoint
 
 EXACT, REAL, RANGE = "exact", "real", "range"
+BITWISE = ("or[", "and[", "xor[")
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
 _RECORDED = PARTIAL - {"div", "rsqrt"}  # of which the records know what they divide by
@@ -83,6 +85,7 @@ class Normaliser:
     records: Definedness = field(default_factory=Definedness)
     domains: Domains = field(init=False)
     inside: bool = False  # of an argument of a function that is looked at by stronger laws
+    bitwise: frozenset[str] = frozenset()  # reductions by bits that occur: their functions of two operands are such, too
     _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any], init=False)
     _stronger: dict[str, Normaliser] = field(default_factory=dict[str, Any], init=False)
 
@@ -128,7 +131,7 @@ class Normaliser:
 
     def _nf(self, t: Term) -> NF:
         if isinstance(t, Read):
-            return [Monomial(atoms=(Atom(f"?{t.name}" if t.boolean else t.name, t.index),))]
+            return [Monomial(atoms=(Atom(f"?{quoted(t.name)}" if t.boolean else quoted(t.name), t.index),))]
         if isinstance(t, Const):
             return [Monomial(coef=t.value)] if t.value else [] if t.truth else self._zero()
         if isinstance(t, Size) and self.laws == EXACT:
@@ -151,6 +154,8 @@ class Normaliser:
     def _reduce(self, t: Reduce) -> NF:
         if t.kind in ("max", "min", "or", "and"):
             return self._extreme(t)
+        if t.kind.startswith(BITWISE):
+            return self._bit_by_bit(t, t.kind)
         if t.kind == "prod" and self.laws != EXACT:
             return self._product(t)
         if t.kind != "sum" or (self.laws == EXACT and not self.inside):
@@ -176,6 +181,8 @@ class Normaliser:
             return self.within(laws).nf(t)
         if fn in ("max", "min"):
             return self._extreme(t)
+        if fn.removeprefix("$") in self.bitwise:
+            return self._bit_by_bit(t, fn.removeprefix("$"))
         if fn == "neg":
             return scale(self.nf(args[0]), -1)
         if fn == "sub":
@@ -323,6 +330,8 @@ class Normaliser:
             return self._chosen(t, self._truth)
         if isinstance(t, Reduce) and t.kind in ("or", "and") and not infinite(some := self.nf(t)):
             return some
+        if isinstance(t, Reduce) and t.kind == "xor[bool]":
+            return self.nf(t)
         raise Unsupported("a predicate that is no comparison")
 
     def _logic(self, fn: str, args: Sequence[Term]) -> NF:
@@ -384,6 +393,42 @@ class Normaliser:
         if isinstance(t, Where):
             return self._chosen(t, self._product_factors)
         if t == Const(Fraction(1)):
+            return []
+
+        def at(ps: list[NF]) -> NF:
+            return [Monomial(atoms=(self.labels.atom("value", [combine(ps[0])]),))]
+
+        return by_cases(self.ctx, [self.nf(t)], at, self.records.trail, booleans=False)
+
+    # ---- bits
+    def _bit_by_bit(self, t: Term, kind: str) -> NF:
+        """A reduction by bits, from its entries: a set for `or` and `and`, a multiset for `xor`."""
+        name, _, dtype = kind.removesuffix("]").partition("[")
+        neutral = Const(Fraction(identity(name, dtype)), truth=dtype == "bool")
+
+        def at(ps: list[NF]) -> NF:
+            entries = ps[0] if name == "xor" else list(dict.fromkeys(ps[0]))
+            if not entries:
+                return self.nf(neutral)
+            if len(entries) == 1 and not entries[0].binders and not entries[0].guards:
+                return self.labels.unfold("value", entries[0].atoms[0]) or []
+            return [Monomial(atoms=(self.labels.classes.atom(f"{'?' if dtype == 'bool' else ''}r{kind}", [entries]),))]
+
+        return by_cases(self.ctx, [self._bits_of(t, kind, neutral)], at, self.records.trail)
+
+    def _bits_of(self, t: Term, kind: str, neutral: Const) -> NF:
+        """The entries of a reduction by bits, each a guarded monomial with one atom that stands for its value."""
+        if isinstance(t, Reduce) and t.kind == kind:
+            some = not kind.startswith("xor") and self.ctx.holds(c.ge(t.size, 1))
+            out: NF = []
+            for m in self._bits_of(t.body, kind, neutral):  # of one value over a range that is not empty it is the value
+                out += [m] if some and t.var not in m.free() else self._bound(t, m)
+            return out
+        if isinstance(t, Apply) and t.fn.removeprefix("$") == kind:
+            return [m for x in t.args for m in self._bits_of(x, kind, neutral)]
+        if isinstance(t, Where):
+            return self._chosen(t, lambda branch: self._bits_of(branch, kind, neutral))
+        if t == neutral:
             return []
 
         def at(ps: list[NF]) -> NF:
