@@ -54,6 +54,7 @@ SUITES = {
 """Suite -> the function that runs it, loaded when it is asked for."""
 _OF_ONNX = ("memory", "onnx-nodes", "onnx-types")
 NO_SEARCH = "--no-search"
+WATCHED = ("verifier",)  # that can leave out what is evaluated beside proofs
 COUNTED = ("faults",)  # that read so many files
 WITHOUT_SEARCH = ("core", "native", "rewrites")  # their programs can be taken as `optimize(search=False)` builds them
 BUDGETS = {
@@ -80,11 +81,12 @@ def run_suite(
     say: Say,
     search: bool = True,
     count: int | None = None,
+    watch: bool = True,
 ) -> dict[str, Any]:
     """Run a suite by name, each case with the budget of the suite where none is given.
 
     Without `search` its programs are built as `optimize(search=False)` does.  `count` is for `faults`: how many files
-    of each kind.
+    of each kind.  Without `watch` the verifier is the prover alone.
 
     Raises:
         MissingExtraError: it has ONNX models, and the onnx package is not installed.
@@ -101,6 +103,10 @@ def run_suite(
         if suite not in COUNTED:
             raise UsageError(f"--count is not for the suite {suite}", hint=", ".join(COUNTED))
         run = functools.partial(run, count=count)
+    if not watch:
+        if suite not in WATCHED:
+            raise UsageError(f"--no-watch is not for the suite {suite}", hint=", ".join(WATCHED))
+        run = functools.partial(run, watch=False)
     if not search:
         if suite not in WITHOUT_SEARCH:
             raise UsageError(f"--no-search is not for the suite {suite}", hint=", ".join(WITHOUT_SEARCH))
