@@ -96,10 +96,10 @@ class Bounds(Numbers):
         if 0 in sizes:
             return np.float64(identity(monoid, dtype))
         if monoid in ("prod", "and", "or"):
-            (total, *others) = [self._arrays((body(*at),))[0] for at in np.ndindex(*sizes)]
+            (total, *others) = factors = [self.array(body(*at)) for at in np.ndindex(*sizes)]
             for x in others:
                 total = _applied("mul" if monoid == "prod" else monoid, dtype, [parts(total), parts(x)])
-            return total
+            return _in_any_order(total, factors, dtype) if monoid == "prod" else total
         within = accumulator(dtype)
         grown = (2.0 + 2.0 * math.sqrt(math.prod(sizes))) * _UNIT.get(within, 0.0)
 
@@ -110,7 +110,10 @@ class Bounds(Numbers):
             return _more(x, grown)
 
         total = self._fold(monoid, (), sizes, terms if monoid == "sum" else body, _COMPLEX)
-        return rounded(*parts(total), dtype) if monoid == "sum" else total
+        if monoid != "sum":
+            return total
+        value, bound = parts(total)  # a part of the terms may overflow alone
+        return rounded(value, np.where(bound > grown * _MOST[within], np.inf, bound), dtype)
 
 
 class BoundedProduct(Product):
@@ -137,6 +140,16 @@ class BoundedProduct(Product):
 def _more(x: Array, unit: float) -> Array:
     value, bound = parts(x)
     return joined(value, bound + unit * np.abs(value))
+
+
+def _in_any_order(total: Array, factors: Sequence[Array], dtype: str) -> Array:
+    """A product, of which nothing is known where a part of its factors may overflow or vanish alone."""
+    great, small = np.float64(1.0), np.float64(1.0)
+    for x in factors:
+        size = np.abs(parts(x)[0])
+        great, small = great * np.maximum(size, 1.0), small * np.where(size == 0, 1.0, np.minimum(size, 1.0))
+    value, bound = parts(total)
+    return joined(value, np.where((great > _MOST[dtype]) | (small < _LEAST[dtype]), np.inf, bound))
 
 
 def _applied(fn: str, dtype: str, xs: Sequence[Parts]) -> Array:

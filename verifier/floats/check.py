@@ -24,6 +24,7 @@ _AT_ONCE = 1 << 18  # points of a stage
 _SAMPLE = 1 << 18  # points of a result, with all terms of their sums, that are looked at
 _LARGE = 1 << 22  # iterations of a program: of larger ones the first draws alone
 _FIRST = 3
+_ZEROS = 1 / 16  # of the values of all sizes
 _NARROW = 8  # binary digits to either side of 1 within which floats of 16 bits are drawn
 
 
@@ -108,6 +109,7 @@ def _floats(rng: np.random.Generator, draw: Draw, shape: tuple[int, ...], dtype:
     if draw.spread:
         spread = min(draw.spread, _NARROW) if narrow else draw.spread
         x *= np.exp2(rng.uniform(-spread, spread, shape)).astype(np.float32)
+        x *= rng.random(shape, np.float32) >= _ZEROS
     if draw.scale != 1.0:
         x *= np.float32(np.clip(draw.scale, 2.0**-_NARROW, 2.0**_NARROW) if narrow else draw.scale)
     return x.astype(DTYPE[dtype])
