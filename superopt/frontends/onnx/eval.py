@@ -128,12 +128,15 @@ class Implementation:
         fold: written against the array module of the call.
         sized: the size of a result may depend on values; where those are not known the host runs the node.
         attributes: defaults of an operator that the `onnx` package does not define.
+        wide: it rounds, adds or multiplies more than once: numbers of half precision are computed with in single
+            precision and rounded once, as ONNX Runtime does on a CPU.
     """
 
     run: Callable[..., Any]
     fold: bool
     sized: bool = False
     attributes: Mapping[str, Any] | None = None
+    wide: bool = False
 
 
 TABLE: dict[tuple[str, str], Implementation] = {}
@@ -148,6 +151,7 @@ def op(
     sized: bool = False,
     attributes: Mapping[str, Any] | None = None,
     operands: Sequence[Part] | None = None,
+    wide: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function into the op table under these names (see `Implementation`).
 
@@ -159,7 +163,7 @@ def op(
         for name in names:
             if (domain, name) in TABLE:
                 raise ValueError(f"{name} has two implementations")
-            TABLE[domain, name] = Implementation(called, fold, sized, attributes)
+            TABLE[domain, name] = Implementation(called, fold, sized, attributes, wide)
         return run
 
     return enter
@@ -458,15 +462,44 @@ def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> 
         raise UnsupportedOpError(f"{label(node)} is deprecated in opset {opset}")
     check_call(node, schema, values)
     if entry is None:
-        body = function_body(node, schema, opset, values)
+        wide = [_widened(v) for v in values]
+        body = function_body(node, schema, opset, wide)
         if body is None:
             raise UnsupportedOpError(f"{label(node)} of opset {opset} is not supported")
-        return _run_function(body, node, scope, values)
+        return _halved(_run_function(body, node, scope, wide), _half_types(node, schema, values))
     attrs = dict(defaults(node.op_type, opset, domain))
     for attr in node.attribute:
         attrs[attr.name] = attribute(attr, scope.context.folder)
-    call = Call(node, scope, attrs, schema.since_version, node.input, values, jnp)
-    return _apply(entry, call)
+    if not entry.wide:
+        return _apply(entry, Call(node, scope, attrs, schema.since_version, node.input, values, jnp))
+    wide = [_widened(v) for v in values]
+    results = _apply(entry, Call(node, scope, attrs, schema.since_version, node.input, wide, jnp))
+    return _halved(results, _half_types(node, schema, values))
+
+
+def is_half(value: Value) -> bool:
+    """Whether a value is a tensor of numbers of half precision."""
+    return getattr(getattr(value, "dtype", None), "name", "") in ("float16", "bfloat16")
+
+
+def _widened(value: Value) -> Value:
+    return value.astype(np.float32) if is_half(value) else value
+
+
+def _half_types(node: onnx.NodeProto, schema: Any, values: Sequence[Value]) -> list[Any]:
+    """The half type of each result that has the type of an operand of half precision; None for others."""
+    formals, outputs = schema.inputs, schema.outputs
+    bound = {formals[min(i, len(formals) - 1)].type_str: v.dtype for i, v in enumerate(values) if is_half(v)}
+    return [bound.get(outputs[min(i, len(outputs) - 1)].type_str) for i in range(len(node.output))]
+
+
+def _halved(results: Sequence[Value], types: Sequence[Any]) -> list[Value]:
+    """The results with those of single precision rounded to these types."""
+    padded = [*types, *[None] * (len(results) - len(types))]
+    return [
+        r.astype(kind) if kind is not None and getattr(r, "dtype", None) == np.float32 else r
+        for r, kind in zip(results, padded, strict=False)
+    ]
 
 
 def _run_undefined(
@@ -483,7 +516,10 @@ def _run_undefined(
         if isinstance(known, int | float) and not isinstance(value, type(known)):
             raise InputError(f"{label(node)}: attribute {attr.name!r} is of the wrong kind")
         attrs[attr.name] = value
-    return _apply(entry, Call(node, scope, attrs, 1, node.input, values, jnp))
+    halves = [v.dtype for v in values if is_half(v)] if entry.wide else []
+    given = [_widened(v) for v in values] if halves else values
+    results = _apply(entry, Call(node, scope, attrs, 1, node.input, given, jnp))
+    return _halved(results, halves[:1] * len(results))
 
 
 def _run_custom(

@@ -74,11 +74,12 @@ def _unary(call: Call, x: Any) -> Any:
 
 
 op(*_BINARY, fold=True)(_binary)
-op(*_VARIADIC, fold=True)(_variadic)
+op("Max", "Min", fold=True)(_variadic)
+op("Sum", fold=True, wide=True)(_variadic)
 op(*_UNARY, fold=True)(_unary)
 
 
-@op("Mean", fold=True)
+@op("Mean", fold=True, wide=True)
 def _mean(call: Call, *operands: Any) -> Any:
     total = functools.reduce(broadcast_room(call, *operands).add, operands)
     return total / np.asarray(len(operands), total.dtype)
@@ -117,7 +118,7 @@ def _mod(call: Call, a: Any, b: Any) -> Any:
     return xp.mod(a, b)
 
 
-@op("Pow", fold=True)
+@op("Pow", fold=True, wide=True)
 def _pow(call: Call, base: Any, exponent: Any) -> Any:
     xp = broadcast_room(call, base, exponent)
     known = call.static(exponent) if _is_known(call, exponent) else None

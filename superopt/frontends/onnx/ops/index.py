@@ -15,7 +15,7 @@ import numpy as np
 from jax import lax
 
 from superopt.errors import InputError
-from superopt.frontends.onnx.eval import Call, bounded, op
+from superopt.frontends.onnx.eval import Call, bounded, is_half, op
 from superopt.frontends.onnx.ops.movement import axis_of, slice_axis
 from superopt.frontends.symbolic.known import has_symbolic, value_of
 
@@ -100,6 +100,8 @@ def _scatter_nd(call: Call, x: Any, indices: Any, updates: Any) -> Any:
 
 
 def _update(x: Any, place: tuple[Any, ...], updates: Any, reduction: str) -> Any:
+    if is_half(x) and reduction in ("add", "mul"):
+        return _update(x.astype(np.float32), place, updates.astype(np.float32), reduction).astype(x.dtype)
     at = x.at[place]
     if x.dtype == np.bool_:  # the sum of truth values is whether one is true, their product whether all are
         reduction = {"add": "max", "mul": "min"}.get(reduction, reduction)
