@@ -188,8 +188,8 @@ def test_a_result_that_others_read_is_proved_of_itself() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_models_and_what_optimisers_make_of_them(name: str, tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{side}.onnx") for side in "ab"]
-    for path, model in zip(paths, pair(name, 0), strict=True):
-        onnx.save(model, path)
+    for path, one in zip(paths, pair(name, 0), strict=True):
+        onnx.save(one, path)
     found = compare_models(*paths)
     assert found.status == PROVED, str(found)
 
@@ -204,8 +204,8 @@ def test_the_command_prints_verdicts(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{side}.onnx") for side in "ab"]
     made = faulty("convnet", "operands", 0) or faulty("attention", "operands", 0)
     assert made is not None
-    for path, model in zip(paths, made, strict=True):
-        onnx.save(model, path)
+    for path, one in zip(paths, made, strict=True):
+        onnx.save(one, path)
     found = CliRunner().invoke(cli, ["verify", *paths, "--json"])
     assert found.exit_code == 3
     data = json.loads(found.stdout)

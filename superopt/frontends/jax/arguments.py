@@ -29,9 +29,9 @@ def as_taken(value: Any, dtype: str, widened: bool) -> Any:
 
 
 def _is_int32(value: Any) -> bool:
-    if isinstance(value, np.ndarray | jax.Array):
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
         return value.dtype == np.int32
-    return isinstance(value, np.int32) or (type(value) is int and -(2**63) <= value < 2**63)
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def check_leaf(name: str, leaf: Any) -> None:

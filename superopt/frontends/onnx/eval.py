@@ -12,9 +12,10 @@ running that body.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ from superopt.files.reading import LIMITS, Allowance, FileLimits, shown
 from superopt.frontends.onnx.data import MAX_TENSOR_BYTES, DataFolder, sparse_array, tensor_array
 from superopt.frontends.onnx.host import (
     Deferred,
+    Heads,
     HostNode,
     HostValueError,
     captured,
@@ -53,9 +55,10 @@ Value = Any
 FOLD_LIMIT = 2**16
 EARLY_LIMIT = 256
 # bodies may read live values, and random values are drawn when the program runs
-_NEVER_EARLY = frozenset({
-    "If", "Loop", "Scan", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Dropout",
+RANDOM = frozenset({
+    "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Dropout", "Multinomial", "Bernoulli",
 })  # fmt: skip
+_NEVER_EARLY = RANDOM | {"If", "Loop", "Scan"}
 # sequences and optional values are passed on whatever they hold
 _CARRIERS = frozenset({
     "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength", "Optional",
@@ -195,6 +198,8 @@ class ModelContext:
         name: of the model.
         operators: functions of the user for operators, by `domain.Name`.
         parameters: names of the stored tensors whose values can be had at conversion.
+        heads: what this evaluation takes from the host.
+        drawn: numbers of the nodes of this evaluation that draw random numbers.
         allowance: what is left of the work and time of this conversion.
     """
 
@@ -204,12 +209,18 @@ class ModelContext:
     name: str = "model"
     operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     parameters: Collection[str] = ()
+    heads: Heads = field(default_factory=Heads)
+    drawn: Iterator[int] = field(default_factory=itertools.count)
     allowance: Work = field(default_factory=lambda: Work("the model", MAX_STEPS))
 
 
 @dataclass(slots=True)
 class Scope:
-    """Names of one graph or function body, with the way back to the names they stand for outside."""
+    """Names of one graph or function body, with the way back to the names they stand for outside.
+
+    Attributes:
+        step: number of the step, of the body of a loop.
+    """
 
     context: ModelContext
     opsets: Mapping[str, int]
@@ -220,6 +231,7 @@ class Scope:
     producers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     depth: int = 0
     trips: int = 1
+    step: Value = None
 
     def get(self, name: str) -> Value:
         """Value of a name, here or in an enclosing graph."""
@@ -299,6 +311,18 @@ class Call:
                 )
         raise StaticValueError(f"{label(self.node)}: {what} must be known at conversion", frozenset())
 
+    def random_key(self) -> Any:
+        """The key of random numbers: of the seed, else one for this node and step that is another at each call."""
+        if "seed" in self.attrs:
+            return jax.random.key(int(np.float32(self.attrs["seed"]).view(np.uint32)))
+        context = self.scope.context
+        key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(context.heads.random_key())), next(context.drawn))
+        scope: Scope | None = self.scope
+        while scope is not None:
+            key = key if scope.step is None else jax.random.fold_in(key, scope.step)
+            scope = scope.caller
+        return key
+
     def spend(self) -> None:
         """Count one part of a node that is made of many.
 
@@ -357,9 +381,10 @@ def run_subgraph(
     arguments: Sequence[Value] = (),
     names: Sequence[str] = (),
     trips: int = 1,
+    step: Value = None,
 ) -> list[Value]:
     """Outputs of the body of a control node, for these values of its inputs; the program runs it `trips` times."""
-    inner = Scope(outer.context, outer.opsets, parent=outer, caller=outer, depth=outer.depth + 1)
+    inner = Scope(outer.context, outer.opsets, parent=outer, caller=outer, depth=outer.depth + 1, step=step)
     inner.trips = outer.trips * max(trips, 1)
     formals = [v.name for v in graph.input]
     if len(arguments) != len(formals):

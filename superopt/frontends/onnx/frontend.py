@@ -71,7 +71,8 @@ def import_onnx(
 def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
     """The graph of a loaded model: a program of its inputs, its weights frozen under their own names.
 
-    Types are those of the file, whether or not the caller has enabled x64; 32-bit integers may be given for 64-bit ones.
+    Types are those of the file, whether or not the caller has enabled x64; 32-bit integers may be given for those of
+    64 bits.
 
     Raises:
         ArgumentError: the arguments do not fit.

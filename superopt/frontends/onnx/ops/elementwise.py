@@ -218,8 +218,7 @@ def _dropout(call: Call, x: Any, ratio: Any = None, training: Any = None) -> Any
     if training is not None and bool(call.static(training, "training_mode").ravel()[0]):
         share = 0.5 if ratio is None else float(call.static(ratio, "ratio").ravel()[0])
         if share != 0.0:
-            seed = call.attrs.get("seed", 0)
-            keep = jax.random.bernoulli(jax.random.key(seed), 1.0 - share, x.shape)
+            keep = jax.random.bernoulli(call.random_key(), 1.0 - share, x.shape)
             scaled = jnp.where(keep, x / np.asarray(1.0 - share, x.dtype), np.zeros((), x.dtype))
             return (scaled, keep)[: max(call.n_outputs, 1)]
     return (x, call.xp.ones(x.shape, bool)) if call.n_outputs > 1 else x
