@@ -148,7 +148,7 @@ class Optimized(Unique, Generic[P, R]):
             names=tuple(self.imported.names),
             parameters=tuple(self.imported.parameters),
             live=tuple(self.imported.live),
-            narrowed=frozenset(self.imported.narrowed),
+            widened=frozenset(self.imported.widened),
             frozen=tuple((i, kind, saved.digest_of(self.imported.examples[i], kind)) for i, kind in kinds.items()),
             constants={name: saved.digest_of(value) for name, value in graph.constants.items()},
             report=self.report.to_json(),
@@ -237,7 +237,7 @@ class Loaded(Unique):
         files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
         weakref.finalize(self, files.close)
         held = read(path, files)
-        self.graph, self.live, self.narrowed, self.kernels = held.hot, held.live, held.narrowed, held.kernels
+        self.graph, self.live, self.widened, self.kernels = held.hot, held.live, held.widened, held.kernels
         self._parameters = held.parameters
         self.names = tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
@@ -304,7 +304,7 @@ class Loaded(Unique):
         self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
         self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
         self.direct, self._call = None, self._general
-        if self._waiting or self._frozen or self.narrowed:
+        if self._waiting or self._frozen:
             return
         convention = Convention(
             self._flatten,
@@ -355,8 +355,8 @@ class Loaded(Unique):
             raise ArgumentError(misfit(self.in_tree.data, self._parameters, taken, kwargs), hint=self._hint)
         self._check_frozen(leaves)
         live = [
-            as_taken(name, leaves[i], node.dtype, i in self.narrowed)
-            for name, i, node in zip(self.names, self.live, self.graph.inputs, strict=False)
+            as_taken(leaves[i], node.dtype, i in self.widened)
+            for i, node in zip(self.live, self.graph.inputs, strict=False)
         ]
         for name, leaf, node in zip(self.names, live, self.graph.inputs, strict=False):
             try:
