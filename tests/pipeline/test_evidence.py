@@ -92,7 +92,7 @@ def test_rules_not_chosen_apply_and_are_not_used(found: Exploration) -> None:
 def test_kernels_add_up_to_the_predicted_time(found: Exploration) -> None:
     for finalist in found.result.finalists:
         uses = kernels(found, finalist)
-        assert sum(k.predicted_ms for k in uses) == pytest.approx(1e3 * finalist.predicted_s, rel=1e-6)
+        assert sum(k.ms for k in uses) == pytest.approx(1e3 * finalist.predicted_s, rel=1e-6)
         assert all(k.outside is None and not k.timed for k in uses)
         assert model_figures(found, uses)["outside_share"] is None
 
@@ -131,7 +131,7 @@ def test_shares_outside_of_the_training_and_errors_of_timed_kernels(found: Explo
         model._logs.clear()
     assert figures["kernels_timed"] == 1
     assert figures["median_error"] == pytest.approx(2.0, rel=1e-3)
-    outside = sum(k.predicted_ms for k in uses if k.outside) / sum(k.predicted_ms for k in uses)
+    outside = sum(k.ms for k in uses if k.outside) / sum(k.ms for k in uses)
     assert figures["outside_share"] == pytest.approx(outside)
     assert sum(k.timed for k in uses) == 1
 
@@ -141,7 +141,7 @@ def test_kernels_of_our_own_are_those_of_the_table_each_on_its_backend(found: Ex
     left = NativeKernel("gather", "movement", 1, False, predicted_ms=0.5, by_xla_ms=7.0, outside=True)
     new = NativeKernel("exp", "map", 4, True, predicted_ms=1.0, by_xla_ms=8.0, outside=True)
     uses = regions([new, ours, left, NativeKernel("iota", "map", 1, True)])
-    assert [(use.name, use.count, use.predicted_ms, use.timed, use.outside) for use in uses] == [
+    assert [(use.name, use.count, use.ms, use.timed, use.outside) for use in uses] == [
         ("gather", 1, 7.0, False, None),
         ("dot", 2, 6.0, True, False),
         ("exp", 4, 4.0, False, True),
@@ -161,9 +161,9 @@ def test_the_drawing_holds_both_programs(found: Exploration) -> None:
             assert set(node.reads) <= seen, "operands come first"
             seen.add(node.id)
             assert node.kernel in {n.id for n in nodes}
-    priced = [node.predicted_us for node in drawing.after if node.predicted_us is not None]
+    priced = [node.us for node in drawing.after if node.us is not None]
     assert sum(priced) == pytest.approx(1e6 * best.predicted_s, rel=1e-3)
-    assert {node.backend for node in drawing.after if node.predicted_us} == {XLA}
+    assert {node.backend for node in drawing.after if node.us} == {XLA}
     assert {node.rule for node in drawing.after} - {""} <= set(best.rules)
     assert [n.op for n in drawing.before if n.change == "ahead"] == ["dot_general"], "C D is computed on every call"
     assert not [n for n in drawing.after if n.change == "ahead"]
@@ -190,7 +190,7 @@ def test_the_drawing_of_a_program_in_kernels_shows_what_is_fused_on_which_backen
     for side in (drawing.before, drawing.after):
         ids = {n.id for n in side}
         assert all(n.kernel in ids for n in side)
-        assert all(n.predicted_us is None or n.kernel == n.id for n in side)
+        assert all(n.us is None or n.kernel == n.id for n in side)
 
 
 def test_a_winner_without_a_rule_is_the_same_function(found: Exploration) -> None:
