@@ -34,9 +34,10 @@ def draw(found: Exploration, finalist: Finalist | None, computes_ahead: bool = F
     if not before.active() or max(len(before.active()), len(after.active())) > MOST:
         return None
     own = ahead(found, before) if finalist is not None or computes_ahead else ()
+    own_types = types_of(found)
     return Drawing(
-        (*own, *_reading(own, _side(before, after, _kernels(found, before)), before)),
-        _side(after, before, _kernels(found, after)),
+        (*own, *as_written(_reading(own, _side(before, after, _kernels(found, before)), before), own_types)),
+        as_written(_side(after, before, _kernels(found, after)), own_types),
     )
 
 
@@ -44,7 +45,30 @@ def drawn_before(found: Exploration, after: State, computes_ahead: bool) -> tupl
     """The original as XLA computes it, beside a program that is this state, and may compute what is frozen ahead."""
     before = by_xla(found, found.result.original)
     own = ahead(found, before) if computes_ahead else ()
-    return (*own, *_reading(own, _side(before, after, _kernels(found, before)), before))
+    drawn = _reading(own, _side(before, after, _kernels(found, before)), before)
+    return (*own, *as_written(drawn, types_of(found)))
+
+
+def types_of(found: Exploration) -> dict[int, str]:
+    """The types of values that the program itself computes, with their axes in its order, by class."""
+    snapshot, graph = found.result.problem.snapshot, found.graph
+    number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
+    types: dict[int, str] = {}
+    for node, ref in zip(dict.fromkeys((*graph.inputs, *graph.nodes())), snapshot.eg.imported, strict=True):
+        c = number.get(snapshot.eg.find(ref) >> SHIFT)
+        if c is not None and len(node.types) == 1:
+            types.setdefault(c, str(node.type))
+    return types
+
+
+def as_written(nodes: Sequence[DrawnNode], types: Mapping[int, str]) -> tuple[DrawnNode, ...]:
+    """The nodes with these types; an order of axes is told of a value that has them in the order of its class."""
+    return tuple(
+        replace(node, type=types[node.id], layout=node.layout if types[node.id] == node.type else "")
+        if node.id in types
+        else node
+        for node in nodes
+    )
 
 
 @dataclass(frozen=True, slots=True)

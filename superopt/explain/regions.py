@@ -13,7 +13,7 @@ from typing import Any
 
 from costmodel.model.objective import Objective
 from superopt.contest.judgement import Judgement
-from superopt.explain.drawing import MOST, change_of, drawn_before
+from superopt.explain.drawing import MOST, as_written, change_of, drawn_before, types_of
 from superopt.explain.evidence import by_xla, layout_of, state_of, type_of
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph, Node, topological
@@ -59,7 +59,8 @@ def draw_regions(graph: Graph, judgement: Judgement, found: Exploration | None, 
             rule, layout = option.origin.rule if option.origin is not None else "", layout_of(state, node.id)
             node = replace(node, rule=rule, layout=layout or node.layout, type=type_of(state, node.id))
         told.append(node)
-    return Drawing(drawn_before(found, state, judgement.program.computes_ahead), tuple(told))
+    before = drawn_before(found, state, judgement.program.computes_ahead)
+    return Drawing(before, as_written(told, types_of(found)))
 
 
 def _alone(graph: Graph, judgement: Judgement, objective: Objective) -> Drawing:

@@ -398,13 +398,12 @@ class Account:
 
 def accounts(report: Report) -> dict[str, Account]:
     """The program before and after, as far as they were drawn or priced; the original alone where it is returned."""
-    predicted_ms = report.search.get("predicted_before_ms")
     found: dict[str, Account] = {}
     if report.drawing is not None:
         drawn = [node for node in report.drawing.before if node.kernel == node.id and node.backend]
         priced = [node.us for node in drawn if node.us is not None]
         kernels_ms = 1e-3 * sum(priced) if priced else None
-        found["before"] = _account(len(drawn), kernels_ms, predicted_ms, report.measured.before_ms)
+        found["before"] = _account(len(drawn), kernels_ms, None, report.measured.before_ms)
     if report.kernels and not report.original_returned:
         kernels_ms, count = sum(k.ms for k in report.kernels), sum(k.count for k in report.kernels)
         found["after"] = _account(count, kernels_ms, report.predicted_ms, report.measured.after_ms)
@@ -412,14 +411,12 @@ def accounts(report: Report) -> dict[str, Account]:
 
 
 def _account(count: int, kernels_ms: float | None, predicted_ms: float | None, measured_ms: float | None) -> Account:
-    predicted_ms = kernels_ms if predicted_ms is None else predicted_ms
-
     def less(a: float | None, b: float | None) -> float | None:
         return None if a is None or b is None else a - b
 
-    return Account(
-        count, kernels_ms, less(predicted_ms, kernels_ms), predicted_ms, measured_ms, less(measured_ms, predicted_ms)
-    )
+    between_ms = less(predicted_ms, kernels_ms)
+    predicted_ms = kernels_ms if predicted_ms is None else predicted_ms
+    return Account(count, kernels_ms, between_ms, predicted_ms, measured_ms, less(measured_ms, predicted_ms))
 
 
 def _rendering():

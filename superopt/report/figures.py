@@ -20,6 +20,8 @@ def ms(value: float | None) -> str:
     if value is None or not math.isfinite(value):
         return NONE
     size = abs(value)
+    if size < 5e-8:
+        return "0 µs"
     if size < 0.09995:
         return f"{1e3 * value:.3g} µs"
     return f"{value:.3g} ms" if size < 99.95 else f"{value:,.0f} ms"

@@ -107,7 +107,7 @@ def model_line(report: Report) -> str:
     if not figures:
         return ""
     timed = figures.get("kernels_timed", 0)
-    parts = [f"{timed} kernels timed" if timed else "no kernel was timed"]
+    parts = [f"{timed} kernel{'s' if timed > 1 else ''} timed" if timed else "no kernel was timed"]
     if figures.get("median_error") is not None:
         error = figures["median_error"]
         off = percent(error, 0) if error < 1 else f"a factor of {1 + error:.1f}"
