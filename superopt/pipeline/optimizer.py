@@ -47,6 +47,7 @@ from superopt.machine.extras import need
 from superopt.measure import Worker
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
+from superopt.pipeline.beside import kept_for_peers
 from superopt.pipeline.run import FIRST, Clock, Progress, Run, Tools
 from superopt.pipeline.weights import Shelf
 from superopt.returned.optimized import Optimized
@@ -196,7 +197,9 @@ def optimize(
             let=FIRST,
         )
         tools = Tools(worker, Builds.of(imported, seed, request.exact), archive)
-        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier)
+        model = Path(fn) if isinstance(fn, str | Path) else None
+        request = replace(request, budget=kept_for_peers(model, limits))
+        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier, model, limits.seconds)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
