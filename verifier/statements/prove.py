@@ -108,7 +108,9 @@ class _Work:
             raise Stop(UNKNOWN, "no sizes meet the constraints")
         self.done.sizes = tuple(sorted(witness.items()))
         for size, question in pair.compared:
-            if size is None or ctx.possible(c.eq(to_poly(size), 0)) != NO:
+            if size is None:
+                raise Stop(UNKNOWN, f"code that depends on sizes: it asks for {question}")
+            if ctx.possible(c.eq(to_poly(size), 0)) != NO:
                 raise Stop(UNKNOWN, f"code that depends on sizes: traced as if not {question}")
 
     def well_formed(self, graph: Graph) -> None:
