@@ -32,12 +32,14 @@ from superopt.ir.types import DTYPES, FLOATS, INTEGERS, UNSIGNED
 from verifier.rules.occurring import leaves_finite
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
+from verifier.statements.draws import further_values, literals
 from verifier.statements.prove import unsupported_ops
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
 ROUNDINGS = 16
 """Units in the last place that are no difference where there is no float64 to ask: a few operations round each side."""
-ATTEMPTS = 5
+ATTEMPTS, FURTHER = 5, 2
+"""Kinds of inputs at every size, and sizes that have further ones (`draws.further_values`)."""
 TIES = (257, 2049, (1 << 24) + 1)
 """Integers between two neighbours in a type of floats: bfloat16, float16, float32."""
 TOLD, LARGEST = 4, 1 << 13
@@ -95,6 +97,7 @@ class Pairing:
     traced: tuple[Traced, Traced] | None = None
     lowest: int = 0
     tried: int = 0
+    drawn: int = 0
 
     def elements(self, sizes: Mapping[str, int]) -> int:
         """Entries of all inputs at some sizes."""
@@ -186,9 +189,8 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
 
 def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Iterator[StatementDifference | None]:
     """Comparisons on one kind of inputs after another, as far as the functions have values."""
-    for attempt in range(ATTEMPTS):
-        values = make_values(left.graph.inputs, pair.specs.names, attempt)
-        by_jax = any(by_jax_alone(t.graph) for t in (left, right))
+    by_jax = any(by_jax_alone(t.graph) for t in (left, right))
+    for attempt, values in enumerate(_inputs(pair, left, right)):
         try:
             results = _by_jax(pair, values) if by_jax else _by_interpreter(left, right, values)
         except Unevaluated:
@@ -199,6 +201,16 @@ def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Itera
             _same_graphs(pair, sizes, values, results)
         if not any(x.size for x in values.values()):
             return
+
+
+def _inputs(pair: Pairing, left: Traced, right: Traced) -> Iterator[dict[str, np.ndarray]]:
+    """One kind of inputs after another; further ones at the first sizes of several elements."""
+    for attempt in range(ATTEMPTS):
+        yield make_values(left.graph.inputs, pair.specs.names, attempt)
+    inputs = left.graph.inputs[: len(pair.specs.names)]
+    if pair.drawn < FURTHER and any(math.prod(sizes_of(x)) for x in inputs):
+        pair.drawn += 1
+        yield from further_values(inputs, literals((left.graph, right.graph)))
 
 
 def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]]) -> StatementDifference | None:

@@ -33,6 +33,7 @@ from verifier.equal.normal import EXACT, REAL
 from verifier.equal.ranges import FLOAT_BITS
 from verifier.rules.refute import extremes, first_difference, first_other_bits, special, strewn
 from verifier.rules.watch import excludes_undefined
+from verifier.statements.draws import further_values, literals, magnitudes
 from verifier.statements.prove import unsupported_ops
 from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, make_values, show_sizes
 from verifier.verdict import ValidityDomain
@@ -42,6 +43,8 @@ ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}
 KEPT_TOLERANCE = 1e-6
 XLA_SIZES = 3
 """Sizes at which XLA compiles both functions: the first ones, and the last, which a condition told."""
+_FURTHER, _MAGNITUDES = 99, 3
+"""Number of an attempt whose values may cancel, and of attempts on many magnitudes."""
 _NUMBERS, _NO_NUMBERS = ("zeros", "largest", "least", "mixed"), ("nan", "inf", "-inf")
 _ORDER = ("max", "min", "clamp", "cummax", "cummin", "argmax", "argmin")
 _REORDERED = ("reduce", "cum", "conv", "dot", "scan", "scatter", "add_any")
@@ -109,6 +112,11 @@ class _Look:
         inputs, names = self.sides[0].graph.inputs, self.pair.specs.names
         for attempt in range(ATTEMPTS):
             yield attempt, "", make_values(inputs, names, attempt)
+        inputs = inputs[: len(names)]
+        for values in further_values(inputs, literals(side.graph for side in self.sides)):
+            yield _FURTHER, "", values
+        if self.floats:
+            yield from ((_FURTHER, "", magnitudes(inputs, attempt)) for attempt in range(_MAGNITUDES))
         exact = self.domain.exactness == EXACT
         if not self.floats or not (exact or FINITE_TEST in self.domain.assumptions):
             return
@@ -156,7 +164,7 @@ class _Look:
             if exactness == EXACT:
                 at = first_other_bits(a, b, zeros=not self.ordered)
             else:
-                at = _beyond_rounding(a, b, attempt, kind, self.floats and self.domain.exactness != EXACT)
+                at = _beyond_rounding(a, b, attempt, kind)
             if at is not None:
                 where = f" where an input is {kind}" if kind else ""
                 text = f"{a[at]} and {b[at]} at {show_sizes(self.sizes)}{where}{by}"
@@ -204,11 +212,9 @@ def _special(kind: str, dtype: str) -> Sequence[float]:
     return [float(kind)] if kind in _NO_NUMBERS else known.get(kind) or special(dtype)
 
 
-def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str, decided: bool) -> tuple[int, ...] | None:
-    """The first place where rounding does not explain a difference; with `decided` it may have decided predicates."""
+def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str) -> tuple[int, ...] | None:
+    """The first place where numbers are not near, or where others differ: what rounding decides is none of a proof."""
     if str(a.dtype) not in FLOATS:
-        if decided:
-            return None
         bad = a != b
     else:
         x, y = a.astype(np.float64), b.astype(np.float64)
