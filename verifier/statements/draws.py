@@ -75,7 +75,9 @@ def _drawn(node: Node, kind: str, told: Sequence[float], number: int) -> np.ndar
         made = np.where(rng.random(shape) < 0.7, rng.choice(np.array(near), shape), rng.integers(-3, 4, shape))
     else:
         most = max(told) * (1000.0 if kind == "far" else 2.0)
-        made = (most + rng.integers(1, 5, shape)) * (-1 if kind == "below" else 1)
+        made = (most * rng.choice(np.array([1.0, 1.25, 1.5, 2.5]), shape) + rng.integers(1, 5, shape)) * (
+            -1 if kind == "below" else 1
+        )
     return _typed(np.asarray(made), node.dtype)
 
 

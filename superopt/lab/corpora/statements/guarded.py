@@ -59,7 +59,7 @@ CLAIMS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     ),
     "an addition is none": (lambda x, y, i, j: x + y, lambda x, y, i, j: x - y),
     "one added": (lambda x, y, i, j: x, lambda x, y, i, j: x + 1),
-    "an exponential is 0": (lambda x, y, i, j: jnp.exp(-x) * y, lambda x, y, i, j: 0 * y),
+    "an exponential is 0": (lambda x, y, i, j: jnp.exp(-jnp.abs(y)) * x, lambda x, y, i, j: 0 * x),
     "a maximum is a minimum": (lambda x, y, i, j: jnp.maximum(x, y), lambda x, y, i, j: jnp.minimum(x, y)),
     "a sum is a mean": (
         lambda x, y, i, j: x - x.sum(1, keepdims=True),
