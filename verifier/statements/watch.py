@@ -16,9 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import jax
 import numpy as np
 
 from superopt.errors import ArgumentError
@@ -35,7 +33,7 @@ from verifier.rules.refute import extremes, first_difference, first_other_bits, 
 from verifier.rules.watch import excludes_undefined
 from verifier.statements.draws import further_values, literals, magnitudes
 from verifier.statements.prove import unsupported_ops
-from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, make_values, show_sizes
+from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, Unevaluated, by_jax, make_values, show_sizes
 from verifier.verdict import ValidityDomain
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}
@@ -141,11 +139,10 @@ class _Look:
         """What the functions themselves give, compiled by XLA, which flushes the least numbers to zero."""
         if self.wide:
             return None
-        compiled = [_compiled(self.pair, fn) for fn in (self.pair.left, self.pair.right)]
         for attempt, kind, values in self._values(denormal=False):
             try:
-                results = [[np.asarray(x) for x in fn(*(values[n] for n in self.pair.specs.names))] for fn in compiled]
-            except (NotImplementedError, RuntimeError):  # XLA has no such operation or type here
+                results = by_jax(self.pair, values)
+            except Unevaluated:  # XLA has no such operation or type here, or ended its process
                 return None
             found = self._first(results, REAL, attempt, kind, " by XLA")
             if found is not None:
@@ -185,15 +182,6 @@ class _Look:
                 text = f"{a[at]} and {b[at]} at {show_sizes(self.sizes)} in float64 with every explicit conversion"
                 return Contradiction(text, True)
         return None
-
-
-def _compiled(pair: Pairing, fn: Any) -> Any:
-    def flat(*leaves: Any) -> list[Any]:
-        args, kwargs = pair.specs.unflatten(list(leaves))
-        return jax.tree.leaves(fn(*args, **kwargs))
-
-    jitted: Any = jax.jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return jitted(flat)
 
 
 def _strewn(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
