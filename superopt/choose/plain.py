@@ -317,10 +317,10 @@ def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
     """A program with all of its regions as kernels, before anything was measured or checked."""
     return Judgement(
         made.program, made.finalist, verdict, after_text=print_graph(made.program.hot), kernels=made.choices,
-        native=made.rows, unchecked=True, own_form=made.finalist is None,
+        native=made.rows, regions=made.regions, unchecked=True, own_form=made.finalist is None,
         implementation={
-            "form": made.name, "regions": sum(row.count for row in made.rows),
-            "kernels": len(made.choices),
+            "form": made.name, "regions": len(made.regions), "kernels": len(made.choices),
+            "apart_ms": 1e3 * made.apart_s,
         },
     )  # fmt: skip
 

@@ -24,7 +24,7 @@ from superopt.backends.protocol import Backend, for_device
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.regions import Region
+from superopt.kernels.choose.regions import Region, key_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
@@ -251,6 +251,7 @@ def report_rows(
                 by_xla_ms=predicted_ms.get(XLA, {}).get(graph),
                 by_xla_timed_ms=timed_ms.get(XLA, {}).get(graph),
                 outside=outside.get(graph),
+                key=key_of(graph),
             )
         )
     return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or r.by_xla_timed_ms or r.by_xla_ms or 0.0)))

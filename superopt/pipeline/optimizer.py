@@ -14,6 +14,8 @@ The stages are in `superopt.pipeline.run`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -42,9 +44,10 @@ from superopt.ir.program import frozen_bytes
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import parse_budget
 from superopt.machine.extras import need
-from superopt.measure import Worker
+from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
+from superopt.pipeline.beside import kept_for_peers
 from superopt.pipeline.run import FIRST, Clock, Progress, Run, Tools
 from superopt.pipeline.weights import Shelf
 from superopt.returned.optimized import Optimized
@@ -151,6 +154,8 @@ def optimize(
     given = given_rules(rules)
     clock = Clock(progress)
     barrier = Barrier()
+    if not (deterministic and search):
+        forks.load()  # while this process imports the program
     with ExitStack() as stack:
         shelf = stack.enter_context(Shelf())
         with clock.stage("import"):
@@ -178,6 +183,7 @@ def optimize(
         known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=FIRST)
         if known is not None:
             clock.say("answered from the store")
+            known.report = replace(known.report, program=name)
             return known
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
@@ -193,7 +199,9 @@ def optimize(
             let=FIRST,
         )
         tools = Tools(worker, Builds.of(imported, seed, request.exact), archive)
-        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier)
+        model = Path(fn) if isinstance(fn, str | Path) else None
+        request = replace(request, budget=kept_for_peers(model, limits))
+        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier, model, limits.seconds)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
@@ -258,7 +266,20 @@ def _import(
         raise UsageError("data_root is for ONNX models that are files")
     if dims:
         raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
-    return import_function(fn, args, kwargs, frozen=frozen), getattr(fn, "__name__", type(fn).__name__)
+    return import_function(fn, args, kwargs, frozen=frozen), _name_of(fn)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    """The name of a function with those of the functions around it; of one without a name, where it is written."""
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    parts = [part for part in getattr(inner, "__qualname__", type(inner).__name__).split(".") if part != "<locals>"]
+    code = getattr(inner, "__code__", None)
+    if parts[-1] == "<lambda>" and code is not None:
+        parts[-1] = f"lambda at {Path(code.co_filename).name}:{code.co_firstlineno}"
+    return ".".join(parts)
 
 
 def import_onnx():

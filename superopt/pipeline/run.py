@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Event
 
 from superopt.backends.xla import XlaExecutable
@@ -49,7 +50,8 @@ from superopt.machine.barrier import Barrier
 from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, SearchBudget
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
-from superopt.report.data import UNMEASURED, Measurement, Report, StageTime
+from superopt.pipeline.beside import peers_of
+from superopt.report.data import UNMEASURED, Measurement, PeerTiming, Report, StageTime
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import remember
 from superopt.store import Store
@@ -104,7 +106,12 @@ class Tools:
 
 @dataclass(slots=True)
 class Run:
-    """One optimisation: what its stages share, and what they found."""
+    """One optimisation: what its stages share, and what they found.
+
+    Attributes:
+        model: the file of the model, where the program is one.
+        whole_s: seconds of the whole call, of which the stages before the last have a little less.
+    """
 
     imported: Imported
     request: Request
@@ -114,6 +121,8 @@ class Run:
     maker: KernelMaker | None
     clock: Clock
     barrier: Barrier
+    model: Path | None = None
+    whole_s: float | None = None
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
@@ -518,7 +527,9 @@ class Run:
                     original_returned=judgement.returns_original,
                 ),
             )  # fmt: skip
-        report = replace(report, stages=tuple(self.clock.stages))
+        with self.clock.stage("beside"):
+            peers = self.barrier.around("the comparison with other runtimes", lambda: self._beside(executable), ())
+        report = replace(report, stages=tuple(self.clock.stages), peers=peers)
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         if not (judgement.interrupted or judgement.noisy or hurried or self.barrier.lost):
@@ -527,6 +538,13 @@ class Run:
         notes = (*report.notes, *self.barrier.notes)
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
         return result
+
+    def _beside(self, executable: XlaExecutable) -> tuple[PeerTiming, ...]:
+        """The returned program beside other runtimes; where nothing is measured, or no longer, not."""
+        if self.request.deterministic or self.barrier.interrupted or self.imported.whole:
+            return ()
+        whole_s = math.inf if self.whole_s is None or not self.request.searches else self.whole_s
+        return peers_of(self.model, self.imported, executable, whole_s - self.clock.elapsed_s, self.request.seed)
 
     def _built(self, judgement: Judgement) -> XlaExecutable:
         return self.builds.candidate(judgement.program, judgement.options, judgement.kernels)
