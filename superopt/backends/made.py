@@ -106,9 +106,10 @@ def keep_verdict(key: str, by: str, of: Sequence[str], status: str, cause: str, 
     _write(_verdict(key, cache), {"by": by, "objects": list(of), "status": status, "cause": cause})
 
 
-def has_verdict(key: str, by: str, cache: Path | None = None) -> bool:
-    """Was anything said of the code of the kernel under a key?"""
-    return _said(key, by, cache) is not None
+def has_verdict(key: str, by: str, status: str = "", cache: Path | None = None) -> bool:
+    """Was anything said of the code of the kernel under a key, or this?"""
+    said = _said(key, by, cache)
+    return said is not None and status in ("", said["status"])
 
 
 def _said(key: str, by: str, cache: Path | None) -> dict[str, Any] | None:
