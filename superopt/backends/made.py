@@ -38,10 +38,12 @@ def key_of(graph: Graph, trace: tuple[Any, ...] | None) -> str:
     Empty where the sources have changed since the process began: it may write code as they were before.
     """
     around = _surroundings()
-    if not around:
-        return ""
-    text = json.dumps([print_graph(graph), trace, around])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return _digest(graph, trace, json.dumps(around)) if around else ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(graph: Graph, trace: tuple[Any, ...] | None, around: str) -> str:
+    return hashlib.blake2b(f"{json.dumps([print_graph(graph), trace])}{around}".encode(), digest_size=16).hexdigest()
 
 
 def find(key: str, cache: Path | None = None) -> Parts | None:
