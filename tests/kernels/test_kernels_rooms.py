@@ -80,7 +80,7 @@ import resource
 from dataclasses import replace
 from unittest import mock
 import numpy as np
-from superopt.kernels.emit import generate
+from superopt.kernels.emit.generate import generate
 from superopt.kernels.llvm.cpu import host
 from superopt.kernels.runtime.kernel import _place, build
 from tests.kernels.test_kernels_chains import case, chain, evaluate, values
