@@ -23,7 +23,8 @@ from jax.core import Tracer
 from superopt.backends import mixed
 from superopt.backends.options import jit_with
 from superopt.backends.xla import XlaExecutable, build, to_jax
-from superopt.certify.kernels import MOST_ELEMENTS, MOST_SECONDS, ValidatedCode, disagreeing, too_large, validate_code
+from superopt.certify.kernels import ValidatedCode
+from superopt.certify.taking import take_kernels
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import STATIC, bound, held_back, misfit, places_of, read_tree, tree_data
@@ -273,7 +274,8 @@ class Loaded(Unique):
         self.report: dict[str, Any] = dict(held.report)
         self._foreign, self._options = held.foreign, held.options
         self._original = None if held.original is None else once(functools.partial(_of_all_arguments, held.original))
-        self._chosen, self._left, self._waiting, self._lock = held.kernels, dict[str, str](), False, threading.Lock()
+        self._chosen, self._waiting, self._lock = held.kernels, False, threading.Lock()
+        self._left: Mapping[str, str] = {}
         self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         places, keywords = places_of(held.in_tree.data, STATIC)
@@ -303,22 +305,9 @@ class Loaded(Unique):
         return _validation().validate_file(self.path, original, store, limited=limited)
 
     def _take_kernels(self, *, called: bool) -> None:
-        """Use the kernels of the file whose code is not refuted and gives XLA's values.
-
-        Those that ask for too much wait until it is called.
-        """
-        late = {} if called else too_large(self.graph, self._chosen, len(self.live))
-        asked = [c for i, c in enumerate(self._chosen) if i not in late]
-        self.code = validate_code(self.graph, asked, MOST_SECONDS, MOST_ELEMENTS)
-        run = [c for i, c in enumerate(asked) if i not in self.code.refuted]
-        wrong = disagreeing(self.graph, run)
-        self.kernels = tuple(c for i, c in enumerate(run) if i not in wrong)
-        left = {
-            self._chosen[i]: f"it is compared with XLA's values at the first call: {why}" for i, why in late.items()
-        }
-        left |= {asked[i]: why for i, why in self.code.refuted.items()} | {run[i]: why for i, why in wrong.items()}
-        self._left = {f"kernel of value {c.root}": why for c, why in left.items()}
-        self._waiting = bool(late)
+        """Use the kernels of the file that are judged to be right here; those that ask for too much wait for a call."""
+        taken = take_kernels(self.graph, self._chosen, len(self.live), called=called)
+        self.kernels, self.code, self._left, self._waiting = taken.kernels, taken.code, taken.left, taken.waiting
 
     def _take_waiting(self) -> None:
         """Compare the kernels that waited for a call, and build the program with those that agree."""
