@@ -110,7 +110,9 @@ def dynamic_range(x: Any) -> tuple[Any, Any, Any]:
     scale = divided(high - low, np.float32(255))
     scale = jnp.where(scale == 0, np.float32(1), scale)
     zero = jnp.clip(lax.round(divided(-low, scale), lax.RoundingMethod.TO_NEAREST_EVEN), zero_f, np.float32(255))
-    quantised = jnp.clip(lax.round(divided(x, scale), lax.RoundingMethod.TO_NEAREST_EVEN) + zero, zero_f, np.float32(255))
+    quantised = jnp.clip(
+        lax.round(divided(x, scale), lax.RoundingMethod.TO_NEAREST_EVEN) + zero, zero_f, np.float32(255)
+    )
     return quantised.astype(np.uint8), scale, zero.astype(np.uint8)
 
 
