@@ -31,7 +31,7 @@ from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import DTYPES
 from superopt.kernels.choose.choice import Choice
-from superopt.machine.barrier import in_one_line
+from superopt.machine.barrier import cause_of_run
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.report.data import NumericCheck
 
@@ -207,15 +207,7 @@ def of_the_program() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # what the compiler, its runtime and callbacks raise
-        raise ProgramError(f"the program cannot be built and run as it is: {_cause(error)}") from error
-
-
-def _cause(error: BaseException) -> str:
-    """Class and message of an error in one line; where a traceback is its message, the line that ends it."""
-    lines = [line for text in str(error).splitlines() if (line := text.strip()) and not line.startswith("hint:")]
-    if any(line.endswith("Traceback (most recent call last):") for line in lines):
-        return lines[-1][:_LONGEST]
-    return in_one_line(error, _LONGEST)
+        raise ProgramError(f"the program cannot be built and run as it is: {cause_of_run(error, _LONGEST)}") from error
 
 
 def takes_any_input(graph: Graph) -> bool:
