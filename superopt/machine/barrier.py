@@ -75,8 +75,13 @@ def warned(text: str, kind: type[Warning], stacklevel: int) -> None:
 
 def in_one_line(error: BaseException, most: int = 200) -> str:
     """Class and message of an error, without line breaks."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
+    return named(type(error).__name__, str(error), most)
+
+
+def named(name: str, message: str, most: int = 200) -> str:
+    """The class of an error, by its name, and its message, without line breaks."""
+    text = " ".join(message.split())
+    return f"{name}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
 
 
 def _place(error: BaseException) -> str:
