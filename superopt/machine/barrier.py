@@ -77,19 +77,24 @@ def warned(text: str, kind: type[Warning], stacklevel: int) -> None:
 
 def in_one_line(error: BaseException, most: int = 200) -> str:
     """Class and message of an error, without line breaks."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
+    return named(type(error).__name__, str(error), most)
 
 
-def cause_of_run(error: BaseException, most: int = 200) -> str:
-    """Class and message of an error of a program that ran, in one line.
+def named(name: str, message: str, most: int = 200) -> str:
+    """The class of an error, by its name, and its message, without line breaks."""
+    text = " ".join(message.split())
+    return f"{name}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
 
-    Where a traceback is its message, the line that ends it; of an error of ours, what it says.
+
+def cause_of_run(name: str, message: str, most: int = 200) -> str:
+    """Class, by its name, and message of an error of a program that ran, in one line.
+
+    Where a traceback is its message, the line that ends it; of an error of ours, its text alone.
     """
-    lines = [line for text in str(error).splitlines() if (line := text.strip()) and not line.startswith("hint:")]
+    lines = [line for text in message.splitlines() if (line := text.strip()) and not line.startswith("hint:")]
     if any(line.endswith("Traceback (most recent call last):") for line in lines):
         return _OURS.sub("", lines[-1])[:most]
-    return _OURS.sub("", in_one_line(error, most))
+    return _OURS.sub("", named(name, message, most))
 
 
 def _place(error: BaseException) -> str:
