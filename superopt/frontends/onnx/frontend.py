@@ -20,6 +20,7 @@ from jax import tree_util
 
 from superopt.files.reading import converting
 from superopt.frontends.jax.arguments import as_taken
+from superopt.frontends.jax.held import settings_of_jax
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.onnx.eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model
@@ -141,5 +142,6 @@ def _bound(
         head=model.head,
         tail=model.tail,
         weakness=None,
+        context=settings_of_jax(),  # of the caller's calls: only the import is made with types of 64 bits
         opaque_ops=sum((Counter(x.ops) for x in (model.head, model.tail) if x is not None), imported.opaque_ops),
     )

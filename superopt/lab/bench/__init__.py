@@ -35,6 +35,7 @@ SUITES = {
     "alternatives": f"{_HERE}.alternatives:run",
     "budget": f"{_HERE}.budget:run",
     "core": f"{_HERE}.core:run",
+    "exports": f"{_HERE}.exports:run",
     "faults": f"{_HERE}.faults.suite:run",
     "joint": f"{_HERE}.joint:run",
     "kernels": f"{_HERE}.kernels:run",
@@ -45,6 +46,7 @@ SUITES = {
     "onnx-types": f"{_HERE}.onnx.types:run",
     "options": f"{_HERE}.options:run",
     "pallas": f"{_HERE}.pallas.suite:run",
+    "peers": f"{_HERE}.peers.suite:run",
     "plain": f"{_HERE}.joint:run_plain",
     "rewrites": f"{_HERE}.rewrites:run",
     "schedules": f"{_HERE}.schedules:run",
@@ -52,12 +54,20 @@ SUITES = {
     "verifier": f"{_HERE}.verifier:run",
 }
 """Suite -> the function that runs it, loaded when it is asked for."""
-_OF_ONNX = ("memory", "onnx-nodes", "onnx-types")
+_OF_ONNX = ("exports", "memory", "onnx-nodes", "onnx-types", "peers")
 NO_SEARCH = "--no-search"
 COUNTED = ("faults",)  # that read so many files
-WITHOUT_SEARCH = ("core", "native", "rewrites")  # their programs can be taken as `optimize(search=False)` builds them
+OF_FILES = ("exports", "peers")  # that read models from a folder, and run other frameworks
+WITHOUT_SEARCH = (
+    "core",
+    "exports",
+    "native",
+    "peers",
+    "rewrites",
+)  # their programs can be taken as `optimize(search=False)` builds them
 BUDGETS = {
     "aa": "6s",
+    "exports": "20s",
     "joint": "",  # each case has its own
     "kernels": "8s",
     "memory": "30s",
@@ -80,11 +90,14 @@ def run_suite(
     say: Say,
     search: bool = True,
     count: int | None = None,
+    models: str | None = None,
+    peer_python: str | None = None,
 ) -> dict[str, Any]:
     """Run a suite by name, each case with the budget of the suite where none is given.
 
     Without `search` its programs are built as `optimize(search=False)` does.  `count` is for `faults`: how many files
-    of each kind.
+    of each kind.  `models` and `peer_python` are for `exports` and `peers`: a folder of models, and the Python that has
+    the other frameworks, this one where it is None.
 
     Raises:
         MissingExtraError: it has ONNX models, and the onnx package is not installed.
@@ -101,6 +114,10 @@ def run_suite(
         if suite not in COUNTED:
             raise UsageError(f"--count is not for the suite {suite}", hint=", ".join(COUNTED))
         run = functools.partial(run, count=count)
+    if suite in OF_FILES:
+        run = functools.partial(run, models=models, peer_python=peer_python, search=search)
+    elif models is not None or peer_python is not None:
+        raise UsageError(f"--models and --peer-python are not for the suite {suite}", hint=", ".join(OF_FILES))
     if not search:
         if suite not in WITHOUT_SEARCH:
             raise UsageError(f"--no-search is not for the suite {suite}", hint=", ".join(WITHOUT_SEARCH))
