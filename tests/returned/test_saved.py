@@ -10,7 +10,6 @@ import ml_dtypes
 import numpy as np
 import onnx
 import pytest
-from support.onnx_models import mlp
 
 import superopt
 from superopt.errors import ArgumentError, InputError
@@ -19,6 +18,7 @@ from superopt.frontends.jax.keys import is_key
 from superopt.kernels.llvm.cpu import supported
 from superopt.returned import remember
 from superopt.store import Store
+from tests.support.onnx_models import mlp
 
 RNG = np.random.default_rng(0)
 OPTIONS = {"frozen": 0, "budget": "30steps", "deterministic": True}
