@@ -169,7 +169,7 @@ def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) 
     """So many mutants of each room."""
     found: list[Mutant] = []
     for room in rooms:
-        files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [root / room]
+        files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]
         every = [
             mutant
             for path in files
@@ -180,7 +180,7 @@ def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) 
     return found
 
 
-def tests_of(path: str, *, own: bool = False) -> list[str]:
+def suite_of(path: str, *, own: bool = False) -> list[str]:
     """Files of tests of a module's room, those that import it first; then others that import it, unless `own`."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     every = sorted((ROOT / "tests").rglob("test_*.py"))
@@ -216,7 +216,7 @@ def tried(
             file.write_text(mutant.text(source), encoding="utf-8")
             begin_s = time.monotonic()
             try:
-                noticed = _noticed(copy, tests_of(mutant.path, own=own), most_s)
+                noticed = _noticed(copy, suite_of(mutant.path, own=own), most_s)
             finally:
                 file.write_text(source, encoding="utf-8")
             if noticed and noticed != TOO_LONG and _noticed(copy, [noticed], most_s):
