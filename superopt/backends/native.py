@@ -7,7 +7,7 @@ found by region and schedule (`superopt.backends.made`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -105,6 +105,15 @@ class Native(Backend):
         results = kernel.hot.run(arrays, threads=1, guard=True)
         return [results[b.name] for b in kernel.hot.outputs]
 
+    def machine(self, region: Graph, trace: Trace = None) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+        """The objects that run for a region, from arrays of its inputs by name to its results by name."""
+        kernel = self.build(region, trace)
+
+        def run(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {b.name: x for b, x in zip(kernel.hot.outputs, self.run(kernel, values), strict=True)}
+
+        return run
+
     def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
         """Does the code of a region compute it, in its own memory, without two tasks that meet?
 
@@ -118,7 +127,8 @@ class Native(Backend):
         runs = _objects(region, trace)
         if runs != [build_kernel(code).digest for code in _written(region, trace) if code is not None]:
             return KernelVerdict(REFUTED, "the object that is kept for it is not made of its code", 0.0)
-        found = validate(from_graph(region.outputs), parts_of(region, trace), known())
+        before = from_graph(region.outputs)
+        found = validate(before, parts_of(region, trace), known(), machine=self.machine(region, trace))
         key = key_of(region, trace)
         if key and version() and found.status != REFUTED:
             made.keep_verdict(key, version(), runs, found.status, found.cause)

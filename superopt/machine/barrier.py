@@ -7,6 +7,7 @@ something plainer takes the place of its result, and what happened is kept for t
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 import warnings
 from collections.abc import Callable
@@ -53,7 +54,7 @@ class Barrier:
             return otherwise
         except Exception as error:  # whatever it is: the program must not be lost with it
             self.lost[stage] = f"failed: {in_one_line(error)}{_place(error)}"
-            warnings.warn(self.said(stage), StageWarning, stacklevel=3)
+            warned(self.said(stage), StageWarning, stacklevel=4)
             return otherwise
 
     def said(self, stage: str) -> str:
@@ -64,6 +65,12 @@ class Barrier:
     def notes(self) -> tuple[str, ...]:
         """One line for each stage that was lost."""
         return tuple(map(self.said, self.lost))
+
+
+def warned(text: str, kind: type[Warning], stacklevel: int) -> None:
+    """Give a warning that changes nothing, not even where the user has Python raise warnings as errors."""
+    with contextlib.suppress(kind):
+        warnings.warn(text, kind, stacklevel=stacklevel)
 
 
 def in_one_line(error: BaseException, most: int = 200) -> str:

@@ -1,7 +1,8 @@
 """The parent's side of a worker process: start it, ask it, watch it, and get rid of it.
 
-The worker is a fresh interpreter (`python -m superopt.measure.worker`), not a fork: XLA's threads do not survive
-one. It has its own session, so Ctrl-C reaches only the parent, which then kills the whole group, forks included.
+The worker is no fork of this process, since XLA's threads do not survive one, but of a fresh interpreter that has only
+loaded what workers need (`superopt.measure.forks`).  It has its own session, so Ctrl-C reaches only the parent, which
+then kills the whole group, forks included.
 Requests go to its standard input, events come back on a pipe of their own as JSON lines; what candidates print goes
 to a reader that keeps the last few kilobytes.  The worker ends itself when its input closes, so it never outlives
 the parent.
@@ -21,12 +22,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from superopt.machine import facts as machine
+from superopt.measure import forks
 from superopt.measure.result import Failure
 
 _POLL_S = 0.1
@@ -85,7 +87,7 @@ class Worker:
         self.module = module
         self.limits = limits or ProcessLimits()
         self.started = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forks.Process | None = None
         self._events: int = -1
         self._buffer = b""
         self._tail = _Tail()
@@ -154,26 +156,17 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ensure(self) -> subprocess.Popen[bytes]:
+    def _ensure(self) -> forks.Process:
         if self._process is not None and self.alive:
             return self._process
         self.close()
         mine, theirs = os.pipe()
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-        # NumPy's own threads go on spinning after a product or a norm, on the processors of what is timed next
-        # and of a card each of several processes would take most of the memory when it starts
-        ours = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        environment = {**ours, **os.environ, "PYTHONPATH": path}
-        if self.inline:
-            environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
-        # -P: modules in the folder of the user are not taken for those of the same name that the worker needs
-        command = [sys.executable, "-P", "-m", self.module, str(theirs), str(self.limits.memory())]
+        changes = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"} if self.inline else {}
+        limits = [str(self.limits.memory())]
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(theirs,),
-                start_new_session=True, env=environment,
-            )  # fmt: skip
+            self._process = forks.fork(self.module, limits, changes, theirs) or _started(
+                self.module, limits, changes, theirs
+            )
         except BaseException:
             os.close(mine)
             raise
@@ -186,7 +179,7 @@ class Worker:
         threading.Thread(target=self._tail.drain, args=(self._process.stderr,), daemon=True).start()
         return self._process
 
-    def _next_event(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    def _next_event(self, process: forks.Process) -> dict[str, Any]:
         silent_s, last = 0.0, time.monotonic()
         worked_s = _processor_s(process.pid) if self.limits.processor else None
         with selectors.DefaultSelector() as selector:
@@ -218,7 +211,7 @@ class Worker:
                         Failure("memory", f"{used >> 20} MB in use, limit {self.limits.memory() >> 20} MB")
                     )
 
-    def _obituary(self, process: subprocess.Popen[bytes]) -> Failure:
+    def _obituary(self, process: forks.Process) -> Failure:
         try:
             code = process.wait(timeout=10.0)
         except subprocess.TimeoutExpired:
@@ -230,6 +223,18 @@ class Worker:
         if code < 0:
             return Failure("crash", f"{_signal_name(-code)}{': ' + last if last else ''}")
         return Failure("exit", f"exit status {code}{': ' + last if last else ''}")
+
+
+def _started(module: str, arguments: Sequence[str], changes: Mapping[str, str], events: int) -> forks.Process:
+    """A worker as an interpreter of its own."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    # -P: modules in the folder of the user are not taken for those of the same name that the worker needs
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, str(events), *arguments], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, pass_fds=(events,), start_new_session=True,
+        env={**forks.ENVIRONMENT, **os.environ, **changes, "PYTHONPATH": path},
+    )  # fmt: skip
 
 
 class _Tail:

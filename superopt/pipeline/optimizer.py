@@ -44,7 +44,7 @@ from superopt.ir.program import frozen_bytes
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import parse_budget
 from superopt.machine.extras import need
-from superopt.measure import Worker
+from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
 from superopt.pipeline.beside import kept_for_peers
@@ -154,6 +154,8 @@ def optimize(
     given = given_rules(rules)
     clock = Clock(progress)
     barrier = Barrier()
+    if not (deterministic and search):
+        forks.load()  # while this process imports the program
     with ExitStack() as stack:
         shelf = stack.enter_context(Shelf())
         with clock.stage("import"):

@@ -7,6 +7,7 @@ go through the optimised program itself), and `validate` checks it from these fi
 
 from __future__ import annotations
 
+import functools
 import operator
 import threading
 import weakref
@@ -21,7 +22,7 @@ from jax.core import Tracer
 
 from superopt.backends import mixed
 from superopt.backends.options import jit_with
-from superopt.backends.xla import XlaExecutable, build
+from superopt.backends.xla import XlaExecutable, build, to_jax
 from superopt.certify.kernels import MOST_ELEMENTS, MOST_SECONDS, ValidatedCode, disagreeing, too_large, validate_code
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
@@ -40,7 +41,7 @@ from superopt.frontends.jax.held import JitSettings, hold, is_jitted
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import TensorType
 from superopt.machine.barrier import in_one_line
-from superopt.machine.shared import Unique
+from superopt.machine.shared import Unique, once
 from superopt.machine.speedup import Speedup, read_speedup
 from superopt.measure.compare import serialisable
 from superopt.report.data import Report
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from superopt.certify.plan import Plan
     from superopt.certify.validate import Validation
     from superopt.frontends.jax.jaxpr import Imported
+    from superopt.ir.graph import Graph, Node
     from superopt.kernels.choose.choice import Choice
     from superopt.store import Store
 
@@ -148,7 +150,7 @@ class Optimized(Unique, Generic[P, R]):
             names=tuple(self.imported.names),
             parameters=tuple(self.imported.parameters),
             live=tuple(self.imported.live),
-            narrowed=frozenset(self.imported.narrowed),
+            widened=frozenset(self.imported.widened),
             frozen=tuple((i, kind, saved.digest_of(self.imported.examples[i], kind)) for i, kind in kinds.items()),
             constants={name: saved.digest_of(value) for name, value in graph.constants.items()},
             report=self.report.to_json(),
@@ -219,6 +221,33 @@ def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..
     return outside(imported.fn, jit_with(imported.fn, options, **settings.given_away))
 
 
+def _as_input(name: str, leaf: Any, node: Node, widened: bool) -> Any:
+    """An argument as an input takes it.
+
+    Raises:
+        ArgumentError: it has another type.
+    """
+    leaf = as_taken(leaf, node.dtype, widened)
+    try:
+        got: Any = jax.api_util.shaped_abstractify(leaf)
+    except TypeError as error:
+        raise ArgumentError(f"argument {name} is a {type(leaf).__name__}, not an array") from error
+    if got.shape != node.shape or str(got.dtype) != node.dtype:
+        kind = TensorType(got.shape, str(got.dtype))
+        raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
+    return leaf
+
+
+def _of_all_arguments(read: Callable[[], Graph]) -> tuple[Graph, Callable[..., Sequence[Any]]]:
+    """A program that is read now, and how it is run on all of its arguments."""
+    graph = read()
+    run, constants = (
+        to_jax(graph),
+        [graph.constants[node["name"]] for node in graph.inputs if node["name"] in graph.constants],
+    )
+    return graph, lambda *arguments: run(*arguments, *constants)
+
+
 _WITHOUT_VALUES = (Tracer, jax.ShapeDtypeStruct)
 _CALLED = "call with the same pytrees as the program was made for"
 
@@ -237,12 +266,13 @@ class Loaded(Unique):
         files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
         weakref.finalize(self, files.close)
         held = read(path, files)
-        self.graph, self.live, self.narrowed, self.kernels = held.hot, held.live, held.narrowed, held.kernels
+        self.graph, self.live, self.widened, self.kernels = held.hot, held.live, held.widened, held.kernels
         self._parameters = held.parameters
-        self.names = tuple(held.names[i] for i in held.live)
+        self._every, self.names = held.names, tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
         self.report: dict[str, Any] = dict(held.report)
         self._foreign, self._options = held.foreign, held.options
+        self._original = None if held.original is None else once(functools.partial(_of_all_arguments, held.original))
         self._chosen, self._left, self._waiting, self._lock = held.kernels, dict[str, str](), False, threading.Lock()
         self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
@@ -304,7 +334,7 @@ class Loaded(Unique):
         self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
         self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
         self.direct, self._call = None, self._general
-        if self._waiting or self._frozen or self.narrowed:
+        if self._waiting or self._frozen:
             return
         convention = Convention(
             self._flatten,
@@ -337,7 +367,8 @@ class Loaded(Unique):
         """Call with the pytrees of the original function; frozen arguments are taken as they were when saved.
 
         They may be left out where the arguments behind them are given by name, or given as `jax.ShapeDtypeStruct`;
-        arrays are compared with what was saved when they are first seen.
+        arrays are compared with what was saved when they are first seen.  Where they are traced they have no values to
+        compare: then the program that was optimised computes with what is given.
 
         Raises:
             ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
@@ -353,25 +384,44 @@ class Loaded(Unique):
         leaves, tree = jax.tree_util.tree_flatten((taken, kwargs))
         if not self.in_tree.matches(tree):
             raise ArgumentError(misfit(self.in_tree.data, self._parameters, taken, kwargs), hint=self._hint)
-        self._check_frozen(leaves)
-        live = [
-            as_taken(name, leaves[i], node.dtype, i in self.narrowed)
-            for name, i, node in zip(self.names, self.live, self.graph.inputs, strict=False)
-        ]
-        for name, leaf, node in zip(self.names, live, self.graph.inputs, strict=False):
-            try:
-                got: Any = jax.api_util.shaped_abstractify(leaf)
-            except TypeError as error:
-                raise ArgumentError(f"argument {name} is a {type(leaf).__name__}, not an array") from error
-            if got.shape != node.shape or str(got.dtype) != node.dtype:
-                kind = TensorType(got.shape, str(got.dtype))
-                raise ArgumentError(f"argument {name} is {kind}, the program was made for {node.type}")
         weak = self._weak.get(_weak_of(leaves), frozenset[int]())
-        if self._waiting and not any(isinstance(x, _WITHOUT_VALUES) for x in live):
-            self._take_waiting()
-        run = self._run if any(isinstance(x, Tracer) for x in live) else self._hot  # a derivative is asked by tracing
-        results = self._unflatten(list(run(live)), (tree, weak))
+        if any(isinstance(leaves[i], Tracer) for i, *_ in self._frozen):
+            found = self._with_traced(leaves)
+        else:
+            self._check_frozen(leaves)
+            live = self._taken(leaves)
+            if self._waiting and not any(isinstance(x, _WITHOUT_VALUES) for x in live):
+                self._take_waiting()
+            traced = any(isinstance(x, Tracer) for x in live)  # a derivative is asked by tracing
+            found = self._run(live) if traced else self._hot(live)
+        results = self._unflatten(list(found), (tree, weak))
         return leave(results) if self._adapted else results
+
+    def _taken(self, leaves: Sequence[Any]) -> list[Any]:
+        """The arguments that are not frozen, as the program takes them.
+
+        Raises:
+            ArgumentError: one has another type.
+        """
+        inputs = zip(self.names, self.live, self.graph.inputs, strict=False)
+        return [_as_input(name, leaves[i], node, i in self.widened) for name, i, node in inputs]
+
+    def _with_traced(self, leaves: Sequence[Any]) -> Sequence[Any]:
+        """Results of the program that was optimised, for frozen arguments that are traced.
+
+        Raises:
+            ArgumentError: one has another type, or no value.
+        """
+        assert self._original is not None
+        graph, run = self._original()
+        for i, name, *_ in self._frozen:
+            if isinstance(leaves[i], jax.ShapeDtypeStruct):
+                raise ArgumentError(
+                    f"frozen argument {name} is left out, and others are traced",
+                    hint="give all frozen arguments, or none of them inside of jit, vmap and grad",
+                )
+        inputs = enumerate(zip(self._every, leaves, graph.inputs, strict=False))
+        return run(*[_as_input(name, leaf, node, i in self.widened) for i, (name, leaf, node) in inputs])
 
     def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call with arguments that are given by name in the places that the file has for them."""

@@ -40,7 +40,7 @@ from verifier.equal.monomial import Unsupported
 from verifier.equal.opaque import IntegersAlone
 from verifier.equal.places import factorings, to_poly
 from verifier.equal.pointwise import MachineIntegers, decide
-from verifier.equal.poly import Poly, const, form_of, var
+from verifier.equal.poly import Poly, const, form_of, read_of, readable, var
 from verifier.equal.ranges import PremiseRanges
 from verifier.equal.solver import NO, CannotLower, Context, recorded
 from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, reductions, walk_terms
@@ -105,7 +105,9 @@ class _Work:
             raise Stop(UNKNOWN, "no sizes meet the constraints")
         self.done.sizes = tuple(sorted(witness.items()))
         for size, question in pair.compared:
-            if size is None or ctx.possible(c.eq(to_poly(size), 0)) != NO:
+            if size is None:
+                raise Stop(UNKNOWN, f"code that depends on sizes: it asks for {question}")
+            if ctx.possible(c.eq(to_poly(size), 0)) != NO:
                 raise Stop(UNKNOWN, f"code that depends on sizes: traced as if not {question}")
 
     def well_formed(self, graph: Graph) -> None:
@@ -153,9 +155,9 @@ class _Work:
                 if goal != c.TRUE and goal not in path:
                     self._goal(goal, path, f"{name} may be read outside its shape")
             for atom in _entries(i):
-                inner = form_of(atom)
+                inner = read_of(atom)
                 assert inner is not None
-                self._read_inside(inner[0], inner[1], path)
+                self._read_inside(*inner, path)
 
     def equal(self, a: Node, b: Node) -> None:
         """Two outputs have one shape, and one value at every index."""
@@ -344,6 +346,7 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
     assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # of a constant that is no number
     if done.laws:  # signs of zeros are free there
         assumptions = tuple(a for a in assumptions if a != ANY_ZERO)
+    assumptions = tuple(map(readable, assumptions))
     return ValidityDomain(ORDER[done.laws], ranks, dtypes, assumptions, done.sizes)
 
 
@@ -390,10 +393,9 @@ def _entries(p: Poly) -> Iterator[str]:
     """Entries of integer inputs inside an index."""
     for atom in p.forms:
         form = form_of(atom)
-        assert form is not None
-        if form[0] not in ("//", "%", "min", "max"):
+        if read_of(atom) is not None:
             yield atom
-        else:
+        elif form is not None:
             for a in form[1]:
                 yield from _entries(a)
 
@@ -427,7 +429,7 @@ def prove_bytes(text: str) -> Any:
         try:
             domain = prove_pair(_read(text), done)
         except Stop as stop:
-            status, cause = stop.status, stop.cause
+            status, cause = stop.status, readable(stop.cause)
     return encode(
         {
             "domain": domain,

@@ -322,7 +322,7 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
             if attempt == 3:
                 most = int(info.max)
                 ends = [int(info.min), most, 0, 1, 2, most - 1, *(n for n in TIES if n < most)]
-                made = rng.choice(np.array(ends), shape)
+                made = rng.choice(np.array(ends, node.dtype), shape)
             out[node["name"]] = made.astype(node.dtype)
             continue
         made: Any = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)

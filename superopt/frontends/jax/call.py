@@ -200,10 +200,10 @@ def direct_call(convention: Convention, executable: Prepared) -> Callable[..., A
 def call_of_import(imported: Imported, executable: Prepared) -> Callable[..., Any] | None:
     """The direct call of an optimised function.
 
-    None where more has to be looked at: frozen arguments, values that must fit, effects (not every one may be inside of
+    None where more has to be looked at: frozen arguments, effects (not every one may be inside of
     a function with its own derivative).
     """
-    if imported.frozen or imported.narrowed or imported.effects or imported.whole:
+    if imported.frozen or imported.effects or imported.whole:
         return None
     context = (True, *imported.context[1:]) if executable.wide else imported.context
 
@@ -266,7 +266,7 @@ def _quick_call(
         if kinds == {False}:
             places.append(place)
         first += tree.num_leaves
-    if named.num_leaves or imported.narrowed:
+    if named.num_leaves:
         return lambda *args, **kwargs: general(args, kwargs)
     example = tuple(tree_util.tree_unflatten(tree, [0] * tree.num_leaves) for tree in trees)
     live, others = _picker(places), _picker([i for i in range(len(trees)) if i not in places])

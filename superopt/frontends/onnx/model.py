@@ -12,6 +12,7 @@ values, so that a model that cannot be converted is refused here, by name of nod
 from __future__ import annotations
 
 import inspect
+import itertools
 import keyword
 import math
 import re
@@ -590,12 +591,13 @@ def _function(
     def fn(params: Mapping[str, Any], *inputs: Any) -> Any:
         with jax.enable_x64(True):
             allowance = Work(parts.context.name, parts.size)
-            scope = Scope(replace(parts.context, allowance=allowance), parts.context.opsets)
+            heads = Heads(None if parts.from_host is None else inputs[numbers:], opset=parts.context.opsets[""])
+            context = replace(parts.context, allowance=allowance, heads=heads, drawn=itertools.count())
+            scope = Scope(context, parts.context.opsets)
             scope.values.update(parts.static)
             for key in parts.params:
                 held = jnp.asarray(params[key])
                 scope.values[key] = held.astype(parts.narrow[key]) if key in parts.narrow else held
-            heads = Heads(None if parts.from_host is None else inputs[numbers:])
             given = iter(inputs)
             for place, info in enumerate(parts.inputs):
                 if info.dtype == "object":
@@ -657,7 +659,8 @@ def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, Hos
             types = [t if hasattr(t, "shape") else None for t in traced]
             if tail is not None:
                 types = [None if host else types[i] for host, i in tail.places]
-            head = heads.part(numbers, len(parts.inputs)) if len(numbers) < len(parts.inputs) else None
+            hosted = heads.noted or len(numbers) < len(parts.inputs)
+            head = heads.part(numbers, len(parts.inputs)) if hosted else None
             return types, replace(parts, from_host=from_host), head, tail
         except StaticValueError as error:
             if not error.sources or not error.sources <= set(parts.params):

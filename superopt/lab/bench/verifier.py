@@ -40,7 +40,7 @@ from superopt.errors import UsageError
 from superopt.lab.bench import Say, table, wanted
 from superopt.lab.bench.core import CASES, SMALL
 from superopt.lab.corpora import rollcall, wrong
-from superopt.lab.corpora.kernels import mutants
+from superopt.lab.corpora.kernels import edits, mutants
 from superopt.lab.corpora.kernels.suite import kernels_of
 from superopt.lab.corpora.statements import engineer, integers
 from superopt.lab.corpora.statements.hostile import hostile
@@ -73,7 +73,7 @@ _BARS = {
     "unknown_fraction": "< 0.01",
     "pair_outputs_proved": ">= 0.8", "pair_faults_proved": "0", "pair_faults_refuted": ">= 0.95",
     "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0", "sums_refused": "0",
-    "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0",
+    "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0", "kernel_edits_missed": "0",
     "kernel_knobs_accepted": "0",
 }  # fmt: skip
 
@@ -297,8 +297,11 @@ def _kernels_ir(made: _Run) -> None:
     rows = [{"part": "kernels-ir", "case": case, **row} for case in (*CASES, *SMALL) for row in kernels_of(case)]
     good = [row for row in rows if row["status"] == PROVED and row["seconds"] <= KERNEL_S]
     tried = [{"part": "kernels-ir", **row} for row in mutants.draw(min(made.mutants, KERNEL_MUTANTS), made.seed)]
-    made.rows += [*rows, *tried]
+    edited = [{"part": "kernels-ir", **row} for row in edits.rows()]
+    made.rows += [*rows, *tried, *edited]
     made.summary |= {
+        "kernel_edits_wrong": sum(row["wrong"] for row in edited),
+        "kernel_edits_missed": sum(row["missed"] for row in edited),
         "kernels": len(rows),
         "kernels_validated": round(len(good) / max(len(rows), 1), 3),
         "kernels_proved": sum(row["status"] == PROVED for row in rows),
