@@ -4,7 +4,7 @@ A mutant is the product with one operator changed in one line of a room (`<` for
 `or`).  The tests of the room run on a copy of the repository: those of its folder of tests, and those that import the
 changed module.  A mutant that they do not notice survives: either the two programs are the same, or a test is missing.
 
-    --own       only tests of the room itself, which is faster
+    --own       only tests of the room that import the module, which is faster
     --guards    only conditions behind which something is refused, returned or left out
     --seed S    which lines, the same for the same source
 """
@@ -181,7 +181,11 @@ def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) 
 
 
 def suite_of(path: str, *, own: bool = False) -> list[str]:
-    """Files of tests of a module's room, those that import it first; then others that import it, unless `own`."""
+    """Files of tests of a module's room, those that import it first; then others that import it.
+
+    Args:
+        own: only those of the room that import it, where there are any.
+    """
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     every = sorted((ROOT / "tests").rglob("test_*.py"))
     package, _, name = module.rpartition(".")
@@ -194,7 +198,8 @@ def suite_of(path: str, *, own: bool = False) -> list[str]:
     folder = ROOT / "tests" / (parts[0] if parts else "project")
     room = sorted((file for file in every if folder in file.parents), key=lambda file: not imports(file))
     others = [file for file in every if file not in room and imports(file)]
-    return [str(file.relative_to(ROOT)) for file in (room if own and room else [*room, *others])]
+    near = [file for file in room if imports(file)] or room or others
+    return [str(file.relative_to(ROOT)) for file in (near if own else [*room, *others])]
 
 
 def tried(
@@ -250,7 +255,7 @@ def _noticed(copy: Path, tests: Sequence[str], most_s: float) -> str:
 @click.option("--seed", default=0, show_default=True)
 @click.option("--guards", is_flag=True, help="Only conditions behind which something is refused or left out.")
 @click.option("--most", default=600.0, show_default=True, help="Seconds of the tests on one mutant.")
-@click.option("--own", is_flag=True, help="Only tests of the room itself, where it has any.")
+@click.option("--own", is_flag=True, help="Only tests of the room that import the module.")
 def main(rooms: tuple[str, ...], count: int, seed: int, guards: bool, most: float, own: bool) -> None:
     """Change one operator at a time in ROOMS, run their tests, and print what survives."""
     fates = tried(drawn(rooms, count, seed, guards=guards), most, click.echo, own=own)

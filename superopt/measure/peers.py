@@ -94,7 +94,7 @@ def beside_onnx_runtime(
                 ours.append(seconds[0])
                 theirs.append(seconds[1])
         except WorkerDiedError as death:
-            if len(theirs) < ENOUGH_ROUNDS:
+            if not theirs or death.failure.cause != "timeout":
                 return Beside(version, threads, failure=str(death))
     if len(theirs) < ENOUGH_ROUNDS:
         return Beside(version, threads, failure=f"{budget_s:.1f} s do not suffice for {ENOUGH_ROUNDS} rounds")
