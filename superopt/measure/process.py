@@ -80,13 +80,19 @@ class Worker:
 
     `inline` runs computations in the calling thread instead of handing them over to another one, which costs a small
     kernel more than its work; programs are timed as users run them, with the hand-over.  `module` is what the process
-    runs (it must call `superopt.measure.worker.serve`).
+    runs (it must call `superopt.measure.worker.serve`).  One that is not `forked` is a fresh interpreter, without JAX
+    unless it loads that.
     """
 
     def __init__(
-        self, limits: ProcessLimits | None = None, *, inline: bool = False, module: str = "superopt.measure.worker"
+        self,
+        limits: ProcessLimits | None = None,
+        *,
+        inline: bool = False,
+        module: str = "superopt.measure.worker",
+        forked: bool = True,
     ) -> None:
-        self.inline = inline
+        self.inline, self.forked = inline, forked
         self.module = module
         self.limits = limits or ProcessLimits()
         self.started = 0
@@ -187,9 +193,8 @@ class Worker:
         changes = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"} if self.inline else {}
         limits = [str(self.limits.memory())]
         try:
-            self._process = forks.fork(self.module, limits, changes, theirs) or _started(
-                self.module, limits, changes, theirs
-            )
+            found = forks.fork(self.module, limits, changes, theirs) if self.forked else None
+            self._process = found or _started(self.module, limits, changes, theirs)
         except BaseException:
             os.close(mine)
             raise
