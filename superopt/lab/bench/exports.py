@@ -63,7 +63,14 @@ _COLUMNS = (
 
 
 def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say, models: str | None, peer_python: str | None, search: bool
+    *,
+    budget: str,
+    cases: Sequence[str],
+    seed: int,
+    say: Say,
+    models: str | None = None,
+    peer_python: str | None = None,
+    search: bool = True,
 ) -> Result:
     """Measure every model of the folder in each of its forms, with search and without (without `search`: without)."""
     folder = folder_of(models)

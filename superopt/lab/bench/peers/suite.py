@@ -48,7 +48,14 @@ _COLUMNS = (
 
 
 def run(
-    *, budget: str, cases: Sequence[str], seed: int, say: Say, models: str | None, peer_python: str | None, search: bool
+    *,
+    budget: str,
+    cases: Sequence[str],
+    seed: int,
+    say: Say,
+    models: str | None = None,
+    peer_python: str | None = None,
+    search: bool = True,
 ) -> Result:
     """Measure every network of the folder that is one of those to compare."""
     folder = folder_of(models)
