@@ -43,7 +43,7 @@ TOO_LONG = "too long"
 
 
 @dataclass(frozen=True, slots=True)
-class Mutant:
+class OperatorMutant:
     """One operator at a place of a file, which another one takes.
 
     Attributes:
@@ -74,12 +74,12 @@ class Mutant:
 class Fate:
     """What became of a mutant: the test that noticed it, or that none did; `seconds` of the tests."""
 
-    mutant: Mutant
+    mutant: OperatorMutant
     noticed: str
     seconds: float
 
 
-def mutants_of(path: str, source: str) -> list[Mutant]:
+def mutants_of(path: str, source: str) -> list[OperatorMutant]:
     """All mutants of a file: of operators in statements, not in annotations, assertions or messages."""
     tree = ast.parse(source)
     spans = [_span(node) for node in _left_out(tree)]
@@ -89,7 +89,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
     def inside(place: tuple[int, int], some: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> bool:
         return any(begin <= place < end for begin, end in some)
 
-    found: list[Mutant] = []
+    found: list[OperatorMutant] = []
     tokens = [
         t
         for t in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -110,7 +110,7 @@ def mutants_of(path: str, source: str) -> list[Mutant]:
             continue  # of a loop
         if word in ("+", "-", "*", "/", "//", "%") and not _is_binary(before, binary):
             continue
-        found.append(Mutant(path, line, column, end, word, inside((line, column), guards)))
+        found.append(OperatorMutant(path, line, column, end, word, inside((line, column), guards)))
     return found
 
 
@@ -165,9 +165,9 @@ def _guards(tree: ast.AST) -> Iterator[ast.AST]:
             yield node.test
 
 
-def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[Mutant]:
+def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[OperatorMutant]:
     """So many mutants of each room."""
-    found: list[Mutant] = []
+    found: list[OperatorMutant] = []
     for room in rooms:
         files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]
         every = [
@@ -203,7 +203,7 @@ def suite_of(path: str, *, own: bool = False) -> list[str]:
 
 
 def tried(
-    mutants: Sequence[Mutant], most_s: float = 600.0, say: Callable[[str], None] = print, *, own: bool = False
+    mutants: Sequence[OperatorMutant], most_s: float = 600.0, say: Callable[[str], None] = print, *, own: bool = False
 ) -> list[Fate]:
     """Run the tests on each mutant, in a copy of the repository; those that last longer than allowed notice it, too."""
     fates: list[Fate] = []

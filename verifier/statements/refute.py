@@ -30,7 +30,7 @@ from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import DTYPES, FLOATS, INTEGERS, UNSIGNED
 from verifier.rules.occurring import leaves_finite
-from verifier.rules.referee import Compiled, UnansweredError, exported, referee
+from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.draws import further_values, literals
@@ -99,7 +99,7 @@ class Pairing:
     lowest: int = 0
     tried: int = 0
     drawn: int = 0
-    programs: dict[Any, Compiled] = field(default_factory=dict[Any, Compiled])
+    programs: dict[Any, RefereeProgram] = field(default_factory=dict[Any, RefereeProgram])
 
     def elements(self, sizes: Mapping[str, int]) -> int:
         """Entries of all inputs at some sizes."""

@@ -35,7 +35,7 @@ SUITES = {
     "alternatives": f"{_HERE}.alternatives:run",
     "budget": f"{_HERE}.budget:run",
     "core": f"{_HERE}.core:run",
-    "exports": f"{_HERE}.exports:run",
+    "exports": f"{_HERE}.peers.exports:run",
     "faults": f"{_HERE}.faults.suite:run",
     "joint": f"{_HERE}.joint:run",
     "kernels": f"{_HERE}.kernels:run",

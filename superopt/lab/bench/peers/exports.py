@@ -84,7 +84,13 @@ def run(
                 asked = json.dumps([str(model), str(inputs), *peer.values()])
                 limit_s = (parse_budget(budget).seconds or 0.0) + _TIMEOUT_S
                 row = in_own_process(
-                    "superopt.lab.bench.exports", case, budget, seed, limit_s, flags=flags, environment={_ASKED: asked}
+                    "superopt.lab.bench.peers.exports",
+                    case,
+                    budget,
+                    seed,
+                    limit_s,
+                    flags=flags,
+                    environment={_ASKED: asked},
                 )
                 rows.append(row)
                 say(f"{case}: {row['failure'] if 'failure' in row else _said(row)}")
