@@ -52,6 +52,11 @@ class Specs:
     solved: tuple[tuple[str, str], ...]
     premises: tuple[Poly, ...]
 
+    @property
+    def wide(self) -> bool:
+        """Whether an argument has a type of 64 bits, which JAX has where it is asked for them."""
+        return any(t.dtype in ("int64", "uint64", "float64") for t in self.types)
+
     def arguments(self, leaf: Callable[[TensorType], Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments, each leaf made from its type."""
         return self.unflatten([leaf(t) for t in self.types])

@@ -40,7 +40,7 @@ Body = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class JudgedClaim:
     """A statement, and whether it is false.
 
     Attributes:
@@ -54,7 +54,7 @@ class Claim:
     differs: Callable[[bool], bool]
 
 
-def claims(seed: int, each: int | None = None) -> Iterator[Claim]:
+def claims(seed: int, each: int | None = None) -> Iterator[JudgedClaim]:
     """All claims, or so many of each family, drawn."""
     for family, make in _FAMILIES.items():
         made = list(make())
@@ -239,7 +239,7 @@ def _folds(least: int, dtype: str, left: Body, right: Body) -> Callable[[bool], 
     return differs
 
 
-def _monoids() -> Iterator[Callable[[str], Claim]]:
+def _monoids() -> Iterator[Callable[[str], JudgedClaim]]:
     for dtype in DTYPES:
         kinds = KINDS[:4] if dtype in FLOATS else KINDS[2:] if dtype == "bool" else KINDS
         plain = [k for k in kinds if k in KINDS[:4]]
@@ -303,7 +303,7 @@ def _laws(kind: str, dtype: str) -> dict[str, tuple[int, Body, Body]]:
     return found
 
 
-def _claim(name: str, dtype: str, least: int, left: Body, right: Body, guard: bool = False) -> Callable[[str], Claim]:
+def _claim(name: str, dtype: str, least: int, left: Body, right: Body, guard: bool = False) -> Callable[[str], JudgedClaim]:
     def of(body: Body) -> Callable[[Array, Array], Array]:
         def plain(x: Array, places: Array) -> Array:
             made = body(JAX, x, places)
@@ -311,10 +311,10 @@ def _claim(name: str, dtype: str, least: int, left: Body, right: Body, guard: bo
 
         return plain
 
-    def make(family: str) -> Claim:
+    def make(family: str) -> JudgedClaim:
         rows = f"m+{least}" if least else "m"
         made = make_statement(name, of(left), of(right), (f"{dtype}[{rows} n]", f"int32[{rows}]"), {})
-        return Claim(family, made, _folds(least, dtype, left, right))
+        return JudgedClaim(family, made, _folds(least, dtype, left, right))
 
     return make
 
@@ -357,7 +357,7 @@ def _through(k: Any, x: Array, path: Sequence[str]) -> Array:
     return x
 
 
-def _conversion(left: tuple[str, ...], right: tuple[str, ...]) -> Callable[[str], Claim]:
+def _conversion(left: tuple[str, ...], right: tuple[str, ...]) -> Callable[[str], JudgedClaim]:
     @functools.cache
     def differs(exact: bool) -> bool:
         with np.errstate(all="ignore"):
@@ -365,11 +365,11 @@ def _conversion(left: tuple[str, ...], right: tuple[str, ...]) -> Callable[[str]
             kept = x if exact or left[0] not in (*FLOATS, *FOREIGN) else x[np.isfinite(x.astype(np.float64))]
             return _apart(_through(NUMPY, kept, left), _through(NUMPY, kept, right), exact)
 
-    def make(family: str) -> Claim:
+    def make(family: str) -> JudgedClaim:
         name = f"{' to '.join(left)} is {' to '.join(right)}"
         kind: Any = f"{left[0]}[n]" if left[0] in DTYPES else jax.ShapeDtypeStruct((5,), dtype_of(left[0]))
         sides = [functools.partial(_through, JAX, path=path) for path in (left, right)]
-        return Claim(family, make_statement(name, _one(sides[0]), _one(sides[1]), (kind,), {}), differs)
+        return JudgedClaim(family, make_statement(name, _one(sides[0]), _one(sides[1]), (kind,), {}), differs)
 
     return make
 
@@ -378,7 +378,7 @@ def _one(body: Callable[[Array], Array]) -> Callable[[Array], Array]:
     return lambda x: body(x)
 
 
-def _conversions() -> Iterator[Callable[[str], Claim]]:
+def _conversions() -> Iterator[Callable[[str], JudgedClaim]]:
     everything = (*DTYPES, *FOREIGN)
     for a, b in itertools.permutations(everything, 2):
         yield _conversion((a, b, a), (a,))
@@ -429,13 +429,13 @@ def words() -> tuple[str, ...]:
     return tuple(found)
 
 
-def _names() -> Iterator[Callable[[str], Claim]]:
+def _names() -> Iterator[Callable[[str], JudgedClaim]]:
     for number, word in enumerate(words()):
         for left, right, specs in (*_FALSE_OF_NAMES, *_TRUE_OF_NAMES) if number < FEW else ():
             yield functools.partial(_named, word, left, right, specs)
 
 
-def _named(word: str, left: Body, right: Body, specs: tuple[str, str], family: str) -> Claim:
+def _named(word: str, left: Body, right: Body, specs: tuple[str, str], family: str) -> JudgedClaim:
     other = "x" if word != "x" else "y"
 
     def of(body: Body) -> Callable[..., Array]:
@@ -443,15 +443,15 @@ def _named(word: str, left: Body, right: Body, specs: tuple[str, str], family: s
 
     false = any(body is left for body, _, _ in _FALSE_OF_NAMES)
     made = make_statement(f"{word!r} as an argument", of(left), of(right), (), dict(zip((word, other), specs)))  # noqa: B905
-    return Claim(family, made, lambda exact: false)
+    return JudgedClaim(family, made, lambda exact: false)
 
 
-_FAMILIES: dict[str, Callable[[], Iterator[Callable[[str], Claim]]]] = {
+_FAMILIES: dict[str, Callable[[], Iterator[Callable[[str], JudgedClaim]]]] = {
     "monoids": _monoids, "conversions": _conversions, "names": _names,
 }  # fmt: skip
 
 
-def judged(claim: Claim, prove: Callable[[Statement], Any]) -> dict[str, Any]:
+def judged(claim: JudgedClaim, prove: Callable[[Statement], Any]) -> dict[str, Any]:
     """What the prover says of a claim, and whether it is wrong."""
     with jax.enable_x64(True):
         verdict = prove(claim.statement)
