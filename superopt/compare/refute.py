@@ -27,7 +27,7 @@ from superopt.ir.ops.table import CONTROL
 from superopt.ir.types import FLOATS, INTEGERS, TensorType, range_of
 from verifier.rules.occurring import Occurring, leaves_numbers
 from verifier.rules.process import processor_s
-from verifier.rules.referee import Compiled, UnansweredError, exported, referee
+from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee
 from verifier.rules.refute import samples, strewn
 from verifier.statements.draws import literals
 
@@ -179,7 +179,7 @@ class Evaluation:
         ]
         self.numbers = plain_integers((shared.first, shared.second))
         self.kept = any(n.op == "opaque" for g in (shared.first, shared.second) for n in g.nodes())
-        self._known: dict[tuple[int, bool], Callable[..., Any] | Compiled] = {}
+        self._known: dict[tuple[int, bool], Callable[..., Any] | RefereeProgram] = {}
         self._watched: dict[int, tuple[Graph, list[Node], Callable[..., Any]]] = {}
 
     def run(
@@ -224,7 +224,7 @@ class Evaluation:
                 with jax.enable_x64(True):
                     made = jax.jit(call, compiler_options=_QUICKLY)
             self._known[side, wide] = made
-        if isinstance(made, Compiled):
+        if isinstance(made, RefereeProgram):
             return referee().run(made, arrays)
         try:
             with jax.enable_x64(True):

@@ -33,7 +33,7 @@ class UnansweredError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Compiled:
+class RefereeProgram:
     """A program for the referee.
 
     Attributes:
@@ -51,7 +51,7 @@ class Compiled:
 
 def exported(
     fn: Callable[..., Sequence[Any]], arguments: Sequence[Any], *, x64: bool, options: Mapping[str, int] | None = None
-) -> Compiled:
+) -> RefereeProgram:
     """A function of flat arrays as a program for the referee.
 
     Args:
@@ -74,7 +74,7 @@ def exported(
         raise UnansweredError("it has effects: a callback")
     module, chosen = bytes(found.mlir_module_serialized), tuple(sorted((options or {}).items()))
     shapes = tuple(tuple((x.shape, str(x.dtype)) for x in avals) for avals in (found.in_avals, found.out_avals))
-    return Compiled(module, shapes, hashlib.blake2b(module + repr((shapes, chosen)).encode()).hexdigest(), chosen)
+    return RefereeProgram(module, shapes, hashlib.blake2b(module + repr((shapes, chosen)).encode()).hexdigest(), chosen)
 
 
 def wide_types(wanted: bool) -> Any:
@@ -92,7 +92,7 @@ class Referee:
         self._turn = threading.RLock()
         self._sent: set[str] = set()
 
-    def run(self, program: Compiled, arrays: Sequence[Any], seconds: float = SECONDS) -> list[np.ndarray]:
+    def run(self, program: RefereeProgram, arrays: Sequence[Any], seconds: float = SECONDS) -> list[np.ndarray]:
         """What a program gives.
 
         Raises:
@@ -105,7 +105,7 @@ class Referee:
                 failure = died.failure
                 raise UnansweredError(f"XLA ended its process: {failure.cause}: {failure.detail}") from died
 
-    def _asked(self, program: Compiled, arrays: Sequence[Any], seconds: float) -> list[np.ndarray]:
+    def _asked(self, program: RefereeProgram, arrays: Sequence[Any], seconds: float) -> list[np.ndarray]:
         if not self._worker.alive:
             self._sent.clear()
             self._worker.limits = ProcessLimits(_START_S, _MEMORY_BYTES, processor=True)
@@ -146,4 +146,4 @@ def _first(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-__all__ = ["Compiled", "Referee", "UnansweredError", "exported", "referee", "wide_types"]
+__all__ = ["Referee", "RefereeProgram", "UnansweredError", "exported", "referee", "wide_types"]

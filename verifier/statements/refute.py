@@ -30,7 +30,7 @@ from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import DTYPES, FLOATS, INTEGERS, UNSIGNED
 from verifier.rules.occurring import leaves_finite
-from verifier.rules.referee import Compiled, UnansweredError, exported, referee, wide_types
+from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee, wide_types
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.draws import further_values, literals
@@ -99,7 +99,7 @@ class Pairing:
     lowest: int = 0
     tried: int = 0
     drawn: int = 0
-    programs: dict[Any, Compiled] = field(default_factory=dict[Any, Compiled])
+    programs: dict[Any, RefereeProgram] = field(default_factory=dict[Any, RefereeProgram])
 
     def elements(self, sizes: Mapping[str, int]) -> int:
         """Entries of all inputs at some sizes."""
@@ -361,7 +361,7 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
             if attempt == 3:
                 most = int(info.max)
                 ends = [int(info.min), most, 0, 1, 2, most - 1, *(n for n in TIES if n < most)]
-                made = rng.choice(np.array(ends), shape)
+                made = rng.choice(np.array(ends, node.dtype), shape)
             out[node["name"]] = made.astype(node.dtype)
             continue
         made: Any = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)

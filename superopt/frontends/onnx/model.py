@@ -12,6 +12,7 @@ values, so that a model that cannot be converted is refused here, by name of nod
 from __future__ import annotations
 
 import inspect
+import itertools
 import keyword
 import math
 import re
@@ -26,6 +27,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 from jax import export
+from jax.errors import JaxRuntimeError
 from jax.export import is_symbolic_dim
 
 from superopt.arrays.placing import owned
@@ -58,6 +60,7 @@ from superopt.frontends.onnx.read import (
 from superopt.frontends.onnx.schema import attribute
 from superopt.frontends.symbolic.known import live
 from superopt.ir.index import Poly
+from superopt.machine.barrier import cause_of_run
 
 MAX_STATIC_INTS = 1024
 MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
@@ -168,11 +171,15 @@ class OnnxModel:
 
         Raises:
             ArgumentError: the arguments do not fit.
+            InputError: an operator that runs on the host fails.
         """
         ready = check_arguments(self, arguments)
         taken = ready if self.head is None else self.head(ready)
-        with jax.enable_x64(True):
-            results = jax.jit(self.fn)(dict(self.params), *taken)
+        try:
+            with jax.enable_x64(True):
+                results = jax.block_until_ready(jax.jit(self.fn)(dict(self.params), *taken))
+        except JaxRuntimeError as error:
+            raise InputError(f"{self.name} cannot be run: {cause_of_run(type(error).__name__, str(error))}") from error
         return results if self.tail is None else self.tail([*results, *ready])
 
 
@@ -590,12 +597,13 @@ def _function(
     def fn(params: Mapping[str, Any], *inputs: Any) -> Any:
         with jax.enable_x64(True):
             allowance = Work(parts.context.name, parts.size)
-            scope = Scope(replace(parts.context, allowance=allowance), parts.context.opsets)
+            heads = Heads(None if parts.from_host is None else inputs[numbers:], opset=parts.context.opsets[""])
+            context = replace(parts.context, allowance=allowance, heads=heads, drawn=itertools.count())
+            scope = Scope(context, parts.context.opsets)
             scope.values.update(parts.static)
             for key in parts.params:
                 held = jnp.asarray(params[key])
                 scope.values[key] = held.astype(parts.narrow[key]) if key in parts.narrow else held
-            heads = Heads(None if parts.from_host is None else inputs[numbers:])
             given = iter(inputs)
             for place, info in enumerate(parts.inputs):
                 if info.dtype == "object":
@@ -657,7 +665,8 @@ def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, Hos
             types = [t if hasattr(t, "shape") else None for t in traced]
             if tail is not None:
                 types = [None if host else types[i] for host, i in tail.places]
-            head = heads.part(numbers, len(parts.inputs)) if len(numbers) < len(parts.inputs) else None
+            hosted = heads.noted or len(numbers) < len(parts.inputs)
+            head = heads.part(numbers, len(parts.inputs)) if hosted else None
             return types, replace(parts, from_host=from_host), head, tail
         except StaticValueError as error:
             if not error.sources or not error.sources <= set(parts.params):

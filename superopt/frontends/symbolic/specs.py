@@ -110,7 +110,9 @@ def read_specs(
         key = path[1]
         owner = owners[key.idx] if path[0].idx == 0 else str(key.key)
         name = "_".join([owner, *(re.sub(r"\W", "", tree_util.keystr((p,))) for p in path[2:])])
-        names.append(name if name not in names else f"{name}_{len(names)}")
+        while name in names:
+            name = f"{name}_{len(names)}"
+        names.append(name)
         kind = read_type(spec, name)
         types.append(TensorType(tuple(substitute(n, solution.values) for n in kind.shape), kind.dtype))
     used = [s for t in types for n in t.shape if isinstance(n, Poly) for s in _in_order(n)]
