@@ -1,7 +1,7 @@
 """A worker that runs one ONNX file in ONNX Runtime, for `superopt.measure.peers`.
 
-Start it as `python -m superopt.measure.onnx_runtime EVENT_FD MEMORY_BYTES`.  Neither JAX nor threads of ours are in its
-process.  Whatever the runtime says of a file that it does not run is data.
+Start it as `python -m superopt.measure.onnx_runtime EVENT_FD MEMORY_BYTES`.  Neither JAX nor threads of ours are in
+its process.  Whatever the runtime says of a file that it does not run is data.
 """
 
 from __future__ import annotations
@@ -66,5 +66,10 @@ def _time(request: Mapping[str, Any]) -> Iterator[Event]:
     yield {"event": "timed", "seconds": loop.seconds_of(call, request["calls"])}
 
 
+def main(event_fd: int, memory_bytes: int) -> None:
+    """Serve requests to load a model and to time it until the input closes."""
+    serve(event_fd, memory_bytes, {"load": _load, "time": _time})
+
+
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]), {"load": _load, "time": _time})
+    main(int(sys.argv[1]), int(sys.argv[2]))

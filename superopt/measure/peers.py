@@ -37,7 +37,10 @@ class Beside:
 
 def has_onnx_runtime() -> bool:
     """Whether ONNX Runtime is installed."""
-    return importlib.util.find_spec(_MODULE) is not None
+    try:
+        return importlib.util.find_spec(_MODULE) is not None
+    except ValueError:  # it was taken out of `sys.modules`
+        return False
 
 
 def beside_onnx_runtime(
@@ -52,7 +55,10 @@ def beside_onnx_runtime(
     """
     end_s, threads = time.monotonic() + budget_s, usable_cores()
     values = {str(i): np.asarray(x) for i, x in enumerate(inputs)}
-    with arrays.scratch_folder(sum(x.nbytes for x in values.values())) as folder, Worker(module=_WORKER) as worker:
+    with (
+        arrays.scratch_folder(sum(x.nbytes for x in values.values())) as folder,
+        Worker(module=_WORKER, forked=False) as worker,
+    ):
 
         def asked(**request: Any) -> dict[str, Any]:
             worker.limits = ProcessLimits(silence_s=max(0.1, end_s - time.monotonic()))
@@ -88,7 +94,7 @@ def beside_onnx_runtime(
                 ours.append(seconds[0])
                 theirs.append(seconds[1])
         except WorkerDiedError as death:
-            if len(theirs) < ENOUGH_ROUNDS:
+            if not theirs or death.failure.cause != "timeout":
                 return Beside(version, threads, failure=str(death))
     if len(theirs) < ENOUGH_ROUNDS:
         return Beside(version, threads, failure=f"{budget_s:.1f} s do not suffice for {ENOUGH_ROUNDS} rounds")

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -41,8 +41,9 @@ from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import frozen_bytes
+from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import parse_budget
+from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.machine.extras import need
 from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
@@ -180,7 +181,9 @@ def optimize(
             )  # fmt: skip
             request = replace(request, objective=objective, own=own)
         key = barrier.around("the key of the call in the store", lambda: run_key(imported, request), "", let=FIRST)
-        known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=FIRST)
+        known = barrier.around(
+            "an answer from the store", lambda: _recalled(archive, key, imported, clock, limits), None, let=FIRST
+        )
         if known is not None:
             clock.say("answered from the store")
             known.report = replace(known.report, program=name)
@@ -198,14 +201,23 @@ def optimize(
             None,
             let=FIRST,
         )
-        tools = Tools(worker, Builds.of(imported, seed, request.exact), archive)
+        tools = Tools(worker, Builds.of(imported, seed, request.exact, worker), archive)
         model = Path(fn) if isinstance(fn, str | Path) else None
         request = replace(request, budget=kept_for_peers(model, limits))
-        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier, model, limits.seconds)
+        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier, model=model, whole_s=limits.seconds)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
         return run.finished(name, judgement or run.at_hand_alone(), key)
+
+
+def _recalled(
+    archive: Store | None, key: str, imported: Imported, clock: Clock, limits: SearchBudget
+) -> Optimized | None:
+    """An answer from the store, whose proof, a run beside the original, ends in the time."""
+    with suppress(TimeOverError):
+        return Aside(lambda: recall(archive, key, imported)).result(limits.until(clock.begin_s).end_s)
+    return None
 
 
 def _backend(kernels: bool | str) -> Backend | None:

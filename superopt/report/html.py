@@ -15,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
 from superopt.report.data import OUTSIDE, Report
-from superopt.report.figures import NONE, found, ms, ratio, written
+from superopt.report.figures import NONE, found, ms, percent, ratio, seconds, written
 from superopt.report.graph import CLASSES, DrawnBox, boxes_of, fold, svg
 from superopt.report.text import (
     BEYOND,
@@ -130,16 +130,19 @@ def _pair(sides: Mapping[str, Sequence[DrawnBox]], suffix: str) -> tuple[str, st
     )
 
 
-def _plain(value: Any) -> str:
-    """Nested plain data as words, not as Python."""
+def _plain(value: Any, name: str = "") -> str:
+    """Nested plain data as words, not as Python; figures by the kind that the name of the entry says."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items()) or "none"
+        kind = name if name.endswith(("_ms", "seconds")) else ""  # said once, of all that it holds
+        return ", ".join(f"{k} {_plain(v, kind or str(k))}" for k, v in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value)) or "none"
+        return ", ".join(_plain(v, name) for v in value) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float) and name.endswith(("_ms", "seconds", "share", "error")):
+        return percent(value) if name.endswith("error") else written(name, value)
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
@@ -159,8 +162,7 @@ def _samples_svg(report: Report) -> str:
     rows = [(name, values) for name, values in report.measured.samples_ms.items() if values]
     if not rows:
         return ""
-    low = min(min(v) for _, v in rows) * 0.95
-    high = max(max(v) for _, v in rows) * 1.05 or 1.0
+    low, high = min(min(v) for _, v in rows), max(max(v) for _, v in rows)
     scale = (_WIDTH - 180) / max(high - low, 1e-12)
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {_ROW * len(rows) + 26}" role="img" aria-label="timing samples">'
@@ -188,7 +190,8 @@ def _stages_svg(report: Report) -> str:
         width = max(stage.seconds * scale, 1.0)
         parts.append(f'<rect x="{160 + start * scale:.1f}" y="{y + 4}" width="{width:.1f}" height="14"/>')
         parts.append(
-            f'<text x="{166 + start * scale + width:.1f}" y="{y + 15}" class="small">{stage.seconds:.2f} s</text>'
+            f'<text x="{166 + start * scale + width:.1f}" y="{y + 15}" class="small" data-of="stages/{i}/seconds">'
+            f"{seconds(stage.seconds)}</text>"
         )
         start += stage.seconds
     return "".join(parts) + "</svg>"

@@ -10,7 +10,7 @@ import textwrap
 
 from superopt.machine.speedup import Speedup
 from superopt.report.data import Account, NativeKernel, PeerTiming, Report, accounts
-from superopt.report.figures import ms, percent, ratio
+from superopt.report.figures import error, ms, percent, ratio, seconds
 
 WIDTH = 100
 _MOST = 8
@@ -34,8 +34,8 @@ def to_text(report: Report) -> str:
     lines += [f"  beside  {peer_line(peer)}" for peer in report.peers]
     sides = accounts(report)
     lines += [f"  account {side}: {account_line(one)}" for side, one in sides.items()]
-    stages = "  ".join(f"{s.name} {s.seconds:.1f}s" for s in report.stages)
-    lines.append(f"  time    {report.seconds:.1f}s: {stages}")
+    stages = "  ".join(f"{s.name} {seconds(s.seconds)}" for s in report.stages)
+    lines.append(f"  time    {seconds(report.seconds)}: {stages}")
     lines += _search_lines(report)
     lines += _rewrite_lines(report)
     lines += _native_lines(report)
@@ -43,9 +43,9 @@ def to_text(report: Report) -> str:
     lines.append(proof_line(report))
     if report.numerics is not None:
         n = report.numerics
-        text = f"  checked max relative error against the original {n.max_rel_error:.1e}"
+        text = f"  checked max relative error against the original {error(n.max_rel_error)}"
         if n.original_vs_f64 is not None and n.optimised_vs_f64 is not None:
-            text += f"; against float64: original {n.original_vs_f64:.1e}, returned {n.optimised_vs_f64:.1e}"
+            text += f"; against float64: original {error(n.original_vs_f64)}, returned {error(n.optimised_vs_f64)}"
         if not n.drawn:
             text += "; on the example alone, since loops and callbacks may not end or fail on inputs that nobody gave"
         lines.append(text)
@@ -109,8 +109,8 @@ def model_line(report: Report) -> str:
     timed = figures.get("kernels_timed", 0)
     parts = [f"{timed} kernel{'s' if timed > 1 else ''} timed" if timed else "no kernel was timed"]
     if figures.get("median_error") is not None:
-        error = figures["median_error"]
-        off = percent(error, 0) if error < 1 else f"a factor of {1 + error:.1f}"
+        wrong = figures["median_error"]
+        off = percent(wrong, 0) if wrong < 1 else f"a factor of {1 + wrong:.1f}"
         parts.append(f"the model was off by {off} on them (median)")
     if timed:
         parts.append(f"{percent(figures.get('timed_share', 0.0), 0)} of the time of its kernels is timed")

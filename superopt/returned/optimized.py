@@ -33,12 +33,14 @@ from superopt.frontends.jax.boundary import ADAPTED, FUNCTIONS, enter, leave, ou
 from superopt.frontends.jax.call import (
     Convention,
     OtherTypesError,
-    call_of_import,
+    Usual,
+    calls_of_import,
     direct_call,
+    usual_call,
     with_derivative,
-    wrap_like_original,
 )
 from superopt.frontends.jax.held import JitSettings, hold, is_jitted
+from superopt.frontends.jax.placed import is_placed
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import TensorType
 from superopt.machine.barrier import in_one_line
@@ -69,6 +71,7 @@ class Optimized(Unique, Generic[P, R]):
 
     Attributes:
         direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one.
+        inside: the same within a function that is being traced.
     """
 
     def __init__(
@@ -87,8 +90,9 @@ class Optimized(Unique, Generic[P, R]):
         self.plan = plan
         self.kernels = kernels
         original = _jit_original(imported, executable.options) if report.original_returned else None
-        self.direct = None if original else call_of_import(imported, executable)
-        general = original or outside(imported.fn, wrap_like_original(imported, executable))
+        direct, general = (None, original) if original else calls_of_import(imported, executable)
+        general = original or outside(imported.fn, general)
+        self.direct, self.inside = (None, None) if direct is None else (direct.call, direct.inside)
         self._call = general if self.direct is None else _first(self.direct, general)
         self.__wrapped__ = user_function(imported.fn)
         self.__name__ = getattr(imported.fn, "__name__", "optimized")
@@ -258,7 +262,8 @@ class Loaded(Unique):
 
     Attributes:
         code: what is known of the machine code of its kernels on this machine, but for those that wait for a call.
-        direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one.
+        direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one; where arguments
+            are frozen, from the first call on.
     """
 
     direct: Callable[..., Any] | None
@@ -323,7 +328,8 @@ class Loaded(Unique):
         self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
         self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
         self.direct, self._call = None, self._general
-        if self._waiting or self._frozen:
+        self._xla = once(lambda: build(original_program(self.graph), self.prepared))
+        if self._waiting:
             return
         convention = Convention(
             self._flatten,
@@ -334,8 +340,67 @@ class Loaded(Unique):
             returns_static=FUNCTIONS in self.out_tree.types,
             settings=self._static,
         )
-        self.direct = direct_call(convention, self._executable)
-        self._call = _first(self.direct, self._general)
+        direct = direct_call(convention, self._executable).call
+        if not self._frozen:
+            self.direct = direct
+            self._call = _first(direct, self._general)
+            return
+        self._by_name = direct
+        self._call = self._with_frozen(None)
+
+    def _with_frozen(self, usual: Callable[..., Any] | None) -> Callable[..., Any]:
+        """The call where arguments are frozen: by name without them, or with those of the call before."""
+        by_name, general, frozen = self._by_name, self._general, {self._every[i] for i, *_ in self._frozen}
+        frozen = frozenset(name.partition(".")[0] for name in frozen)
+        fits = True
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal fits
+            alone = kwargs and not args and fits and frozen.isdisjoint(kwargs)
+            try:
+                if alone:
+                    return by_name(**kwargs)
+                if usual is not None:
+                    return usual(*args, **kwargs)
+            except (OtherTypesError, TypeError):  # the latter for what is no array, which `general` names
+                results = general(*args, **kwargs)
+                fits = fits and not alone
+                return results
+            return general(*args, **kwargs)
+
+        return call
+
+    def _learn(self, tree: Any) -> None:
+        """Call by position as one jitted call from now on, for arguments of this structure."""
+        usual = usual_call(
+            Usual(
+                tree,
+                self._parameters if all(self._parameters) else (),
+                frozenset(i for i, *_ in self._frozen),
+                self._types,
+                lambda: (self._known, self._executable.prepared),
+                functools.partial(self._finish, tree),
+            ),
+            self._executable,
+        )
+        if usual is None:
+            return
+        static, adapted = self._static, self._adapted
+
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = hold(args, kwargs, static)
+            results = usual(*(enter(args) if adapted else args), **(enter(kwargs) if adapted else kwargs))
+            return leave(results) if adapted else results
+
+        self.direct = entered if static.static or adapted else usual
+        self._call = self._with_frozen(self.direct)
+
+    def _finish(self, tree: Any, live: list[Any]) -> Callable[[Sequence[Any]], Any]:
+        leaves = [None] * len(self._every)
+        for i, x in zip((*self.live, *(i for i, *_ in self._frozen)), (*live, *self._known), strict=True):
+            leaves[i] = x
+        weak = self._weak.get(_weak_of(leaves), frozenset[int]())
+        return lambda outputs: self._unflatten(list(outputs), (tree, weak))
 
     @property
     def compiler_options(self) -> dict[str, bool | str]:
@@ -381,8 +446,13 @@ class Loaded(Unique):
             live = self._taken(leaves)
             if self._waiting and not any(isinstance(x, _WITHOUT_VALUES) for x in live):
                 self._take_waiting()
-            traced = any(isinstance(x, Tracer) for x in live)  # a derivative is asked by tracing
-            found = self._run(live) if traced else self._hot(live)
+            if is_placed(live):  # XLA knows how its own operations are sharded
+                found = self._plain(live)
+            else:
+                traced = any(isinstance(x, Tracer) for x in live)  # a derivative is asked by tracing
+                found = self._run(live) if traced else self._hot(live)
+            if self._frozen and self.direct is None and not (self._waiting or self.widened or kwargs):
+                self._learn(tree)
         results = self._unflatten(list(found), (tree, weak))
         return leave(results) if self._adapted else results
 
@@ -450,10 +520,17 @@ class Loaded(Unique):
         """
         leaves, tree = jax.tree_util.tree_flatten(self._in_place(args, kwargs))
         weak = self._weak.get(_weak_of(leaves))
-        types = [(node.shape, node.dtype) for node in self.graph.inputs[: len(self.live)]]
-        if weak is None or not self.in_tree.matches(tree) or [(x.shape, str(x.dtype)) for x in leaves] != types:
+        if weak is None or not self.in_tree.matches(tree):
             raise OtherTypesError
-        return leaves, (tree, weak)
+        live = [leaves[i] for i in self.live]
+        left_out = all(isinstance(leaves[i], jax.ShapeDtypeStruct) for i, *_ in self._frozen)
+        if not left_out or [(x.shape, str(x.dtype)) for x in live] != self._types:
+            raise OtherTypesError
+        return live, (tree, weak)
+
+    @property
+    def _types(self) -> list[tuple[Any, str]]:
+        return [(node.shape, node.dtype) for node in self.graph.inputs[: len(self.live)]]
 
     def _unflatten(self, outputs: list[Any], called: tuple[Any, frozenset[int]]) -> Any:
         """The results of a call of this structure, with these weakly typed."""
@@ -478,7 +555,7 @@ class Loaded(Unique):
 
     def _plain(self, live: list[Any]) -> list[Any]:
         """The same program without kernels, which have no derivatives."""
-        executable = build(original_program(self.graph), self.prepared)
+        executable = self._xla()
         return list(executable.hot(live, executable.prepared))
 
 

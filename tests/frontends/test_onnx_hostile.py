@@ -178,3 +178,25 @@ def test_conversion_ends_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_eval, "MAX_STEPS", 2)
     with pytest.raises(FileLimitError, match="2 evaluations"):
         load_model(mlp())
+
+
+def calling(depth: int, times: int) -> onnx.ModelProto:
+    """Functions each of which calls the next so many times."""
+    functions = []
+    for d in range(depth):
+        inner = [
+            node(f"f{d + 1}" if d + 1 < depth else "Relu", f"v{i}", f"v{i + 1}", domain="f" if d + 1 < depth else "")
+            for i in range(times)
+        ]
+        imports = [helper.make_opsetid("", 20), helper.make_opsetid("f", 1)]
+        functions.append(helper.make_function("f", f"f{d}", ["v0"], [f"v{times}"], inner, imports))
+    return model([node("f0", "x", "y", domain="f")], [info("x", (2,))], [info("y", (2,))], functions=functions)
+
+
+def test_functions_that_call_each_other_are_refused_at_once() -> None:
+    start = time.process_time()
+    with pytest.raises(ModelFileError, match="its functions call each other"):
+        load_model(calling(10, 3))
+    assert time.process_time() - start < 1
+    (y,) = load_model(calling(4, 3))(np.array([-1, 2], np.float32))
+    np.testing.assert_array_equal(y, [0, 2])

@@ -27,6 +27,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 from jax import export
+from jax.errors import JaxRuntimeError
 from jax.export import is_symbolic_dim
 
 from superopt.arrays.placing import owned
@@ -59,6 +60,7 @@ from superopt.frontends.onnx.read import (
 from superopt.frontends.onnx.schema import attribute
 from superopt.frontends.symbolic.known import live
 from superopt.ir.index import Poly
+from superopt.machine.barrier import cause_of_run
 
 MAX_STATIC_INTS = 1024
 MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
@@ -169,11 +171,15 @@ class OnnxModel:
 
         Raises:
             ArgumentError: the arguments do not fit.
+            InputError: an operator that runs on the host fails.
         """
         ready = check_arguments(self, arguments)
         taken = ready if self.head is None else self.head(ready)
-        with jax.enable_x64(True):
-            results = jax.jit(self.fn)(dict(self.params), *taken)
+        try:
+            with jax.enable_x64(True):
+                results = jax.block_until_ready(jax.jit(self.fn)(dict(self.params), *taken))
+        except JaxRuntimeError as error:
+            raise InputError(f"{self.name} cannot be run: {cause_of_run(type(error).__name__, str(error))}") from error
         return results if self.tail is None else self.tail([*results, *ready])
 
 
