@@ -2,9 +2,9 @@
 
 The weights of a program are written to a file of this process, and are from then on read-only views of it, whose place
 other processes are told.  A place stands for what the array holds: nobody writes to the file again.  What is in a file
-already and needed for a moment only is read then (`Later`).  Files of users are copied by reading them: where one was
-shortened in the meantime, a look at its pages would end the process.  Pages of a file that were looked at are memory of this
-process until they are released (`release`); they are read from the file again when they are needed again.
+already and needed for a moment only is read then (`Later`).  Mapped files are copied by reading them: where one was
+shortened in the meantime, a look at its pages would end the process.  Pages of a file that were looked at are memory of
+this process until they are released (`release`); they are read from the file again when they are needed again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 ALIGN = 64  # bytes: JAX takes over what begins at a multiple
 SHARED = Path("/dev/shm")
-_PIECE = 1 << 24  # bytes that are read, and then let go, at a time
+_PIECE = 1 << 22  # bytes that are read at a time
 Place = tuple[str, str, tuple[int, ...], int]  # file, dtype, shape, offset
 _LOCK = threading.RLock()  # of the tables below, which threads of one process share
 _PLACES: dict[int, tuple[weakref.ref[np.ndarray], Place]] = {}
@@ -213,7 +213,7 @@ def owned(x: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
 
 def _read(file: int, offset: int, into: UInt8[np.ndarray, " bytes"]) -> None:
     """Fill an array with bytes of a file."""
-    view, have = memoryview(into), 0
+    view, have = memoryview(into.data), 0
     while have < into.size:
         got = os.preadv(file, [view[have:]], offset + have)
         if not got:

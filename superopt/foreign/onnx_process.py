@@ -31,7 +31,7 @@ _WAITS = 20.0  # times the processor time, for machines where others run too
 _HINT = "run the model in another runtime, or give the operator a function (load_model, operators=)"
 
 
-class Evaluator:
+class HostProcess:
     """The process, for all threads of this one."""
 
     def __init__(self) -> None:
@@ -154,6 +154,6 @@ class Evaluator:
         self._process, self._results = None, -1
 
 
-EVALUATOR = Evaluator()
+EVALUATOR = HostProcess()
 atexit.register(EVALUATOR.close)
 os.register_at_fork(after_in_child=EVALUATOR.forget)

@@ -21,7 +21,7 @@ from onnx import TensorProto, helper
 import superopt
 from superopt.errors import FileLimitError, InputError
 from superopt.foreign import onnx_process
-from superopt.foreign.onnx_process import EVALUATOR, Evaluator
+from superopt.foreign.onnx_process import EVALUATOR, HostProcess
 from superopt.foreign.onnx_values import packed, unpacked
 from superopt.frontends.onnx.frontend import load_model
 from tests.support.onnx_models import info, model, node
@@ -92,7 +92,7 @@ def test_saved_programs_are_held_to_the_limits(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_is_an_error_and_replaced() -> None:
-    asked = Evaluator()
+    asked = HostProcess()
     one = model([node("StringConcat", "s s", "t")], [info("s", (1,), object)], [info("t", (1,), object)])
     text = np.array(["é"], object)
     try:

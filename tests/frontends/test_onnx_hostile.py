@@ -232,9 +232,7 @@ def test_files_that_are_shortened_do_not_end_the_process(own: bool, tmp_path: Pa
         shelf.model(loaded)
 
 
-def test_a_model_that_is_shortened_while_it_is_read_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_shortened_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large = model([node("Add", "x w", "y")], [info("x", (512, 512))], [info("y", (512, 512))],
                   {"w": np.ones((512, 512), np.float32)})  # fmt: skip
     (tmp_path / "m.onnx").write_bytes(large.SerializeToString())
@@ -246,7 +244,7 @@ def test_a_model_that_is_shortened_while_it_is_read_is_refused(
         return lean(data)
 
     monkeypatch.setattr(onnx_read, "lean", cut)
-    with pytest.raises(ModelFileError, match="shortened|truncated"):
+    with pytest.raises(ModelFileError, match=r"shortened|truncated"):
         load_model(tmp_path / "m.onnx")
     with Shelf() as shelf, pytest.raises(InputError, match="shortened"):
         shelf.model(loaded)
