@@ -8,16 +8,16 @@ what each process says.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from superopt.contest.checks import Builds
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
-from superopt.machine.budget import HALF, WORTH
+from superopt.machine.budget import HALF, LEAST_KERNELS_S, WORTH
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS
@@ -81,13 +81,13 @@ class Rounds:
     """Where and how programs are timed with the original; a context manager, which ends the second process.
 
     Attributes:
-        where: the process in which programs are built and timed, or what the checks of this one have built.
+        where: the process in which programs are built and timed.
         apart: short programs are timed in a second process as well.
     """
 
     subject: Subject
     request: Request
-    where: Worker | Builds
+    where: Worker
     apart: bool = True
     _batches: int = 0
     _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
@@ -130,19 +130,11 @@ class Rounds:
         settings = replace(settings, prune=0.0) if whole else settings
         if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
             settings = replace(settings, check=False)
-        live, frozen, where = self.subject.live, self.subject.frozen, self.where
-        if isinstance(where, Builds):
-            built = [where.candidate(x.program, x.options, x.kernels) for x in entries]
-            first = where.original if base is None else where.candidate(base.program, base.options, base.kernels)
-            return compare(first, built, live, frozen, settings, isolate=False)
-        worker = self._other if second else where
         first = self.subject.original if base is None else base.candidate
-        return compare(first, [x.candidate for x in entries], live, frozen, settings, worker=worker)
-
-    @property
-    def alone(self) -> bool:
-        """Is everything timed in one process?"""
-        return isinstance(self.where, Builds) or not self.apart
+        return compare(
+            first, [x.candidate for x in entries], self.subject.live, self.subject.frozen, settings,
+            worker=self._other if second else self.where, end_s=time.monotonic() + max(left_s, HALF * LEAST_KERNELS_S),
+        )  # fmt: skip
 
     def expected_s(self, count: int, series: Series, *, built: bool, base: int = ORIGINAL) -> float:
         """What a batch of so many entries is likely to take, by a series; they are built where they are not kept."""
@@ -155,6 +147,11 @@ class Rounds:
 def least_s(original_s: float, other_s: float) -> float:
     """What the fewest rounds that say anything of two programs take, those that choose and those of the final."""
     return 2.0 * ENOUGH_ROUNDS * 2.0 * (original_s + other_s)
+
+
+CALLS = (
+    2 * ENOUGH_ROUNDS + 2
+)  # of the original in the fewest rounds, in which it takes part twice, with what goes before
 
 
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again

@@ -14,8 +14,10 @@ The stages are in `superopt.pipeline.run`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -39,12 +41,14 @@ from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import frozen_bytes
+from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import parse_budget
+from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.machine.extras import need
-from superopt.measure import Worker
+from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
+from superopt.pipeline.beside import kept_for_peers
 from superopt.pipeline.run import FIRST, Clock, Progress, Run, Tools
 from superopt.pipeline.weights import Shelf
 from superopt.returned.optimized import Optimized
@@ -151,6 +155,8 @@ def optimize(
     given = given_rules(rules)
     clock = Clock(progress)
     barrier = Barrier()
+    if not (deterministic and search):
+        forks.load()  # while this process imports the program
     with ExitStack() as stack:
         shelf = stack.enter_context(Shelf())
         with clock.stage("import"):
@@ -175,9 +181,12 @@ def optimize(
             )  # fmt: skip
             request = replace(request, objective=objective, own=own)
         key = barrier.around("the key of the call in the store", lambda: run_key(imported, request), "", let=FIRST)
-        known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=FIRST)
+        known = barrier.around(
+            "an answer from the store", lambda: _recalled(archive, key, imported, clock, limits), None, let=FIRST
+        )
         if known is not None:
             clock.say("answered from the store")
+            known.report = replace(known.report, program=name)
             return known
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
@@ -192,12 +201,23 @@ def optimize(
             None,
             let=FIRST,
         )
-        tools = Tools(worker, Builds.of(imported, seed, request.exact), archive)
-        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier)
+        tools = Tools(worker, Builds.of(imported, seed, request.exact, worker), archive)
+        model = Path(fn) if isinstance(fn, str | Path) else None
+        request = replace(request, budget=kept_for_peers(model, limits))
+        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier, model=model, whole_s=limits.seconds)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
         return run.finished(name, judgement or run.at_hand_alone(), key)
+
+
+def _recalled(
+    archive: Store | None, key: str, imported: Imported, clock: Clock, limits: SearchBudget
+) -> Optimized | None:
+    """An answer from the store, whose proof, a run beside the original, ends in the time."""
+    with suppress(TimeOverError):
+        return Aside(lambda: recall(archive, key, imported)).result(limits.until(clock.begin_s).end_s)
+    return None
 
 
 def _backend(kernels: bool | str) -> Backend | None:
@@ -258,7 +278,20 @@ def _import(
         raise UsageError("data_root is for ONNX models that are files")
     if dims:
         raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
-    return import_function(fn, args, kwargs, frozen=frozen), getattr(fn, "__name__", type(fn).__name__)
+    return import_function(fn, args, kwargs, frozen=frozen), _name_of(fn)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    """The name of a function with those of the functions around it; of one without a name, where it is written."""
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    parts = [part for part in getattr(inner, "__qualname__", type(inner).__name__).split(".") if part != "<locals>"]
+    code = getattr(inner, "__code__", None)
+    if parts[-1] == "<lambda>" and code is not None:
+        parts[-1] = f"lambda at {Path(code.co_filename).name}:{code.co_firstlineno}"
+    return ".".join(parts)
 
 
 def import_onnx():

@@ -7,6 +7,7 @@ A `.superopt` file is a zip archive of these members, with a digest of each boun
     trees.json           structures of arguments and results
     hot.txt              the returned program; its inputs are the live arguments, then the prepared tensors
     prepared/0 ...       the bytes of these tensors, not packed
+    constants/0 ...      of what the original closes over where there are frozen arguments, what is no prepared tensor
     modules.json         what the opaque operations of these programs compute (`superopt.foreign.modules`)
     kernels.json         which regions are kernels of our own, with their schedules
     original.txt         the program that was optimised; with prepare.txt and plan.json what validation reads
@@ -20,7 +21,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,15 +41,16 @@ from superopt.foreign.modules import carried, require_modules, restore
 from superopt.foreign.onnx_calls import HostPart, read_part
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, type_bytes
-from superopt.ir.text import parse_graph, print_graph
+from superopt.ir.text import FEW, parse_graph, print_graph
 from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choose.choice import Choice, read_choice, regions_of
 
 FORMAT = 6
 _MEMBERS = re.compile(
-    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|prepared/(0|[1-9][0-9]{0,5})"
+    r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|(prepared|constants)/(0|[1-9][0-9]{0,5})"
 )
 _HINT = "write one with .save(path)"
+_APART = "constants/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +75,7 @@ class Saved:
         in_tree: structure of the arguments.
         out_tree: structure of the results.
         weak: positions of arguments that are weakly typed together, and of the results that then are.
+        original: reads the program that was optimised, with its constants; for calls with traced frozen arguments.
     """
 
     hot: Graph
@@ -92,6 +95,7 @@ class Saved:
     head: HostPart | None = None
     tail: HostPart | None = None
     weak: tuple[tuple[frozenset[int], frozenset[int]], ...] = ()
+    original: Callable[[], Graph] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +124,7 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
     if modules is None:
         raise InputError("the program holds operations that exist only in this process")
     trees = {"arguments": saved.in_tree.data, "results": saved.out_tree.data}
+    places = _places(saved, source, original)
     meta = {
         "format": FORMAT,
         "names": list(saved.names),
@@ -129,6 +134,7 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
         "weak": [[sorted(arguments), sorted(results)] for arguments, results in saved.weak],
         "frozen": [list(row) for row in saved.frozen],
         "constants": dict(saved.constants),
+        "places": places,
         "report": dict(saved.report),
     }
     with ArchiveWriter(path) as out:
@@ -150,7 +156,25 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
         for number, array in enumerate(saved.prepared):
             out.aligned(f"prepared/{number}", bytes_view(array))
             release(array)
+        for name, member in places.items():
+            if member.startswith(_APART):
+                out.aligned(member, bytes_view(original.constants[name]))
+                release(original.constants[name])
     return Path(path)
+
+
+def _places(saved: Saved, source: Source | None, original: Graph) -> dict[str, str]:
+    """The member of each array that the original closes over, where a call may need it; those of few elements are in
+    its text."""
+    if not saved.frozen:
+        return {}
+    prepare = None if source is None else source.program.prepare
+    passed = () if prepare is None else prepare.outputs
+    places = {node["name"]: f"prepared/{i}" for i, node in enumerate(passed) if node.op == "input"}
+    large = [name for name, value in original.constants.items() if value.size > FEW]
+    apart = [name for name in large if name not in places]
+    places |= {name: f"{_APART}{i}" for i, name in enumerate(apart)}
+    return {name: places[name] for name in large}
 
 
 def read(path: str | Path, files: ExitStack) -> Saved:
@@ -219,7 +243,9 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
     field({"basis": "measured", **speedup}, "basis", str)  # files of before had measured ones only
     options, foreign = own(field(report, "compiler_options", dict))
     kernels = _kernels(archive, hot)
-    prepared = _prepared(archive, hot.inputs[len(live) :], later)
+    lock = Lock()
+    prepared = _prepared(archive, hot.inputs[len(live) :], later, lock)
+    places = _members_of(archive, meta)
     head = _part(archive, "head.json", LIMITS.nodes)
     if head is not None and len(head.places) != len(names):
         raise InputError(f"it names {len(names)} arguments, and its head gives {len(head.places)}")
@@ -244,7 +270,39 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
         head=head,
         tail=tail,
         weak=tuple(_weak(row, names, hot) for row in field(meta, "weak", list)),
+        original=functools.partial(_original, archive, names, hot, places, later, lock) if later and frozen else None,
     )
+
+
+def _members_of(archive: Archive, meta: Any) -> dict[str, str]:
+    """The member of each array that the original closes over; files of before state none."""
+    places = {_text(k): _text(v) for k, v in field({"places": {}, **meta}, "places", dict).items()}
+    apart = {name for name in archive.names if name.startswith(_APART)}
+    if apart - set(places.values()) or not all(member in archive for member in places.values()):
+        raise InputError("its constants are other ones than it names")
+    return places
+
+
+def _original(
+    archive: Archive, names: Sequence[str], hot: Graph, places: Mapping[str, str], later: str, lock: Lock
+) -> Graph:
+    """The program that was optimised, over all arguments, with the values of its constants."""
+    with typed(f"{later} is not a saved program", _HINT):
+        with lock:
+            graph = _graph(archive, "original.txt", Allowance(later, archive.size_bytes))
+        if tuple(node["name"] for node in graph.inputs[: len(names)]) != tuple(names):
+            raise InputError("its original takes other arguments")
+        if [node.type for node in graph.outputs] != [node.type for node in hot.outputs]:
+            raise InputError("its original has other results")
+        constants = dict(graph.constants)
+        for node in graph.inputs[len(names) :]:
+            name = node["name"]
+            if name not in constants:
+                if name not in places:
+                    raise InputError("it lacks arrays that its original closes over", hint="save the program again")
+                _fits(archive, places[name], node)
+                constants[name] = _tensor(archive, places[name], node, lock)
+        return Graph(graph.inputs, graph.outputs, constants)
 
 
 def _weak(row: Any, names: Sequence[str], hot: Graph) -> tuple[frozenset[int], frozenset[int]]:
@@ -299,7 +357,7 @@ def _kernels(archive: Archive, hot: Graph) -> tuple[Choice, ...]:
     return kernels
 
 
-def _prepared(archive: Archive, nodes: Sequence[Node], later: str) -> tuple[Any, ...]:
+def _prepared(archive: Archive, nodes: Sequence[Node], later: str, lock: Lock) -> tuple[Any, ...]:
     """The prepared tensors, each read into the memory where it stays (JAX takes it over as it is).
 
     They are read when they are needed where `later` names the file, which is open for as long.
@@ -307,31 +365,36 @@ def _prepared(archive: Archive, nodes: Sequence[Node], later: str) -> tuple[Any,
     members = {name for name in archive.names if name.startswith("prepared/")}
     if members != {f"prepared/{i}" for i in range(len(nodes))}:
         raise InputError(f"it holds {len(members)} prepared tensors for {len(nodes)} inputs")
-    lock = Lock()
-
-    def tensor(member: str, node: Node) -> np.ndarray:
-        array = aligned(node.shape, dtype(node.dtype))  # pyright: ignore[reportArgumentType] -- sizes in a text are numbers
-        with lock:  # one place in the file at a time
-            archive.read_into(member, bytes_view(array))
-        return array
 
     def postponed(member: str, node: Node) -> np.ndarray:
         with typed(f"{later} is not a saved program", _HINT):
-            return tensor(member, node)
+            return _tensor(archive, member, node, lock)
 
     found: list[Any] = []
     for number, node in enumerate(nodes):
-        if node.dtype not in STORED_BYTES:
-            raise InputError(f"its program takes a prepared tensor of dtype {shown(node.dtype)}")
-        member, size = f"prepared/{number}", type_bytes(node.type)
-        if archive.size_of(member) != size:
-            raise InputError(f"its {member!r} has {archive.size_of(member)} bytes, {node.type} has {size}")
+        member = f"prepared/{number}"
+        _fits(archive, member, node)
         if later:
             read_it = functools.partial(postponed, member, node)
-            found.append(Later(read_it, node.shape, dtype(node.dtype)))  # pyright: ignore[reportArgumentType] -- as above
+            found.append(Later(read_it, node.shape, dtype(node.dtype)))  # pyright: ignore[reportArgumentType] -- sizes in a text are numbers
         else:
-            found.append(tensor(member, node))
+            found.append(_tensor(archive, member, node, lock))
     return tuple(found)
+
+
+def _fits(archive: Archive, member: str, node: Node) -> None:
+    if node.dtype not in STORED_BYTES:
+        raise InputError(f"its program takes a prepared tensor of dtype {shown(node.dtype)}")
+    size = type_bytes(node.type)
+    if archive.size_of(member) != size:
+        raise InputError(f"its {member!r} has {archive.size_of(member)} bytes, {node.type} has {size}")
+
+
+def _tensor(archive: Archive, member: str, node: Node, lock: Lock) -> np.ndarray:
+    array = aligned(node.shape, dtype(node.dtype))  # pyright: ignore[reportArgumentType] -- sizes in a text are numbers
+    with lock:  # one place in the file at a time
+        archive.read_into(member, bytes_view(array))
+    return array
 
 
 def bytes_view(array: np.ndarray) -> memoryview:

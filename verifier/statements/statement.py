@@ -30,6 +30,7 @@ from verifier.rules.prove import FINITE
 from verifier.rules.refute import clearest
 from verifier.rules.snippet import body, identifier, written
 from verifier.statements.constants import by_contents
+from verifier.statements.guards import differing_behind_guards
 from verifier.statements.occurring import never
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
@@ -223,6 +224,10 @@ def _tried_in_earnest(
         raise ProverDefectError(f"{statement.name} is proved ({claimed}) and yet refuted: {found.text}")
     if found is not None:
         cause = f"the proof says {claimed}, evaluation in the dtypes gives {found.text}"
+        return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
+    behind = differing_behind_guards(pair, domain, tried)
+    if behind:
+        cause = f"the proof says {claimed}, but evaluation gives {behind}"
         return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
     if domain.exactness != claimed:
         domain = replace(domain, assumptions=tuple(dict.fromkeys((*domain.assumptions, FINITE))))

@@ -179,7 +179,7 @@ class OnnxModel:
             with jax.enable_x64(True):
                 results = jax.block_until_ready(jax.jit(self.fn)(dict(self.params), *taken))
         except JaxRuntimeError as error:
-            raise InputError(f"{self.name} cannot be run: {cause_of_run(error)}") from error
+            raise InputError(f"{self.name} cannot be run: {cause_of_run(type(error).__name__, str(error))}") from error
         return results if self.tail is None else self.tail([*results, *ready])
 
 
