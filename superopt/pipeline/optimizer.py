@@ -15,7 +15,7 @@ The stages are in `superopt.pipeline.run`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -39,10 +39,11 @@ from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import frozen_bytes
-from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.aside import Aside
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.machine.extras import need
+from superopt.machine.interrupts import heard
 from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
@@ -154,7 +155,7 @@ def optimize(
     barrier = Barrier()
     if not (deterministic and search):
         forks.load()  # while this process imports the program
-    with ExitStack() as stack:
+    with heard(), ExitStack() as stack:
         shelf = stack.enter_context(Shelf())
         with clock.stage("import"):
             imported, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)
@@ -209,9 +210,7 @@ def _recalled(
     archive: Store | None, key: str, imported: Imported, clock: Clock, limits: SearchBudget
 ) -> Optimized | None:
     """An answer from the store, whose proof, a run beside the original, ends in the time."""
-    with suppress(TimeOverError):
-        return Aside(lambda: recall(archive, key, imported)).result(limits.until(clock.begin_s).end_s)
-    return None
+    return Aside(lambda: recall(archive, key, imported)).by(limits.until(clock.begin_s).end_s)
 
 
 def _backend(kernels: bool | str) -> Backend | None:

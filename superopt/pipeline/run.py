@@ -57,7 +57,7 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-_AFTER_S = 0.4  # after Ctrl-C, for each of what is left to do for the program at hand
+AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
 _NO_TIME = "the time does not suffice for a search"
@@ -118,6 +118,7 @@ class Run:
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
+    _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
     def limits(self) -> SearchBudget:
@@ -168,8 +169,7 @@ class Run:
         with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
-                with suppress(TimeOverError):
-                    yardstick.result(whole.stage().end_s)
+                yardstick.by(whole.stage().end_s)
         code_s = self._code_s(made, whole)
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
@@ -447,6 +447,7 @@ class Run:
         interrupted = self._interrupted(judgement)
         if interrupted:
             halted.set()
+            self._interrupted_s = min(self._interrupted_s, time.monotonic())
         with self.clock.stage("check"):
             self._end(self.pool, self.alone)
             if self.builds.has_run:
@@ -457,8 +458,8 @@ class Run:
             if checked is None or not checked.kernels:
                 halted.set()
                 return checked or given_back(self.imported, self.barrier)
-            end_s = time.monotonic() + _AFTER_S if interrupted else math.inf
-            code = self.barrier.around("the validation of machine code", lambda: validated.result(end_s), None)
+            code_end_s = self._interrupted_s + AFTER_S if interrupted else math.inf
+            code = self.barrier.around("the validation of machine code", lambda: validated.by(code_end_s), None)
             halted.set()
             if code is not None and code.refuted:
                 checked = self._settled(self._without(judgement, code.refuted), interrupted)
@@ -473,7 +474,11 @@ class Run:
             return judgement
         now_s = time.monotonic()
         calls_s = 4.0 * (self.builds.build_s + self.builds.call_s)
-        end_s = now_s + _AFTER_S if interrupted else max(self.builds.end_s, now_s + MOST_VALIDATION_S + calls_s)
+        end_s = (
+            self._interrupted_s + AFTER_S
+            if interrupted
+            else max(self.builds.end_s, now_s + MOST_VALIDATION_S + calls_s)
+        )
         self.builds.end_s = min(self.builds.end_s, end_s)
 
         def check() -> Judgement:
