@@ -44,6 +44,7 @@ from superopt.machine.barrier import Barrier
 from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.machine.extras import need
 from superopt.machine.interrupts import heard
+from superopt.machine.switches import keeps_plain
 from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
@@ -120,7 +121,7 @@ def optimize(
         kwargs: example keyword arguments of the function.
         budget: time for the call: seconds, "30s", "2min", or "5000steps" (with `deterministic`, the same result
             anywhere).  Of less than five seconds, what cannot be cut may take it beyond: proofs of rules that are in
-            no store, builds.
+            no store, builds.  The original's calls are part of it: where they do not end in the time, it is returned.
         seed: of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
         dims: sizes of the symbolic dimensions of a model that example arguments do not say.
@@ -133,8 +134,9 @@ def optimize(
         kernels: try kernels of our own in place of XLA's, made by the backend for the default device of JAX or by the
             one of this name; not with numerics `exact`, since they round otherwise, and not with `deterministic`,
             since they are chosen by measuring.
-        search: False returns the plain candidate as soon as it is ready, whatever the budget: the program's own form,
-            every region a kernel with its default schedule, compared with the original but not timed.
+        search: False returns the plain candidate as soon as it is ready: the program's own form, every region a kernel
+            with its default schedule, compared with the original, and timed with it for a second at most; where the
+            original is faster beyond doubt, that is returned.  With `deterministic` nothing is timed.
         data_root: a folder inside which symbolic links to the external data of a model are followed.
         progress: called with one line per stage.
 
@@ -168,6 +170,7 @@ def optimize(
             request = Request(
                 limits, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
                 max_prepared_bytes=max_prepared_bytes, kernels_by="" if backend is None else backend.name,
+                keeps_plain=keeps_plain(),
             )  # fmt: skip
             own = None
             if backend is not None and limits.tries_kernels and objective is None:

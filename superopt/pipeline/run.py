@@ -22,7 +22,7 @@ from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_k
 from superopt.choose.trials import TrialPool
 from superopt.contest.attribution import measured_gains
 from superopt.contest.checks import Builds, OriginalLostError, of_the_program
-from superopt.contest.contest import Outcome, contest
+from superopt.contest.contest import Outcome, contest, duel
 from superopt.contest.judgement import (
     Candidate,
     Judgement,
@@ -34,7 +34,7 @@ from superopt.contest.judgement import (
     settled,
     undecided,
 )
-from superopt.contest.rounds import CALLS, Entry, Rounds, Subject, least_s
+from superopt.contest.rounds import CALLS, ORIGINAL, Entry, Rounds, Subject, least_s
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -49,7 +49,7 @@ from superopt.machine.barrier import Barrier
 from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, SearchBudget
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
-from superopt.report.data import UNMEASURED, Measurement, Report, StageTime
+from superopt.report.data import UNMEASURED, Measurement, Report, StageTime, of_original
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import remember
 from superopt.store import Store
@@ -147,7 +147,43 @@ class Run:
         if plain.same_as_original:
             return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
         verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was timed"
-        return self._checked(in_kernels(plain, verdict))
+        judgement = in_kernels(plain, verdict)
+        if self.request.deterministic or self.request.keeps_plain:
+            return self._checked(judgement)
+        with self.clock.stage("contest"):
+            timed = self.barrier.around(
+                "the timing of the plain candidate",
+                lambda: self._not_slower(plain, judgement),
+                judgement,
+                let=(OriginalLostError, *FIRST),
+            )
+        return self._checked(timed)
+
+    def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
+        """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
+        _ = self.builds.wanted
+        request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
+        builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
+        subject = Subject.of(self.imported)
+        with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
+            series = duel(rounds, [candidate_of(plain)[0]])
+        ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
+        if ratio is None or before_s is None or after_s is None:
+            return judgement
+        before_ms, after_ms = 1e3 * before_s, 1e3 * after_s
+        if series.is_slower(0):
+            return original_returned(
+                self.imported, f"the plain program takes {after_ms:.3g} ms where it takes {before_ms:.3g}",
+                measured=of_original(before_ms, series.noise_floor, series.samples_s(ORIGINAL)),
+                native=tuple(replace(row, used=False) for row in judgement.native),
+            )  # fmt: skip
+        samples = {"original": ORIGINAL, "returned": 0}
+        measured = Measurement(
+            before_ms=before_ms, after_ms=after_ms, speedup=ratio, noise_floor=series.noise_floor,
+            samples_ms={name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()},
+        )  # fmt: skip
+        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was searched"
+        return replace(judgement, verdict=verdict, measured=measured)
 
     def searched(self) -> Judgement:
         """The fastest of the plain candidate, what the search finds, and the original."""

@@ -18,6 +18,8 @@ from superopt.kernels.llvm.cpu import supported
 from superopt.returned import remember
 from superopt.store import Store
 
+pytestmark = pytest.mark.usefixtures("keeps_plain")
+
 RNG = np.random.default_rng(0)
 OPTIONS = {"frozen": 0, "budget": "30steps", "deterministic": True}
 
