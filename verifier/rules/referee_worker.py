@@ -57,6 +57,11 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
     yield {"event": "found", "found": str(out), "known": list(_KNOWN)}
 
 
-if __name__ == "__main__":
+def main(event_fd: int, memory_bytes: int) -> None:
+    """Serve requests to run until the input closes."""
     _JIT(lambda: 0)()  # loaded before the first program comes
-    serve(int(sys.argv[1]), int(sys.argv[2]), {"run": _run})
+    serve(event_fd, memory_bytes, {"run": _run})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))
