@@ -89,8 +89,8 @@ class Referee:
 
     def __init__(self) -> None:
         self._worker = Worker(ProcessLimits(_START_S, _MEMORY_BYTES), module="verifier.rules.referee_worker")
-        self._open = ExitStack()
-        self._folder = self._open.enter_context(bundles.scratch_folder(_SCRATCH_BYTES))
+        self._held = ExitStack()
+        self._folder = Path(self._held.enter_context(bundles.scratch_folder(_SCRATCH_BYTES)))
         self._turn = threading.RLock()
         self._sent: set[str] = set()
 
@@ -113,7 +113,7 @@ class Referee:
             self._worker.limits = ProcessLimits(_START_S, _MEMORY_BYTES, processor=True)
             self._worker.ready()
         self._worker.limits = ProcessLimits(seconds, _MEMORY_BYTES, processor=True)
-        path, given = Path(self._folder) / "given", {str(i): np.asarray(x) for i, x in enumerate(arrays)}
+        path, given = self._folder / "given", {str(i): np.asarray(x) for i, x in enumerate(arrays)}
         if program.key not in self._sent:
             given["module"] = np.frombuffer(program.module, np.uint8)
         bundles.save(path, given)
@@ -128,7 +128,7 @@ class Referee:
     def close(self) -> None:
         """End the process."""
         self._worker.close()
-        self._open.close()
+        self._held.close()
 
 
 _SHARED: list[Referee] = []

@@ -58,7 +58,7 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def main(event_fd: int, memory_bytes: int) -> None:
-    """Serve requests to run until the input closes."""
+    """Serve requests to run programs until the input closes."""
     _JIT(lambda: 0)()  # loaded before the first program comes
     serve(event_fd, memory_bytes, {"run": _run})
 
