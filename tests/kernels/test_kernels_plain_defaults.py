@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.emit import generate as generator
 from superopt.kernels.emit.generate import generate
+from superopt.kernels.emit.plan import plan
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
@@ -165,6 +167,28 @@ def test_the_parts_of_a_concatenation_are_loops_of_their_own() -> None:
     assert "masked" not in text
     arrays = arrays_of(program)
     got = build(generate(apply(program, default_trace(program))), pipeline="none").run(arrays)["out0"]
+    np.testing.assert_allclose(got, evaluate(program, arrays)["out0"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("last", "parts"), [(False, 24), (True, 24), (True, 60)])
+def test_tasks_of_a_concatenation_do_not_lie_across_its_parts(last: bool, parts: int) -> None:
+    """Blocks of channels that do not end where parts do chose among all of them at every element: 2,683 us for 466."""
+
+    def normalised(s: jax.Array, b: jax.Array, *given: jax.Array) -> jax.Array:
+        y = jnp.maximum(jnp.concatenate(given, -1) * s + b, 0)
+        return y if last else y.T
+
+    width = 128 + 32 * parts
+    found = region(normalised, (width,), (width,), (196, 128), *[(196, 32)] * parts)
+    program = from_graph(found.graph.outputs)
+    scheduled = apply(program, default_trace(program, threads=2))
+    (stage,) = scheduled.stages
+    nest = plan(scheduled, stage, host())
+    assert width in [loop.extent for loop in nest.loops]
+    assert prod(loop.extent for loop in nest.tasks) >= 4
+    assert "masked" not in generate(scheduled).module.text()
+    arrays = arrays_of(program)
+    got = build(generate(scheduled), pipeline="none").run(arrays)["out0"]
     np.testing.assert_allclose(got, evaluate(program, arrays)["out0"], rtol=1e-5, atol=1e-5)
 
 
