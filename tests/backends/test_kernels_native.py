@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.backends import mixed, native
+from superopt.backends import mixed
 from superopt.backends.xla import build
 from superopt.errors import InputError
 from superopt.frontends.jax.call import wrap_like_original
@@ -233,14 +233,3 @@ def test_choices_of_another_program_are_refused(built: tuple[Imported, Program, 
     _, program, _ = built
     with pytest.raises(InputError):
         mixed.build(program, (), kernels=[json.loads(json.dumps(Choice(500, ()).to_json()))])
-
-
-def test_a_concatenation_into_another_order_is_priced_above_one_in_the_order_of_its_parts() -> None:
-    parts = [jnp.zeros((196, 32), jnp.float32)] * 24
-
-    def last(*xs: jax.Array) -> jax.Array:
-        return jnp.maximum(jnp.concatenate(xs, -1), 0)
-
-    graphs = [import_function(fn, parts).graph for fn in (last, lambda *xs: last(*xs).T)]
-    same, turned = native.Native().price([region.graph for graph in graphs for region in partition(graph)])
-    assert turned > 1.2 * same

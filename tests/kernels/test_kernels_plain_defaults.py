@@ -192,6 +192,17 @@ def test_tasks_of_a_concatenation_do_not_lie_across_its_parts(last: bool, parts:
     np.testing.assert_allclose(got, evaluate(program, arrays)["out0"], rtol=1e-5, atol=1e-5)
 
 
+def test_a_concatenation_into_another_order_is_priced_above_one_in_the_order_of_its_parts() -> None:
+    parts = [jnp.zeros((196, 32), jnp.float32)] * 24
+
+    def last(*xs: jax.Array) -> jax.Array:
+        return jnp.maximum(jnp.concatenate(xs, -1), 0)
+
+    graphs = [import_function(fn, parts).graph for fn in (last, lambda *xs: last(*xs).T)]
+    same, turned = native.Native().price([region.graph for graph in graphs for region in partition(graph)])
+    assert turned > 1.2 * same
+
+
 def test_the_code_of_a_default_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What says that a default has code is asked for that code next."""
     written: list[str] = []
