@@ -27,25 +27,43 @@ def kept(n: int | None, most: int = 5 - 1) -> list[int] | None:
 
 def test_a_mutant_is_one_operator_of_a_decision() -> None:
     found = mutants_of("room.py", SOURCE)
-    assert [(m.line, m.operator, m.is_guard) for m in found] == [
-        (2, "+", False),
-        (6, ">", True),
-        (6, "or", True),
-        (6, "not", True),
-        (8, "not in", False),
-        (8, "and", False),
-        (8, "<", False),
-        (9, "-", False),
-        (9, "*", False),
-        (10, "!=", False),
+    assert [(m.begin[0], m.old) for m in found] == [
+        (6, "n > most or not n"),
+        (2, "+"),
+        (6, ">"),
+        (6, "or"),
+        (6, "not"),
+        (8, "not in"),
+        (8, "and"),
+        (8, "<"),
+        (9, "-"),
+        (9, "*"),
+        (10, "!="),
     ]
+    assert [m.is_guard for m in found] == [True, *[False] * 10]
     for mutant in found:
         text = mutant.text(SOURCE)
         ast.parse(text)
         changed = [i for i, (a, b) in enumerate(zip(SOURCE.split("\n"), text.split("\n"), strict=True), 1) if a != b]
-        assert changed == [mutant.line]
-    assert "while n in (1, 2) and" in found[4].text(SOURCE)
-    assert str(found[1]) == "room.py:6:10: > -> >="
+        assert changed == [mutant.begin[0]]
+    assert "while n in (1, 2) and" in found[5].text(SOURCE)
+    assert "    if (False):\n" in found[0].text(SOURCE)
+    assert str(found[2]) == "room.py:6:10: > -> >="
+    wide = SOURCE.replace("n > most or not n", "(\n        n > most\n        or not n\n    )")
+    assert "if (\n        (False)\n    ):" in mutants_of("room.py", wide)[0].text(wide), "of several lines"
+
+
+TESTED = """\
+import pytest
+from superopt.room.a import checked
+
+def test_a():
+    assert checked(1) == 1
+
+def test_b():
+    with pytest.raises(ValueError):
+        checked(-1)
+"""
 
 
 @pytest.fixture
@@ -72,11 +90,12 @@ def test_what_no_test_notices_survives_and_the_files_stay(repository: Path) -> N
     every = drawn(["superopt/room"], 10, 0, guards=True)
     assert every == drawn(["superopt/room"], 10, 0, guards=True), "the same for the same seed"
     said: list[str] = []
-    fates = {f.mutant.operator: f.noticed for f in tried(every, 60.0, said.append)}
-    assert fates == {"<": "tests/room/test_a.py::test_a", "==": "tests/room/test_a.py::test_a"}
-    (repository / "tests/room/test_a.py").write_text("import superopt.room.a\n\ndef test_a():\n    pass\n")
-    assert [f.noticed for f in tried(every, 60.0, said.append)] == ["", ""]
-    assert sum(line.startswith("SURVIVED") for line in said) == 2
+    fates = {f.mutant.old: f.noticed for f in tried(every, 60.0, said.append)}
+    assert fates == {"n < 0": "", "n == 9": ""}
+    (repository / "tests/room/test_a.py").write_text(TESTED)
+    fates = {f.mutant.old: f.noticed for f in tried(every, 60.0, said.append)}
+    assert fates == {"n < 0": "tests/room/test_a.py::test_b", "n == 9": ""}
+    assert sum(line.startswith("SURVIVED") for line in said) == 3
     now = {path: path.read_bytes() for path in repository.rglob("*") if path.is_file()}
     assert {p: b for p, b in now.items() if p.suffix == ".py" and "tests" not in p.parts} == {
         p: b for p, b in before.items() if p.suffix == ".py" and "tests" not in p.parts
@@ -86,4 +105,4 @@ def test_what_no_test_notices_survives_and_the_files_stay(repository: Path) -> N
 def test_tests_that_fail_anyway_say_nothing_of_a_mutant(repository: Path) -> None:
     (repository / "tests/room/test_a.py").write_text("import superopt.room.a\n\ndef test_a():\n    assert False\n")
     with pytest.raises(UsageError, match="fails without any mutant"):
-        tried([Mutant("superopt/room/a.py", 2, 9, 10, "<", True)], 60.0, lambda line: None)
+        tried([Mutant("superopt/room/a.py", (2, 9), (2, 10), "<", ">")], 60.0, lambda line: None)
