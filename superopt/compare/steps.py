@@ -14,8 +14,8 @@ import numpy as np
 from rewrites.language.term import Rule
 from superopt.compare.cuts import PairProof, prove
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
-from superopt.ir.ops.table import CONTROL
 from superopt.ir.ops.reduction import ARG
+from superopt.ir.ops.table import CONTROL
 from superopt.ir.scalar import PREDICATES, SCALARS
 from superopt.ir.types import FLOATS
 from verifier.record.ledger import Certificate, Ledger

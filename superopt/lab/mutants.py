@@ -2,8 +2,8 @@
 
 A mutant is the product with one operator changed in one line of a room (`<` for `<=`, `not x` for `x`, `and` for
 `or`), or with one guard that never holds.  The tests of the room run on a copy of the repository: those of its folder
-of tests, and those that import the changed module.  A mutant that they do not notice survives: either the two programs are
-the same, or a test is missing.
+of tests, and those that import the changed module.  A mutant that they do not notice survives: either the two programs
+are the same, or a test is missing.
 
     --own       only tests of the room that import the module, which is faster
     --guards    only guards: conditions behind which something is refused, returned or left out are False
@@ -47,7 +47,7 @@ TOO_LONG = "too long"
 
 
 @dataclass(frozen=True, slots=True)
-class Mutation:
+class OperatorMutant:
     """One operator at a place of a file, which another one takes; or a whole condition, in the place of which is False.
 
     Attributes:
@@ -83,12 +83,12 @@ class Mutation:
 class Fate:
     """What became of a mutant: the test that noticed it, or that none did; `seconds` of the tests."""
 
-    mutant: Mutation
+    mutant: OperatorMutant
     noticed: str
     seconds: float
 
 
-def mutants_of(path: str, source: str) -> list[Mutation]:
+def mutants_of(path: str, source: str) -> list[OperatorMutant]:
     """All mutants of a file: of operators in statements, not in annotations, assertions or messages; and of guards."""
     tree = ast.parse(source)
     spans = [_span(node) for node in _left_out(tree)]
@@ -97,7 +97,9 @@ def mutants_of(path: str, source: str) -> list[Mutation]:
     def inside(place: tuple[int, int], some: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> bool:
         return any(begin <= place < end for begin, end in some)
 
-    found = [Mutation(path, *_span(node), ast.get_source_segment(source, node) or "", NEVER) for node in _guards(tree)]
+    found = [
+        OperatorMutant(path, *_span(node), ast.get_source_segment(source, node) or "", NEVER) for node in _guards(tree)
+    ]
     tokens = [
         t
         for t in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -118,7 +120,7 @@ def mutants_of(path: str, source: str) -> list[Mutation]:
             continue  # of a loop
         if word in ("+", "-", "*", "/", "//", "%") and not _is_binary(before, binary):
             continue
-        found.append(Mutation(path, (line, column), (line, end), word, INSTEAD[word]))
+        found.append(OperatorMutant(path, (line, column), (line, end), word, INSTEAD[word]))
     return found
 
 
@@ -173,9 +175,9 @@ def _guards(tree: ast.AST) -> Iterator[ast.expr]:
             yield node.test
 
 
-def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[Mutation]:
+def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[OperatorMutant]:
     """So many mutants of each room: of operators, or of guards."""
-    found: list[Mutation] = []
+    found: list[OperatorMutant] = []
     for room in rooms:
         files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]
         every = [
@@ -211,7 +213,7 @@ def suite_of(path: str, *, own: bool = False) -> list[str]:
 
 
 def tried(
-    mutants: Sequence[Mutation], most_s: float = 600.0, say: Callable[[str], None] = print, *, own: bool = False
+    mutants: Sequence[OperatorMutant], most_s: float = 600.0, say: Callable[[str], None] = print, *, own: bool = False
 ) -> list[Fate]:
     """Run the tests on each mutant, in a copy of the repository; those that last longer than allowed notice it, too."""
     fates: list[Fate] = []

@@ -8,6 +8,7 @@ something plainer takes the place of its result, and what happened is kept for t
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 import warnings
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from superopt.errors import ProgramError
 
 T = TypeVar("T")
 D = TypeVar("D")
+_OURS = re.compile(r"^[\w.]*Error: \[SO\d+\] ")  # class and code of an error of ours
 
 
 class StageWarning(RuntimeWarning):
@@ -75,8 +77,24 @@ def warned(text: str, kind: type[Warning], stacklevel: int) -> None:
 
 def in_one_line(error: BaseException, most: int = 200) -> str:
     """Class and message of an error, without line breaks."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
+    return named(type(error).__name__, str(error), most)
+
+
+def named(name: str, message: str, most: int = 200) -> str:
+    """The class of an error, by its name, and its message, without line breaks."""
+    text = " ".join(message.split())
+    return f"{name}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
+
+
+def cause_of_run(name: str, message: str, most: int = 200) -> str:
+    """Class, by its name, and message of an error of a program that ran, in one line.
+
+    Where a traceback is its message, the line that ends it; of an error of ours, its text alone.
+    """
+    lines = [line for text in message.splitlines() if (line := text.strip()) and not line.startswith("hint:")]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
+        return _OURS.sub("", lines[-1])[:most]
+    return _OURS.sub("", named(name, message, most))
 
 
 def _place(error: BaseException) -> str:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import signal
@@ -35,6 +36,9 @@ _POLL_S = 0.1
 _TAIL_BYTES = 8192
 _MAX_EVENT_BYTES = 64 << 20
 WAITS = 10.0
+_ENDED = "it was ended"
+TIME_OVER = "it had not ended when the time was over"
+"""Why a request failed that had an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +101,23 @@ class Worker:
         self._events: int = -1
         self._buffer = b""
         self._tail = _Tail()
+        self._asking: int | None = None  # the thread whose request is being answered
+        self._over = False
 
-    def request(self, message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def request(self, message: Mapping[str, Any], end_s: float = math.inf) -> Iterator[dict[str, Any]]:
         """Send a request and yield its events up to, and without, the final `done`.
 
+        Args:
+            message: the request.
+            end_s: instant of `time.monotonic` at which the worker is killed, if it has not answered by then.
+
         Raises:
-            WorkerDiedError: the worker crashed, was too silent or took too much memory; it has been removed.
+            WorkerDiedError: the worker crashed, was too silent, too slow or took too much memory, or has been ended; it
+                has been removed.
         """
         process = self._ensure()
         finished = False
+        self._asking = threading.get_ident()
         try:
             assert process.stdin is not None
             try:
@@ -114,12 +126,13 @@ class Worker:
             except OSError:
                 raise WorkerDiedError(self._obituary(process)) from None
             while True:
-                event = self._next_event(process)
+                event = self._next_event(process, end_s)
                 if event.get("event") == "done":
                     finished = True
                     return
                 yield event
         finally:
+            self._asking = None
             if not finished:  # died, Ctrl-C, or the caller stopped listening: this process is of no further use
                 self.close()
 
@@ -141,13 +154,22 @@ class Worker:
         """Processor time of the running process so far; 0 where none runs or the system does not say."""
         return (_processor_s(self._process.pid) or 0.0) if self._process is not None else 0.0
 
+    def end(self) -> None:
+        """Kill the worker for good, whatever thread waits for it: requests fail from now on."""
+        self._over = True
+        process = self._process
+        if process is not None:
+            _kill(process)
+
     def close(self) -> None:
-        """Kill the worker's process group and reap it."""
-        process, self._process = self._process, None
+        """Kill the worker's process group and reap it; a request of another thread fails, and does the rest."""
+        process = self._process
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
+        if self._asking not in (None, threading.get_ident()):
+            return
+        self._process = None
         process.wait()
         for stream in (process.stdin, process.stderr):
             if stream is not None:
@@ -163,6 +185,8 @@ class Worker:
         self.close()
 
     def _ensure(self) -> forks.Process:
+        if self._over:
+            raise WorkerDiedError(Failure("exit", _ENDED))
         if self._process is not None and self.alive:
             return self._process
         self.close()
@@ -170,8 +194,10 @@ class Worker:
         changes = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"} if self.inline else {}
         limits = [str(self.limits.memory())]
         try:
-            found = forks.fork(self.module, limits, changes, theirs) if self.forked else None
-            self._process = found or _started(self.module, limits, changes, theirs)
+            forked = forks.fork(self.module, limits, changes, theirs, lambda: self._over) if self.forked else None
+            if self._over:
+                raise WorkerDiedError(Failure("exit", _ENDED))
+            self._process = forked or _started(self.module, limits, changes, theirs)
         except BaseException:
             os.close(mine)
             raise
@@ -184,7 +210,7 @@ class Worker:
         threading.Thread(target=self._tail.drain, args=(self._process.stderr,), daemon=True).start()
         return self._process
 
-    def _next_event(self, process: forks.Process) -> dict[str, Any]:
+    def _next_event(self, process: forks.Process, end_s: float = math.inf) -> dict[str, Any]:
         silent_s, last = 0.0, time.monotonic()
         worked_s = _processor_s(process.pid) if self.limits.processor else None
         with selectors.DefaultSelector() as selector:
@@ -195,7 +221,7 @@ class Worker:
                     self._buffer = rest
                     return json.loads(line)
                 rest_s = _POLL_S if worked_s is not None else max(0.0, self.limits.silence_s - silent_s)
-                if selector.select(min(_POLL_S, rest_s)):
+                if selector.select(max(0.0, min(_POLL_S, rest_s, end_s - time.monotonic()))):
                     chunk = os.read(self._events, 1 << 16)
                     if not chunk or len(self._buffer) > _MAX_EVENT_BYTES:
                         raise WorkerDiedError(self._obituary(process))
@@ -204,6 +230,8 @@ class Worker:
                 if process.poll() is not None:
                     raise WorkerDiedError(self._obituary(process))
                 now = time.monotonic()
+                if now >= end_s:
+                    raise WorkerDiedError(Failure("timeout", TIME_OVER))
                 silent_s, last = silent_s + min(now - last, 1.0), now  # a machine that was asleep is no silent worker
                 spent_s = silent_s
                 if worked_s is not None:
@@ -240,6 +268,23 @@ def _started(module: str, arguments: Sequence[str], changes: Mapping[str, str], 
         stderr=subprocess.PIPE, pass_fds=(events,), start_new_session=True,
         env={**forks.ENVIRONMENT, **os.environ, **changes, "PYTHONPATH": path},
     )  # fmt: skip
+
+
+def _kill(process: forks.Process) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ended_by_interrupts(workers: Sequence[Worker]) -> Iterator[None]:
+    """Inside, Ctrl-C ends these workers at once, so that threads that wait for them end, too."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.end()
+        raise
 
 
 class _Tail:

@@ -23,21 +23,24 @@ from jax.core import Tracer
 from superopt.backends import mixed
 from superopt.backends.options import jit_with
 from superopt.backends.xla import XlaExecutable, build, to_jax
-from superopt.certify.kernels import MOST_ELEMENTS, MOST_SECONDS, ValidatedCode, disagreeing, too_large, validate_code
+from superopt.certify.kernels import ValidatedCode
+from superopt.certify.taking import take_kernels
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import STATIC, bound, held_back, misfit, places_of, read_tree, tree_data
-from superopt.frontends.jax.arguments import as_taken, as_weak, is_weak
+from superopt.frontends.jax.arguments import as_taken, as_weak, check_leaf, is_weak
 from superopt.frontends.jax.boundary import ADAPTED, FUNCTIONS, enter, leave, outside, user_function
 from superopt.frontends.jax.call import (
     Convention,
     OtherTypesError,
-    call_of_import,
+    Usual,
+    calls_of_import,
     direct_call,
+    usual_call,
     with_derivative,
-    wrap_like_original,
 )
 from superopt.frontends.jax.held import JitSettings, hold, is_jitted
+from superopt.frontends.jax.placed import is_placed
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import TensorType
 from superopt.machine.barrier import in_one_line
@@ -68,6 +71,7 @@ class Optimized(Unique, Generic[P, R]):
 
     Attributes:
         direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one.
+        inside: the same within a function that is being traced.
     """
 
     def __init__(
@@ -86,8 +90,9 @@ class Optimized(Unique, Generic[P, R]):
         self.plan = plan
         self.kernels = kernels
         original = _jit_original(imported, executable.options) if report.original_returned else None
-        self.direct = None if original else call_of_import(imported, executable)
-        general = original or outside(imported.fn, wrap_like_original(imported, executable))
+        direct, general = (None, original) if original else calls_of_import(imported, executable)
+        general = original or outside(imported.fn, general)
+        self.direct, self.inside = (None, None) if direct is None else (direct.call, direct.inside)
         self._call = general if self.direct is None else _first(self.direct, general)
         self.__wrapped__ = user_function(imported.fn)
         self.__name__ = getattr(imported.fn, "__name__", "optimized")
@@ -257,7 +262,8 @@ class Loaded(Unique):
 
     Attributes:
         code: what is known of the machine code of its kernels on this machine, but for those that wait for a call.
-        direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one.
+        direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one; where arguments
+            are frozen, from the first call on.
     """
 
     direct: Callable[..., Any] | None
@@ -273,7 +279,8 @@ class Loaded(Unique):
         self.report: dict[str, Any] = dict(held.report)
         self._foreign, self._options = held.foreign, held.options
         self._original = None if held.original is None else once(functools.partial(_of_all_arguments, held.original))
-        self._chosen, self._left, self._waiting, self._lock = held.kernels, dict[str, str](), False, threading.Lock()
+        self._chosen, self._waiting, self._lock = held.kernels, False, threading.Lock()
+        self._left: Mapping[str, str] = {}
         self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         places, keywords = places_of(held.in_tree.data, STATIC)
@@ -303,22 +310,9 @@ class Loaded(Unique):
         return _validation().validate_file(self.path, original, store, limited=limited)
 
     def _take_kernels(self, *, called: bool) -> None:
-        """Use the kernels of the file whose code is not refuted and gives XLA's values.
-
-        Those that ask for too much wait until it is called.
-        """
-        late = {} if called else too_large(self.graph, self._chosen, len(self.live))
-        asked = [c for i, c in enumerate(self._chosen) if i not in late]
-        self.code = validate_code(self.graph, asked, MOST_SECONDS, MOST_ELEMENTS)
-        run = [c for i, c in enumerate(asked) if i not in self.code.refuted]
-        wrong = disagreeing(self.graph, run)
-        self.kernels = tuple(c for i, c in enumerate(run) if i not in wrong)
-        left = {
-            self._chosen[i]: f"it is compared with XLA's values at the first call: {why}" for i, why in late.items()
-        }
-        left |= {asked[i]: why for i, why in self.code.refuted.items()} | {run[i]: why for i, why in wrong.items()}
-        self._left = {f"kernel of value {c.root}": why for c, why in left.items()}
-        self._waiting = bool(late)
+        """Use the kernels of the file that are judged to be right here; those that ask for too much wait for a call."""
+        taken = take_kernels(self.graph, self._chosen, len(self.live), called=called)
+        self.kernels, self.code, self._left, self._waiting = taken.kernels, taken.code, taken.left, taken.waiting
 
     def _take_waiting(self) -> None:
         """Compare the kernels that waited for a call, and build the program with those that agree."""
@@ -334,7 +328,8 @@ class Loaded(Unique):
         self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
         self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
         self.direct, self._call = None, self._general
-        if self._waiting or self._frozen:
+        self._xla = once(lambda: build(original_program(self.graph), self.prepared))
+        if self._waiting:
             return
         convention = Convention(
             self._flatten,
@@ -345,8 +340,67 @@ class Loaded(Unique):
             returns_static=FUNCTIONS in self.out_tree.types,
             settings=self._static,
         )
-        self.direct = direct_call(convention, self._executable)
-        self._call = _first(self.direct, self._general)
+        direct = direct_call(convention, self._executable).call
+        if not self._frozen:
+            self.direct = direct
+            self._call = _first(direct, self._general)
+            return
+        self._by_name = direct
+        self._call = self._with_frozen(None)
+
+    def _with_frozen(self, usual: Callable[..., Any] | None) -> Callable[..., Any]:
+        """The call where arguments are frozen: by name without them, or with those of the call before."""
+        by_name, general, frozen = self._by_name, self._general, {self._every[i] for i, *_ in self._frozen}
+        frozen = frozenset(name.partition(".")[0] for name in frozen)
+        fits = True
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal fits
+            alone = kwargs and not args and fits and frozen.isdisjoint(kwargs)
+            try:
+                if alone:
+                    return by_name(**kwargs)
+                if usual is not None:
+                    return usual(*args, **kwargs)
+            except (OtherTypesError, TypeError):  # the latter for what is no array, which `general` names
+                results = general(*args, **kwargs)
+                fits = fits and not alone
+                return results
+            return general(*args, **kwargs)
+
+        return call
+
+    def _learn(self, tree: Any) -> None:
+        """Call by position as one jitted call from now on, for arguments of this structure."""
+        usual = usual_call(
+            Usual(
+                tree,
+                self._parameters if all(self._parameters) else (),
+                frozenset(i for i, *_ in self._frozen),
+                self._types,
+                lambda: (self._known, self._executable.prepared),
+                functools.partial(self._finish, tree),
+            ),
+            self._executable,
+        )
+        if usual is None:
+            return
+        static, adapted = self._static, self._adapted
+
+        def entered(*args: Any, **kwargs: Any) -> Any:
+            args, kwargs = hold(args, kwargs, static)
+            results = usual(*(enter(args) if adapted else args), **(enter(kwargs) if adapted else kwargs))
+            return leave(results) if adapted else results
+
+        self.direct = entered if static.static or adapted else usual
+        self._call = self._with_frozen(self.direct)
+
+    def _finish(self, tree: Any, live: list[Any]) -> Callable[[Sequence[Any]], Any]:
+        leaves = [None] * len(self._every)
+        for i, x in zip((*self.live, *(i for i, *_ in self._frozen)), (*live, *self._known), strict=True):
+            leaves[i] = x
+        weak = self._weak.get(_weak_of(leaves), frozenset[int]())
+        return lambda outputs: self._unflatten(list(outputs), (tree, weak))
 
     @property
     def compiler_options(self) -> dict[str, bool | str]:
@@ -392,8 +446,13 @@ class Loaded(Unique):
             live = self._taken(leaves)
             if self._waiting and not any(isinstance(x, _WITHOUT_VALUES) for x in live):
                 self._take_waiting()
-            traced = any(isinstance(x, Tracer) for x in live)  # a derivative is asked by tracing
-            found = self._run(live) if traced else self._hot(live)
+            if is_placed(live):  # XLA knows how its own operations are sharded
+                found = self._plain(live)
+            else:
+                traced = any(isinstance(x, Tracer) for x in live)  # a derivative is asked by tracing
+                found = self._run(live) if traced else self._hot(live)
+            if self._frozen and self.direct is None and not (self._waiting or self.widened or kwargs):
+                self._learn(tree)
         results = self._unflatten(list(found), (tree, weak))
         return leave(results) if self._adapted else results
 
@@ -461,10 +520,17 @@ class Loaded(Unique):
         """
         leaves, tree = jax.tree_util.tree_flatten(self._in_place(args, kwargs))
         weak = self._weak.get(_weak_of(leaves))
-        types = [(node.shape, node.dtype) for node in self.graph.inputs[: len(self.live)]]
-        if weak is None or not self.in_tree.matches(tree) or [(x.shape, str(x.dtype)) for x in leaves] != types:
+        if weak is None or not self.in_tree.matches(tree):
             raise OtherTypesError
-        return leaves, (tree, weak)
+        live = [leaves[i] for i in self.live]
+        left_out = all(isinstance(leaves[i], jax.ShapeDtypeStruct) for i, *_ in self._frozen)
+        if not left_out or [(x.shape, str(x.dtype)) for x in live] != self._types:
+            raise OtherTypesError
+        return live, (tree, weak)
+
+    @property
+    def _types(self) -> list[tuple[Any, str]]:
+        return [(node.shape, node.dtype) for node in self.graph.inputs[: len(self.live)]]
 
     def _unflatten(self, outputs: list[Any], called: tuple[Any, frozenset[int]]) -> Any:
         """The results of a call of this structure, with these weakly typed."""
@@ -477,6 +543,8 @@ class Loaded(Unique):
         if len(given) == len(self._known) and all(map(operator.is_, given, self._known)):
             return
         for leaf, (_, name, kind, digest) in zip(given, self._frozen, strict=True):
+            if not isinstance(leaf, _WITHOUT_VALUES):
+                check_leaf(name, leaf)
             if not isinstance(leaf, _WITHOUT_VALUES) and digest_of(leaf, kind) != digest:
                 raise ArgumentError(
                     f"argument {name} is frozen, and is not what the program was saved with",
@@ -489,7 +557,7 @@ class Loaded(Unique):
 
     def _plain(self, live: list[Any]) -> list[Any]:
         """The same program without kernels, which have no derivatives."""
-        executable = build(original_program(self.graph), self.prepared)
+        executable = self._xla()
         return list(executable.hot(live, executable.prepared))
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from superopt.errors import UsageError
 from superopt.lab import mutants
-from superopt.lab.mutants import Mutation, drawn, mutants_of, tried
+from superopt.lab.mutants import OperatorMutant, drawn, mutants_of, tried
 
 SOURCE = '''\
 """A room: 1 < 2."""
@@ -105,4 +105,4 @@ def test_what_no_test_notices_survives_and_the_files_stay(repository: Path) -> N
 def test_tests_that_fail_anyway_say_nothing_of_a_mutant(repository: Path) -> None:
     (repository / "tests/room/test_a.py").write_text("import superopt.room.a\n\ndef test_a():\n    assert False\n")
     with pytest.raises(UsageError, match="fails without any mutant"):
-        tried([Mutation("superopt/room/a.py", (2, 9), (2, 10), "<", ">")], 60.0, lambda line: None)
+        tried([OperatorMutant("superopt/room/a.py", (2, 9), (2, 10), "<", ">")], 60.0, lambda line: None)

@@ -8,15 +8,20 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 import superopt
 from superopt.errors import ArgumentError, InputError
 from superopt.frontends.jax.arguments import is_weak
+from superopt.frontends.jax.call import OtherTypesError
 from superopt.frontends.jax.keys import is_key
 from superopt.kernels.llvm.cpu import supported
 from superopt.returned import remember
 from superopt.store import Store
+from tests.support.onnx_models import mlp
+
+pytestmark = pytest.mark.usefixtures("keeps_plain")
 
 RNG = np.random.default_rng(0)
 OPTIONS = {"frozen": 0, "budget": "30steps", "deterministic": True}
@@ -105,8 +110,37 @@ def test_direct_calls_of_loaded_programs_give_what_checked_ones_give(name: str, 
 
 def test_frozen_arguments_are_looked_at_in_every_call(tmp_path) -> None:
     w, x = arrays("float32")
-    loaded = superopt.load(superopt.optimize(scaled, w, x, store=False, **OPTIONS).save(tmp_path / "p.superopt"))
-    assert loaded.direct is None
+    fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    want = loaded(w, x)
+    assert loaded.direct is not None, "from then on it is one jitted call"
+    for call in (loaded, loaded.direct):
+        for _ in range(2):
+            np.testing.assert_array_equal(call(w, x), want)
+            np.testing.assert_array_equal(call(w, x=x), want)
+    for other in (w + 1, w[:4], jnp.asarray(w) * 2, 1.0, "text"):
+        with pytest.raises(ArgumentError, match="frozen|text"):
+            loaded(other, x)
+        with pytest.raises(OtherTypesError):
+            loaded.direct(other, x)
+    for wrong in (x[:2], x.astype(np.int32)):
+        for args, kwargs in (((w, wrong), {}), ((w,), {"x": wrong}), ((), {"x": wrong})):
+            with pytest.raises(ArgumentError, match="argument x is"):
+                loaded(*args, **kwargs)
+    same = jnp.asarray(w)
+    np.testing.assert_array_equal(loaded(same, x), want)
+    np.testing.assert_array_equal(loaded.direct(same, x), want)
+    np.testing.assert_array_equal(loaded(w, x), want)
+
+
+def test_calls_that_leave_frozen_arguments_out_are_one_jitted_call(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    w, x = arrays("float32")
+    fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    want = loaded(x=x)
+    monkeypatch.setattr(loaded, "_general", None)
+    monkeypatch.setattr(jax.tree_util, "tree_flatten", None)
+    np.testing.assert_array_equal(loaded(x=x), want)
 
 
 def test_a_folder_that_does_not_exist(tmp_path) -> None:
@@ -269,3 +303,12 @@ def test_runs_cut_short_are_not_kept() -> None:
             result.report = report
             remember.remember(store, f"key{kept}", result)
             assert (store.get("runs", f"key{kept}") is not None) == bool(kept)
+
+
+def test_calls_of_a_model_go_straight_to_its_program(tmp_path) -> None:
+    onnx.save(mlp(), tmp_path / "mlp.onnx")
+    fast = superopt.optimize(tmp_path / "mlp.onnx", store=False, budget="30steps", deterministic=True)
+    x = jnp.asarray(RNG.standard_normal((2, 4)), jnp.float32)
+    assert fast.direct is not None
+    (got,) = fast.direct(x)  # it refuses what is not called under the settings of the import
+    np.testing.assert_allclose(got, fast(x)[0])

@@ -17,7 +17,7 @@ from superopt.files.reading import Archive, ArchiveWriter
 
 RNG = np.random.default_rng(0)
 W, X, LARGE = (RNG.standard_normal(s).astype(np.float32) for s in ((8, 8), (4, 8), (8, 8)))
-SMALL = np.float32([1.0, 2.0])
+SMALL = np.array([1.0, 2.0], np.float32)
 HOW: dict[str, Callable[[Any, Any, Any], Any]] = {
     "jit": lambda g, w, x: jax.jit(g)(w, x),
     "the saved arrays": lambda g, w, x: jax.jit(g)(W, x),

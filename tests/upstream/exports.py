@@ -2,11 +2,11 @@
 
     PYTHON tests/upstream/exports.py --out DIR [--model NAME ...] [--form FORM ...] [--peers]
 
-Each model is built with random weights from a seed, exported by PyTorch's own exporter, and turned into further forms:
-float16 by onnxconverter-common; QDQ, QOperator and dynamic int8 by ONNX Runtime's quantiser.  Nothing is downloaded.
-`DIR/MODEL/FORM.onnx` are the files, `DIR/MODEL/inputs.npz` the inputs, `DIR/models.json` says what was made and what was
-refused by the tool that makes it.  Files that are there are not made again.  Needs an environment of its own:
-`pip install -r tests/upstream/exports.txt`.
+Each model is built with random weights from a seed, exported by PyTorch's own exporter, and turned into further
+forms: float16 by onnxconverter-common; QDQ, QOperator and dynamic int8 by ONNX Runtime's quantiser.  Nothing is
+downloaded.  `DIR/MODEL/FORM.onnx` are the files, `DIR/MODEL/inputs.npz` the inputs, and `DIR/models.json` says what was
+made and what the tool that makes it refused.  Files that are there are not made again.  It needs an environment of its
+own: `pip install -r tests/upstream/exports.txt`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import numpy as np
 
 FORMS = ("float32", "float16", "qdq", "qoperator", "dynamic")
 PEERS = (
-    "mobilenet_v2", "efficientnet_b0", "squeezenet1_1", "convnext_tiny", "vit_b_16", "bert_base", "gpt2", "llama_decode",
-    "resnet50", "lstm", "densenet121", "swin_t",
+    "mobilenet_v2", "efficientnet_b0", "squeezenet1_1", "convnext_tiny", "vit_b_16", "bert_base", "gpt2",
+    "llama_decode", "resnet50", "lstm", "densenet121", "swin_t",
 )  # fmt: skip
 """The networks that the suite peers compares."""
 _SEED = 0
@@ -67,8 +67,8 @@ def _timm(name: str, size: int = 224) -> Callable[[], Made]:
 
 
 for _name in (
-    "mobilenet_v2", "efficientnet_b0", "squeezenet1_1", "convnext_tiny", "vit_b_16", "resnet50", "densenet121", "swin_t",
-    "resnet18", "mobilenet_v3_small", "shufflenet_v2_x1_0", "mnasnet0_5", "regnet_y_400mf", "googlenet",
+    "mobilenet_v2", "efficientnet_b0", "squeezenet1_1", "convnext_tiny", "vit_b_16", "resnet50", "densenet121",
+    "swin_t", "resnet18", "mobilenet_v3_small", "shufflenet_v2_x1_0", "mnasnet0_5", "regnet_y_400mf", "googlenet",
 ):  # fmt: skip
     _vision(_name)
 for _name in ("deit_tiny_patch16_224", "mixer_s32_224", "ghostnet_100", "resmlp_12_224"):
@@ -84,7 +84,7 @@ def _encoder(name: str, tokens: int, **sizes: int) -> Callable[[], Made]:
         kind = {"bert": "Bert", "distilbert": "DistilBert", "albert": "Albert", "gpt2": "GPT2"}[name.split("_")[0]]
         config = getattr(transformers, f"{kind}Config")(**sizes, attn_implementation="eager")
         net = getattr(transformers, f"{kind}Model")(config)
-        return _Plain(net), (torch.randint(0, 1000, (1, tokens)),)
+        return _plain(net), (torch.randint(0, 1000, (1, tokens)),)
 
     build.__name__ = name
     return model(build)
@@ -97,7 +97,7 @@ _encoder("distilbert_small", 64, dim=256, n_layers=3, n_heads=4, hidden_dim=1024
 _encoder("albert_small", 64, hidden_size=256, num_hidden_layers=3, num_attention_heads=4, intermediate_size=1024)
 
 
-def _Plain(net):  # noqa: N802
+def _plain(net):
     """A network of transformers that returns its hidden states alone."""
     import torch
 

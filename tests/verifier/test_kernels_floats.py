@@ -19,7 +19,7 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.lab.corpora.kernels import edits
 from verifier.floats.bounds import parts
 from verifier.floats.check import DRAWS, drawn, farther, values
-from verifier.floats.machine import KernelPart, Machine
+from verifier.floats.machine import KernelPart, MachineCode
 from verifier.kernels.check import validate
 from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, UNKNOWN
@@ -27,7 +27,9 @@ from verifier.verdict import PROVED, UNKNOWN
 Array = Any
 
 
-def of(fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> tuple[LoopProgram, list[KernelPart]]:
+def of(
+    fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32"
+) -> tuple[LoopProgram, list[KernelPart]]:
     """The loop program of a function, and the parts of its kernel."""
     arrays = [jnp.ones(shape, dtype) for shape in shapes]
     graph = import_function(fn, arrays, frozen=()).graph
@@ -130,7 +132,7 @@ def test_each_draw_compares_something(draw: Any) -> None:
 
 def test_bounds_hold_for_the_kernel_and_not_for_one_that_is_off_by_a_ten_thousandth() -> None:
     before, made = of(lambda x, w: x @ w, (9, 64), (64, 33))
-    with Machine(made) as run:
+    with MachineCode(made) as run:
         assert farther(before, run, 0) == ""
         assert "inputs positive" in farther(before, lambda x: {"out0": run(x)["out0"] * np.float32(1.0001)}, 0)
 

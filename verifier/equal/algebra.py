@@ -33,7 +33,6 @@ from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.domains import Domains
 from verifier.equal.equality import Proof
 from verifier.equal.infinities import NAN, cases_of, chooses_infinity, of_infinities, without_value
-from verifier.equal.monomial import Unsupported
 from verifier.equal.normal import REAL
 from verifier.equal.places import Places
 from verifier.equal.poly import Poly, const, divide, greatest, least

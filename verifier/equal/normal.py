@@ -86,7 +86,9 @@ class Normaliser:
     domains: Domains = field(init=False)
     inside: bool = False  # of an argument of a function that is looked at by stronger laws
     loose: bool = False  # comparisons and steps read real numbers, which proves nothing
-    bitwise: frozenset[str] = frozenset()  # reductions by bits that occur: their functions of two operands are such, too
+    bitwise: frozenset[str] = (
+        frozenset()
+    )  # reductions by bits that occur: their functions of two operands are such, too
     _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any], init=False)
     _stronger: dict[str, Normaliser] = field(default_factory=dict[str, Any], init=False)
 
@@ -443,7 +445,9 @@ class Normaliser:
         if isinstance(t, Reduce) and t.kind == kind:
             some = not kind.startswith("xor") and self.ctx.holds(c.ge(t.size, 1))
             out: NF = []
-            for m in self._bits_of(t.body, kind, neutral):  # of one value over a range that is not empty it is the value
+            for m in self._bits_of(
+                t.body, kind, neutral
+            ):  # of one value over a range that is not empty it is the value
                 out += [m] if some and t.var not in m.free() else self._bound(t, m)
             return out
         if isinstance(t, Apply) and t.fn.removeprefix("$") == kind:

@@ -280,7 +280,6 @@ class SolverLowering(Truths):
             return known(*args)
         return self.ctx.function(f"fn {t.fn}", [a.sort() for a in args], self.theory.sort)(*args)
 
-
     def _rounded(self, fn: str, args: list[Any]) -> Any:
         """A function of which is known that it is one, and whether its operands may change places."""
         if fn == "sub":

@@ -63,7 +63,7 @@ def binding() -> Any:
     return llvm
 
 
-class Machine:
+class MachineCode:
     """Kernels that run one after the other, as machine code of their texts; only for such whose accesses were watched.
 
     It is a context: the code is there within it.
@@ -73,7 +73,7 @@ class Machine:
         self.parts, self._stack = parts, ExitStack()
         self._phases: list[list[tuple[Any, int]]] = []
 
-    def __enter__(self) -> Machine:
+    def __enter__(self) -> MachineCode:
         signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)
         for part in self.parts:
             names = "|".join([re.escape(name) for name, _ in part.phases])

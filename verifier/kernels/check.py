@@ -20,7 +20,7 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.ranges import iterations
 from superopt.kernels.loops.stage import Buffer, LoopProgram
 from verifier.floats.check import Run, farther
-from verifier.floats.machine import KernelPart, Machine, compiled
+from verifier.floats.machine import KernelPart, MachineCode, compiled
 from verifier.kernels.field import Field, Marks, P, Unread
 from verifier.kernels.meaning import divisors, evaluate
 from verifier.kernels.reader import CodeFunction, functions
@@ -96,7 +96,7 @@ def validate(
     try:
         for run in range(runs):
             _compare(before, parts, dict(scalar), seed + run)
-        with nullcontext(machine) if machine else Machine(parts) as run_floats:
+        with nullcontext(machine) if machine else MachineCode(parts) as run_floats:
             if far := farther(before, run_floats, seed):
                 raise Unread(far)
     except _Fault as fault:

@@ -128,7 +128,9 @@ def _prove(rule: Rule, done: Proof) -> ValidityDomain:
         done.assume(FINITE)
     for premise in rule.given:
         done.assume(f"given: {text(rule, premise)}")
-    return ValidityDomain(ORDER[done.laws], ranks, _dtypes(rule, done), tuple(map(readable, done.assumptions or ())), done.sizes)
+    return ValidityDomain(
+        ORDER[done.laws], ranks, _dtypes(rule, done), tuple(map(readable, done.assumptions or ())), done.sizes
+    )
 
 
 def _dtypes(rule: Rule, done: Proof) -> tuple[str, ...]:

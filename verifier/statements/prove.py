@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from superopt.ir.algebra import Reader
 from superopt.ir.denote import denote
 from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.index import Form
@@ -46,6 +47,7 @@ from verifier.equal.solver import NO, CannotLower, Context, recorded
 from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, reductions, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
+from verifier.statements.precision import CPU, apart, several
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 Suspect: TypeAlias = "tuple[dict[str, int], dict[str, Any]]"
@@ -89,6 +91,7 @@ class _Work:
     shapes: dict[str, tuple[Poly, ...]] = field(default_factory=dict[str, tuple[Poly, ...]])
     checked: dict[tuple[Cond, tuple[Cond, ...]], None] = field(default_factory=dict[Any, None])
     guards: dict[Cond, None] = field(default_factory=dict[Cond, None])
+    rounded: dict[Node, tuple[Node, str]] = field(default_factory=dict[Node, tuple[Node, str]])
 
     def premises(self) -> None:
         """Sizes that meet the premises exist; what a function asked of sizes is as it was traced."""
@@ -169,6 +172,19 @@ class _Work:
             done.obligations += 1
             done.note("exact", "same graph")
             return
+        if not several((a, b)):
+            self._equal_values(a, b)
+            return
+        taken = Graph((*self.pair.left.inputs, *self.pair.right.inputs), (a, b))
+        try:
+            self._equal_values(apart(taken, a, self.rounded), apart(taken, b, self.rounded))
+        except Stop:
+            self._equal_values(a, b)
+            done.assume(CPU)
+
+    def _equal_values(self, a: Node, b: Node) -> None:
+        """Two outputs of one shape have one value at every index."""
+        done = self.done
         terms = self._terms()
         sides = self._denoted(terms, a, b)
         if terms.rounded.mixed() and self._equal_apart(a, b):
@@ -242,8 +258,15 @@ class _Work:
             raise Stop(UNKNOWN, str(wraps)) from wraps
         return sides[0], sides[1], facts
 
-    def _reader(self, terms: Terms, graph: Graph) -> Any:
+    def _reader(self, terms: Any, graph: Graph) -> Any:
+        operands: dict[Node, Reader] = {}
+
         def read(node: Node, index: Sequence[Any]) -> Term:
+            if node in self.rounded:
+                value, precision = self.rounded[node]
+                if node not in operands:
+                    operands[node] = denote(value, terms, read, site=terms.site)
+                return terms.of_floats(Apply(f"precision[{precision}]", (operands[node](*index),)))
             name, array = node["name"], graph.constants.get(node["name"])
             if array is not None and 0 < array.size <= SMALL:
                 return terms.entries(array, index)

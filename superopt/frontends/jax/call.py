@@ -11,6 +11,9 @@ Small programs run in tens of microseconds, in which every line of Python shows.
 its cache knows the types that the program was made for, and what it traces refuses others.  Where arguments are frozen,
 it is the usual call if they are the arrays of the call before; results are computed asynchronously, so it is started
 first and the frozen arrays are compared while it runs; results for other arrays than these are thrown away.
+
+A program can also be traced into another function (`Direct.inside`): several of one original are then called through
+one jitted function, whose cache chooses among them.  Their prepared tensors are constants there: small ones alone.
 """
 
 from __future__ import annotations
@@ -23,14 +26,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
-from jax import tree_util
+from jax import lax, tree_util
 from jax.core import Tracer
 
-from superopt.frontends.jax.boundary import Inside, enter, fix, holds_static, leave, leave_keys
-from superopt.frontends.jax.held import NO_SETTINGS, JitSettings, hold, is_jit_disabled, settings_of_jax
+from superopt.frontends.jax.boundary import Inside, enter, fix, holds_static, leave, leave_keys, outside
+from superopt.frontends.jax.held import NO_SETTINGS, JitSettings, hold, is_jit_disabled, is_jitted, settings_of_jax
+from superopt.frontends.jax.placed import has_several_devices, is_placed, is_sharded
 
 if TYPE_CHECKING:
     from superopt.frontends.jax.jaxpr import Imported
+
+_MOST_CONSTANT_BYTES = 1 << 16  # of prepared tensors that are copied into the code of a function
 
 
 class Prepared(Protocol):
@@ -38,6 +44,7 @@ class Prepared(Protocol):
 
     prepared: tuple[Any, ...]
     packed: tuple[Any, ...]
+    options: dict[str, bool | str]
 
     @property
     def wide(self) -> bool:
@@ -66,10 +73,11 @@ class Prepared(Protocol):
         ...
 
 
-def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[..., Any]:
-    """The executable as a function with the arguments, results and derivatives of the original.
+def calls_of_import(imported: Imported, executable: Prepared) -> tuple[Direct | None, Callable[..., Any]]:
+    """The executable as a function with the arguments, results and derivatives of the original: the usual call, where
+    there is one, and the call that looks at everything.
 
-    Raises (when called):
+    Raises (when called, the second one):
         ArgumentError: arguments of another structure, shape or dtype than at import.
     """
     remembered = ([imported.examples[i] for i in imported.frozen], executable.prepared)
@@ -85,6 +93,13 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
     def original(leaves: Sequence[Any]) -> list[Any]:
         args, kwargs = tree_util.tree_unflatten(imported.in_tree, leaves)
         return tree_util.tree_leaves(imported.fn(*args, **kwargs))
+
+    @functools.lru_cache(1)
+    def jitted() -> Callable[..., Any]:
+        return imported.fn if is_jitted(imported.fn) else jax.jit(imported.fn, **imported.settings.given_away)
+
+    def placed(*args: Any, **kwargs: Any) -> Any:
+        return jitted()(*args, **kwargs)
 
     def merged(live: Sequence[Any], frozen: Sequence[Any]) -> list[Any]:
         leaves: list[Any] = [None] * (len(live) + len(frozen))
@@ -114,13 +129,20 @@ def wrap_like_original(imported: Imported, executable: Prepared) -> Callable[...
 
     def general(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         leaves = imported.flatten(args, kwargs)
+        if imported.closes_over and is_placed(leaves):
+            return placed(*args, **kwargs)
         live, frozen = [leaves[i] for i in imported.live], [leaves[i] for i in imported.frozen]
         if any(isinstance(x, Tracer) for x in leaves):
             return imported.unflatten(traced(live, frozen), imported.weak_results(leaves))
         results = executable.hot(live, prepared_for(frozen))
         return imported.unflatten(imported.results(results), imported.weak_results(leaves))
 
-    return functools.wraps(imported.fn, updated=())(_quick_call(imported, executable, lambda: remembered, general))
+    @functools.wraps(imported.fn, updated=())
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        return general(args, kwargs)
+
+    direct = None if imported.frozen else _without_frozen(imported, executable)
+    return direct or _with_frozen(imported, executable, lambda: remembered), checked
 
 
 def with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
@@ -161,8 +183,21 @@ class Convention:
     settings: JitSettings = NO_SETTINGS
 
 
-def direct_call(convention: Convention, executable: Prepared) -> Callable[..., Any]:
-    """Calls, as the user makes them, as one jitted call that raises `OtherTypesError` for arguments of other types.
+@dataclass(frozen=True, slots=True)
+class Direct:
+    """A program as one jitted call, which raises `OtherTypesError` for arguments of other types.
+
+    Attributes:
+        call: the call, as the user makes it.
+        inside: the same within a function that is being traced; None where it is a call of its own alone.
+    """
+
+    call: Callable[..., Any]
+    inside: Callable[..., Any] | None = None
+
+
+def direct_call(convention: Convention, executable: Prepared) -> Direct:
+    """A program without frozen arguments as one jitted call.
 
     Arguments that the original gives away are given away.
     """
@@ -179,6 +214,8 @@ def direct_call(convention: Convention, executable: Prepared) -> Callable[..., A
         if adapted:
             args, kwargs = enter((args, kwargs))
         leaves, rest = convention.flatten(args, kwargs)
+        if is_placed(leaves):
+            raise OtherTypesError
         results = convention.unflatten(run(packed, leaves), rest)
         return leave_keys(results) if adapted else results
 
@@ -186,24 +223,33 @@ def direct_call(convention: Convention, executable: Prepared) -> Callable[..., A
         body, donate_argnums=tuple(i + 1 for i in settings.donate_argnums), donate_argnames=settings.donate_argnames
     )
     packed = executable.packed
+
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        constants = lax.optimization_barrier(packed) if packed else packed  # what was built reads them as arguments
+        return body(constants, *args, **kwargs)
+
+    alone = convention.functions or executable.options or sum(x.nbytes for x in packed) > _MOST_CONSTANT_BYTES
     if not (convention.functions or settings.static):
-        return functools.partial(jitted, packed)
+        return Direct(unless_sharded(functools.partial(jitted, packed)), None if alone else inside)
 
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = fix(args, kwargs, settings) if convention.functions else hold(args, kwargs, settings)
         results = jitted(packed, *args, **kwargs)
         return leave(results) if convention.returns_static else results
 
-    return call
+    def held_inside(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = hold(args, kwargs, settings)
+        return inside(*args, **kwargs)
+
+    return Direct(unless_sharded(call), None if alone or convention.returns_static else held_inside)
 
 
-def call_of_import(imported: Imported, executable: Prepared) -> Callable[..., Any] | None:
+def _without_frozen(imported: Imported, executable: Prepared) -> Direct | None:
     """The direct call of an optimised function.
 
-    None where more has to be looked at: frozen arguments, effects (not every one may be inside of
-    a function with its own derivative).
+    None where more has to be looked at: effects (not every one may be inside of a function with its own derivative).
     """
-    if imported.frozen or imported.effects or imported.whole:
+    if imported.effects or imported.whole:
         return None
     context = (True, *imported.context[1:]) if executable.wide else imported.context
 
@@ -247,84 +293,150 @@ def _leaves_of_types(
     return leaves, weak
 
 
-def _quick_call(
-    imported: Imported,
-    executable: Prepared,
-    remembered: Callable[[], tuple[list[Any], tuple[Any, ...]]],
-    general: Callable[[tuple[Any, ...], dict[str, Any]], Any],
-) -> Callable[..., Any]:
-    """The usual call as one jitted call; `general` for every other.
+@dataclass(frozen=True, slots=True)
+class Usual:
+    """How a program with frozen arguments is called, wherever it comes from: of a function or of a file.
 
-    Small programs run in tens of microseconds, in which every line of Python shows.
+    Attributes:
+        tree: structure of the arguments and keywords.
+        names: the name of each argument; empty where they are given by position alone.
+        frozen: positions of the flat arguments that are frozen.
+        types: shape and dtype of each other one.
+        remembered: the frozen arguments last seen, and what was prepared of them.
+        finish: traced flat arguments, frozen ones left out -> what makes results of outputs.
+        pure: has a call no effects?
+        given_away: positions of the arguments that are given away.
     """
-    positional, named = imported.in_tree.children()
-    trees = positional.children()
-    frozen, places, first = set(imported.frozen), list[int](), 0
+
+    tree: Any
+    names: tuple[str, ...]
+    frozen: frozenset[int]
+    types: Sequence[tuple[Any, str]]
+    remembered: Callable[[], tuple[list[Any], Any]]
+    finish: Callable[[list[Any]], Callable[[Sequence[Any]], Any]]
+    pure: bool = True
+    given_away: tuple[int, ...] = ()
+
+
+def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
+    """A program with frozen arguments as one jitted call, where they are the arrays of the call before.
+
+    It raises `OtherTypesError` for others.  None where arguments are given by name alone.
+    """
+    positional, named = usual.tree.children()
+    trees, remembered = positional.children(), usual.remembered
+    places, first = list[int](), 0
     for place, tree in enumerate(trees):
-        kinds = {i in frozen for i in range(first, first + tree.num_leaves)}
+        kinds = {i in usual.frozen for i in range(first, first + tree.num_leaves)}
         assert len(kinds) < 2, "arguments are frozen as a whole"
         if kinds == {False}:
             places.append(place)
         first += tree.num_leaves
     if named.num_leaves:
-        return lambda *args, **kwargs: general(args, kwargs)
+        return None
     example = tuple(tree_util.tree_unflatten(tree, [0] * tree.num_leaves) for tree in trees)
     live, others = _picker(places), _picker([i for i in range(len(trees)) if i not in places])
     flatten = tree_util.default_registry.flatten
     structure, held = tree_util.tree_structure(live(example)), tree_util.tree_structure(others(example))
-    types = [(imported.graph.inputs[i].shape, imported.graph.inputs[i].dtype) for i in imported.live]
+    types, names = list(usual.types), usual.names
     bare = all(tree_util.treedef_is_leaf(trees[i]) for i in places)
     concrete, count = frozenset((type(jax.device_put(0.0)), np.ndarray, int, float)), len(trees)
-    last = (remembered()[0], executable.packed)  # replaced as a whole: threads may share the function
-    pure = not (imported.opaque_ops or imported.effects)  # what is thrown away must have had no effect
+    last = (None, executable.packed)  # replaced as a whole: threads may share the function
+    pure = usual.pure  # what is thrown away must have had no effect
     steady = False
 
     def body(packed: tuple[Any, ...], *args: Any) -> Any:
         if is_jit_disabled():
             raise OtherTypesError
         leaves, tree = tree_util.tree_flatten(args)
-        if tree != structure or [(x.shape, str(x.dtype)) for x in leaves] != types:
+        if tree != structure or [(x.shape, str(x.dtype)) for x in leaves] != types or is_placed(leaves):
             raise OtherTypesError
-        every = list(imported.examples)
-        for i, x in zip(imported.live, leaves, strict=True):
-            every[i] = x
-        weak = imported.weak_results(every, find=False)
-        if weak is None:
-            raise OtherTypesError
-        return imported.unflatten(imported.results(executable.run_packed(*leaves, *packed)), weak)
+        return usual.finish(leaves)(executable.run_packed(*leaves, *packed))
 
-    given_away = [i for i in imported.settings.donate_argnums if i in places]
+    given_away = [i for i in usual.given_away if i in places]
     jitted = executable.jit(body, donate_argnums=tuple(1 + places.index(i) for i in given_away))
     pure = pure and not given_away
 
     def call(*args: Any, **kwargs: Any) -> Any:
         nonlocal last, steady
-        if kwargs or len(args) != count:
-            return general(args, kwargs)
+        if kwargs:
+            args = _in_order(names, args, kwargs)
+        if len(args) != count:
+            raise OtherTypesError
         changing = live(args)
         for leaf in changing if bare else flatten(changing)[0]:
             if type(leaf) not in concrete:
-                return general(args, kwargs)
+                raise OtherTypesError
         if not steady:
             known, prepared = remembered()
             if known is not last[0]:
                 last = (known, executable.pack(prepared))
             leaves, tree = flatten(others(args))
             if tree != held or not all(map(operator.is_, leaves, known)):
-                return general(args, kwargs)
+                raise OtherTypesError
             steady = pure
         known, packed = last
-        try:
-            result = jitted(packed, *changing)
-        except OtherTypesError:
-            return general(args, kwargs)
+        result = jitted(packed, *changing)
         leaves, tree = flatten(others(args))
         if tree == held and all(map(operator.is_, leaves, known)):
             return result
         steady = False
-        return general(args, kwargs)
+        raise OtherTypesError
 
-    return call
+    return unless_sharded(call)
+
+
+def unless_sharded(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The call, which raises `OtherTypesError` for sharded arguments, where there can be such."""
+    if not has_several_devices():
+        return call
+
+    def looked_at(*args: Any, **kwargs: Any) -> Any:
+        if is_sharded(tree_util.tree_leaves((args, kwargs))):
+            raise OtherTypesError
+        return call(*args, **kwargs)
+
+    return looked_at
+
+
+def _in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """Arguments that are given by name behind those that are not."""
+    rest = names[len(args) :]
+    if len(kwargs) != len(rest):
+        raise OtherTypesError
+    try:
+        return (*args, *[kwargs[name] for name in rest])
+    except KeyError:
+        raise OtherTypesError from None
+
+
+def _with_frozen(
+    imported: Imported, executable: Prepared, remembered: Callable[[], tuple[list[Any], tuple[Any, ...]]]
+) -> Direct | None:
+    """The direct call of an optimised function with frozen arguments, or of one with effects."""
+    context = (True, *imported.context[1:]) if executable.wide else imported.context
+
+    def finish(leaves: list[Any]) -> Callable[[Sequence[Any]], Any]:
+        every = list(imported.examples)
+        for i, x in zip(imported.live, leaves, strict=True):
+            every[i] = x
+        weak = imported.weak_results(every, find=False)
+        if weak is None or (context and settings_of_jax() != context):
+            raise OtherTypesError
+        return lambda outputs: imported.unflatten(imported.results(outputs), weak)
+
+    usual = Usual(
+        imported.in_tree,
+        imported.by_name,
+        frozenset(imported.frozen),
+        [(imported.graph.inputs[i].shape, imported.graph.inputs[i].dtype) for i in imported.live],
+        remembered,
+        finish,
+        pure=not (imported.opaque_ops or imported.effects),
+        given_away=imported.settings.donate_argnums,
+    )
+    call = usual_call(usual, executable)
+    return None if call is None else Direct(outside(imported.fn, call))
 
 
 def _picker(places: Sequence[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:

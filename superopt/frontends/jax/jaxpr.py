@@ -170,6 +170,14 @@ class Imported:
             for name, other in zip(parameters_of(tree_data(self.in_tree), self.names), declared, strict=True)
         ]
 
+    @property
+    def by_name(self) -> tuple[str, ...]:
+        """The name of each argument, where each may be given by name; else nothing."""
+        signature = _signature(self.fn)
+        taken = () if signature is None else tuple(signature.parameters.values())
+        named = all(x.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for x in taken)
+        return tuple(x.name for x in taken) if named else ()
+
     def positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call in the form that `in_tree` describes."""
         return positional(self.fn, args, kwargs)

@@ -69,6 +69,11 @@ _COUNTS_SIZES = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max
 _MOVES_SIZES = frozenset({
     "Cast", "Gather", "Identity", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip
+# what to do without operators that no program can have
+_INSTEAD = {
+    "ZipMap": "it makes dictionaries, and a program gives arrays: export without it (skl2onnx: "
+    "options={'zipmap': False}), or remove the node and give what it reads, the array of probabilities",
+}
 MAX_FUNCTION_DEPTH = 64
 MAX_STEPS = 400_000
 MAX_HOST_TRIPS = 10**6  # steps of a loop on the host, each of which takes a fraction of a millisecond
@@ -490,7 +495,9 @@ def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> 
         wide = [_widened(v) for v in values]
         body = function_body(node, schema, opset, wide)
         if body is None:
-            raise UnsupportedOpError(f"{label(node)} of opset {opset} is not supported")
+            raise UnsupportedOpError(
+                f"{label(node)} of opset {opset} is not supported", hint=_INSTEAD.get(node.op_type, "")
+            )
         return _halved(_run_function(body, node, scope, wide), _half_types(node, schema, values))
     attrs = dict(defaults(node.op_type, opset, domain))
     for attr in node.attribute:

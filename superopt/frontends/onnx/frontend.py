@@ -19,6 +19,7 @@ import onnx
 from jax import tree_util
 
 from superopt.files.reading import converting
+from superopt.frontends.jax.held import settings_of_jax
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.onnx.eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model
@@ -129,5 +130,6 @@ def _bound(imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...
         head=model.head,
         tail=model.tail,
         weakness=None,
+        context=settings_of_jax(),  # of the caller's calls: only the import is made with types of 64 bits
         opaque_ops=sum((Counter(x.ops) for x in (model.head, model.tail) if x is not None), imported.opaque_ops),
     )

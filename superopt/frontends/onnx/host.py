@@ -24,8 +24,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from superopt.errors import InputError
-from superopt.foreign.onnx_calls import PREFIX, HostPart, evaluate, evaluator_of, host_call
+from superopt.errors import FileLimitError, InputError
+from superopt.foreign.onnx_calls import PREFIX, HostPart, check_known, evaluate, host_call
 from superopt.frontends.onnx.read import free_names, label, subgraphs
 from superopt.frontends.symbolic.known import SizeArray
 from superopt.ir.types import DTYPES
@@ -299,8 +299,10 @@ def run_on_host(source: HostNode) -> list[Any]:
         results = iter(evaluate(data, ()))
         return [None if d is None else _plain(next(results), source.node) for d in deferred]
     try:
-        evaluator_of(data)
-    except Exception as error:  # what its operators raise while they are looked up
+        check_known(data)
+    except FileLimitError:
+        raise
+    except InputError as error:
         raise HostValueError(
             f"{label(source.node)} has no implementation here, and none in ONNX's reference evaluator",
             hint='give one to load_model: operators={"domain.Name": function}',

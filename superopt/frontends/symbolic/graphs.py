@@ -137,7 +137,7 @@ def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, in
 
 def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], specs: Specs) -> Traced:
     try:
-        with recorded() as asked:
+        with recorded() as asked, jax.enable_x64(specs.wide or jax.config.read("jax_enable_x64")):
             closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
     except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
         raise ArgumentError(f"the function cannot be traced: {_first(error)}", hint="check the shapes") from error

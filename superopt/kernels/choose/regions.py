@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
@@ -142,6 +143,7 @@ def cone(root: Node, stop: Set[Node] | None, members: Set[Node] | None = None) -
     return order
 
 
+@functools.lru_cache(maxsize=1024)  # asked again at each step of a load
 def standing_alone(root: Node, reads: tuple[Node, ...]) -> Graph:
     """A value over inputs x0, x1 ... in the place of what it reads."""
     standins = {

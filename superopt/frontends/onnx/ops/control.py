@@ -20,7 +20,7 @@ import onnx
 from jax import core, lax
 
 from superopt.errors import InputError
-from superopt.foreign.onnx_calls import no_rows
+from superopt.foreign.onnx_values import no_rows
 from superopt.frontends.onnx.data import MAX_TENSOR_BYTES
 from superopt.frontends.onnx.eval import FOLD_LIMIT, RANDOM, Call, StaticValueError, bounded, op, run_subgraph
 from superopt.frontends.onnx.host import HostValueError, in_program

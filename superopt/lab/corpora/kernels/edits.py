@@ -27,7 +27,7 @@ from superopt.kernels.math import ops, table
 from superopt.kernels.math.lanes import Lanes
 from superopt.lab.corpora.kernels import mutants
 from verifier.floats.check import DRAWS, drawn
-from verifier.floats.machine import Machine, Unread
+from verifier.floats.machine import MachineCode, Unread
 from verifier.kernels.check import validate
 from verifier.kernels.scalars import known
 
@@ -286,7 +286,7 @@ def off(of: mutants.MadeKernel, parts: list[mutants.KernelPart]) -> bool:
     """Are changed parts off by more than a thousandth of some value where the kernel that they come from is a number?"""
     outputs = [b for b in of.before.buffers if b.scope == "output"]
     try:
-        with Machine(of.parts) as right, Machine(parts) as changed, np.errstate(all="ignore"):
+        with MachineCode(of.parts) as right, MachineCode(parts) as changed, np.errstate(all="ignore"):
             for draw in DRAWS:
                 given = drawn(of.before, draw, 1)
                 found = [[run(given)[b.name].astype(np.float64) for b in outputs] for run in (right, changed)]

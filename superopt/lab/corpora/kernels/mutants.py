@@ -24,7 +24,7 @@ from superopt.ir.scalar import DTYPE
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.ranges import KNOBS, knob_fault
 from superopt.kernels.loops.stage import LoopProgram
-from verifier.floats.machine import KernelPart, Machine, Unread
+from verifier.floats.machine import KernelPart, MachineCode, Unread
 from verifier.kernels.check import validate
 from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, REFUTED
@@ -178,7 +178,7 @@ def differs(of: MadeKernel, parts: list[KernelPart], seed: int) -> bool:
         b.name: (drawn[b.name] > 0 if b.dtype == "bool" else drawn[b.name]).astype(DTYPE[b.dtype]) for b in inputs
     }
     try:
-        with Machine(of.parts) as kernel, Machine(parts) as changed:
+        with MachineCode(of.parts) as kernel, MachineCode(parts) as changed:
             right, found = kernel(arrays), changed(arrays)
     except Unread:  # LLVM refuses the text: it never becomes a kernel
         return False
