@@ -87,7 +87,7 @@ class Bounds(Numbers):
             return _applied("ne", source, [parts(value), (np.float64(0.0), np.float64(0.0))])
         if target not in FLOATS or source not in (*FLOATS, "bool"):
             return super().convert(value, source, target)
-        if source == "bool" or _UNIT[source] >= _UNIT[target] and _MOST[source] <= _MOST[target]:
+        if source == "bool" or (_UNIT[source] >= _UNIT[target] and _MOST[source] <= _MOST[target]):
             return value
         return rounded(*parts(value), target)
 

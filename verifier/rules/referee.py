@@ -11,6 +11,7 @@ import atexit
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def exported(
     """
     types = [jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments]
     try:
-        with jax.enable_x64(x64 or jax.config.read("jax_enable_x64")):
+        with wide_types(x64):
             jitted: Any = jax.jit(lambda *xs: tuple(fn(*xs)), keep_unused=True)  # pyright: ignore
             found = jax.export.export(jitted, platforms=("cpu",))(*types)
     except Exception as error:  # whatever JAX raises is why there is no program
@@ -77,12 +78,19 @@ def exported(
     return RefereeProgram(module, shapes, hashlib.blake2b(module + repr((shapes, chosen)).encode()).hexdigest(), chosen)
 
 
+def wide_types(wanted: bool) -> Any:
+    """A context in which JAX has types of 64 bits where it has them anyway, or they are wanted."""
+    read: Callable[[str], bool] = jax.config.read  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return jax.enable_x64(wanted or read("jax_enable_x64"))
+
+
 class Referee:
     """XLA in a process of its own, started when it is first asked, and again after it ended."""
 
     def __init__(self) -> None:
         self._worker = Worker(ProcessLimits(_START_S, _MEMORY_BYTES), module="verifier.rules.referee_worker")
-        self._folder = bundles.scratch_folder(_SCRATCH_BYTES)
+        self._held = ExitStack()
+        self._folder = Path(self._held.enter_context(bundles.scratch_folder(_SCRATCH_BYTES)))
         self._turn = threading.RLock()
         self._sent: set[str] = set()
 
@@ -105,7 +113,7 @@ class Referee:
             self._worker.limits = ProcessLimits(_START_S, _MEMORY_BYTES, processor=True)
             self._worker.ready()
         self._worker.limits = ProcessLimits(seconds, _MEMORY_BYTES, processor=True)
-        path, given = Path(self._folder.name) / "given", {str(i): np.asarray(x) for i, x in enumerate(arrays)}
+        path, given = self._folder / "given", {str(i): np.asarray(x) for i, x in enumerate(arrays)}
         if program.key not in self._sent:
             given["module"] = np.frombuffer(program.module, np.uint8)
         bundles.save(path, given)
@@ -120,7 +128,7 @@ class Referee:
     def close(self) -> None:
         """End the process."""
         self._worker.close()
-        self._folder.cleanup()
+        self._held.close()
 
 
 _SHARED: list[Referee] = []
@@ -140,4 +148,4 @@ def _first(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-__all__ = ["RefereeProgram", "Referee", "UnansweredError", "exported", "referee"]
+__all__ = ["Referee", "RefereeProgram", "UnansweredError", "exported", "referee", "wide_types"]
