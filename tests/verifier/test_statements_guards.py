@@ -175,3 +175,17 @@ def test_bits_of_other_floats_are_compared() -> None:
     f16 = jnp.float16
     found = superopt.verify(lambda x: lax.bitcast_convert_type(x, f16), lambda x: x.astype(f16), "bfloat16[n]")
     assert found.status == REFUTED
+
+
+# ---- words
+
+
+def test_what_is_open_is_said_in_the_names_of_the_program() -> None:
+    found = superopt.verify(
+        lambda x, w: jnp.exp(x / jnp.sqrt(jnp.sum(w * w))) * jnp.sqrt(jnp.sum(x * x) * 1.0000001) + x,
+        lambda x, w: jnp.exp(x / jnp.sqrt(jnp.sum(w * w))) * jnp.sqrt(jnp.sum(x * x)) + x,
+        "n", "n",
+    )  # fmt: skip
+    assert found.status == UNKNOWN
+    assert "#" not in found.cause
+    assert "weights of" not in found.cause

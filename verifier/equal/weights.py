@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -417,6 +418,13 @@ def _statements(g: Cond) -> set[object]:
     return out
 
 
+def _said(sig: Signature) -> str:
+    """A product of atoms in the names of the program: inputs, and functions of what is left out."""
+    factors = [re.sub(r"#\d+", "(...)", label.lstrip("?")) for label, _, _ in sig]
+    factors = [re.sub(r"\^1\b|\b1\*|\?", "", text).replace("value(...)", "positions") for text in factors]
+    return f"terms in {' * '.join(factors)}" if factors else "constants"
+
+
 def _without_common(a: NF, b: NF) -> tuple[NF, NF]:
     totals: dict[str, tuple[Fraction, Monomial]] = {}
     for sign, ms in ((1, a), (-1, b)):
@@ -479,8 +487,8 @@ class _Coordinates:
         nonzero = tuple(c.ne(p, 0) for p in down)
         answer = self.ctx.differ(self.ctx.weighted(live), (*self.facts, *nonzero))
         if answer != NO:
-            may = "differ" if answer == YES else "may differ"
-            self.ctx.notes.append(f"weights of {'*'.join(label for label, _, _ in self.sig) or '1'} {may}")
+            seen = "are not" if answer == YES else "are not seen to be"
+            self.ctx.notes.append(f"{_said(self.sig)} {seen} added up alike on both sides: the same entries, as often")
         return answer == NO
 
     def same_sets(self, a: NF, b: NF) -> bool:
