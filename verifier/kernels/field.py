@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from verifier.floats.machine import Unread as Unread  # noqa: PLC0414 (a name of this room)
+from verifier.floats.machine import Unread as Unread
 
 P = (1 << 31) - 1  # prime; products of two numbers below 2^32 fit 64 bits
 BLOCK = 1 << 17  # elements that are worked on at once: what is made on the way fits a second-level cache

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import functools
+import hashlib
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
