@@ -191,7 +191,7 @@ def _chosen(xs: Sequence[Parts]) -> Parts:
 
 
 def _where(c: Array, a: Array, b: Array) -> Array:
-    return np.where(c, a, b)
+    return np.where(c, a, b)  # pyright: ignore[reportUnknownVariableType] (of Any)
 
 
 def _compared(fn: str) -> Callable[[Array, Array, Array, Array], Parts]:
