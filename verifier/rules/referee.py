@@ -66,7 +66,7 @@ def exported(
     """
     types = [jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments]
     try:
-        with jax.enable_x64(x64 or jax.config.read("jax_enable_x64")):
+        with wide_types(x64):
             jitted: Any = jax.jit(lambda *xs: tuple(fn(*xs)), keep_unused=True)  # pyright: ignore
             found = jax.export.export(jitted, platforms=("cpu",))(*types)
     except Exception as error:  # whatever JAX raises is why there is no program
@@ -76,6 +76,12 @@ def exported(
     module, chosen = bytes(found.mlir_module_serialized), tuple(sorted((options or {}).items()))
     shapes = tuple(tuple((x.shape, str(x.dtype)) for x in avals) for avals in (found.in_avals, found.out_avals))
     return RefereeProgram(module, shapes, hashlib.blake2b(module + repr((shapes, chosen)).encode()).hexdigest(), chosen)
+
+
+def wide_types(wanted: bool) -> Any:
+    """A context in which JAX has types of 64 bits where it has them anyway, or they are wanted."""
+    read: Callable[[str], bool] = jax.config.read  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return jax.enable_x64(wanted or read("jax_enable_x64"))
 
 
 class Referee:
@@ -142,4 +148,4 @@ def _first(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
-__all__ = ["RefereeProgram", "Referee", "UnansweredError", "exported", "referee"]
+__all__ = ["Referee", "RefereeProgram", "UnansweredError", "exported", "referee", "wide_types"]

@@ -21,6 +21,7 @@ from superopt.measure.worker import serve
 _MOST = 64
 """Programs that are kept."""
 _KNOWN: dict[str, Any] = {}
+_JIT: Any = jax.jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any:
@@ -28,9 +29,9 @@ def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any
     given, found = ([jax.ShapeDtypeStruct(tuple(shape), bundles.dtype(kind)) for shape, kind in x] for x in types)
 
     def like(*_: Any) -> tuple[Any, ...]:
-        return tuple(jax.numpy.zeros(x.shape, x.dtype) for x in found)
+        return tuple(jax.lax.full(x.shape, 0, x.dtype) for x in found)
 
-    frame = jax.export.export(jax.jit(like, keep_unused=True), platforms=("cpu",))(*given)
+    frame = jax.export.export(_JIT(like, keep_unused=True), platforms=("cpu",))(*given)
     kept = tuple(range(len(given)))
     return dataclasses.replace(frame, mlir_module_serialized=module, module_kept_var_idx=kept)
 
@@ -42,7 +43,7 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
         with jax.enable_x64(True):
             if key not in _KNOWN:
                 module = _exported(given["module"].tobytes(), *request["types"])
-                _KNOWN[key] = jax.jit(module.call, compiler_options=request["options"] or None)
+                _KNOWN[key] = _JIT(module.call, compiler_options=request["options"] or None)
             found = _KNOWN[key](*(np.array(given[str(i)]) for i in range(request["count"])))
             results = {str(i): np.asarray(x) for i, x in enumerate(found)}
     except Exception as error:  # whatever XLA raises is why there is no value
@@ -58,7 +59,7 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
 
 def main(event_fd: int, memory_bytes: int) -> None:
     """Serve requests to run programs until the input closes."""
-    jax.numpy.zeros(1).block_until_ready()  # loaded before the first program comes
+    _JIT(lambda: 0)()  # loaded before the first program comes
     serve(event_fd, memory_bytes, {"run": _run})
 
 

@@ -37,7 +37,7 @@ def magnitudes(inputs: Sequence[Node], attempt: int) -> dict[str, np.ndarray]:
     for x in inputs:
         shape = sizes_of(x)
         scale = rng.choice(np.array([1.0, 1.0, 1e4, 1e8, 1e-4, 1e-8]), shape)
-        found[x["name"]] = _drawn(x, "ties", (), attempt)
+        found[x["name"]] = _drawn(x, "ties", (), (attempt, len(found)))
         if x.dtype in FLOATS:
             found[x["name"]] = _typed(np.asarray(rng.standard_normal(shape) * scale), x.dtype)
     return found
@@ -51,12 +51,15 @@ def further_values(inputs: Sequence[Node], told: Sequence[float]) -> list[dict[s
         told: see `literals`.
     """
     kinds = ["negative", "ties"] + (["beside", "beyond", "below", "far"] if told else [])
-    return [{x["name"]: _drawn(x, kind, told, number) for x in inputs} for number, kind in enumerate(kinds)]
+    return [
+        {x["name"]: _drawn(x, kind, told, (number, place)) for place, x in enumerate(inputs)}
+        for number, kind in enumerate(kinds)
+    ]
 
 
-def _drawn(node: Node, kind: str, told: Sequence[float], number: int) -> np.ndarray:
+def _drawn(node: Node, kind: str, told: Sequence[float], seed: tuple[int, int]) -> np.ndarray:
     shape = sizes_of(node)
-    rng = np.random.default_rng((number, 7))
+    rng = np.random.default_rng((*seed, 7))
     if node.dtype == "bool":
         made = rng.random(shape) > 0.5
         if kind in ("beyond", "far"):

@@ -258,7 +258,7 @@ class _Work:
             raise Stop(UNKNOWN, str(wraps)) from wraps
         return sides[0], sides[1], facts
 
-    def _reader(self, terms: Terms, graph: Graph) -> Any:
+    def _reader(self, terms: Any, graph: Graph) -> Any:
         operands: dict[Node, Reader] = {}
 
         def read(node: Node, index: Sequence[Any]) -> Term:

@@ -30,7 +30,7 @@ from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import DTYPES, FLOATS, INTEGERS, UNSIGNED
 from verifier.rules.occurring import leaves_finite
-from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee
+from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee, wide_types
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
 from verifier.statements.draws import further_values, literals
@@ -287,8 +287,8 @@ def _side_by_jax(pair: Pairing, fn: Callable[..., Any], given: Sequence[np.ndarr
             raise Unevaluated(str(error)) from error
     put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     try:  # a callback stays in its process
-        with jax.enable_x64(x64 or jax.config.read("jax_enable_x64")):
-            return [np.asarray(x) for x in flat(pair, fn)(*map(put, given))]
+        with wide_types(x64):
+            return [np.asarray(x) for x in flat(pair, fn)(*[put(x) for x in given])]
     except Exception as error:
         raise Unevaluated(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
 

@@ -133,6 +133,18 @@ def proved_alone(statement: Statement) -> Verdict:
     return replace(_proved(pair, asked, Proof(), problem), seconds=time.perf_counter() - start)
 
 
+def seen_wrong(statement: Statement) -> str:
+    """What evaluation sees of a false statement that a prover would take for true, in words; empty where it is none."""
+    pair, _ = traced_pair(statement)
+    claimed = ValidityDomain(EXACTNESS[1], (), (), (FINITE,), ())
+    tried = [at for at, _ in zip(tiny_sizes(statement.specs, pair.lowest), range(BEFORE), strict=False)]
+    found = _search(pair, tried)
+    if found is not None:
+        return "refuted"
+    seen = watched(pair, claimed, tried)[1]
+    return seen.text if seen is not None else differing_behind_guards(pair, claimed, tried)
+
+
 def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
     """The rule over named axes that a statement is, and its verdict; without a rule, the statement's verdict and why.
 

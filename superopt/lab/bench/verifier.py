@@ -4,6 +4,8 @@
     rollcall   XLA's algebraic simplifier, what TensorRight cannot express of it, identities of whole kernels
     wrong      rewrites that must be refuted with arrays: texts and pairs of functions
     hostile    false statements by kinds and seeds, asked of the prover alone: none may be proved
+    guarded    false equalities behind guards that hardly any input meets: none may be proved, and the watch sees them
+    loops      false pairs of loops: refuted
     alone      folds, conversions and names of arguments, asked of the prover alone and judged by NumPy
     integers   true statements of machine integers, quantised products and masks
     engineer   true statements that compiler engineers would ask
@@ -28,6 +30,7 @@ import json
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -46,7 +49,9 @@ from superopt.lab.corpora import rollcall, wrong
 from superopt.lab.corpora.kernels import edits, mutants
 from superopt.lab.corpora.kernels.suite import kernels_of
 from superopt.lab.corpora.statements import alone, engineer, integers
+from superopt.lab.corpora.statements.guarded import guarded
 from superopt.lab.corpora.statements.hostile import hostile
+from superopt.lab.corpora.statements.loops import loops
 from superopt.lab.corpora.statements.wrong import STATEMENTS
 from superopt.lab.discovery.discover import DiscoverySettings, discover
 from superopt.machine.budget import parse_budget
@@ -58,12 +63,12 @@ from verifier.record.recheck import recheck
 from verifier.rules.fuzz import Fuzzed, cores, draw, try_all
 from verifier.rules.process import shared
 from verifier.rules.refute import different_bits
-from verifier.statements.statement import Statement, check_statement, proved_alone
+from verifier.statements.statement import Statement, check_statement, proved_alone, seen_wrong
 from verifier.verdict import PROVED, REFUTED, UNSUPPORTED, Verdict
 
 MUTANTS = 5000
 STEPS_OF_FAULT = 50  # of the budget: a pair of models takes a second, a mutant 20 ms
-HOSTILE = 300
+HOSTILE, GUARDED, LOOPS = 300, 200, 50
 SWEEPS = 240
 KERNEL_MUTANTS, KERNEL_S = 1000, 1.0  # wrong ones; processor time in which a kernel is to be validated
 GRAPHS = 8  # on which exact rules are compared bit by bit
@@ -71,8 +76,8 @@ DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
 _COLUMNS = (("figure", "figure", ""), ("value", "value", ""), ("bar", "bar", ""))
 _BARS = {
     "rollcall_proved": ">= 145", "rollcall_all_ranks": ">= 118", "median_ms": "<= 50", "total_s": "< 120",
-    "hostile_false_proofs": "0", "alone_false_proofs": "0", "sweep_false_proofs": "0",
-    "int_proved": ">= 0.9", "engineer_proved": ">= 0.9",
+    "hostile_false_proofs": "0", "alone_false_proofs": "0", "guarded_false_proofs": "0", "guarded_seen": ">= 0.95", "loops_proved": "0",
+    "loops_refuted": ">= 0.9", "sweep_false_proofs": "0", "int_proved": ">= 0.9", "engineer_proved": ">= 0.9",
     "must_refute_missed": "0", "refute_median_s": "< 0.3", "exact_with_other_bits": "0", "false_proofs": "0",
     "unknown_fraction": "< 0.01",
     "pair_outputs_proved": ">= 0.8", "pair_faults_proved": "0", "pair_faults_refuted": ">= 0.95",
@@ -251,6 +256,33 @@ def _hostile(made: _Run) -> None:
     made.summary |= {"hostile": HOSTILE, "hostile_false_proofs": len(proved)}
 
 
+def _guarded(made: _Run) -> None:
+    seen, statuses = 0, Counter[str]()
+    for statement in guarded(made.seed, GUARDED):
+        verdict = check_statement(statement)
+        statuses[verdict.status] += 1
+        told = "refuted" if verdict.status == REFUTED else seen_wrong(statement)
+        seen += bool(told)
+        row = {"part": "guarded", "name": statement.name, "status": verdict.status, "ms": 1e3 * verdict.seconds}
+        made.rows.append(row | {"cause": verdict.cause, "seen": told})
+    made.summary |= {
+        "guarded": GUARDED,
+        "guarded_false_proofs": statuses[PROVED],
+        "guarded_refuted": statuses[REFUTED],
+        "guarded_seen": round(seen / GUARDED, 3),
+    }
+
+
+def _loops(made: _Run) -> None:
+    statuses = Counter[str]()
+    for statement in loops(made.seed, LOOPS):
+        verdict = check_statement(statement)
+        statuses[verdict.status] += 1
+        row = {"part": "loops", "name": statement.name, "status": verdict.status, "ms": 1e3 * verdict.seconds}
+        made.rows.append(row | ({"cause": verdict.cause} if verdict.cause else {}))
+    made.summary |= {"loops": LOOPS, "loops_proved": statuses[PROVED], "loops_refuted": statuses[REFUTED] / LOOPS}
+
+
 def _alone(made: _Run) -> None:
     each = made.mutants if made.mutants < MUTANTS else None
     rows = [alone.judged(claim, proved_alone) for claim in alone.claims(made.seed, each)]
@@ -376,6 +408,8 @@ _PARTS: dict[str, Callable[[_Run], None]] = {
     "rollcall": _rollcall,
     "wrong": _wrong,
     "hostile": _hostile,
+    "guarded": _guarded,
+    "loops": _loops,
     "alone": _alone,
     "integers": _integers,
     "engineer": _engineer,

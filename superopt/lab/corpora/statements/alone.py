@@ -303,7 +303,9 @@ def _laws(kind: str, dtype: str) -> dict[str, tuple[int, Body, Body]]:
     return found
 
 
-def _claim(name: str, dtype: str, least: int, left: Body, right: Body, guard: bool = False) -> Callable[[str], JudgedClaim]:
+def _claim(
+    name: str, dtype: str, least: int, left: Body, right: Body, guard: bool = False
+) -> Callable[[str], JudgedClaim]:
     def of(body: Body) -> Callable[[Array, Array], Array]:
         def plain(x: Array, places: Array) -> Array:
             made = body(JAX, x, places)
@@ -324,7 +326,10 @@ def _claim(name: str, dtype: str, least: int, left: Body, right: Body, guard: bo
 
 @functools.cache
 def values_of(dtype: str) -> Array:
-    """All values of up to 16 bits; of more those that are beside powers of two, integers and halves, and drawn bits."""
+    """All values of up to 16 bits; of more those that tell, and drawn bits.
+
+    They are beside powers of two, integers, halves, and values half way between those of shorter types.
+    """
     kind = dtype_of(dtype)
     if dtype in ("int4", "uint4"):
         return np.arange(-8 if dtype == "int4" else 0, 8 if dtype == "int4" else 16).astype(kind)
@@ -338,9 +343,11 @@ def values_of(dtype: str) -> Array:
         numbers = np.asarray([v for v in beside if info.min <= v <= info.max], kind)
     else:
         halves = [v / 2 for v in range(-70, 70)] + [v + 0.5 for v in beside if abs(v) < 2**52]
+        below = [s * (v - 2.0**-e) for v in range(1, 130) for e in (9, 12, 20, 40) for s in (1, -1)]
+        twice = [1 + 2.0**-e + s * 2.0**-d for e in range(2, 26) for d in (e + 3, e + 9, e + 26) for s in (1, -1)]
         special = [0.0, -0.0, np.nan, np.inf, -np.inf, 1e-45, -1e-45, 65504.0, 65520.0, 3.39e38, 1e300, -1e300]
         with np.errstate(all="ignore"):
-            numbers = np.asarray([float(v) for v in (*beside, *halves, *special)]).astype(kind)
+            numbers = np.asarray([float(v) for v in (*beside, *halves, *below, *twice, *special)]).astype(kind)
     rng = np.random.default_rng(kind.itemsize)
     drawn = rng.integers(0, 2**32, (3000, kind.itemsize // 4), np.uint32).view(kind).reshape(-1)
     return np.concatenate([numbers, drawn])

@@ -173,11 +173,13 @@ def _two_state(rng: np.random.Generator) -> Made:
 
 def _nested(rng: np.random.Generator) -> Made:
     rows, inner = int(rng.integers(2, 5)), int(rng.integers(17, 22))
-    loop = lambda a, b: (
-        lambda x: lax.fori_loop(  # noqa: E731
-            0, a, lambda i, c: lax.fori_loop(0, b, lambda j, d: 0.75 * d + i + j, c), x
-        )
-    )
+
+    def loop(outer: int, few: int) -> Callable[..., Any]:
+        def row(i: Any, c: Any) -> Any:
+            return lax.fori_loop(0, few, lambda j, d: 0.75 * d + i + j, c)
+
+        return lambda x: lax.fori_loop(0, outer, row, x)
+
     return loop(rows, inner), loop(rows, inner - 1), ("n",)
 
 
