@@ -186,11 +186,15 @@ def _around(fn: str, xs: list[Array], bounds: list[Array]) -> Parts:
 
 def _chosen(xs: Sequence[Parts]) -> Parts:
     (which, doubt), (b, e), (a, d) = xs
-    value, bound = np.where(which != 0, a, b), np.where(which != 0, d, e)
-    return value, bound if not np.any(doubt) else np.where(doubt > 0, np.abs(a - b) + np.maximum(d, e), bound)
+    value, bound = _where(which != 0, a, b), _where(which != 0, d, e)
+    return value, _where(doubt > 0, np.abs(a - b) + np.maximum(d, e), bound) if np.any(doubt) else bound
 
 
-def _compared(fn: str) -> Callable[..., Parts]:
+def _where(c: Array, a: Array, b: Array) -> Array:
+    return np.where(c, a, b)  # pyright: ignore[reportUnknownVariableType] (of Any)
+
+
+def _compared(fn: str) -> Callable[[Array, Array, Array, Array], Parts]:
     def call(a: Array, d: Array, b: Array, e: Array) -> Parts:
         doubt = d + e
         near = ~(np.abs(a - b) > doubt) & (doubt != 0)  # NaN is in doubt, too
@@ -204,14 +208,17 @@ def _quotient(a: Array, d: Array, b: Array, e: Array) -> Parts:
     return value, np.where(least > 0, (d + np.abs(value) * e) / least, np.inf)
 
 
-_FORMS: dict[str, Callable[..., Parts]] = {
+_UNARY: dict[str, Callable[[Array, Array], Parts]] = {
+    "neg": lambda a, d: (-a, d),
+    "abs": lambda a, d: (np.abs(a), d),
+}
+_BINARY: dict[str, Callable[[Array, Array, Array, Array], Parts]] = {
     "add": lambda a, d, b, e: (a + b, d + e),
     "sub": lambda a, d, b, e: (a - b, d + e),
     "mul": lambda a, d, b, e: (a * b, np.abs(a) * e + d * (np.abs(b) + e)),
     "div": _quotient,
-    "neg": lambda a, d: (-a, d),
-    "abs": lambda a, d: (np.abs(a), d),
     "max": lambda a, d, b, e: (np.maximum(a, b), np.maximum(d, e)),
     "min": lambda a, d, b, e: (np.minimum(a, b), np.maximum(d, e)),
     **{fn: _compared(fn) for fn in ("eq", "ne", "lt", "le", "gt", "ge")},
 }
+_FORMS: dict[str, Callable[..., Parts]] = {**_UNARY, **_BINARY}

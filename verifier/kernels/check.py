@@ -65,7 +65,7 @@ class _Fault(Exception):
 
 @functools.cache
 def version() -> str:
-    """Digest of what verdicts are made by, of this room and that of floats; empty where that has changed since the process began."""
+    """Digest of what verdicts are made by; empty where that has changed since the process began."""
     rooms = (Path(__file__).parent, Path(__file__).parents[1] / "floats")
     files = sorted([file for room in rooms for file in room.iterdir() if file.suffix in (".py", ".json")])
     if not as_loaded(files):

@@ -1,7 +1,7 @@
-"""Memory of tasks: from the C library, and where it has none, from a reserve that was put by when the kernel was loaded.
+"""Memory of tasks: from the C library, and where it has none, from a reserve put by when the kernel was loaded.
 
-A task cannot say that memory is short, and must not write to a null pointer.  Kernels therefore link `aligned_alloc` and
-`free` to the functions here.  The reserve is as large as the largest kernel needs for one thread; pages of it that are
+A task cannot say that memory is short, and must not write to a null pointer.  Kernels link `aligned_alloc` and `free`
+to the functions here.  The reserve is as large as the largest kernel needs for one thread; pages of it that are
 never used take no memory.  One thread has it at a time and the others wait: slow, and right.  That a function frees all
 its rooms together, when it returns, makes the reserve a stack.
 """

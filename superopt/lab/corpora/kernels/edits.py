@@ -4,8 +4,8 @@ The mutants of `superopt.lab.corpora.kernels.mutants` change the text of a kerne
 slip in an edit of the generator would: most of them are equal as rational functions and wrong as floats (a constant
 that is added and taken away, rounding in between, overflow, cancellation), others drop or exchange something.
 
-An edit is *wrong* if its kernel is off by more than a thousandth of a value (`WRONG`) on some floats where the generator's own is
-not, and *missed* if it is wrong and proved all the same.
+An edit is *wrong* if its kernel is off by more than a thousandth of a value (`WRONG`) on some floats where the
+generator's own is a number, and *missed* if it is wrong and proved all the same.
 """
 
 from __future__ import annotations
@@ -62,6 +62,16 @@ def _lanes(f: Function, type: str) -> Lanes:
 def _moved(m: Lanes, x: str, by: float) -> str:
     """x + by - by."""
     return m.op("fsub", m.op("fadd", x, m.const(by)), m.const(by))
+
+
+def _without_small(m: Lanes, x: str) -> str:
+    """x without its digits below 8."""
+    return _moved(m, x, 1e8)
+
+
+def _coarse(m: Lanes, x: str) -> str:
+    """x without its digits below a thousandth."""
+    return _moved(m, x, 16384.0)
 
 
 def _scaled(m: Lanes, x: str, by: float) -> str:
@@ -184,27 +194,26 @@ def _flags(flags: str) -> Made:
     return made
 
 
-E8, E4 = 1e8, 16384.0
 LEAST = "0xBF847AE140000000"  # -0.01
 _PRODUCTS = ("circular", "layer norm", "half")
 _DIFFERENCES = ("reversal", "softmax", "layer norm")
 _FUSED = ("product", "convolution", "product of rows", "chain")
 EDITS: tuple[Edit, ...] = (
-    Edit("a large constant comes and goes in products", _PRODUCTS, *_result("mul", lambda m, x: _moved(m, x, E8))),
-    Edit("a constant comes and goes in products", _PRODUCTS, *_result("mul", lambda m, x: _moved(m, x, E4))),
-    Edit("a large constant comes and goes in differences", _DIFFERENCES, *_result("sub", lambda m, x: _moved(m, x, E8))),
+    Edit("a large constant comes and goes in products", _PRODUCTS, *_result("mul", _without_small)),
+    Edit("a constant comes and goes in products", _PRODUCTS, *_result("mul", _coarse)),
+    Edit("a large constant comes and goes in differences", _DIFFERENCES, *_result("sub", _without_small)),
     Edit("one comes and goes in differences", _DIFFERENCES, *_result("sub", lambda m, x: _moved(m, x, 1.0))),
-    Edit("a constant comes and goes in quotients", ("chain", "softmax"), *_result("div", lambda m, x: _moved(m, x, E4))),
+    Edit("a constant comes and goes in quotients", ("chain", "softmax"), *_result("div", _coarse)),
     Edit("multiply-adds are rounded to float16", _FUSED, Function, "fma", _fma(_halved)),
     Edit("multiply-adds are rounded to bfloat16", _FUSED, Function, "fma", _fma(_short)),
-    Edit("multiply-adds lose small terms", _FUSED, Function, "fma", _fma(lambda m, x: _moved(m, x, E8))),
+    Edit("multiply-adds lose small terms", _FUSED, Function, "fma", _fma(_without_small)),
     Edit("multiply-adds overflow", _FUSED, Function, "fma", _fma(lambda m, x: _scaled(m, x, 1e30))),
     Edit("products overflow", _PRODUCTS, *_result("mul", lambda m, x: _scaled(m, x, 1e30))),
     Edit("products are flushed", ("transpose", "layer norm"), *_result("mul", lambda m, x: _shrunk(m, x, 1e30))),
     Edit("differences overflow", _DIFFERENCES, *_result("sub", lambda m, x: _scaled(m, x, 1e28))),
     Edit("sums are accumulated in float16", ("sum", "softmax"), registers, "combine", _combined(_halved)),
     Edit("sums are accumulated in bfloat16", ("sum", "softmax"), registers, "combine", _combined(_short)),
-    Edit("sums lose small terms", ("sum", "layer norm"), registers, "combine", _combined(lambda m, x: _moved(m, x, E8))),
+    Edit("sums lose small terms", ("sum", "layer norm"), registers, "combine", _combined(_without_small)),
     Edit("sums of lanes are rounded to bfloat16", ("softmax", "layer norm"), registers, "across", _across(_short)),
     Edit("results are rounded to bfloat16", ("sum", "chain", "transpose"), memory, "store", _stored(_short)),
     Edit("results are rounded to float16", ("reversal", "softmax", "layer norm"), memory, "store", _stored(_halved)),
@@ -283,7 +292,7 @@ def tried(edit: Edit, program: str) -> dict[str, Any]:
 
 
 def off(of: mutants.MadeKernel, parts: list[mutants.KernelPart]) -> bool:
-    """Are changed parts off by more than a thousandth of some value where the kernel that they come from is a number?"""
+    """Are changed parts off by more than a thousandth of a value where the kernel that they come from is a number?"""
     outputs = [b for b in of.before.buffers if b.scope == "output"]
     try:
         with MachineCode(of.parts) as right, MachineCode(parts) as changed, np.errstate(all="ignore"):
