@@ -105,9 +105,7 @@ class Native(Backend):
         results = kernel.hot.run(arrays, threads=1, guard=True)
         return [results[b.name] for b in kernel.hot.outputs]
 
-    def machine(
-        self, region: Graph, trace: Trace = None
-    ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+    def machine(self, region: Graph, trace: Trace = None) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
         """The objects that run for a region, from arrays of its inputs by name to its results by name."""
         kernel = self.build(region, trace)
 

@@ -204,9 +204,7 @@ def optimize(
         tools = Tools(worker, Builds.of(imported, seed, request.exact, worker), archive)
         model = Path(fn) if isinstance(fn, str | Path) else None
         request = replace(request, budget=kept_for_peers(model, limits))
-        run = Run(
-            imported, request, tools, pool, kernels_alone, maker, clock, barrier, model=model, whole_s=limits.seconds
-        )
+        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier, model=model, whole_s=limits.seconds)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))

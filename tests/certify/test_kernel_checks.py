@@ -100,10 +100,7 @@ def test_of_damaged_or_foreign_files_of_the_cache_nothing_is_believed(
     assert made.find(key)
     assert native.Native().recorded(region.graph, trace)
     folder = jit.cache_folder()
-    for ending, lost in (
-        (".kernel", lambda: made.find(key)),
-        (".verdict", lambda: native.Native().recorded(region.graph, trace)),
-    ):
+    for ending, lost in ((".kernel", lambda: made.find(key)), (".verdict", lambda: native.Native().recorded(region.graph, trace))):
         path = folder / f"{key}{ending}"
         whole = path.read_bytes()
         for at in (0, len(whole) // 2, len(whole) - 1):

@@ -27,9 +27,7 @@ from verifier.verdict import PROVED, UNKNOWN
 Array = Any
 
 
-def of(
-    fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32"
-) -> tuple[LoopProgram, list[KernelPart]]:
+def of(fn: Callable[..., Any], *shapes: tuple[int, ...], dtype: str = "float32") -> tuple[LoopProgram, list[KernelPart]]:
     """The loop program of a function, and the parts of its kernel."""
     arrays = [jnp.ones(shape, dtype) for shape in shapes]
     graph = import_function(fn, arrays, frozen=()).graph

@@ -92,9 +92,7 @@ def drawn(before: LoopProgram, draw: Draw, seed: int) -> dict[str, Array]:
         if b.dtype == "bool":
             made[b.name] = rng.random(b.shape) < 0.5
         elif b.dtype == "int32":
-            made[b.name] = rng.integers(
-                -9, max(9, *[max(x.shape, default=1) for x in before.buffers]) + 9, b.shape, np.int32
-            )
+            made[b.name] = rng.integers(-9, max(9, *[max(x.shape, default=1) for x in before.buffers]) + 9, b.shape, np.int32)
         else:
             made[b.name] = _floats(rng, draw, b.shape, b.dtype)
     return made
@@ -167,10 +165,7 @@ def _places(extents: Sequence[int], terms: float) -> list[Array]:
     while prod(counts) * terms > _SAMPLE and max(counts) > 2:
         longest = counts.index(max(counts))
         counts[longest] = max(2, counts[longest] * 3 // 4)
-    return [
-        np.unique(np.linspace(0, n - 1, count).round().astype(np.int64))
-        for n, count in zip(extents, counts, strict=True)
-    ]
+    return [np.unique(np.linspace(0, n - 1, count).round().astype(np.int64)) for n, count in zip(extents, counts, strict=True)]
 
 
 def _work(stage: Stage) -> int:

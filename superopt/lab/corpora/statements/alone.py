@@ -303,9 +303,7 @@ def _laws(kind: str, dtype: str) -> dict[str, tuple[int, Body, Body]]:
     return found
 
 
-def _claim(
-    name: str, dtype: str, least: int, left: Body, right: Body, guard: bool = False
-) -> Callable[[str], JudgedClaim]:
+def _claim(name: str, dtype: str, least: int, left: Body, right: Body, guard: bool = False) -> Callable[[str], JudgedClaim]:
     def of(body: Body) -> Callable[[Array, Array], Array]:
         def plain(x: Array, places: Array) -> Array:
             made = body(JAX, x, places)
