@@ -66,14 +66,30 @@ _SHAPED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("InstanceNormalization", {}),
     ("IsNaN", {}),
 )
+_HALF_SHAPED: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("GlobalLpPool", {}),
+    ("LpPool", {"kernel_shape": [2, 2]}),
+    ("ReduceL1", {}),
+    ("ReduceLogSum", {}),
+    ("MeanVarianceNormalization", {"axes": [0]}),
+    ("Sum", {}),
+    ("Mean", {}),
+)
+"""Operators that add many numbers, for models of half precision beside the others."""
+_FAMILIES = {"plain": 60, "half": 20, "quantised": 20}
+_FAR = (0.02, 0.05, 0.1, 0.25, 1.0)  # scales
 _LOOSE = ("ArgMax", "ArgMin", "Floor", "Ceil", "Round", "Sign", "Equal", "Less", "Greater", "Cast", "Mod", "Hardmax")
 _MOST = 4096
+_SUMS = ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Sum", "Mean")
+_OUTPUT = "output"  # of a node of several, which one a line is
 
 
 def program(seed: int) -> Case:
     """The model of a number."""
     rng = random.Random(f"onnx {seed}")
+    family = rng.choices(tuple(_FAMILIES), tuple(_FAMILIES.values()))[0]
     kinds = ("float32", "float32", "float32", "float16", "int32", "int64", "int8", "uint8", "bool")
+    kinds = {"half": ("float16",), "quantised": ("float32", "float32", "int8", "uint8")}.get(family, kinds)
     inputs: list[FuzzValue] = []
     for i in range(rng.randint(1, 3)):
         shape = tuple(rng.choice((1, 2, 3, 4, 6)) for _ in range(rng.choice((1, 2, 2, 3, 4))))
@@ -82,7 +98,11 @@ def program(seed: int) -> Case:
     known = dict(zip((x.name for x in inputs), case.arrays(), strict=True))
     lines: list[FuzzValue] = []
     for _ in range(rng.randint(2, 9)):
-        made = _line(rng, [*inputs, *lines], known, len(lines))
+        values = [*inputs, *lines]
+        if family == "quantised" and rng.random() < 0.6:
+            lines += _quantised(rng, values, known, len(lines))
+            continue
+        made = _line(rng, values, known, len(lines), _SHAPED if family == "plain" else (*_SHAPED, *_HALF_SHAPED))
         if made is not None:
             lines.append(made)
     names = [x.name for x in lines[-3:]] or [inputs[0].name]
@@ -95,7 +115,11 @@ def program(seed: int) -> Case:
 
 
 def _line(
-    rng: random.Random, values: Sequence[FuzzValue], known: dict[str, np.ndarray], number: int
+    rng: random.Random,
+    values: Sequence[FuzzValue],
+    known: dict[str, np.ndarray],
+    number: int,
+    shaped: Sequence[tuple[str, dict[str, Any]]] = _SHAPED,
 ) -> FuzzValue | None:
     for _ in range(25):
         a = rng.choice(values[-4:])
@@ -107,9 +131,9 @@ def _line(
         elif kind < 0.55:
             op, args, attrs = rng.choice(_BINARY.split()), [a.name, b.name], {}
         else:
-            op, given = rng.choice(_SHAPED)
+            op, given = rng.choice(shaped)
             attrs = dict(given)
-            args = [a.name, b.name] if op in ("Concat", "Gemm") else [a.name]
+            args = [a.name, b.name] if op in ("Concat", "Gemm", "Sum", "Mean") else [a.name]
             if op == "Concat":
                 attrs["axis"] = rng.randrange(max(len(a.shape), 1))
             if op == "Mod" and a.dtype.startswith("float"):
@@ -139,12 +163,68 @@ def _line(
     return None
 
 
+def _quantised(
+    rng: random.Random, values: Sequence[FuzzValue], known: dict[str, np.ndarray], number: int
+) -> list[FuzzValue]:
+    """Lines that quantise a value, compute with it as the forms of quantised models do, and make floats of it again."""
+    floats = [x for x in values if x.dtype == "float32" and x.shape]
+    if not floats:
+        return []
+    made: list[FuzzValue] = []
+
+    def add(op: str, args: Sequence[str], attrs: dict[str, Any], loose: bool = False) -> str:
+        code = f"{op}({', '.join(args)}) {json.dumps(attrs)}"
+        with np.errstate(all="ignore"):
+            found = np.asarray(_evaluated(code, known)[attrs.get(_OUTPUT, 0)])
+        if found.size > _MOST or not np.isfinite(found.astype(float)).all():
+            raise ValueError("not a small finite value")
+        name = f"v{number + len(made)}"
+        known[name] = found
+        made.append(FuzzValue(name, found.shape, str(found.dtype), code, loose))
+        return name
+
+    def grid(kind: int) -> tuple[str, str]:
+        scale = add("Constant", [], {"value_float": rng.choice(_FAR)})
+        zero = add("Constant", [], {"value_int": rng.choice((0, 0, 3) if kind == onnx.TensorProto.INT8 else (0, 128))})
+        return scale, add("Cast", [zero], {"to": kind})
+
+    kind = rng.choice((onnx.TensorProto.INT8, onnx.TensorProto.UINT8))
+    a, form = rng.choice(floats), rng.choice(("qdq", "qoperator", "integer", "dynamic"))
+    loose = a.loose or not a.name.startswith("x")  # of what is computed the last bit may be another
+    try:
+        if form == "dynamic":
+            q, s, z = (add("DynamicQuantizeLinear", [a.name], {_OUTPUT: i}, loose) for i in range(3))
+        else:
+            s, z = grid(kind)
+            q = add("QuantizeLinear", [a.name, s, z], {}, loose)
+        shape = known[q].shape
+        if form == "qdq" or len(shape) < 2:
+            add("DequantizeLinear", [q, s, z], {}, loose)
+            return made
+        turned = add("Transpose", [q], {"perm": [*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]}, loose)
+        if form == "qoperator":
+            result = grid(kind)
+            product = add("QLinearMatMul", [q, s, z, turned, s, z, *result], {}, True)
+            add("DequantizeLinear", [product, *result], {}, True)
+        else:
+            product = add("MatMulInteger", [q, turned, z, z], {}, loose)
+            wide = add("Cast", [product], {"to": onnx.TensorProto.FLOAT}, loose)
+            add("Mul", [wide, add("Mul", [s, s], {}, loose)], {}, loose)
+    except Exception:  # the reference refuses it
+        for x in made:
+            known.pop(x.name, None)
+        return []
+    return made
+
+
 def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
     """Does the standard say what the operator computes of such operands?"""
     if op in ("Div", "Mod") and operands[1].dtype.kind in "iu":  # other inputs may hold zeros
         return False
-    if op in ("ReduceL2", "ReduceMean", "ReduceSumSquare") and operands[0].dtype.kind in "iu":
-        return False  # of sums beyond the type, and of the type of int32's squares, the reference says something else
+    if op in _SUMS and operands[0].dtype.kind in "iu":
+        return False  # of sums beyond the type, and of the type of int32's squares, the peers say something else
+    if op == "Pow" and operands[0].dtype.kind in "iu":
+        return False  # of powers beyond the type, too
     if op == "Gemm" and any(x.ndim != 2 for x in operands):
         return False
     schema = defs.get_schema(op, OPSET)
@@ -162,15 +242,20 @@ def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
 
 
 def _node(code: str, output: str) -> Any:
-    head, _, attrs = code.partition(") ")
+    head, _, text = code.partition(") ")
     op, _, args = head.partition("(")
-    return helper.make_node(op, args.split(", "), [output], **json.loads(attrs))
+    attrs = json.loads(text)
+    at = attrs.pop(_OUTPUT, None)
+    count = defs.get_schema(op, OPSET).min_output if at is not None else 1
+    names = [output if i == (at or 0) else f"{output}_{i}" for i in range(count)]
+    return helper.make_node(op, [x for x in args.split(", ") if x], names, **attrs)
 
 
 def _evaluated(code: str, known: dict[str, np.ndarray]) -> list[Any]:
     node = _node(code, "out")
     names = list(dict.fromkeys(node.input))
-    graph = helper.make_graph([node], "g", [_info(n, known[n].dtype, known[n].shape) for n in names], [_unknown("out")])
+    outs = [_unknown(name) for name in node.output]
+    graph = helper.make_graph([node], "g", [_info(n, known[n].dtype, known[n].shape) for n in names], outs)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)])
     found: Any = ReferenceEvaluator(model).run(None, {n: known[n] for n in names})
     return list(found)
@@ -220,7 +305,11 @@ def _runtime(proto: Any) -> Callable[..., Any] | None:
         import onnxruntime  # pyright: ignore[reportMissingImports]  # where it is installed
     except ImportError:
         return None
+    options = onnxruntime.SessionOptions()
+    # as the model says: of two pairs of quantisation one may be left out, which gives other numbers
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
     try:
-        return onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"]).run
+        return onnxruntime.InferenceSession(proto.SerializeToString(), options, ["CPUExecutionProvider"]).run
     except Exception:  # it has no such operator
         return None
