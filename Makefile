@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 XDIST ?= auto
 
-.PHONY: demo test slow venv lint types layers docs check clean
+.PHONY: demo test slow venv lint types layers docs mutants check clean
 
 demo: venv
 	$(BIN)/superopt demo
@@ -35,6 +35,10 @@ layers: venv
 
 docs: venv
 	$(BIN)/mkdocs build
+
+# make mutants ROOMS="superopt/store rewrites/egraph" COUNT=5: are the tests of these rooms noticing a changed operator?
+mutants: venv
+	$(BIN)/python -m superopt.lab.mutants $(ROOMS) --count $(or $(COUNT),5) --seed $(or $(SEED),0) $(MUTANTS)
 
 check: test lint types layers docs
 

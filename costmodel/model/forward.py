@@ -7,12 +7,16 @@ one; what operands and readers say to a node is one sparse product, with means a
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from costmodel.arrays import KernelInputs, KernelMembers
 from costmodel.model.encode import KERNEL_WIDTH, JoinedKernels, NodeRows
 from costmodel.model.model import Params, Shape
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 _ROWS = 1024
 
@@ -126,6 +130,8 @@ class Forward:
 
 def _heard(batch: JoinedKernels) -> csr_matrix:
     """From own parts, messages to operands and what operands say along edges, to sums of the first and means."""
+    from scipy.sparse import csr_matrix  # late: takes longer to load than this package; only prices need it
+
     nodes, edges = len(batch.rows), len(batch.sources)
     readers, sources = batch.readers, batch.sources
     small = sources.astype(np.int16) if nodes < 1 << 15 else sources  # sorted by radix

@@ -229,6 +229,8 @@ def _declarations(text: str, context: str) -> Declared:
                 fail(context, f"{g['var']}[{g['tokens']}] holds a role twice")
             if g["var"] in d.vars:
                 fail(context, f"{g['var']} is declared twice")
+            if g["var"] == "inf":
+                fail(context, "inf is a number, and no tensor can have its name")
             d.vars[g["var"]] = tokens
             d.owner.update((t, stem(t)) for t in tokens)
         elif g["f"]:

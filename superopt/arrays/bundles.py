@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt.arrays.folders import folder_at, folder_in
 from superopt.arrays.placing import SHARED, made_folder, mapped, write_aligned
 
 ON_DISK_BYTES = 64 << 20  # of weights: fewer are no burden, and written to memory in less than 0.1 s
@@ -82,12 +83,12 @@ def random_values(
     return found
 
 
-def scratch_folder(nbytes: int) -> tempfile.TemporaryDirectory[str]:
+def scratch_folder(nbytes: int) -> contextlib.AbstractContextManager[str]:
     """A temporary folder for about `nbytes`: in shared memory when there is ample room, else on disk.
 
     Folders that killed processes left behind are removed first: in shared memory they would hold it until a reboot.
     """
-    return _folder_in(SHARED if _is_roomy(SHARED, 4 * nbytes) else Path(tempfile.gettempdir()))
+    return folder_in(SHARED if _is_roomy(SHARED, 4 * nbytes) else Path(tempfile.gettempdir()))
 
 
 @contextlib.contextmanager
@@ -97,31 +98,12 @@ def weights_folder(nbytes: int) -> Iterator[Path]:
     Many weights are on disk where that has room, since memory of files there is free for others between their uses.
     """
     on_disk = nbytes >= ON_DISK_BYTES and _is_roomy(Path(tempfile.gettempdir()), 2 * nbytes)
-    with _folder_in(Path(tempfile.gettempdir())) if on_disk else scratch_folder(nbytes) as name, ExitStack() as stack:
+    with folder_in(Path(tempfile.gettempdir())) if on_disk else scratch_folder(nbytes) as name, ExitStack() as stack:
         folder, beside = Path(name), made_folder(Path(name))
         if beside != folder and _is_roomy(SHARED, 4 * nbytes):
-            beside.mkdir(mode=0o700)
-            stack.callback(shutil.rmtree, beside, ignore_errors=True)
+            stack.enter_context(folder_at(beside))
         yield folder
 
 
 def _is_roomy(place: Path, nbytes: int) -> bool:
     return place.is_dir() and os.access(place, os.W_OK) and shutil.disk_usage(place).free > nbytes + (64 << 20)
-
-
-def _folder_in(place: Path) -> tempfile.TemporaryDirectory[str]:
-    for left in place.glob("superopt-*-*"):
-        owner = left.name.split("-")[1]
-        if owner.isdigit() and not _alive(int(owner)):
-            shutil.rmtree(left, ignore_errors=True)
-    return tempfile.TemporaryDirectory(prefix=f"superopt-{os.getpid()}-", dir=place)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:
-        return True  # somebody else's
-    return True

@@ -3,7 +3,9 @@
 Writing the code of a region takes ten times as long as reading its object, and several processes of one call do so for
 every region: the one that tries it, the one that times whole programs, the user's.  Beside the objects (`kernels/jit`)
 therefore lies what else a kernel consists of: its phases, its buffers and the name of its object.  The key holds all
-that the code depends on: region, schedule, processor, versions, and the sources of the generator.
+that the code depends on: region, schedule, processor, versions, and the sources of the generator.  What was found out
+about a kernel lies there, too, and holds for the very bytes of its objects.  All of it is sealed (`files.seals`): what
+is damaged, or was not written here, is a miss.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from superopt.files.seals import sealed, unsealed
 from superopt.ir import as_loaded
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
@@ -35,16 +38,18 @@ def key_of(graph: Graph, trace: tuple[Any, ...] | None) -> str:
     Empty where the sources have changed since the process began: it may write code as they were before.
     """
     around = _surroundings()
-    if not around:
-        return ""
-    text = json.dumps([print_graph(graph), trace, around])
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return _digest(graph, trace, json.dumps(around)) if around else ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _digest(graph: Graph, trace: tuple[Any, ...] | None, around: str) -> str:
+    return hashlib.blake2b(f"{json.dumps([print_graph(graph), trace])}{around}".encode(), digest_size=16).hexdigest()
 
 
 def find(key: str, cache: Path | None = None) -> Parts | None:
     """The kernels under a key; None where there are none, or an object of theirs is gone."""
     try:
-        rows = json.loads(_path(key, cache).read_bytes())
+        rows = _rows(_path(key, cache))
         codes = [None if row is None else (_code(row), str(row["object"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError):  # nothing there, or not what `keep` wrote
         return None
@@ -64,44 +69,54 @@ def find(key: str, cache: Path | None = None) -> Parts | None:
 def keep(key: str, parts: Parts, cache: Path | None = None) -> None:
     """Put kernels under a key."""
     rows = [None if kernel is None else _row(kernel) for kernel in parts]
-    jit.write_beside(_path(key, cache), json.dumps(rows).encode())
+    _write(_path(key, cache), rows)
 
 
-def agrees(key: str, cache: Path | None = None) -> bool:
-    """Was the kernel under a key found to give XLA's values on this machine?"""
-    return _path(key, cache).with_suffix(".agrees").exists()
+def objects(*kernels: object) -> list[str]:
+    """What identifies the objects of kernels, to the last byte; nothing of what is no object."""
+    found = [k for k in kernels if isinstance(k, Kernel)]
+    return [f"{k.digest} {hashlib.sha256(k.compiled.object).hexdigest()}" for k in found]
 
 
-def agree(key: str, cache: Path | None = None) -> None:
-    """Remember that the kernel under a key gives XLA's values."""
-    jit.write_beside(_path(key, cache).with_suffix(".agrees"), b"1")
+def agrees(key: str, of: Sequence[str] | None = None, cache: Path | None = None) -> bool:
+    """Were these objects of the kernel under a key found to give XLA's values on this machine; any, where None."""
+    try:
+        row = _rows(_path(key, cache).with_suffix(".agrees"))
+        return row["objects"] == list(of) if of is not None else "objects" in row
+    except (ValueError, KeyError, TypeError):  # as in `find`
+        return False
 
 
-def verdict(key: str, by: str, objects: Sequence[str], cache: Path | None = None) -> tuple[str, str] | None:
+def agree(key: str, of: Sequence[str], cache: Path | None = None) -> None:
+    """Remember that these objects of the kernel under a key give XLA's values."""
+    _write(_path(key, cache).with_suffix(".agrees"), {"objects": list(of)})
+
+
+def verdict(key: str, by: str, of: Sequence[str], cache: Path | None = None) -> tuple[str, str] | None:
     """What was said of the code of the kernel under a key, and why; None where nothing was said of these objects.
 
     Args:
         by: who said it, in which version.
-        objects: the names of those that run.
+        of: those that run (`objects`).
     """
     row = _said(key, by, cache)
-    return (str(row["status"]), str(row["cause"])) if row and row["objects"] == list(objects) else None
+    return (str(row["status"]), str(row["cause"])) if row and row["objects"] == list(of) else None
 
 
-def keep_verdict(key: str, by: str, objects: Sequence[str], status: str, cause: str, cache: Path | None = None) -> None:
+def keep_verdict(key: str, by: str, of: Sequence[str], status: str, cause: str, cache: Path | None = None) -> None:
     """Remember what was said of the code of the kernel under a key, in the place of what another version said."""
-    row = {"by": by, "objects": list(objects), "status": status, "cause": cause}
-    jit.write_beside(_verdict(key, cache), json.dumps(row).encode())
+    _write(_verdict(key, cache), {"by": by, "objects": list(of), "status": status, "cause": cause})
 
 
-def has_verdict(key: str, by: str, cache: Path | None = None) -> bool:
-    """Was anything said of the code of the kernel under a key?"""
-    return _said(key, by, cache) is not None
+def has_verdict(key: str, by: str, status: str = "", cache: Path | None = None) -> bool:
+    """Was anything said of the code of the kernel under a key, or this?"""
+    said = _said(key, by, cache)
+    return said is not None and status in ("", said["status"])
 
 
 def _said(key: str, by: str, cache: Path | None) -> dict[str, Any] | None:
     try:
-        row = json.loads(_verdict(key, cache).read_bytes())
+        row = _rows(_verdict(key, cache))
         return row if row["by"] == by and {"objects", "status", "cause"} <= row.keys() else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):  # as in `find`
         return None
@@ -113,6 +128,16 @@ def _verdict(key: str, cache: Path | None) -> Path:
 
 def _path(key: str, cache: Path | None) -> Path:
     return (cache or jit.cache_folder()) / f"{key}.kernel"
+
+
+def _rows(path: Path) -> Any:
+    """What was written to a file; None where there is nothing, or something else."""
+    content = unsealed(path)
+    return None if content is None else json.loads(content)
+
+
+def _write(path: Path, rows: Any) -> None:
+    jit.write_beside(path, sealed(path, json.dumps(rows).encode()))
 
 
 def _row(kernel: Kernel) -> dict[str, Any]:

@@ -7,7 +7,7 @@ found by region and schedule (`superopt.backends.made`).
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -105,6 +105,17 @@ class Native(Backend):
         results = kernel.hot.run(arrays, threads=1, guard=True)
         return [results[b.name] for b in kernel.hot.outputs]
 
+    def machine(
+        self, region: Graph, trace: Trace = None
+    ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
+        """The objects that run for a region, from arrays of its inputs by name to its results by name."""
+        kernel = self.build(region, trace)
+
+        def run(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            return {b.name: x for b, x in zip(kernel.hot.outputs, self.run(kernel, values), strict=True)}
+
+        return run
+
     def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
         """Does the code of a region compute it, in its own memory, without two tasks that meet?
 
@@ -115,20 +126,21 @@ class Native(Backend):
             InputError: no kernel can be made of it here.
         """
         trace = default_trace(region) if trace is None else trace
-        runs = _objects(region, trace)
-        if runs != [build_kernel(code).digest for code in _written(region, trace) if code is not None]:
+        runs = _runs(region, trace)
+        if [k.digest for k in runs] != [build_kernel(code).digest for code in _written(region, trace) if code]:
             return KernelVerdict(REFUTED, "the object that is kept for it is not made of its code", 0.0)
-        found = validate(from_graph(region.outputs), parts_of(region, trace), known())
+        before = from_graph(region.outputs)
+        found = validate(before, parts_of(region, trace), known(), 0, 1, self.machine(region, trace))
         key = key_of(region, trace)
         if key and version() and found.status != REFUTED:
-            made.keep_verdict(key, version(), runs, found.status, found.cause)
+            made.keep_verdict(key, version(), made.objects(*runs), found.status, found.cause)
         return found
 
     def recorded(self, region: Graph, trace: Trace = None) -> KernelVerdict | None:
         """What is kept beside the objects that run, said of these by this version of validation."""
         trace = default_trace(region) if trace is None else trace
         key = key_of(region, trace)
-        said = made.verdict(key, version(), _objects(region, trace)) if key and version() else None
+        said = made.verdict(key, version(), made.objects(*_runs(region, trace))) if key and version() else None
         return None if said is None else KernelVerdict(*said, 0.0)
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
@@ -176,10 +188,10 @@ def parts_of(region: Graph, trace: Trace = None) -> list[KernelPart]:
     return [KernelPart(code.module.text(), [(p.symbol, p.tasks) for p in code.phases], code.pointers) for code in made]
 
 
-def _objects(region: Graph, trace: tuple[Any, ...]) -> list[str]:
-    """The names of the objects that run for a region."""
+def _runs(region: Graph, trace: tuple[Any, ...]) -> list[Kernel]:
+    """The kernels that run for a region."""
     runs = compiled(region, trace)
-    return [kernel.digest for kernel in (runs.hot, runs.prepare) if isinstance(kernel, Kernel)]
+    return [kernel for kernel in (runs.hot, runs.prepare) if isinstance(kernel, Kernel)]
 
 
 @functools.lru_cache(maxsize=4)  # whether a default schedule has code is asked right before it is built

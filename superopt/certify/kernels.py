@@ -46,7 +46,7 @@ from superopt.measure.numerics import Tolerance, output_errors
 from verifier.kernels.check import KernelVerdict, version
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
-from verifier.verdict import REFUTED, UNKNOWN
+from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
 MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of a call without a clock
@@ -66,6 +66,10 @@ _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
 
 
+Case = tuple[Graph, tuple[Any, ...] | None, str]
+"""A region, its schedule, the name of its backend: equal cases have equal code."""
+
+
 def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str]:
     """The choices whose kernels are not compared yet and would take too long or too much memory, by number, and why.
 
@@ -83,7 +87,7 @@ def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str
         if case not in known:
             elements, takes = _elements(region.graph), _seconds(region.graph)
             fits = elements <= MOST_ELEMENTS + given and takes <= left
-            known[case] = "" if fits or _agrees(*case) else f"it works on {elements} elements, for about {takes:.1f} s"
+            known[case] = "" if fits or _known(*case) else f"it works on {elements} elements, for about {takes:.1f} s"
             left -= takes if fits else 0.0
         if known[case]:
             found[number] = known[case]
@@ -107,35 +111,37 @@ def _seconds(graph: Graph) -> float:
     return compute + _elements(graph) / _ELEMENTS_PER_S
 
 
-def _agrees(graph: Graph, trace: tuple[Any, ...] | None, backend: str) -> bool:
-    """Was the kernel found to agree on this machine?"""
+def _known(graph: Graph, trace: tuple[Any, ...] | None, backend: str) -> bool:
+    """Was the kernel validated on this machine, or found to agree with XLA?  No kernel is loaded to know."""
     try:
         key = backend_of(backend).key(graph, trace)
     except SuperoptError:  # the build says so
         return True
-    return bool(key) and made.agrees(key)
+    return bool(key) and (made.has_verdict(key, version(), PROVED) or made.agrees(key))
 
 
 def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
-    """The choices whose kernels do not give XLA's values, by number, and why; those without a kernel are not asked."""
-    found: dict[int, str] = {}
-    known: dict[tuple[Graph, object, str], str] = {}
-    for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
-        case = (region.graph, choice.trace, choice.backend)
-        if case not in known:
-            try:
-                backend = backend_of(choice.backend)
-                kernel = backend.build(region.graph, choice.trace)
-                key = backend.key(region.graph, choice.trace)
-            except SuperoptError:  # the build says so
-                known[case] = ""
-                continue
-            known[case] = "" if key and made.agrees(key) else _difference(backend, kernel)
-            if key and not known[case]:
-                made.agree(key)
-        if known[case]:
-            found[number] = known[case]
-    return found
+    """The choices whose kernels do not give XLA's values, by number, and why.
+
+    Those without a kernel are not asked, nor those whose code is proved: they were near float64 on floats as well.
+    """
+    cases = [(r.graph, c.trace, c.backend) for r, c in zip(regions_of(hot, choices), choices, strict=True)]
+    known: dict[Case, str] = {}
+    for case in dict.fromkeys(cases):
+        known[case] = ""
+        try:
+            backend = backend_of(case[2])
+            kernel = backend.build(*case[:2])
+            key = backend.key(*case[:2])
+        except SuperoptError:  # the build says so
+            continue
+        said, of = _recorded(case), made.objects(kernel.hot, kernel.prepare)
+        if (said is not None and said.proved) or (key and made.agrees(key, of)):
+            continue
+        known[case] = _difference(backend, kernel)
+        if key and not known[case]:
+            made.agree(key, of)
+    return {number: known[case] for number, case in enumerate(cases) if known[case]}
 
 
 def _difference(backend: Backend, kernel: CompiledRegion) -> str:
@@ -193,11 +199,13 @@ class ValidatedCode:
         proved: how many compute what their regions say.
         unknown: reasons of those of which nothing is known, each with how many kernels have it.
         refuted: choice whose kernel is wrong, by number -> which one it is, and what is wrong; equal ones each.
+        untried: numbers of the choices for which no time was left.
     """
 
     proved: int = 0
     unknown: Mapping[str, int] = field(default_factory=dict[str, int])
     refuted: Mapping[int, str] = field(default_factory=dict[int, str])
+    untried: frozenset[int] = field(default=frozenset(), compare=False)
 
     @property
     def count(self) -> int:
@@ -207,10 +215,6 @@ class ValidatedCode:
     def told(self) -> dict[str, Any]:
         """For the report."""
         return {"validated": self.proved, "unknown": dict(self.unknown), "refuted": len(set(self.refuted.values()))}
-
-
-Case = tuple[Graph, tuple[Any, ...] | None, str]
-"""A region, its schedule, the name of its backend: equal cases have equal code."""
 
 
 def validate_code(
@@ -238,7 +242,7 @@ def validate_code(
         verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)
         if not halted() and time.monotonic() + seconds[case] <= end_s:
             verdicts[case] = validated(backend_of(case[2]), case[0], case[1], most_elements)
-    unknown, refuted = Counter[str](), dict[int, str]()
+    unknown, refuted, untried = Counter[str](), dict[int, str](), set[int]()
     for case, verdict in verdicts.items():
         assert verdict is not None
         if verdict.status == REFUTED:
@@ -246,7 +250,9 @@ def validate_code(
             refuted |= dict.fromkeys(cases[case], f"the code of the kernel {region} is wrong: {verdict.cause}")
         elif not verdict.proved:
             unknown[verdict.cause] += 1
-    return ValidatedCode(sum(v is not None and v.proved for v in verdicts.values()), unknown, refuted)
+            untried.update(cases[case] if verdict.cause == _TOO_LONG else ())
+    proved = sum(v is not None and v.proved for v in verdicts.values())
+    return ValidatedCode(proved, unknown, refuted, frozenset(untried))
 
 
 def validated(

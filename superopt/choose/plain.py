@@ -17,7 +17,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
@@ -39,6 +38,7 @@ from superopt.kernels.choose.choice import Choice, choices_of, regions_of
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region, is_inside
 from superopt.kernels.choose.relayout import channels_last
+from superopt.machine.aside import Aside
 from superopt.machine.facts import usable_cores
 from superopt.measure import Worker
 from superopt.report.data import NativeKernel
@@ -251,23 +251,25 @@ class KernelMaker:
         order = [example[g] for g in sorted(count, key=lambda g: -count[g] * seconds[g])]
         end_s = time.monotonic() + budget_s
         self._pool.start()
-        self._pool.make_all([])  # waits for the processes: their start says nothing about kernels
+        if not self._pool.ready(end_s):  # their start says nothing about kernels
+            self._progress("no kernels made: their processes had not started when the time was over")
+            return
         begin, done, spent_s, proof_s = time.monotonic(), 0, self._pool.spent_s, 0.0
-        with ThreadPoolExecutor(1) as beside:
-            waiting: dict[Graph, Trial] = {}
-            while done < len(order):
-                size = max(self._pool.batch, done)  # the clock is looked at whenever twice as much is done
-                if done:
-                    each_s = max(1e-9, (time.monotonic() - begin) / done)
-                    size = min(size, int(min(len(order), max(0.0, end_s - time.monotonic()) / each_s)))
-                batch = order[done : done + size]
-                if not batch:
-                    break
-                making = beside.submit(self._pool.make_all, [(region.graph, None) for region in batch])
-                proof_s += self._prove(waiting)
-                waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
-                done += len(batch)
+        waiting: dict[Graph, Trial] = {}
+        while done < len(order):
+            size = max(self._pool.batch, done)  # the clock is looked at whenever twice as much is done
+            if done:
+                each_s = max(1e-9, (time.monotonic() - begin) / done)
+                size = min(size, int(min(len(order), max(0.0, end_s - time.monotonic()) / each_s)))
+            batch = order[done : done + size]
+            if not batch:
+                break
+            jobs = [(region.graph, None) for region in batch]
+            making = Aside(lambda jobs=jobs: self._pool.make_all(jobs, end_s))
             proof_s += self._prove(waiting)
+            waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
+            done += len(batch)
+        proof_s += self._prove(waiting)
         operations = sum(len(region.nodes) for region in order[:done])
         self._taken = self._taken.and_more(operations, self._pool.spent_s - spent_s, proof_s)
         for region in order[:done]:
@@ -317,10 +319,10 @@ def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
     """A program with all of its regions as kernels, before anything was measured or checked."""
     return Judgement(
         made.program, made.finalist, verdict, after_text=print_graph(made.program.hot), kernels=made.choices,
-        native=made.rows, unchecked=True, own_form=made.finalist is None,
+        native=made.rows, regions=made.regions, unchecked=True, own_form=made.finalist is None,
         implementation={
-            "form": made.name, "regions": sum(row.count for row in made.rows),
-            "kernels": len(made.choices),
+            "form": made.name, "regions": len(made.regions), "kernels": len(made.choices),
+            "apart_ms": 1e3 * made.apart_s,
         },
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.budget import LEAST_S, WORTH, SearchBudget
 from superopt.machine.facts import usable_cores
 from superopt.measure import Tuned, Worker
-from superopt.measure.process import WorkerDiedError
+from superopt.measure.process import WorkerDiedError, ended_by_interrupts
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
 from verifier.schedules.ledger import ScheduleLedger
@@ -73,7 +73,7 @@ class ScheduleStage:
         cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
         with ExitStack() as stack:
             processes = [stack.enter_context(worker) for worker in builders(min(MOST_PROCESSES, usable_cores()))]
-            with ThreadPoolExecutor(len(processes)) as executor:
+            with ThreadPoolExecutor(len(processes)) as executor, ended_by_interrupts(processes):
                 list(executor.map(Worker.ready, processes))
             count = int(max(0.0, end_s - time.monotonic()) / LEAST_S)
             order = sorted(cost, key=lambda g: -cost[g])[:count]

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import math
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +25,9 @@ from superopt.backends.protocol import Backend, for_device
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.regions import Region
+from superopt.kernels.choose.regions import Region, key_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
+from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
@@ -33,6 +35,8 @@ from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL, WorkerDiedError
 from superopt.report.data import NativeKernel
 
+_DAY_S = 86400.0
+_WAIT_S = 0.3  # as long as most kernels take
 MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
 _MODULE = "superopt.choose.trial_worker"
 Trace = tuple[Any, ...] | None
@@ -99,12 +103,20 @@ class TrialPool:
         """Start the processes, without waiting for them."""
         self._starting += [self._executor.submit(process.start) for process in self._workers]
 
-    def make_all(self, jobs: Sequence[tuple[Graph, Trace]]) -> list[Trace | str]:
+    def ready(self, end_s: float = math.inf) -> bool:
+        """Wait for the processes that are starting, to this instant of `time.monotonic`; whether they have started."""
+        return not wait(self._starting, max(0.0, min(_DAY_S, end_s - time.monotonic()))).not_done
+
+    def make_all(self, jobs: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
         """Compile the kernel of each region and run it between bands; its schedule, or why there is none.
 
-        Objects lie where every process finds them, so a process takes the next region whenever it is free.
+        Objects lie where every process finds them, so a process takes the next region whenever it is free.  What has
+        not ended at the instant `end_s` is ended.
         """
-        found = self._done([_Job(number, *job) for number, job in enumerate(jobs)], self._workers, lambda: False)
+        if not self.ready(end_s):
+            return ["its process had not started when the time was over"] * len(jobs)
+        every = [_Job(number, *job, end_s=end_s) for number, job in enumerate(jobs)]
+        found = self._done(every, self._workers, lambda: False)
         return [found[number] for number in range(len(jobs))]
 
     @contextmanager
@@ -114,28 +126,27 @@ class TrialPool:
         """Make as many of these kernels as there is time for while this process computes, which has a core to itself.
 
         Then the code of those that are made is validated; what is said of it is kept on disk.  The schedules of those
-        that were made, or why there are none, are there in the end: what is begun by then is waited for.
+        that were made, or why there are none, are there in the end; what is begun by then is waited for, but not long.
         """
         found: dict[Graph, Trace | str] = {}
         jobs = [_Job(number, region, None) for number, region in enumerate(regions)]
         jobs += [_Job(len(jobs) + number, *one, "validate") for number, one in enumerate(made)]
         some = self._workers[: usable_cores() - 1] if jobs else []
         halted = threading.Event()
-        with ThreadPoolExecutor(1) as beside:
-            making = beside.submit(self._done, jobs, some, halted.is_set)
-            try:
-                yield found
-            finally:
-                halted.set()
-                found |= {
-                    jobs[number].region: said for number, said in making.result().items() if number < len(regions)
-                }
+        making = Aside(lambda: self._done(jobs, some, halted.is_set))
+        try:
+            yield found
+        finally:
+            halted.set()
+        with suppress(TimeOverError):  # a process that is still at it is waited for by the next that needs it
+            told = making.result(time.monotonic() + _WAIT_S)
+            found |= {jobs[number].region: said for number, said in told.items() if number < len(regions)}
 
     def _done(
         self, jobs: Sequence[_Job], workers: Sequence[_Process], halted: Callable[[], bool]
     ) -> dict[int, Trace | str]:
         """What came of each job, by its number, in these processes side by side; none is begun once it is halted."""
-        wait(self._starting)
+        self.ready()
         left = iter(jobs)
         turn = threading.Lock()
 
@@ -154,7 +165,9 @@ class TrialPool:
         return found
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes, whatever they are at."""
+        for process in self._workers:
+            process.worker.end()
         self._stack.close()
 
     def __enter__(self) -> TrialPool:
@@ -170,6 +183,7 @@ class _Job:
     region: Graph
     trace: Trace
     request: Literal["make", "validate"] = "make"
+    end_s: float = math.inf
 
 
 @dataclass(slots=True)
@@ -179,6 +193,7 @@ class _Process:
     worker: Worker
     backend: str
     spent_s: float = 0.0
+    turn: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
         """Have the process load what it needs; one that dies of it is started again when there is work."""
@@ -192,7 +207,8 @@ class _Process:
             path.write_text(json.dumps([print_graph(job.region), job.trace]), encoding="utf-8")
             request = {"request": job.request, "path": str(path), "backend": self.backend}
             try:
-                (event,) = self.worker.request(request)
+                with self.turn:
+                    (event,) = self.worker.request(request, job.end_s)
             except WorkerDiedError as death:
                 return str(death)
         if job.request == "make":
@@ -251,6 +267,7 @@ def report_rows(
                 by_xla_ms=predicted_ms.get(XLA, {}).get(graph),
                 by_xla_timed_ms=timed_ms.get(XLA, {}).get(graph),
                 outside=outside.get(graph),
+                key=key_of(graph),
             )
         )
     return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or r.by_xla_timed_ms or r.by_xla_ms or 0.0)))

@@ -153,6 +153,11 @@ def _without(found: PairVerdict, taken: Sequence[Sequence[str]], places: Sequenc
 
 def _in_program(models: Sequence[OnnxModel]) -> None:
     for model in models:
+        if model.head is not None and len(model.inputs) == len(model.taken) - 1 and not model.head.reads:
+            raise InputError(
+                f"{model.name} draws random numbers, others at each call",
+                hint="give the nodes that draw them a seed, and they can be compared",
+            )
         if model.head is not None or model.tail is not None:
             raise InputError(
                 f"{model.name} computes a part on the host (strings, or results without a fixed shape)",

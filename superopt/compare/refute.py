@@ -24,10 +24,12 @@ from superopt.errors import ProverDefectError, SuperoptError
 from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTROL
-from superopt.ir.types import FLOATS, INTEGERS, range_of
+from superopt.ir.types import FLOATS, INTEGERS, TensorType, range_of
 from verifier.rules.occurring import Occurring, leaves_numbers
 from verifier.rules.process import processor_s
+from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee
 from verifier.rules.refute import samples, strewn
+from verifier.statements.draws import literals
 
 SCALES = (1.0, 1e-3, 30.0)
 """Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""
@@ -35,6 +37,7 @@ _QUICKLY = {"xla_backend_optimization_level": 0}  # a program that runs twice ne
 _CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # elements by integers behind the first operand
 MARGIN = 8.0  # above the rounding that was seen on these inputs: it is a sample, not a bound
 EQUAL = 1e-11  # what float64 makes of equal values, relative to the largest
+KEPT = 64  # units in the last place: what operations kept verbatim round, which float64 does not see
 REPORT = "please report both programs; nothing that this prover says of them can be believed"
 Gap: TypeAlias = "tuple[tuple[int, ...], tuple[Any, Any], float, float]"
 """The place of a difference, what the programs give there, how far they are apart, and what rounding explains."""
@@ -51,6 +54,7 @@ class PairDifference:
         values: what the programs give there.
         apart, rounding: the largest difference in float64, and what rounding explains.
         numbers: arguments that are integers of any size, see `inputs`.
+        kind, told: of the inputs, see `inputs`.
     """
 
     output: int
@@ -61,10 +65,17 @@ class PairDifference:
     apart: float
     rounding: float
     numbers: tuple[int, ...] = ()
+    kind: str = ""
+    told: tuple[float, ...] = ()
 
 
 def inputs(
-    types: Sequence[tuple[tuple[int, ...], str]], seed: int, scale: float, numbers: Sequence[int] = ()
+    types: Sequence[tuple[tuple[int, ...], str]],
+    seed: int,
+    scale: float,
+    numbers: Sequence[int] = (),
+    kind: str = "",
+    told: Sequence[float] = (),
 ) -> list[np.ndarray]:
     """Random arrays of some shapes and dtypes: normal floats times the scale, integers 0 and 1.
 
@@ -74,10 +85,16 @@ def inputs(
         scale: of floats.
         numbers: which arrays of integers have others as well: small ones of both signs, and the ends of the type where
             the scale is above 1.
+        kind: floats are `negative`, `halves` (and the first rows of integers 0), or `beside` numbers that are told.
+        told: these numbers.
     """
     rng, made = np.random.default_rng(seed), list[np.ndarray]()
     for i, (shape, dtype) in enumerate(types):
         x: Any = rng.standard_normal(shape) * scale if dtype in FLOATS else rng.integers(0, 2, shape)
+        if dtype in FLOATS and kind:
+            x = _of_kind(x, kind, told, rng)
+        elif kind == "halves" and shape:
+            x[:1] = 0
         if i in numbers:
             low, high = range_of(dtype)
             ends = [low, high, high // 2] if scale > 1.0 else []
@@ -85,6 +102,17 @@ def inputs(
             x = rng.choice(np.array([*few, *ends], dtype), shape)
         made.append(np.asarray(x).astype(dtype))
     return made
+
+
+def _of_kind(x: np.ndarray, kind: str, told: Sequence[float], rng: np.random.Generator) -> np.ndarray:
+    """Numbers of a kind made of ordinary ones."""
+    if kind == "negative":
+        return -np.abs(x) - 0.25
+    if kind == "halves":
+        return np.rint(4 * x) / 2
+    near = np.array([sign * n for n in told for sign in (1, -1)])
+    beside = rng.choice(near, x.shape) * rng.choice(np.array([1.0, 1.0, 1.5]), x.shape) + np.rint(2 * x) / 2
+    return np.where(rng.random(x.shape) < 0.8, beside, x)
 
 
 def plain_integers(graphs: Sequence[Graph]) -> tuple[int, ...]:
@@ -97,20 +125,48 @@ def plain_integers(graphs: Sequence[Graph]) -> tuple[int, ...]:
 
 
 def widened(graph: Graph) -> Graph:
-    """The graph with every float in float64.
+    """The graph with every float in float64; operations kept verbatim compute in the types that they have.
 
     Raises:
         SuperoptError: an operation does not take them.
     """
-
-    def wide(dtype: Any) -> Any:
-        return "float64" if isinstance(dtype, str) and dtype in FLOATS else dtype
-
     done: dict[Node, Node] = {}
     for node in (*graph.inputs, *graph.nodes()):
-        if node not in done:
-            done[node] = mk(node.op, *(done[x] for x in node.inputs), **{k: wide(v) for k, v in node.attrs})
+        if node in done:
+            continue
+        xs = [done[x] for x in node.inputs]
+        if node.op == "opaque":
+            xs = [_of_type(x, old.dtype) for x, old in zip(xs, node.inputs, strict=True)]
+            made = mk(node.op, *xs, **dict(node.attrs))
+            done[node] = _of_type(made, _wide(node.dtype)) if len(node.types) == 1 else made
+        elif node.op == "result" and node.inputs[0].op == "opaque":
+            done[node] = _of_type(mk(node.op, *xs, **dict(node.attrs)), _wide(node.dtype))
+        else:
+            done[node] = mk(node.op, *xs, **{k: _wide(v) for k, v in node.attrs})
     return Graph(tuple(done[n] for n in graph.inputs), tuple(done[n] for n in graph.outputs))
+
+
+def _wide(value: Any) -> Any:
+    """An attribute with float64 in the place of other floats."""
+    if isinstance(value, str):
+        return "float64" if value in FLOATS else value
+    if isinstance(value, TensorType):
+        return TensorType(value.shape, _wide(value.dtype))
+    if isinstance(value, Graph):
+        return widened(value)
+    return tuple(map(_wide, value)) if isinstance(value, tuple) else value  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def _of_type(x: Node, dtype: str) -> Node:
+    return x if x.dtype == dtype else mk("convert_element_type", x, new_dtype=dtype)
+
+
+class UnevaluatedError(SuperoptError):
+    """A program has no value here: XLA refuses it, or ended its process."""
+
+
+_SMALL_BYTES = 1 << 20
+"""Of all arrays of a program that the referee's process runs; larger ones are where they lie."""
 
 
 class Evaluation:
@@ -122,7 +178,8 @@ class Evaluation:
             (tuple(int(str(d)) for d in n.shape), n.dtype) for n in arguments(shared.first) if not n["frozen"]
         ]
         self.numbers = plain_integers((shared.first, shared.second))
-        self._known: dict[tuple[int, bool], Callable[..., Any]] = {}
+        self.kept = any(n.op == "opaque" for g in (shared.first, shared.second) for n in g.nodes())
+        self._known: dict[tuple[int, bool], Callable[..., Any] | RefereeProgram] = {}
         self._watched: dict[int, tuple[Graph, list[Node], Callable[..., Any]]] = {}
 
     def run(
@@ -130,10 +187,6 @@ class Evaluation:
     ) -> list[np.ndarray]:
         """Results of one program; with `noise`, what only it stores is disturbed by one unit in the last place."""
         graph = (self.shared.first, self.shared.second)[side]
-        if (side, wide) not in self._known:
-            with jax.enable_x64(True):
-                program = jax.jit(to_jax(widened(graph) if wide else graph), compiler_options=_QUICKLY)
-                self._known[side, wide] = program
         stored = self.shared.arrays
         rng = np.random.default_rng(noise)
         arrays: list[Any] = list(live)
@@ -146,8 +199,38 @@ class Evaluation:
             arrays.append(array)
         if wide:
             arrays = [np.asarray(x, np.float64) if np.asarray(x).dtype.name in FLOATS else x for x in arrays]
-        with jax.enable_x64(True):
-            return [np.asarray(x) for x in self._known[side, wide](*arrays)]
+        try:
+            return self._given(side, wide, arrays)
+        except UnansweredError as error:
+            raise UnevaluatedError(str(error)) from error
+
+    def _given(self, side: int, wide: bool, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """Results of one program.
+
+        Raises:
+            UnansweredError: it has none.
+        """
+        made = self._known.get((side, wide))
+        if made is None:
+            graph = (self.shared.first, self.shared.second)[side]
+            call = to_jax(widened(graph) if wide else graph)
+            try:
+                if sum(np.asarray(x).nbytes for x in arrays) > _SMALL_BYTES:
+                    raise UnansweredError("callback")
+                made = exported(call, [np.asarray(x) for x in arrays], x64=True, options=_QUICKLY)
+            except UnansweredError as error:
+                if "callback" not in str(error):
+                    raise
+                with jax.enable_x64(True):
+                    made = jax.jit(call, compiler_options=_QUICKLY)
+            self._known[side, wide] = made
+        if isinstance(made, RefereeProgram):
+            return referee().run(made, arrays)
+        try:
+            with jax.enable_x64(True):
+                return [np.asarray(x) for x in made(*arrays)]
+        except (ValueError, TypeError, RuntimeError, NotImplementedError) as error:
+            raise UnansweredError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
 
     def leaving(self, live: Sequence[np.ndarray], outputs: Collection[int]) -> set[int]:
         """Those of some outputs behind which a finite value becomes none where a program is evaluated in float64."""
@@ -202,13 +285,19 @@ class Look:
 
     def valued(self, outputs: Iterable[int]) -> set[int]:
         """Those of some outputs of which an entry is a number in both programs, or which have none."""
-        one, two = self.plain
+        try:
+            one, two = self.plain
+        except UnevaluatedError:
+            return set()
         return {i for i in outputs if not one[i].size or (_finite(one[i]) & _finite(two[i])).any()}
 
     def differing(self, outputs: Iterable[int]) -> dict[int, Gap]:
         """Those of some outputs that differ by more than rounding explains."""
         found: dict[int, Gap] = {}
-        one, two = self.plain
+        try:
+            one, two = self.plain
+        except UnevaluatedError:
+            return {}
         suspect = [i for i in outputs if _apart(one[i], two[i]) > 0.0]
         try:
             wide = self.wide if suspect else []
@@ -218,7 +307,8 @@ class Look:
             rounding = sum(_apart(w[i], x[i]) for w, x in zip(wide, (one, two), strict=True))
             apart = _apart(wide[0][i], wide[1][i])
             if str(one[i].dtype) in FLOATS:
-                rounding += EQUAL * max(float(np.max(np.abs(w[i]), initial=0.0, where=_finite(w[i]))) for w in wide)
+                most = max(float(np.max(np.abs(w[i]), initial=0.0, where=_finite(w[i]))) for w in wide)
+                rounding += (KEPT * UNIT[str(one[i].dtype)] if self.both.kept else EQUAL) * most
             if apart <= MARGIN * rounding or not np.isfinite(apart):
                 continue
             rounding += sum(_apart(w[i], x[i]) for w, x in zip(wide, self.shaken, strict=True))
@@ -259,7 +349,10 @@ def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], se
         try:
             one, two = look.wide if number else look.plain
         except SuperoptError:  # an operation does not take float64
-            one, two = look.plain
+            try:
+                one, two = look.plain
+            except UnevaluatedError:
+                break
         beyond |= set() if number else set(strict)
         seen.see({i: one[i] for i in left}, {i: two[i] for i in left}, beyond)
     return seen
@@ -289,14 +382,18 @@ def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict
     """
     found: dict[int, PairDifference] = {}
     valued = set[int]()
-    for number, scale in enumerate(SCALES):
+    told = literals((both.shared.first, both.shared.second))
+    kinds = [(scale, "") for scale in SCALES] + [(1.0, kind) for kind in ("negative", "halves")]
+    kinds += [(1.0, "beside")] if told else []
+    for number, (scale, kind) in enumerate(kinds):
         left = [i for i in wanted if i not in found and not (wanted[i] and i in valued)]
         for numbers in dict.fromkeys((both.numbers, ())):  # masks are 0 and 1, and others may leave no numbers
             if not left:
                 break
-            look = Look(both, inputs(both.types, seed + number, scale, numbers), seed + number)
+            given = kind, told if kind == "beside" else ()
+            look = Look(both, inputs(both.types, seed + number, scale, numbers, *given), seed + number)
             for i, gap in look.differing(left).items():
-                found[i] = PairDifference(i, seed + number, scale, *gap, numbers)
+                found[i] = PairDifference(i, seed + number, scale, *gap, numbers, *given)
             now = look.valued(left)
             valued |= now
             left = [i for i in left if i not in found and i not in now]
@@ -315,10 +412,7 @@ def contradiction(both: Evaluation, proved: Sequence[int], exactness: str, seed:
         return ""
     for attempt, kind in enumerate(_KINDS if floats else _KINDS[:1]):
         live = _strewn(both.types, seed + attempt, kind)
-        for who, results in (
-            ("XLA", [both.run(side, live) for side in (0, 1)]),
-            ("the interpreter", _small(both, live)),
-        ):
+        for who, results in (("XLA", _by_xla(both, live)), ("the interpreter", _small(both, live))):
             for i in proved if results else ():
                 a, b = results[0][i], results[1][i]
                 if not floats and not np.array_equal(a, b):
@@ -348,6 +442,14 @@ def _strewn(types: Sequence[tuple[tuple[int, ...], str]], seed: int, kind: str) 
             x = strewn(x, [float(kind)], number)
         out.append(x)
     return out
+
+
+def _by_xla(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
+    """Results by XLA; none where it has none."""
+    try:
+        return [both.run(side, live) for side in (0, 1)]
+    except UnevaluatedError:
+        return []
 
 
 def _small(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarray]]:

@@ -14,12 +14,13 @@ import numpy as np
 from rewrites.language.term import Rule
 from superopt.compare.cuts import PairProof, prove
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
+from superopt.ir.ops.reduction import ARG
 from superopt.ir.ops.table import CONTROL
-from superopt.ir.scalar import SCALARS
+from superopt.ir.scalar import PREDICATES, SCALARS
 from superopt.ir.types import FLOATS
 from verifier.record.ledger import Certificate, Ledger
 
-STEPS = CONTROL | {"round", "nextafter"} | {name for name, fn in SCALARS.items() if fn.steps}
+STEPS = CONTROL | PREDICATES | ARG.keys() | {"round", "nextafter"} | {n for n, fn in SCALARS.items() if fn.steps}
 
 
 def reads_floats(node: Node) -> bool:
@@ -28,8 +29,8 @@ def reads_floats(node: Node) -> bool:
 
 
 def _step(node: Node) -> bool:
-    """Does an operation make far results of near floats?  Comparisons and places of maxima are of real numbers."""
-    integer = node.op in ("convert_element_type", "bitcast_convert_type") and node.dtype not in (*FLOATS, "bool")
+    """Does an operation make far results of near floats?"""
+    integer = node.op in ("convert_element_type", "bitcast_convert_type") and node.dtype not in FLOATS
     return reads_floats(node) and (node.op in STEPS or integer)
 
 

@@ -227,7 +227,7 @@ def beyond_finite(
         ProverDefectError: evaluation refutes what was proved.
     """
     for i, d in found.items():
-        live = inputs(both.types, d.seed, d.scale, d.numbers)
+        live = inputs(both.types, d.seed, d.scale, d.numbers, d.kind, d.told)
         if exactness == EXACTNESS[0] or not both.leaving(live, [i]):
             raise defect(titles[i], d)
     return list(found)
@@ -295,11 +295,13 @@ def _name(node: Node, shared: Shared) -> str:
 def code_of(d: PairDifference, graph: Graph, load: str) -> str:
     """A text that evaluates both programs where they differ."""
     types = [(n.shape, n.dtype) for n in arguments(graph)]
+    drawn = f"seed={d.seed}, scale={d.scale}" + (f", numbers={d.numbers}" if d.numbers else "")
+    drawn += (f", kind={d.kind!r}" if d.kind else "") + (f", told={d.told}" if d.told else "")
     lines = [
         "import numpy as np",
         "from superopt.compare.refute import inputs",
         load,
-        f"arrays = inputs({types!r}, seed={d.seed}, scale={d.scale}{f', numbers={d.numbers}' if d.numbers else ''})",
+        f"arrays = inputs({types!r}, {drawn})",
         f"x, y = (np.asarray(f(*arrays)[{d.output}]) for f in (a, b))",
         f"print(x[{d.place}], y[{d.place}])  # {d.values[0]!r} and {d.values[1]!r}",
     ]

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,10 @@ from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import DTYPES
 from superopt.kernels.choose.choice import Choice
-from superopt.machine.barrier import in_one_line
+from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.barrier import cause_of_run
+from superopt.measure import Failure, Worker, ran
+from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.report.data import NumericCheck
 
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
+SHORT_NODES, SHORT_WORK = 200, 1e9
 LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, of 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
 
@@ -56,61 +61,109 @@ class Builds:
         frozen: values of its frozen inputs.
         seed: of random inputs.
         exact: the function with whose results those of a program must agree in every bit; None where rounding is free.
+        worker: where the original is called, as far as it can leave this process and is not sure to be short.
+
+    Attributes:
+        end_s: instant of `time.monotonic` at which the original is ended, or left behind where it runs here.
+        build_s: what the first call of the original took, the build included.
+        call_s: what its last call took.
     """
 
     def __init__(
-        self, graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any], seed: int = 0, exact: Imported | None = None
+        self,
+        graph: Graph,
+        live: Sequence[Any],
+        frozen: Mapping[str, Any],
+        seed: int = 0,
+        exact: Imported | None = None,
+        worker: Worker | None = None,
     ) -> None:
         self.graph, self.live, self.frozen, self.seed, self.exact = graph, live, frozen, seed, exact
+        self.worker = worker if serialisable(original_program(graph)) and not is_short(graph) else None
+        self.end_s = math.inf
+        self.build_s = self.call_s = 0.0
         self._candidate: tuple[Any, ...] = (None,)
-        self._ran = False  # the original was called, and gave results
+        self._lock = threading.Lock()
+        self._calls: Aside[None] | None = None
+        self._results: list[list[np.ndarray]] = []
 
     @classmethod
-    def of(cls, imported: Imported, seed: int = 0, exact: bool = False) -> Builds:
+    def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> Builds:
         """Those of an imported function."""
         return cls(
-            imported.graph, imported.live_values, imported.frozen_values, seed, imported if exact else None
+            imported.graph, imported.live_values, imported.frozen_values, seed, imported if exact else None, worker
         )  # fmt: skip
 
     @functools.cached_property
-    def original(self) -> XlaExecutable:
-        """The original, built once."""
-        return build(original_program(self.graph), self.frozen)
+    def inputs(self) -> tuple[list[Any], ...]:
+        """The example inputs, and random ones if it takes any."""
+        drawn = (_random_like(self.live, self.seed),) if takes_any_input(self.graph) else ()
+        return (list(self.live), *drawn)
 
-    @functools.cached_property
+    def begin(self) -> Aside[None]:
+        """Have the original called, if that has not begun; what it takes is `call_s` in the end."""
+        with self._lock:
+            if self._calls is None:
+                self._calls = Aside(self._called)
+        return self._calls
+
+    @property
     def wanted(self) -> tuple[tuple[list[Any], list[np.ndarray]], ...]:
         """The example inputs and random ones (if it takes any), each with the results of the original, computed once.
 
         Raises:
             ProgramError: it cannot be built, or called on the example inputs.
+            OriginalLostError: its calls have not ended at `end_s`, or ended their process.
         """
-        pairs = [(list(self.live), self._results())]
-        if takes_any_input(self.graph):
-            drawn = _random_like(self.live, self.seed)
-            pairs.append((drawn, _arrays(self.original(*drawn))))
-        self._let_go()
-        return tuple(pairs)
+        calls = self.begin()
+        try:
+            calls.result(self.end_s)
+        except TimeOverError:
+            here = f"; {LEFT_BEHIND}" if self.worker is None else ""
+            raise OriginalLostError(f"a call of it had not ended when the time was over{here}") from None
+        return tuple(zip(self.inputs, self._results, strict=False))
 
-    def run(self) -> None:
-        """Have the original built and called, if that was not done.
+    @property
+    def has_run(self) -> bool:
+        """Has the original given results?"""
+        return bool(self._results)
 
-        Raises:
-            ProgramError: it cannot be.
+    def _called(self) -> None:
+        """Call the original on each of the inputs, and once more where there is one list of them, if there is time.
+
+        The first call has the build in it: only another one says what a call takes.
         """
-        if not self._ran:
-            self._results()
-            self._let_go()
+        inputs = self.inputs if len(self.inputs) > 1 else self.inputs * 2
+        try:
+            if self.worker is None:
+                self._called_here(inputs)
+            else:
+                self._called_there(self.worker, inputs)
+        finally:
+            for x in (*self.graph.constants.values(), *self.frozen.values()):  # those that lie in a file
+                release(x)
 
-    def _results(self) -> list[np.ndarray]:
+    def _called_here(self, inputs: Sequence[Sequence[Any]]) -> None:
         with of_the_program():
-            results = _arrays(self.original(*self.live))
-        self._ran = True
-        return results
+            original = build(original_program(self.graph), self.frozen)
+            for given in inputs:
+                begin_s = time.perf_counter()
+                self._take(_arrays(original(*given)), time.perf_counter() - begin_s)
 
-    def _let_go(self) -> None:
-        """Give back the memory of weights that lie in a file."""
-        for x in (*self.graph.constants.values(), *self.frozen.values()):
-            release(x)
+    def _called_there(self, worker: Worker, inputs: Sequence[Sequence[Any]]) -> None:
+        found = ran(original_program(self.graph), inputs, self.frozen, worker=worker, end_s=self.end_s)
+        for results, seconds in zip(found.results, found.seconds, strict=True):
+            self._take(results, seconds)
+        if found.raised is not None and not found.results:
+            raise ProgramError(f"{_CANNOT}: {cause_of_run(*found.raised, _LONGEST)}")
+        if len(found.results) < len(self.inputs):
+            why = found.lost or Failure("run", ": ".join(found.raised or ()))
+            raise OriginalLostError(f"it gave no results to compare with ({why.cause}: {why.detail})")
+
+    def _take(self, results: list[np.ndarray], seconds: float) -> None:
+        self.build_s, self.call_s = max(self.build_s, seconds), seconds
+        if len(self._results) < len(self.inputs):
+            self._results.append(results)
 
     def candidate(
         self, program: Program, options: Options | None = None, kernels: Sequence[Choice] = ()
@@ -148,17 +201,15 @@ def check(
     Raises:
         ProgramError: the original itself cannot be built or run.
     """
-    with ThreadPoolExecutor(2) as pool:  # the original and the yardstick beside the program
-        originals = pool.submit(lambda: builds.wanted)
-        yardstick = pool.submit(lambda: builds.truth)
-        if builds.on_disk:  # then before it: what both read is gone before the program's own is there
-            wait([originals])
-            wait([yardstick])
-        try:
-            candidate = builds.candidate(program, options, kernels)
-            candidate(*builds.live)
-        finally:  # what is wrong with the original comes before what is with the program
-            wanted, truth = originals.result(), yardstick.result()
+    yardstick = Aside(lambda: builds.truth)  # beside the program, as the original
+    builds.begin()
+    if builds.on_disk:  # then before it: what both read is gone before the program's own is there
+        _ = builds.wanted, yardstick.by(builds.end_s)
+    try:
+        candidate = builds.candidate(program, options, kernels)
+        candidate(*builds.live)
+    finally:  # what is wrong with the original comes before what is with the program
+        wanted, truth = builds.wanted, yardstick.by(builds.end_s)
     worst, cause, own = 0.0, "", list[np.ndarray]()
     for inputs, want in wanted:
         got = _arrays(candidate(*inputs))
@@ -187,18 +238,25 @@ def differs_from_original(imported: Imported, program: Any, exact: bool = False)
     nobody times it.
     """
     live, frozen = imported.live_values, imported.frozen_values
-    with ThreadPoolExecutor(1) as beside:
-        got = beside.submit(lambda: _arrays(program(*live)))
-        want = _arrays(build(original_program(imported.graph), frozen, options=_QUICKLY_BUILT)(*live))
-        errors = output_errors(want, got.result())
-    if len(want) != len(got.result()):
+    beside = Aside(lambda: _arrays(program(*live)))
+    want = _arrays(build(original_program(imported.graph), frozen, options=_QUICKLY_BUILT)(*live))
+    got = beside.result()
+    errors = output_errors(want, got)
+    if len(want) != len(got):
         return errors[0].detail
-    for error, a, b in zip(errors, want, got.result(), strict=True):
+    for error, a, b in zip(errors, want, got, strict=True):
         if not Tolerance().accepts(error, str(a.dtype)):
             return error.detail or f"an output differs from the original's by {error.normwise:.1e}"
         if exact and not same_bits(a, b).all():
             return "an output differs from the original's in its bits"
     return ""
+
+
+class OriginalLostError(Exception):
+    """The original gave no results in the time, so that nothing can be compared with it and it is what is returned."""
+
+
+_CANNOT = "the program cannot be built and run as it is"
 
 
 @contextlib.contextmanager
@@ -207,15 +265,17 @@ def of_the_program() -> Iterator[None]:
     try:
         yield
     except Exception as error:  # what the compiler, its runtime and callbacks raise
-        raise ProgramError(f"the program cannot be built and run as it is: {_cause(error)}") from error
+        raise ProgramError(f"{_CANNOT}: {cause_of_run(type(error).__name__, str(error), _LONGEST)}") from error
 
 
-def _cause(error: BaseException) -> str:
-    """Class and message of an error in one line; where a traceback is its message, the line that ends it."""
-    lines = [line for text in str(error).splitlines() if (line := text.strip()) and not line.startswith("hint:")]
-    if any(line.endswith("Traceback (most recent call last):") for line in lines):
-        return lines[-1][:_LONGEST]
-    return in_one_line(error, _LONGEST)
+def is_short(graph: Graph) -> bool:
+    """Whether a call is sure to end, build included, in less time than a process takes to start for it."""
+    nodes = list(every_node([graph]))
+    if len(nodes) > SHORT_NODES or any(node.op in ("opaque", "while") for node in nodes):
+        return False
+    cost = graph_cost(graph)
+    work = cost.flops + 10.0 * cost.transcendentals + cost.read_bytes + cost.write_bytes
+    return work + _prefix_steps(graph) < SHORT_WORK and _loop_steps(graph) < LIMIT_LOOP_STEPS
 
 
 def takes_any_input(graph: Graph) -> bool:

@@ -20,7 +20,6 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from superopt.backends.options import OptionChoice, choices_for, options_of
-from superopt.contest.checks import Builds
 from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
@@ -140,18 +139,20 @@ def contest(
     imported: Imported,
     entries: Sequence[Entry],
     request: Request,
-    where: Worker | Builds,
+    where: Worker,
     say: Callable[[str], None] = lambda line: None,
     *,
     options: bool = True,
+    apart: bool = True,
 ) -> Outcome:
     """Time the entries against the original until the rounds say which to return, or the time is over.
 
-    They are built and timed in processes of their own, of which one is given; or in this one, as its checks built them.
+    They are built and timed in processes of their own, of which one is given; in that one alone without `apart`, and
+    no options of the compiler are tried then.
     Where results are to be exact, no options of the compiler are tried, since they change rounding.
     """
-    with Rounds(Subject.of(imported), request, where) as rounds:
-        return _Contest(rounds, list(entries), say).held(options and not request.exact and not rounds.alone)
+    with Rounds(Subject.of(imported), request, where, apart) as rounds:
+        return _Contest(rounds, list(entries), say).held(options and apart and not request.exact)
 
 
 def duel(rounds: Rounds, entries: Sequence[Entry]) -> Series:
@@ -217,14 +218,14 @@ class _Contest:
             base = ORIGINAL if final else series.base
             count = len([i for i in numbers if i != base])
             expected_s = self.rounds.expected_s(count, series, built=second in self.seen, base=base)
-            check_s = 0.0 if self.rounds.alone else series.build_s  # what is returned is built once more for its check
+            check_s = series.build_s if self.rounds.apart else 0.0  # what is returned is built once more for its check
             if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s + check_s:
                 return
 
     def _second(self, series: Series, number: int, count: int) -> bool:
         """Is this batch for the second process, and is there time to build programs there?"""
         known = series if series.median_s(ORIGINAL) is not None else self.chosen
-        if number % 2 == 0 or not known.is_short or self.rounds.alone:
+        if number % 2 == 0 or not known.is_short or not self.rounds.apart:
             return False
         return True in self.seen or self.rounds.expected_s(count, known, built=False) <= self.rounds.left_s
 

@@ -19,6 +19,7 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.regions import Region
 from superopt.machine.barrier import Barrier
 from superopt.machine.speedup import predicted_speedup
 from superopt.report.data import UNMEASURED, JudgedFinalist, Measurement, NativeKernel, NumericCheck, of_original
@@ -34,6 +35,7 @@ class Judgement:
         predicted_s: what the program takes by the models; None where they were not asked.
         build_s: what building a program took at most: an estimate for those that follow.
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
+        regions: those that the program is cut into, where some of them are kernels of our own; `native` tells of them.
         own_form: the program is the original's own form, not one that the search found.
         noisy: the rounds leave a doubt about which program is the fastest; the result is not kept.
         interrupted: the user ended the measuring; nothing more is to be begun, and the result is not kept.
@@ -54,6 +56,7 @@ class Judgement:
     tuning: dict[str, Any] = field(default_factory=dict[str, Any])
     kernels: tuple[Choice, ...] = ()
     native: tuple[NativeKernel, ...] = ()
+    regions: tuple[Region, ...] = ()
     implementation: dict[str, Any] = field(default_factory=dict[str, Any])
     build_s: float = 0.0
     unchecked: bool = False

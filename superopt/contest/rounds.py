@@ -8,16 +8,16 @@ what each process says.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from superopt.contest.checks import Builds
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
-from superopt.machine.budget import HALF, WORTH
+from superopt.machine.budget import HALF, LEAST_KERNELS_S, WORTH
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS
@@ -81,14 +81,16 @@ class Rounds:
     """Where and how programs are timed with the original; a context manager, which ends the second process.
 
     Attributes:
-        where: the process in which programs are built and timed, or what the checks of this one have built.
+        where: the process in which programs are built and timed.
         apart: short programs are timed in a second process as well.
+        builds_s: what builds may take beyond the time of the rounds.
     """
 
     subject: Subject
     request: Request
-    where: Worker | Builds
+    where: Worker
     apart: bool = True
+    builds_s: float = 0.0
     _batches: int = 0
     _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
     _other: Worker = field(default_factory=Worker)  # which starts when it is asked
@@ -130,19 +132,12 @@ class Rounds:
         settings = replace(settings, prune=0.0) if whole else settings
         if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
             settings = replace(settings, check=False)
-        live, frozen, where = self.subject.live, self.subject.frozen, self.where
-        if isinstance(where, Builds):
-            built = [where.candidate(x.program, x.options, x.kernels) for x in entries]
-            first = where.original if base is None else where.candidate(base.program, base.options, base.kernels)
-            return compare(first, built, live, frozen, settings, isolate=False)
-        worker = self._other if second else where
         first = self.subject.original if base is None else base.candidate
-        return compare(first, [x.candidate for x in entries], live, frozen, settings, worker=worker)
-
-    @property
-    def alone(self) -> bool:
-        """Is everything timed in one process?"""
-        return isinstance(self.where, Builds) or not self.apart
+        end_s = time.monotonic() + max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s
+        return compare(
+            first, [x.candidate for x in entries], self.subject.live, self.subject.frozen, settings,
+            worker=self._other if second else self.where, end_s=end_s,
+        )  # fmt: skip
 
     def expected_s(self, count: int, series: Series, *, built: bool, base: int = ORIGINAL) -> float:
         """What a batch of so many entries is likely to take, by a series; they are built where they are not kept."""
@@ -155,6 +150,11 @@ class Rounds:
 def least_s(original_s: float, other_s: float) -> float:
     """What the fewest rounds that say anything of two programs take, those that choose and those of the final."""
     return 2.0 * ENOUGH_ROUNDS * 2.0 * (original_s + other_s)
+
+
+CALLS = (
+    2 * ENOUGH_ROUNDS + 2
+)  # of the original in the fewest rounds, in which it takes part twice, with what goes before
 
 
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
@@ -284,6 +284,13 @@ class Series:
         """Is an entry faster than the original beyond doubt, and is it known by how much?"""
         ratio = self.ratio(number)
         return ratio is not None and ratio.low > 1.0 and ratio.high <= 2.0 * ratio.low
+
+    def is_slower(self, number: int) -> bool:
+        """Is an entry slower than the original beyond doubt: by few rounds, where it takes twice as long?"""
+        ratio = self.ratio(number)
+        if ratio is None:
+            return False
+        return ratio.high < (1.0 / WORTH if len(self.samples_s(number)) >= ENOUGH_ROUNDS else HALF)
 
     def may_be_returned(self, number: int) -> bool:
         """Is a program of kernels faster and surely not slower, is one that XLA computes faster beyond the noise?"""

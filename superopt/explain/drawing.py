@@ -10,16 +10,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from superopt.explain.evidence import layout_of, state_of, type_of
+from superopt.explain.evidence import by_xla, layout_of, priced, type_of
 from superopt.explore.found import Exploration
-from superopt.ir.graph import Graph, Node, topological
-from superopt.ir.program import map_nodes
+from superopt.ir.graph import Node
 from superopt.ir.types import TensorType
-from superopt.kernels.choose.partition import partition
 from superopt.measure.kernels import XLA
 from superopt.report.data import Drawing, DrawnNode
-from superopt.search.emit import numbered_inputs
-from superopt.search.pricing import kernel_graph
 from superopt.search.search import Finalist
 from superopt.search.snapshot import SHIFT, VIEWS, FrozenLeaf
 from superopt.search.state import State
@@ -27,21 +23,51 @@ from superopt.search.state import State
 MOST = 6_000  # operations of one side; beyond that nobody could read the drawing
 
 
-def draw(found: Exploration, finalist: Finalist | None, in_kernels: bool = False) -> Drawing | None:
-    """The original and a finalist (None: the original again); None where there is nothing or too much to draw.
+def draw(found: Exploration, finalist: Finalist | None, computes_ahead: bool = False) -> Drawing | None:
+    """The original and a finalist (None: the original again) as XLA computes them; None where it is too much to draw.
 
-    The original is drawn in the kernels of XLA, and so is the finalist unless it is `in_kernels`: regions, which are
-    kernels of our own or left to XLA.
+    Args:
+        computes_ahead: the original's own form is returned, and has done ahead what is frozen.
     """
-    shown = finalist or found.result.original
-    before = found.result.by_xla(found.result.original, found.model.xla)
-    after = state_of(found, shown) if in_kernels else found.result.by_xla(shown, found.model.xla)
+    before = by_xla(found, found.result.original)
+    after = by_xla(found, finalist or found.result.original)
     if not before.active() or max(len(before.active()), len(after.active())) > MOST:
         return None
-    own = () if finalist is None else _ahead(found, before)
-    fused = _regions(found, shown, after, searched=finalist is not None) if in_kernels else _kernels(found, after)
+    own = ahead(found, before) if finalist is not None or computes_ahead else ()
+    own_types = types_of(found)
     return Drawing(
-        (*own, *_reading(own, _side(before, after, _kernels(found, before)), before)), _side(after, before, fused)
+        (*own, *as_written(_reading(own, _side(before, after, _kernels(found, before)), before), own_types)),
+        as_written(_side(after, before, _kernels(found, after)), own_types),
+    )
+
+
+def drawn_before(found: Exploration, after: State, computes_ahead: bool) -> tuple[DrawnNode, ...]:
+    """The original as XLA computes it, beside a program that is this state, and may compute what is frozen ahead."""
+    before = by_xla(found, found.result.original)
+    own = ahead(found, before) if computes_ahead else ()
+    drawn = _reading(own, _side(before, after, _kernels(found, before)), before)
+    return (*own, *as_written(drawn, types_of(found)))
+
+
+def types_of(found: Exploration) -> dict[int, str]:
+    """The types of values that the program itself computes, with their axes in its order, by class."""
+    snapshot, graph = found.result.problem.snapshot, found.graph
+    number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
+    types: dict[int, str] = {}
+    for node, ref in zip(dict.fromkeys((*graph.inputs, *graph.nodes())), snapshot.eg.imported, strict=True):
+        c = number.get(snapshot.eg.find(ref) >> SHIFT)
+        if c is not None and len(node.types) == 1:
+            types.setdefault(c, str(node.type))
+    return types
+
+
+def as_written(nodes: Sequence[DrawnNode], types: Mapping[int, str]) -> tuple[DrawnNode, ...]:
+    """The nodes with these types; an order of axes is told of a value that has them in the order of its class."""
+    return tuple(
+        replace(node, type=types[node.id], layout=node.layout if types[node.id] == node.type else "")
+        if node.id in types
+        else node
+        for node in nodes
     )
 
 
@@ -51,12 +77,12 @@ class _Fused:
 
     Attributes:
         kernel: of each class in use, the class whose kernel computes it (the first that does).
-        seconds, backend: of each kernel, by the class that it computes.
+        seconds, timed: of each kernel, by the class that it computes, and whether it was timed.
     """
 
     kernel: Mapping[int, int]
     seconds: Mapping[int, float]
-    backend: Mapping[int, str]
+    timed: Mapping[int, bool]
 
 
 def _side(state: State, other: State, fused: _Fused) -> tuple[DrawnNode, ...]:
@@ -64,12 +90,7 @@ def _side(state: State, other: State, fused: _Fused) -> tuple[DrawnNode, ...]:
     for c in _order(state):
         option = state.chosen(c)
         form = option.form
-        if not other.readers[c]:
-            change = "only"
-        elif other.chosen(c).enode != option.enode:
-            change = "other"
-        else:
-            change = "same"
+        change = change_of(state, other, c)
         name = dict(form.attrs).get("name") if form.op == "input" else None
         kernel = fused.kernel.get(c, c)
         seconds = fused.seconds.get(c) if kernel == c else None
@@ -81,52 +102,25 @@ def _side(state: State, other: State, fused: _Fused) -> tuple[DrawnNode, ...]:
                 reads=tuple(dict.fromkeys(option.kids)),
                 frozen=tuple(_frozen(leaf) for leaf in option.frozen if leaf is not None),
                 kernel=kernel,
-                predicted_us=None if seconds is None else round(1e6 * seconds, 3),
+                us=None if seconds is None else 1e6 * seconds,
                 change=change,
                 rule=option.origin.rule if option.origin is not None else "",
                 layout=layout_of(state, c),
-                backend=fused.backend.get(kernel, ""),
+                backend=XLA if kernel in fused.seconds else "",
+                timed=seconds is not None and fused.timed[c],
             )
         )
     return tuple(out)
 
 
-def _regions(found: Exploration, finalist: Finalist, state: State, *, searched: bool) -> _Fused:
-    """A finalist's program cut into regions, each on its backend.
-
-    Args:
-        searched: where the search has cut it; else it is the plain candidate, cut as any program is.
-    """
-    outputs, classes = found.result.lowering.emit(finalist.selection, numbered_inputs())
-    done = map_nodes(outputs, lambda _, fresh: found.expand(fresh) if fresh.op == "macro" else fresh)
-    of = {done[node]: c for node, c in classes.items() if node in done}
-    stored = {node for node, c in of.items() if state.materialised[c]}
-    outs = tuple(done[node] for node in outputs)
-    inputs = tuple(node for node in topological(outs) if node.op == "input")
-    kernel: dict[int, int] = {}
-    cut: list[tuple[int, Graph]] = []
-    reader: dict[Node, int] = {}
-    for region in reversed(partition(Graph(inputs, outs), stored if searched else frozenset())):
-        members = [of[node] for node in region.nodes if node in of]
-        others = (reader.get(region.root), *reversed(members))  # inside of a macro, of an output laid out
-        root = of.get(region.root, next((c for c in others if c is not None), None))
-        if root is None:  # an output that is an input laid out
-            continue
-        reader = dict.fromkeys(region.reads, root) | reader
-        kernel[root] = root
-        for c in members:
-            kernel.setdefault(c, root)
-        if not region.is_free:
-            cut.append((root, region.graph))
-    backend = {c: found.model.own_name if found.model.is_own(graph) else XLA for c, graph in cut}
-    prices = found.model.by_backend([graph for _, graph in cut]) if cut else {}
-    seconds: dict[int, float] = defaultdict(float)
-    for i, (c, _) in enumerate(cut):
-        seconds[c] += float(prices[backend[c]][i])
-    return _Fused({c: kernel.get(c, c) for c in state.active()}, seconds, backend)
+def change_of(state: State, other: State, c: int) -> str:
+    """How the value of a class differs between a state and the one of the other side."""
+    if not other.readers[c]:
+        return "only"
+    return "same" if other.chosen(c).enode == state.chosen(c).enode else "other"
 
 
-def _ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
+def ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
     """What the program computes of frozen inputs alone, which the returned program has done ahead of time.
 
     Such values are no part of a selection; they get negative numbers, one for each class of the e-graph.  Of equal
@@ -221,7 +215,6 @@ def _kernels(found: Exploration, state: State) -> _Fused:
         for k in state.chosen(c).kids:
             if not state.materialised[k]:
                 kernel[k] = kernel[c]
-    roots = state.kernels()
-    prices = found.model.xla.price([kernel_graph(node) for _, node in roots]).tolist() if roots else []
-    seconds = {c: s for (c, _), s in zip(roots, prices, strict=True)}
-    return _Fused(kernel, seconds, dict.fromkeys(seconds, XLA))
+    known = priced(found, state)
+    seconds = {c: s for c, (_, s) in known.items()}
+    return _Fused(kernel, seconds, {c: graph in found.model.xla for c, (graph, _) in known.items()})

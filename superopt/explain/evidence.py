@@ -16,10 +16,11 @@ from costmodel.model.objective import outside_of
 from rewrites.egraph import perm
 from rewrites.egraph.enode import Origin
 from superopt.explore.found import Exploration
+from superopt.ir.graph import Graph
 from superopt.ir.types import TensorType
-from superopt.report.data import KernelUse, NativeKernel, NotChosen
+from superopt.report.data import OUTSIDE, KernelUse, NativeKernel, NotChosen
 from superopt.search.finalists import repair_layouts
-from superopt.search.pricing import UNIT_S
+from superopt.search.pricing import UNIT_S, kernel_graph
 from superopt.search.search import Finalist
 from superopt.search.snapshot import SHIFT, Snapshot
 from superopt.search.state import State
@@ -111,53 +112,64 @@ def _places(state: State, used: set[str]) -> dict[str, list[Group]]:
     return out
 
 
+def by_xla(found: Exploration, finalist: Finalist) -> State:
+    """The state of a program of which XLA computes everything."""
+    return found.result.by_xla(finalist, found.model.xla)
+
+
+def priced(found: Exploration, state: State) -> dict[int, tuple[Graph, float]]:
+    """The kernels of such a state by the class that each computes, with what it takes, as timed where it was."""
+    roots = [(c, kernel_graph(node)) for c, node in state.kernels()]
+    prices = found.model.xla.price([graph for _, graph in roots]).tolist() if roots else []
+    return {c: (graph, seconds) for (c, graph), seconds in zip(roots, prices, strict=True)}
+
+
 def kernels(found: Exploration, finalist: Finalist) -> tuple[KernelUse, ...]:
-    """The kernels of a program, equal ones together, the most expensive first."""
-    count: Counter[Any] = Counter()
-    price: dict[Any, float] = {}
-    graphs: dict[Any, Any] = {}
-    for graph, seconds in finalist.kernels:
-        output = graph.outputs[0]
-        count[output] += 1
-        price[output], graphs[output] = seconds, graph
-    order = sorted(count, key=lambda n: (-count[n] * price[n], str(n.type)))
-    outside = outside_of(found.model.xla, [graphs[n] for n in order])
+    """The kernels of a program that XLA computes, equal ones together, the most expensive first."""
+    some = list(priced(found, by_xla(found, finalist)).values())
+    count = Counter(graph.outputs[0] for graph, _ in some)
+    price = {graph.outputs[0]: (graph, seconds) for graph, seconds in some}
+    order = sorted(count, key=lambda n: (-count[n] * price[n][1], str(n.type)))
+    graphs = [price[n][0] for n in order]
+    outside = outside_of(found.model.xla, graphs)
     return tuple(
         KernelUse(
-            f"{kind(graphs[n])} -> {n.type}",
+            f"{kind(graph)} -> {n.type}",
             count[n],
-            1e3 * count[n] * price[n],
-            graphs[n] in found.model,
+            1e3 * count[n] * price[n][1],
+            graph in found.model.xla,
             None if outside is None else bool(outside[i]),
         )
-        for i, n in enumerate(order)
+        for i, (n, graph) in enumerate(zip(order, graphs, strict=True))
     )
 
 
-def regions(rows: Sequence[NativeKernel]) -> tuple[KernelUse, ...]:
-    """The regions of a program with kernels of our own, each on its backend, the most expensive first."""
-    uses: list[KernelUse] = []
+def regions(rows: Sequence[NativeKernel], apart: int = 0, apart_ms: float = 0.0) -> tuple[KernelUse, ...]:
+    """The regions of a program with kernels of our own, each on its backend, the most expensive first.
+
+    Args:
+        apart: how many operations belong to no region; XLA takes so long for them (`apart_ms`).
+    """
+    uses = [KernelUse(OUTSIDE, apart, apart_ms, False)] if apart else []
     for row in rows:
-        timed, told = (row.timed_ms, row.predicted_ms) if row.used else (row.by_xla_timed_ms, row.by_xla_ms)
-        each = told if timed is None else timed
-        if each is not None:
+        if row.takes_ms is not None:
             outside = row.outside if row.used else None
-            uses.append(KernelUse(row.name, row.count, row.count * each, timed is not None, outside))
-    return tuple(sorted(uses, key=lambda use: (-use.predicted_ms, use.name)))
+            uses.append(KernelUse(row.name, row.count, row.count * row.takes_ms, row.is_timed, outside))
+    return tuple(sorted(uses, key=lambda use: (-use.ms, use.name)))
 
 
 def model_figures(found: Exploration, uses: Sequence[KernelUse]) -> dict[str, Any]:
     """How far the model was off where it could be checked, and how much of the program it has seen the like of."""
     errors = found.model.errors()
-    total = sum(k.predicted_ms for k in uses) or 1.0
-    timed = sum(k.predicted_ms for k in uses if k.timed) / total
+    total = sum(k.ms for k in uses) or 1.0
+    timed = sum(k.ms for k in uses if k.timed) / total
     figures: dict[str, Any] = {"kernels_timed": len(errors), "timed_share": timed, "outside_share": None}
     if errors:
         figures["median_error"] = errors[len(errors) // 2] - 1.0
         figures["largest_error"] = errors[-1] - 1.0
     if any(k.outside is not None for k in uses):
-        figures["outside_share"] = sum(k.predicted_ms for k in uses if k.outside) / total
-        figures["outside_untimed_share"] = sum(k.predicted_ms for k in uses if k.outside and not k.timed) / total
+        figures["outside_share"] = sum(k.ms for k in uses if k.outside) / total
+        figures["outside_untimed_share"] = sum(k.ms for k in uses if k.outside and not k.timed) / total
     return figures
 
 

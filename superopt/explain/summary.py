@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 from costmodel.model.objective import Objective
@@ -11,13 +12,14 @@ from superopt.certify.library import ProvedLibrary
 from superopt.contest.judgement import Judgement
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, regions, sites
+from superopt.explain.regions import apart_of, draw_regions
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.text import print_graph
 from superopt.machine import facts as machine
 from superopt.machine.barrier import Barrier
-from superopt.report.data import Report, UsedRewrite
+from superopt.report.data import Drawing, KernelUse, Report, UsedRewrite
 
 
 def make_report(
@@ -42,8 +44,11 @@ def make_report(
         searched = barrier.around(
             "what the search tells", lambda: _of_search(found, judgement, library, barrier), searched
         )
+    searched |= _of_program(imported, found, judgement, request, barrier)
     return Report(
         program=name,
+        baseline="jax.jit" if imported.weakness is not None else "jax.jit of the model",
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
         verdict=judgement.verdict,
         measured=judgement.measured,
         numerics=judgement.numerics,
@@ -69,20 +74,43 @@ def make_report(
 def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier) -> dict[str, Any]:
     """What is read off the search and its e-graph."""
     shown = judgement.winner or found.result.original
-    predicted_s = judgement.predicted_s
-    if predicted_s is None and judgement.winner is not None:
-        predicted_s = judgement.winner.predicted_s
-    table = (lambda: regions(judgement.native)) if judgement.kernels else (lambda: kernels(found, shown))
-    uses = barrier.around("the table of kernels", table, ())
+    statistics = {**found.statistics, "predicted_before_ms": 1e3 * found.by_xla_s(found.result.original)}
     return {
         "rewrites": barrier.around("the table of rules", lambda: _used(found, judgement, library, barrier), ()),
         "growth": found.growth,
-        "search": found.statistics,
-        "model": barrier.around("the figures of the model", lambda: model_figures(found, uses), {}),
+        "search": statistics,
         "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
+    }
+
+
+def _of_program(
+    imported: Imported, found: Exploration | None, judgement: Judgement, request: Request, barrier: Barrier
+) -> dict[str, Any]:
+    """The kernels of the returned program, drawn and in a table, with one figure for each."""
+    winner, in_regions = judgement.winner, bool(judgement.regions) and not judgement.returns_original
+
+    def table() -> tuple[KernelUse, ...]:
+        if in_regions:
+            count, apart_ms = len(apart_of(judgement.program)), judgement.implementation["apart_ms"]
+            return regions(judgement.native, count, apart_ms)
+        return () if found is None else kernels(found, winner or found.result.original)
+
+    def drawing() -> Drawing | None:
+        if found is None or in_regions:
+            return draw_regions(imported.graph, judgement, found, request.objective)
+        return draw(found, winner, judgement.program.computes_ahead and not judgement.returns_original)
+
+    uses = barrier.around("the table of kernels", table, ())
+    predicted_s = judgement.predicted_s
+    if predicted_s is None and winner is not None:
+        predicted_s = winner.predicted_s
+    return {
         "kernels": uses,
-        "drawing": barrier.around("the drawing", lambda: draw(found, judgement.winner, bool(judgement.kernels)), None),
+        "drawing": barrier.around("the drawing", drawing, None),
         "predicted_ms": None if predicted_s is None else 1e3 * predicted_s,
+        "model": {}
+        if found is None
+        else barrier.around("the figures of the model", lambda: model_figures(found, uses), {}),
     }
 
 

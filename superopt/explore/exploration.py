@@ -229,8 +229,8 @@ class _Run:
             "live_classes": last.live_classes,
             "options": last.options,
             "starts_ms": {k: round(1e3 * v, 4) for k, v in last.starts.items()},
-            "predicted_before_ms": round(1e3 * self.found.by_xla(self.found.original, self.model.xla).seconds, 4),
-            "predicted_after_ms": round(1e3 * self.found.best.predicted_s, 4),
+            "predicted_before_ms": 1e3 * self.found.by_xla(self.found.original, self.model.xla).seconds,
+            "predicted_best_ms": 1e3 * self.found.best.predicted_s,
             "interrupted": interrupted,
         }
 

@@ -24,8 +24,9 @@ from jax import core as jax_core
 from jax.extend import core
 from jax.interpreters import mlir
 
-from superopt.errors import ArgumentError, InputError, MissingExtraError
-from superopt.files.reading import LIMITS, cause_of, field
+from superopt.errors import ArgumentError, InputError
+from superopt.files.reading import LIMITS, field
+from superopt.foreign.onnx_process import EVALUATOR
 from superopt.machine.extras import need
 
 PREFIX = "onnx."  # of the names of opaque operations that are nodes of the host
@@ -85,42 +86,25 @@ def _checked(model: bytes, results: Results, operands: Sequence[Any]) -> list[np
     return found
 
 
-@functools.lru_cache(maxsize=256)
-def evaluator_of(model: bytes) -> tuple[Any, tuple[str, ...]]:
+def check_known(model: bytes) -> None:
+    """Whether the reference evaluator has the operators of a small model.
+
+    Raises:
+        InputError: it has not.
+    """
     need("onnx", _PURPOSE)
-    import onnx  # late: an optional dependency
-
-    from superopt.foreign.onnx_limits import Bounded  # late: loads every operator
-
-    parsed = onnx.load_model_from_string(model)
-    return Bounded(parsed), tuple(v.name for v in parsed.graph.input)
+    EVALUATOR.ask(model, run=False)
 
 
 def evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:
-    """Outputs of a small model.
+    """Outputs of a small model, run in a process of its own under limits.
 
     Raises:
         InputError: the reference evaluator cannot run it.
+        FileLimitError: it asks for more time or memory than is accepted.
     """
-    try:
-        evaluator, names = evaluator_of(model)
-        with np.errstate(all="ignore"):
-            return list(evaluator.run(None, dict(zip(names, operands, strict=True))))
-    except MissingExtraError:
-        raise
-    except Exception as error:  # the evaluator raises what NumPy, Python and its own operators raise
-        raise InputError(f"ONNX's reference evaluator does not run it: {cause_of(error)}") from error
-
-
-def no_rows(kind: Any) -> np.ndarray:
-    """What a loop of no steps gives for results of this type (an `onnx.ValueInfoProto`): a first axis of size 0.
-
-    Sizes that the type does not tell are 0 too.
-    """
-    from onnx import helper  # late: an optional dependency
-
-    tensor = kind.type.tensor_type
-    return np.zeros((0, *(d.dim_value for d in tensor.shape.dim)), helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    need("onnx", _PURPOSE)
+    return EVALUATOR.ask(model, operands)
 
 
 def is_host_call(primitive: Any) -> bool:

@@ -18,10 +18,11 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
-from onnx.reference.ops import op_loop
+from onnx.reference.ops import op_loop, op_non_max_suppression
 
 from superopt.errors import InputError
-from superopt.foreign.onnx_calls import no_rows
+from superopt.files.reading import cause_of, shown
+from superopt.foreign.onnx_values import no_rows
 
 MOST_ELEMENTS = 1 << 27  # that a run may make out of nothing: 1 GB of float64
 PER_ELEMENT = 1 << 17  # elements for each that is given: real bodies run fewer than 60 nodes for each
@@ -67,11 +68,23 @@ class _Loop(op_loop.Loop):
 _Loop.__name__ = "Loop"  # by which the evaluator knows it
 
 
+class _NonMaxSuppression(op_non_max_suppression.NonMaxSuppression):
+    """`NonMaxSuppression` whose limits are numbers or lists of one number, as ONNX Runtime takes them."""
+
+    op_domain = ""
+
+    def _run(self, boxes: Any, scores: Any, *limits: Any, **attributes: Any) -> Any:
+        return super()._run(boxes, scores, *[x if x is None else np.reshape(x, -1) for x in limits], **attributes)
+
+
+_NonMaxSuppression.__name__ = "NonMaxSuppression"
+
+
 class Bounded(ReferenceEvaluator):
     """The reference evaluator with bounds: bodies and functions are run by it too."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "new_ops": [_Loop]})
+        super().__init__(*args, **{**options, "new_ops": [_Loop, _NonMaxSuppression]})
         for node in self.rt_nodes_:
             node.run = functools.partial(_run, node, node.run)
 
@@ -98,10 +111,34 @@ def _run(node: Any, run: Any, *inputs: Any, **options: Any) -> Any:
         if asked is None and by_values:
             asked = _combinations(inputs) * _extents(inputs)
         _check(node, asked or 0)
-    results = run(*inputs, **options)
+    try:
+        results = run(*inputs, **options)
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:  # of many kinds
+        raise InputError(f"{_label(node)} cannot be computed from {_kinds(inputs)}: {_words(error)}") from error
     _RUNS.left -= _STEP + _elements(results)
     _check(node, 0)
     return results
+
+
+def _label(node: Any) -> str:
+    name = node.onnx_node.name
+    return f"node {shown(name)!r} ({node.op_type})" if name else node.op_type
+
+
+def _kinds(inputs: Iterable[Any]) -> str:
+    kinds = (f"{x.dtype}{list(x.shape)}" if isinstance(x, np.ndarray | np.generic) else "a sequence" for x in inputs)
+    return ", ".join(kinds) or "nothing"
+
+
+def _words(error: Exception) -> str:
+    """A fault of the evaluator's own code in words of its caller."""
+    if isinstance(error, IndexError):
+        return "an index or a size in it is out of range"
+    if isinstance(error, KeyError):
+        return f"it has no entry for {shown(error.args[0] if error.args else '')}"
+    return cause_of(error)
 
 
 def _check(node: Any, elements: float) -> None:

@@ -220,7 +220,10 @@ def grid(shape: Sequence[int]) -> tuple[Array, ...]:
 
 
 def evaluate(
-    graph: Graph | Sequence[Node], env: Mapping[str, Array] | None = None, wide: bool = False
+    graph: Graph | Sequence[Node],
+    env: Mapping[str, Array] | None = None,
+    wide: bool = False,
+    instead: Callable[[Node, tuple[Array, ...], tuple[Array, ...]], tuple[Array, ...]] | None = None,
 ) -> tuple[Array, ...]:
     """Values of the outputs, computed node by node.
 
@@ -228,6 +231,7 @@ def evaluate(
         graph: a graph, or the nodes whose values are asked for.
         env: input name -> array; constants of the graph need no entry.
         wide: hold every float in float64.
+        instead: given a node, its operands and its values, the values that its users read.
 
     Raises:
         ArgumentError: an input has no value, or one of another shape or dtype.
@@ -243,7 +247,10 @@ def evaluate(
     values: dict[Node, tuple[Array, ...]] = {}
     with np.errstate(all="ignore"):
         for node in order:
-            values[node] = _results(node, [values[x] for x in node.inputs], known, wide)
+            operands = [values[x] for x in node.inputs]
+            values[node] = _results(node, operands, known, wide)
+            if instead is not None:
+                values[node] = instead(node, tuple([x[0] for x in operands]), values[node])
             for x in node.inputs:
                 uses[x] -= 1
                 if not uses[x]:

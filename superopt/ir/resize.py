@@ -18,9 +18,18 @@ def resize(graph: Graph, mapping: Mapping[Symbol, Size]) -> Graph:
     """
     done: dict[Node, Node] = {}
     for node in topological((*graph.inputs, *graph.outputs)):
-        attrs = {name: _value(value, mapping) for name, value in node.attrs}
-        done[node] = mk(node.op, *(done[x] for x in node.inputs), **attrs)
+        done[node] = resized(node, done, mapping)
     return Graph(tuple(done[x] for x in graph.inputs), tuple(done[x] for x in graph.outputs), graph.constants)
+
+
+def resized(node: Node, done: Mapping[Node, Node], mapping: Mapping[Symbol, Size]) -> Node:
+    """One node with symbols of sizes replaced, over operands that are known.
+
+    Raises:
+        ShapeError: the op does not accept the new sizes.
+    """
+    attrs = {name: _value(value, mapping) for name, value in node.attrs}
+    return mk(node.op, *(done[x] for x in node.inputs), **attrs)
 
 
 def _value(value: Any, mapping: Mapping[Symbol, Size]) -> Any:

@@ -7,6 +7,7 @@ two JAX programs.  Prints each report and writes a page for each; the program th
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -35,9 +36,9 @@ def run_demo(*, budget: str, report_path: str, say: Callable[[str], None], quiet
             click.echo(f"\n{name}")
         case = build_case(name, seed=0)
         result = optimize(case.fn, case.params, *case.inputs, frozen=0, budget=budget, progress=say)
-        reports[name] = result.report
+        reports[name] = replace(result.report, program=name)
         if not quiet:
-            click.echo(str(result.report))
+            click.echo(str(reports[name]))
     best = max(reports, key=lambda name: reports[name].speedup.ratio)
     for name, report in reports.items():
         report.save(str(path if name == best else path.with_name(f"{path.stem}-{name}{path.suffix}")))

@@ -7,6 +7,8 @@ something plainer takes the place of its result, and what happened is kept for t
 
 from __future__ import annotations
 
+import contextlib
+import re
 import traceback
 import warnings
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from superopt.errors import ProgramError
 
 T = TypeVar("T")
 D = TypeVar("D")
+_OURS = re.compile(r"^[\w.]*Error: \[SO\d+\] ")  # class and code of an error of ours
 
 
 class StageWarning(RuntimeWarning):
@@ -53,7 +56,7 @@ class Barrier:
             return otherwise
         except Exception as error:  # whatever it is: the program must not be lost with it
             self.lost[stage] = f"failed: {in_one_line(error)}{_place(error)}"
-            warnings.warn(self.said(stage), StageWarning, stacklevel=3)
+            warned(self.said(stage), StageWarning, stacklevel=4)
             return otherwise
 
     def said(self, stage: str) -> str:
@@ -66,10 +69,32 @@ class Barrier:
         return tuple(map(self.said, self.lost))
 
 
+def warned(text: str, kind: type[Warning], stacklevel: int) -> None:
+    """Give a warning that changes nothing, not even where the user has Python raise warnings as errors."""
+    with contextlib.suppress(kind):
+        warnings.warn(text, kind, stacklevel=stacklevel)
+
+
 def in_one_line(error: BaseException, most: int = 200) -> str:
     """Class and message of an error, without line breaks."""
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
+    return named(type(error).__name__, str(error), most)
+
+
+def named(name: str, message: str, most: int = 200) -> str:
+    """The class of an error, by its name, and its message, without line breaks."""
+    text = " ".join(message.split())
+    return f"{name}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
+
+
+def cause_of_run(name: str, message: str, most: int = 200) -> str:
+    """Class, by its name, and message of an error of a program that ran, in one line.
+
+    Where a traceback is its message, the line that ends it; of an error of ours, its text alone.
+    """
+    lines = [line for text in message.splitlines() if (line := text.strip()) and not line.startswith("hint:")]
+    if any(line.endswith("Traceback (most recent call last):") for line in lines):
+        return _OURS.sub("", lines[-1])[:most]
+    return _OURS.sub("", named(name, message, most))
 
 
 def _place(error: BaseException) -> str:

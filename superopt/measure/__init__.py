@@ -5,7 +5,7 @@ yields labels for the cost model.  A candidate that crashes, hangs, eats the mem
 `Failure`, and the others go on.
 """
 
-from superopt.measure.compare import as_called, compare, pooled
+from superopt.measure.compare import Ran, as_called, compare, pooled, ran
 from superopt.measure.kernels import KernelTiming, time_kernels
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
 from superopt.measure.process import ProcessLimits, Worker
@@ -20,6 +20,7 @@ __all__ = [
     "KernelTiming",
     "OutputError",
     "ProcessLimits",
+    "Ran",
     "Timing",
     "Tolerance",
     "Tuned",
@@ -28,5 +29,6 @@ __all__ = [
     "compare",
     "output_errors",
     "pooled",
+    "ran",
     "time_kernels",
 ]

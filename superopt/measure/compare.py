@@ -9,8 +9,12 @@ the comparison says so.
 
 from __future__ import annotations
 
+import math
+import queue
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +26,7 @@ from superopt.ir import opaque
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
+from superopt.machine.aside import Aside
 from superopt.machine.speedup import Speedup
 from superopt.measure.numerics import OutputError
 from superopt.measure.process import Worker, WorkerDiedError
@@ -32,6 +37,7 @@ from superopt.measure.stats import paired_ratio
 BACKEND = "superopt.backends.xla:build"
 CLOSED = "superopt.backends.xla:as_jitted"  # builds programs whose closed-over arrays are constants
 KERNELS = "superopt.backends.mixed:build"  # builds programs with kernels of other backends in them
+LEFT_BEHIND = "a call had not ended when the time was over, and is left to end by itself: it is of the calling process"
 Candidate = Program | Tuned | EntryPoint | Callable[..., Any]
 
 
@@ -43,40 +49,100 @@ def compare(
     settings: ComparisonSettings | None = None,
     *,
     worker: Worker | None = None,
-    isolate: bool = True,
     backend: str = BACKEND,
+    end_s: float = math.inf,
 ) -> Comparison:
     """Check candidates against a reference and time them interleaved with it.
 
     Args:
         reference: what the others are compared with; also timed against itself for the noise floor.
         candidates: programs without macros (expand them first), programs with options of the compiler, entry points,
-            or functions, which need `isolate=False`.
+            or functions, which need settings with `isolate=False`.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
         settings: rounds, their length, seed, what to check.
         worker: a running worker; one is started for this call without it.
-        isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
         backend: `module:function` that builds a program from frozen values.
+        end_s: instant of `time.monotonic` at which programs are ended, or left behind where they are of this process;
+            what the rounds until then say is the result.
     """
     settings = settings or ComparisonSettings()
     seed = settings.seed
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
     bound = any(not serialisable(_program(p)) for p in programs if isinstance(p, Program | Tuned))
-    if bound or not isolate:
+    if bound or not settings.isolate:
         notes = ("timed in the calling process: the program holds operations of that process",) if bound else ()
         record = _Record(len(candidates))
         makers = [_local_maker(p, frozen, backend) for p in programs]
-        record.absorb(compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings))
+        left = record.absorb_aside(compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings), end_s)
+        notes = (*notes, LEFT_BEHIND) if left else notes
         return record.comparison(seed, isolated=False, notes=notes)
-    nbytes = sum(np.asarray(x).nbytes for x in (*inputs, *frozen.values()) if placing.place_of(x) is None)
-    with arrays.scratch_folder(nbytes) as folder:
+    with arrays.scratch_folder(_nbytes((*inputs, *frozen.values()))) as folder:
         request = _request(reference, candidates, inputs, frozen, settings, backend, Path(folder))
         if worker is not None:
-            return _with_worker(worker, request, len(candidates), seed)
+            return _with_worker(worker, request, len(candidates), seed, end_s)
         with Worker() as own:
-            return _with_worker(own, request, len(candidates), seed)
+            return _with_worker(own, request, len(candidates), seed, end_s)
+
+
+@dataclass(slots=True)
+class Ran:
+    """What calls of a program gave, as far as they came.
+
+    Attributes:
+        results: of each call, in order.
+        seconds: of each; the first one has the build in it.
+        raised: class and message of what the program raised.
+        lost: how the process was lost, or that the time was over.
+    """
+
+    results: list[list[np.ndarray]] = field(default_factory=list[list[np.ndarray]])
+    seconds: list[float] = field(default_factory=list[float])
+    raised: tuple[str, str] | None = None
+    lost: Failure | None = None
+
+
+def ran(
+    program: Candidate,
+    inputs: Sequence[Sequence[Any]],
+    frozen: Mapping[str, Any],
+    *,
+    worker: Worker,
+    end_s: float = math.inf,
+) -> Ran:
+    """Call a program, built once, on several lists of inputs in a worker.
+
+    Args:
+        program: one that can leave this process (`serialisable`).
+        inputs: live inputs of each call.
+        frozen: values of the frozen inputs by name.
+        worker: where; a program that was slow to build is kept there.
+        end_s: instant of `time.monotonic` at which the worker is killed.
+    """
+    found = Ran()
+    every = [x for given in inputs for x in given]
+    with arrays.scratch_folder(_nbytes((*every, *frozen.values()))) as name:
+        folder = Path(name)
+        request = _request(program, (), every, frozen, ComparisonSettings(), BACKEND, folder)
+        keys = iter(request["inputs"])
+        request |= {"request": "run", "inputs": [[next(keys) for _ in given] for given in inputs]}
+        try:
+            for event in worker.request(request, end_s):
+                if event["event"] == "failed":
+                    found.raised = (event["cause"], event["detail"])
+                    continue
+                at = folder / f"arrays{len(found.results)}"
+                found.results.append([np.array(x) for x in arrays.load(at).values()])
+                found.seconds.append(event["seconds"])
+        except WorkerDiedError as death:
+            found.lost = death.failure
+    return found
+
+
+def _nbytes(values: Sequence[Any]) -> int:
+    """Bytes of the arrays that have no place."""
+    return sum(np.asarray(x).nbytes for x in values if placing.place_of(x) is None)
 
 
 def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Comparison:
@@ -148,6 +214,34 @@ class _Record:
             elif kind == "pruned":
                 self.pruned.add(event["index"])
 
+    def absorb_aside(self, events: Iterator[Event], end_s: float) -> bool:
+        """Absorb events of programs of this process; whether one of them was left behind at the end."""
+        told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        halted = threading.Event()
+
+        def run() -> None:
+            try:
+                for event in events:
+                    told.put(event)
+                    if halted.is_set():
+                        return
+            finally:
+                told.put(None)
+
+        work = Aside(run)
+        try:
+            while True:
+                left_s = None if end_s == math.inf else max(0.0, end_s - time.monotonic())
+                event = told.get(timeout=left_s)
+                if event is None:
+                    work.result()
+                    return False
+                self.absorb(iter((event,)))
+        except queue.Empty:
+            return True
+        finally:
+            halted.set()
+
     def comparison(self, seed: int, *, isolated: bool, notes: tuple[str, ...] = ()) -> Comparison:
         reference: Timing | Failure
         if REFERENCE in self.failures or REFERENCE not in self.samples:
@@ -173,14 +267,16 @@ class _Record:
         return Timing(samples, ratio, errors, ready["build_s"], ready["calls"], index in self.pruned)
 
 
-def _with_worker(worker: Worker, request: dict[str, Any], count: int, seed: int) -> Comparison:
+def _with_worker(worker: Worker, request: dict[str, Any], count: int, seed: int, end_s: float = math.inf) -> Comparison:
     failures: dict[int, Failure] = {}
     while True:
         record = _Record(count, failures)
         wanted = {i: spec for i, spec in request["candidates"].items() if int(i) not in failures}
         try:
-            record.absorb(worker.request({**request, "candidates": wanted}))
+            record.absorb(worker.request({**request, "candidates": wanted}, end_s))
         except WorkerDiedError as death:
+            if time.monotonic() >= end_s:  # nobody is to blame; what was timed is known
+                return record.comparison(seed, isolated=True, notes=(death.failure.detail,))
             failures[record.busy_with] = death.failure
             if record.busy_with == REFERENCE:
                 return record.comparison(seed, isolated=True)

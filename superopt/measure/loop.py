@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 Thunk = Callable[[], object]
 MAX_CALLS = 10_000
+SLOW_CALL_S = 0.2  # a call of this length is a sample, whatever came before it
 
 
 def seconds_of(thunk: Thunk, calls: int) -> float:
@@ -28,7 +29,8 @@ def calls_for(thunk: Thunk, min_time_s: float) -> int:
     Counts grow until so many calls did take that long: the first ones after another program say nothing of the later
     (threads sleep, caches are cold), and too few calls in a sample time just those.
     """
-    thunk()
+    if seconds_of(thunk, 1) > SLOW_CALL_S:
+        return 1
     calls = 1
     while (short := seconds_of(thunk, calls) * calls) < min_time_s and calls < MAX_CALLS:
         wanted = calls * min_time_s / max(short, 1e-7 * calls)

@@ -1,7 +1,8 @@
 """The parent's side of a worker process: start it, ask it, watch it, and get rid of it.
 
-The worker is a fresh interpreter (`python -m superopt.measure.worker`), not a fork: XLA's threads do not survive
-one. It has its own session, so Ctrl-C reaches only the parent, which then kills the whole group, forks included.
+The worker is no fork of this process, since XLA's threads do not survive one, but of a fresh interpreter that has only
+loaded what workers need (`superopt.measure.forks`).  It has its own session, so Ctrl-C reaches only the parent, which
+then kills the whole group, forks included.
 Requests go to its standard input, events come back on a pipe of their own as JSON lines; what candidates print goes
 to a reader that keeps the last few kilobytes.  The worker ends itself when its input closes, so it never outlives
 the parent.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import selectors
 import signal
@@ -21,18 +23,22 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from superopt.machine import facts as machine
+from superopt.measure import forks
 from superopt.measure.result import Failure
 
 _POLL_S = 0.1
 _TAIL_BYTES = 8192
 _MAX_EVENT_BYTES = 64 << 20
 WAITS = 10.0
+_ENDED = "it was ended"
+TIME_OVER = "it had not ended when the time was over"
+"""Why a request failed that had an end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,29 +81,43 @@ class Worker:
 
     `inline` runs computations in the calling thread instead of handing them over to another one, which costs a small
     kernel more than its work; programs are timed as users run them, with the hand-over.  `module` is what the process
-    runs (it must call `superopt.measure.worker.serve`).
+    runs (it must call `superopt.measure.worker.serve`).  One that is not `forked` is a fresh interpreter, without JAX
+    unless it loads that.
     """
 
     def __init__(
-        self, limits: ProcessLimits | None = None, *, inline: bool = False, module: str = "superopt.measure.worker"
+        self,
+        limits: ProcessLimits | None = None,
+        *,
+        inline: bool = False,
+        module: str = "superopt.measure.worker",
+        forked: bool = True,
     ) -> None:
-        self.inline = inline
+        self.inline, self.forked = inline, forked
         self.module = module
         self.limits = limits or ProcessLimits()
         self.started = 0
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: forks.Process | None = None
         self._events: int = -1
         self._buffer = b""
         self._tail = _Tail()
+        self._asking: int | None = None  # the thread whose request is being answered
+        self._over = False
 
-    def request(self, message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def request(self, message: Mapping[str, Any], end_s: float = math.inf) -> Iterator[dict[str, Any]]:
         """Send a request and yield its events up to, and without, the final `done`.
 
+        Args:
+            message: the request.
+            end_s: instant of `time.monotonic` at which the worker is killed, if it has not answered by then.
+
         Raises:
-            WorkerDiedError: the worker crashed, was too silent or took too much memory; it has been removed.
+            WorkerDiedError: the worker crashed, was too silent, too slow or took too much memory, or has been ended; it
+                has been removed.
         """
         process = self._ensure()
         finished = False
+        self._asking = threading.get_ident()
         try:
             assert process.stdin is not None
             try:
@@ -106,12 +126,13 @@ class Worker:
             except OSError:
                 raise WorkerDiedError(self._obituary(process)) from None
             while True:
-                event = self._next_event(process)
+                event = self._next_event(process, end_s)
                 if event.get("event") == "done":
                     finished = True
                     return
                 yield event
         finally:
+            self._asking = None
             if not finished:  # died, Ctrl-C, or the caller stopped listening: this process is of no further use
                 self.close()
 
@@ -133,13 +154,22 @@ class Worker:
         """Processor time of the running process so far; 0 where none runs or the system does not say."""
         return (_processor_s(self._process.pid) or 0.0) if self._process is not None else 0.0
 
+    def end(self) -> None:
+        """Kill the worker for good, whatever thread waits for it: requests fail from now on."""
+        self._over = True
+        process = self._process
+        if process is not None:
+            _kill(process)
+
     def close(self) -> None:
-        """Kill the worker's process group and reap it."""
-        process, self._process = self._process, None
+        """Kill the worker's process group and reap it; a request of another thread fails, and does the rest."""
+        process = self._process
         if process is None:
             return
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process)
+        if self._asking not in (None, threading.get_ident()):
+            return
+        self._process = None
         process.wait()
         for stream in (process.stdin, process.stderr):
             if stream is not None:
@@ -154,26 +184,20 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ensure(self) -> subprocess.Popen[bytes]:
+    def _ensure(self) -> forks.Process:
+        if self._over:
+            raise WorkerDiedError(Failure("exit", _ENDED))
         if self._process is not None and self.alive:
             return self._process
         self.close()
         mine, theirs = os.pipe()
-        root = str(Path(__file__).resolve().parents[2])
-        path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
-        # NumPy's own threads go on spinning after a product or a norm, on the processors of what is timed next
-        # and of a card each of several processes would take most of the memory when it starts
-        ours = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-        environment = {**ours, **os.environ, "PYTHONPATH": path}
-        if self.inline:
-            environment["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "false"
-        # -P: modules in the folder of the user are not taken for those of the same name that the worker needs
-        command = [sys.executable, "-P", "-m", self.module, str(theirs), str(self.limits.memory())]
+        changes = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"} if self.inline else {}
+        limits = [str(self.limits.memory())]
         try:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, pass_fds=(theirs,),
-                start_new_session=True, env=environment,
-            )  # fmt: skip
+            forked = forks.fork(self.module, limits, changes, theirs, lambda: self._over) if self.forked else None
+            if self._over:
+                raise WorkerDiedError(Failure("exit", _ENDED))
+            self._process = forked or _started(self.module, limits, changes, theirs)
         except BaseException:
             os.close(mine)
             raise
@@ -186,7 +210,7 @@ class Worker:
         threading.Thread(target=self._tail.drain, args=(self._process.stderr,), daemon=True).start()
         return self._process
 
-    def _next_event(self, process: subprocess.Popen[bytes]) -> dict[str, Any]:
+    def _next_event(self, process: forks.Process, end_s: float = math.inf) -> dict[str, Any]:
         silent_s, last = 0.0, time.monotonic()
         worked_s = _processor_s(process.pid) if self.limits.processor else None
         with selectors.DefaultSelector() as selector:
@@ -197,7 +221,7 @@ class Worker:
                     self._buffer = rest
                     return json.loads(line)
                 rest_s = _POLL_S if worked_s is not None else max(0.0, self.limits.silence_s - silent_s)
-                if selector.select(min(_POLL_S, rest_s)):
+                if selector.select(max(0.0, min(_POLL_S, rest_s, end_s - time.monotonic()))):
                     chunk = os.read(self._events, 1 << 16)
                     if not chunk or len(self._buffer) > _MAX_EVENT_BYTES:
                         raise WorkerDiedError(self._obituary(process))
@@ -206,6 +230,8 @@ class Worker:
                 if process.poll() is not None:
                     raise WorkerDiedError(self._obituary(process))
                 now = time.monotonic()
+                if now >= end_s:
+                    raise WorkerDiedError(Failure("timeout", TIME_OVER))
                 silent_s, last = silent_s + min(now - last, 1.0), now  # a machine that was asleep is no silent worker
                 spent_s = silent_s
                 if worked_s is not None:
@@ -218,7 +244,7 @@ class Worker:
                         Failure("memory", f"{used >> 20} MB in use, limit {self.limits.memory() >> 20} MB")
                     )
 
-    def _obituary(self, process: subprocess.Popen[bytes]) -> Failure:
+    def _obituary(self, process: forks.Process) -> Failure:
         try:
             code = process.wait(timeout=10.0)
         except subprocess.TimeoutExpired:
@@ -230,6 +256,35 @@ class Worker:
         if code < 0:
             return Failure("crash", f"{_signal_name(-code)}{': ' + last if last else ''}")
         return Failure("exit", f"exit status {code}{': ' + last if last else ''}")
+
+
+def _started(module: str, arguments: Sequence[str], changes: Mapping[str, str], events: int) -> forks.Process:
+    """A worker as an interpreter of its own."""
+    root = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    # -P: modules in the folder of the user are not taken for those of the same name that the worker needs
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", module, str(events), *arguments], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE, pass_fds=(events,), start_new_session=True,
+        env={**forks.ENVIRONMENT, **os.environ, **changes, "PYTHONPATH": path},
+    )  # fmt: skip
+
+
+def _kill(process: forks.Process) -> None:
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def ended_by_interrupts(workers: Sequence[Worker]) -> Iterator[None]:
+    """Inside, Ctrl-C ends these workers at once, so that threads that wait for them end, too."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.end()
+        raise
 
 
 class _Tail:

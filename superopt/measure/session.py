@@ -8,6 +8,11 @@ in the caller.  Events of `compare_events`:
     failed{index, cause, detail, errors}  it is out
     round{seconds: {index: s}}            one round; index -1 is the reference, -2 the reference again (A/A)
     pruned{index}                         too slow to be worth further rounds
+
+and of `run_events`:
+
+    ran{seconds, outputs}                 one call
+    failed{cause, detail}                 class and message of what the program raised
 """
 
 from __future__ import annotations
@@ -26,6 +31,7 @@ from superopt.measure.numerics import OutputError, Tolerance, output_errors
 
 REFERENCE, AGAIN = -1, -2
 PRUNE_ROUNDS = 3
+_LONGEST = 4000  # characters of what a program raised
 Event = dict[str, Any]
 Call = Callable[..., Any]
 
@@ -45,6 +51,7 @@ class ComparisonSettings:
         min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
         check: compare the outputs first.
         tolerance: what counts as the same value.
+        isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
     """
 
     rounds: int = 15
@@ -55,6 +62,7 @@ class ComparisonSettings:
     check: bool = True
     min_rounds: int = 1
     tolerance: Tolerance = field(default_factory=Tolerance)
+    isolate: bool = True
     builds_s: float = 0.0
 
 
@@ -118,6 +126,27 @@ def compare_events(
         ready = {"event": "ready", "index": index, "build_s": build_s, "calls": calls[index], "errors": _plain(errors)}
         yield ready
     yield from _rounds(thunks, calls, settings)
+
+
+def run_events(make: Make, inputs: Sequence[Sequence[Any]]) -> Iterator[Event]:
+    """Build a program and call it on each of these inputs: its results and what the call took, or why there are none.
+
+    The first call has the build in it.
+    """
+    import jax  # late: only where programs run
+
+    try:
+        made = make()
+        call = made.call if isinstance(made, Kept) else made
+        for number, given in enumerate(inputs):
+            start = time.perf_counter()
+            outputs = jax.block_until_ready(call(*[jax.device_put(x) for x in given]))
+            seconds = time.perf_counter() - start
+            if isinstance(made, Kept) and not number:
+                made.build_s = max(made.build_s, seconds)
+            yield {"event": "ran", "seconds": seconds, "outputs": [np.asarray(x) for x in outputs]}
+    except Exception as error:  # whatever the program raises is the answer
+        yield {"event": "failed", "cause": type(error).__name__, "detail": str(error)[-_LONGEST:]}
 
 
 def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: ComparisonSettings) -> Iterator[Event]:

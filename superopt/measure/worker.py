@@ -15,7 +15,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +41,7 @@ Handler = Callable[[Mapping[str, Any]], Iterator[Event]]
 
 def main(event_fd: int, memory_bytes: int) -> None:
     """Serve requests to measure until the input closes."""
-    serve(event_fd, memory_bytes, {"compare": _compare, "kernels": _kernels})
+    serve(event_fd, memory_bytes, {"compare": _compare, "run": _run, "kernels": _kernels})
 
 
 def serve(event_fd: int, memory_bytes: int, handlers: Mapping[str, Handler]) -> None:
@@ -63,25 +63,48 @@ def serve(event_fd: int, memory_bytes: int, handlers: Mapping[str, Handler]) -> 
 
 
 def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
-    bundle = arrays.load(Path(request["arrays"])) | {key: placing.placed(at) for key, at in request["placed"].items()}
-    inputs = [bundle[key] for key in request["inputs"]]
-    frozen = {name: bundle[key] for name, key in request["frozen"].items()}
+    made = _Request(request)
     fields = dict(request["settings"])
     settings = session.ComparisonSettings(**{**fields, "tolerance": Tolerance(**fields["tolerance"])})
+    candidates = {int(i): made.maker(spec) for i, spec in request["candidates"].items()}
+    inputs = made.values(request["inputs"])
+    yield from session.compare_events(made.maker(request["reference"]), candidates, inputs, settings)
+    made.release()
 
-    def maker(spec: Mapping[str, Any]) -> session.Make:
+
+def _run(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Build a program once, call it on several lists of inputs, and leave the results in the folder."""
+    made = _Request(request)
+    inputs = [made.values(keys) for keys in request["inputs"]]
+    for number, event in enumerate(session.run_events(made.maker(request["reference"]), inputs)):
+        if "outputs" in event:
+            arrays.save(Path(f"{request['arrays']}{number}"), {str(i): x for i, x in enumerate(event.pop("outputs"))})
+        yield event
+    made.release()
+
+
+class _Request:
+    """What a request says of programs and arrays."""
+
+    def __init__(self, request: Mapping[str, Any]) -> None:
+        self._backend, self._placed = request["backend"], request["placed"]
+        placed = {key: placing.placed(at) for key, at in self._placed.items()}
+        self._bundle = arrays.load(Path(request["arrays"])) | placed
+        self._frozen = {name: self._bundle[key] for name, key in request["frozen"].items()}
+        self._digest = functools.cache(lambda: _digest(self._frozen))
+
+    def values(self, keys: Sequence[str]) -> list[Any]:
+        return [self._bundle[key] for key in keys]
+
+    def maker(self, spec: Mapping[str, Any]) -> session.Make:
         if "target" in spec:
-            return lambda: session.resolve(spec["target"], spec["path"])(frozen)
-        return lambda: _kept(spec, frozen, bundle, request["backend"], digest)
+            return lambda: session.resolve(spec["target"], spec["path"])(self._frozen)
+        return lambda: _kept(spec, self._frozen, self._bundle, self._backend, self._digest)
 
-    @functools.cache
-    def digest() -> str:
-        return _digest(frozen)
-
-    candidates = {int(i): maker(spec) for i, spec in request["candidates"].items()}
-    yield from session.compare_events(maker(request["reference"]), candidates, inputs, settings)
-    for key in request["placed"]:
-        placing.release(bundle[key])
+    def release(self) -> None:
+        """Give back the memory of what lies in a file."""
+        for key in self._placed:
+            placing.release(self._bundle[key])
 
 
 def _kept(

@@ -14,6 +14,8 @@ The stages are in `superopt.pipeline.run`.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -39,12 +41,16 @@ from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import frozen_bytes
+from superopt.machine.aside import Aside
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import parse_budget
+from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.machine.extras import need
-from superopt.measure import Worker
+from superopt.machine.interrupts import heard
+from superopt.machine.switches import keeps_plain
+from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
+from superopt.pipeline.beside import kept_for_peers
 from superopt.pipeline.run import FIRST, Clock, Progress, Run, Tools
 from superopt.pipeline.weights import Shelf
 from superopt.returned.optimized import Optimized
@@ -118,7 +124,7 @@ def optimize(
         kwargs: example keyword arguments of the function.
         budget: time for the call: seconds, "30s", "2min", or "5000steps" (with `deterministic`, the same result
             anywhere).  Of less than five seconds, what cannot be cut may take it beyond: proofs of rules that are in
-            no store, builds.
+            no store, builds.  The original's calls are part of it: where they do not end in the time, it is returned.
         seed: of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
         dims: sizes of the symbolic dimensions of a model that example arguments do not say.
@@ -131,8 +137,9 @@ def optimize(
         kernels: try kernels of our own in place of XLA's, made by the backend for the default device of JAX or by the
             one of this name; not with numerics `exact`, since they round otherwise, and not with `deterministic`,
             since they are chosen by measuring.
-        search: False returns the plain candidate as soon as it is ready, whatever the budget: the program's own form,
-            every region a kernel with its default schedule, compared with the original but not timed.
+        search: False returns the plain candidate as soon as it is ready: the program's own form, every region a kernel
+            with its default schedule, compared with the original, and timed with it for a second at most; where the
+            original is faster beyond doubt, that is returned.  With `deterministic` nothing is timed.
         data_root: a folder inside which symbolic links to the external data of a model are followed.
         progress: called with one line per stage.
 
@@ -151,7 +158,9 @@ def optimize(
     given = given_rules(rules)
     clock = Clock(progress)
     barrier = Barrier()
-    with ExitStack() as stack:
+    if not (deterministic and search):
+        forks.load()  # while this process imports the program
+    with heard(), ExitStack() as stack:
         shelf = stack.enter_context(Shelf())
         with clock.stage("import"):
             imported, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)
@@ -164,6 +173,7 @@ def optimize(
             request = Request(
                 limits, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
                 max_prepared_bytes=max_prepared_bytes, kernels_by="" if backend is None else backend.name,
+                keeps_plain=keeps_plain(),
             )  # fmt: skip
             own = None
             if backend is not None and limits.tries_kernels and objective is None:
@@ -175,9 +185,12 @@ def optimize(
             )  # fmt: skip
             request = replace(request, objective=objective, own=own)
         key = barrier.around("the key of the call in the store", lambda: run_key(imported, request), "", let=FIRST)
-        known = barrier.around("an answer from the store", lambda: recall(archive, key, imported), None, let=FIRST)
+        known = barrier.around(
+            "an answer from the store", lambda: _recalled(archive, key, imported, clock, limits), None, let=FIRST
+        )
         if known is not None:
             clock.say("answered from the store")
+            known.report = replace(known.report, program=name)
             return known
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
@@ -192,12 +205,23 @@ def optimize(
             None,
             let=FIRST,
         )
-        tools = Tools(worker, Builds.of(imported, seed, request.exact), archive)
-        run = Run(imported, request, tools, pool, kernels_alone, maker, clock, barrier)
+        tools = Tools(worker, Builds.of(imported, seed, request.exact, worker), archive)
+        model = Path(fn) if isinstance(fn, str | Path) else None
+        request = replace(request, budget=kept_for_peers(model, limits))
+        run = Run(
+            imported, request, tools, pool, kernels_alone, maker, clock, barrier, model=model, whole_s=limits.seconds
+        )
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
         return run.finished(name, judgement or run.at_hand_alone(), key)
+
+
+def _recalled(
+    archive: Store | None, key: str, imported: Imported, clock: Clock, limits: SearchBudget
+) -> Optimized | None:
+    """An answer from the store, whose proof, a run beside the original, ends in the time."""
+    return Aside(lambda: recall(archive, key, imported)).by(limits.until(clock.begin_s).end_s)
 
 
 def _backend(kernels: bool | str) -> Backend | None:
@@ -258,7 +282,20 @@ def _import(
         raise UsageError("data_root is for ONNX models that are files")
     if dims:
         raise UsageError("dims is for ONNX models", hint="the shapes of a function are those of its example arguments")
-    return import_function(fn, args, kwargs, frozen=frozen), getattr(fn, "__name__", type(fn).__name__)
+    return import_function(fn, args, kwargs, frozen=frozen), _name_of(fn)
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    """The name of a function with those of the functions around it; of one without a name, where it is written."""
+    inner = fn
+    while isinstance(inner, functools.partial):
+        inner = inner.func
+    inner = inspect.unwrap(inner)
+    parts = [part for part in getattr(inner, "__qualname__", type(inner).__name__).split(".") if part != "<locals>"]
+    code = getattr(inner, "__code__", None)
+    if parts[-1] == "<lambda>" and code is not None:
+        parts[-1] = f"lambda at {Path(code.co_filename).name}:{code.co_firstlineno}"
+    return ".".join(parts)
 
 
 def import_onnx():

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from threading import Event
 
 from superopt.backends.xla import XlaExecutable
@@ -22,8 +22,8 @@ from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_d
 from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.attribution import measured_gains
-from superopt.contest.checks import Builds, of_the_program
-from superopt.contest.contest import Outcome, contest
+from superopt.contest.checks import Builds, OriginalLostError, of_the_program
+from superopt.contest.contest import Outcome, contest, duel
 from superopt.contest.judgement import (
     Candidate,
     Judgement,
@@ -35,7 +35,7 @@ from superopt.contest.judgement import (
     settled,
     undecided,
 )
-from superopt.contest.rounds import Entry, Rounds, Subject, least_s
+from superopt.contest.rounds import CALLS, ORIGINAL, Entry, Rounds, Subject, least_s
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -45,11 +45,13 @@ from superopt.explore.trace import make_plan
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import regions_of
+from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, SearchBudget
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
-from superopt.report.data import UNMEASURED, Measurement, Report, StageTime
+from superopt.pipeline.beside import peers_of
+from superopt.report.data import UNMEASURED, Measurement, PeerTiming, Report, StageTime, of_original
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import remember
 from superopt.store import Store
@@ -57,6 +59,7 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
+AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
 _NO_TIME = "the time does not suffice for a search"
@@ -104,7 +107,12 @@ class Tools:
 
 @dataclass(slots=True)
 class Run:
-    """One optimisation: what its stages share, and what they found."""
+    """One optimisation: what its stages share, and what they found.
+
+    Attributes:
+        model: the file of the model, where the program is one.
+        whole_s: seconds of the whole call, of which the stages before the last have a little less.
+    """
 
     imported: Imported
     request: Request
@@ -114,9 +122,12 @@ class Run:
     maker: KernelMaker | None
     clock: Clock
     barrier: Barrier
+    model: Path | None = None
+    whole_s: float | None = None
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
+    _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
     def limits(self) -> SearchBudget:
@@ -135,52 +146,86 @@ class Run:
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
-        with ThreadPoolExecutor(2) as beside:  # what the check compares with, while other processes make kernels
-            if not self.builds.on_disk:
-                beside.submit(lambda: self.builds.wanted)
-                beside.submit(lambda: self.builds.truth)
-            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
+        self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
+        if not self.builds.on_disk:  # what the check compares with, while other processes make kernels
+            self.builds.begin()
+            Aside(lambda: self.builds.truth)
+        plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
         if plain.same_as_original:
             return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
         verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was timed"
-        return self._checked(in_kernels(plain, verdict))
+        judgement = in_kernels(plain, verdict)
+        if self.request.deterministic or self.request.keeps_plain:
+            return self._checked(judgement)
+        with self.clock.stage("contest"):
+            timed = self.barrier.around(
+                "the timing of the plain candidate",
+                lambda: self._not_slower(plain, judgement),
+                judgement,
+                let=(OriginalLostError, *FIRST),
+            )
+        return self._checked(timed)
+
+    def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
+        """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
+        _ = self.builds.wanted
+        request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
+        builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
+        subject = Subject.of(self.imported)
+        with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
+            series = duel(rounds, [candidate_of(plain)[0]])
+        ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
+        if ratio is None or before_s is None or after_s is None:
+            return judgement
+        before_ms, after_ms = 1e3 * before_s, 1e3 * after_s
+        if series.is_slower(0):
+            return original_returned(
+                self.imported, f"the plain program takes {after_ms:.3g} ms where it takes {before_ms:.3g}",
+                measured=of_original(before_ms, series.noise_floor, series.samples_s(ORIGINAL)),
+                native=tuple(replace(row, used=False) for row in judgement.native),
+            )  # fmt: skip
+        samples = {"original": ORIGINAL, "returned": 0}
+        measured = Measurement(
+            before_ms=before_ms, after_ms=after_ms, speedup=ratio, noise_floor=series.noise_floor,
+            samples_ms={name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()},
+        )  # fmt: skip
+        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was searched"
+        return replace(judgement, verdict=verdict, measured=measured)
 
     def searched(self) -> Judgement:
         """The fastest of the plain candidate, what the search finds, and the original."""
+        self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
         if self.request.deterministic:
             self._prove()
             self._explore(self.limits.after(self.clock.elapsed_s).until(time.monotonic()).stage(share=_TWO))
             return self._predicted()
         made: list[KernelProgram] = []
         whole = self.limits.until(self.clock.begin_s)
-        with ThreadPoolExecutor(2) as beside:
-            ran = beside.submit(self._ran)
-            if not self.builds.on_disk:  # else they are not read for it while other processes are there
-                beside.submit(lambda: self.builds.truth)
-            if self.kernels:
-                plain = self._plain(whole.stage().left_s)
-                if plain is not None and not plain.same_as_original:
-                    made.append(plain)
-                    self.ready = candidate_of(plain)[1]
-            with self.clock.stage("original"):  # what the other two have left to do
-                build_s = ran.result()
-                beside.shutdown()
+        self.builds.begin()
+        # else weights are not read for it while other processes are there
+        yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth)
+        if self.kernels:
+            plain = self._plain(whole.stage().left_s)
+            if plain is not None and not plain.same_as_original:
+                made.append(plain)
+                self.ready = candidate_of(plain)[1]
+        with self.clock.stage("original"):  # what the other two have left to do
+            build_s = self._ran(whole)
+            if yardstick is not None:
+                yardstick.by(whole.stage().end_s)
         code_s = self._code_s(made, whole)
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
             whole = self.limits.after(code_s).until(self.clock.begin_s)
-            return self._contested(made, judgement, whole, self.builds)
-        with ThreadPoolExecutor(1) as beside:
-            ahead = beside.submit(
-                _built_in, self.tools.worker, self.imported, [candidate_of(plain)[0] for plain in made]
-            )
-            self._prove()
-            validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
-            with self.clock.stage("ahead"), validating:
-                again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
-            build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
+            return self._contested(made, judgement, whole, apart=False)
+        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, [candidate_of(x)[0] for x in made], whole))
+        self._prove()
+        validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
+        with self.clock.stage("ahead"), validating:
+            again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
+        build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
         limits = self._limits(build_s + code_s)
         follow_s = len(_CONTEST) * build_s + rounds_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
@@ -199,22 +244,30 @@ class Run:
             judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
         if self.kernels and not self.pool.backend.version:
             judgement = replace(judgement, notes=(*judgement.notes, _UNPRICED))
-        return self._contested(made, judgement, limits, self.tools.worker)
+        return self._contested(made, judgement, limits)
 
     def _limits(self, follow_s: float) -> SearchBudget:
         """What is left of the whole call beyond what is to follow."""
         return self.limits.after(self.clock.elapsed_s + follow_s).until(time.monotonic())
 
-    def _ran(self) -> float:
-        """Have the original built here, where the check will need it, and run; seconds that it took."""
-        begin = time.monotonic()
+    def _ran(self, whole: SearchBudget) -> float:
+        """What the first call of the original took, the build included, when its results are there for the check.
+
+        Raises:
+            OriginalLostError: there are none, or the fewest rounds of the original would not end in the time.
+        """
         _ = self.builds.wanted
-        return time.monotonic() - begin
+        call_s = self.builds.call_s
+        if CALLS * call_s > max(whole.left_s, HALF * LEAST_KERNELS_S):
+            raise OriginalLostError(f"a call of it takes {call_s:.3g} s: the time does not suffice for comparing")
+        return self.builds.build_s
 
     def chosen(self) -> Judgement:
         """What is to be returned; Ctrl-C raises while there is no plain candidate, and returns it from then on."""
         try:
             return self.searched() if self.request.searches else self.unsearched()
+        except OriginalLostError as error:
+            return original_returned(self.imported, str(error))
         except KeyboardInterrupt:
             if self.ready is None:
                 raise
@@ -358,7 +411,7 @@ class Run:
         return self._first(chosen, original_returned(self.imported, "the model finds nothing cheaper"))
 
     def _contested(
-        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
+        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, *, apart: bool = True
     ) -> Judgement:
         """The fastest program that passes the check: of those in kernels, or else of those that XLA computes."""
         found = self.found
@@ -368,13 +421,13 @@ class Run:
             return self._checked(judgement)
         with self.clock.stage("contest"):
             self._end(self.pool, self.alone)
-            held = self.barrier.around("the contest", lambda: self._held(made, judgement, limits, where), None)
+            held = self.barrier.around("the contest", lambda: self._held(made, judgement, limits, apart), None)
         if held is None:
             return self._at_hand(judgement)
         return self._first(*held)
 
     def _held(
-        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, where: Worker | Builds
+        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, apart: bool
     ) -> tuple[list[Judgement], Judgement]:
         """What the contest says of the programs that may be returned, the best first, and of the original."""
         found, request = self.found, self.request.within(limits)
@@ -382,7 +435,8 @@ class Run:
         candidates: list[Candidate] = [candidate_of(form, plain=form is plain) for form in made]
         if not made and found is not None:
             candidates = as_xla_computes(found)
-        said = contest(self.imported, [entry for entry, _ in candidates], request, where, self.clock.say)
+        entries = [entry for entry, _ in candidates]
+        said = contest(self.imported, entries, request, self.tools.worker, self.clock.say, apart=apart)
         chosen = [decided(said, number, candidates, judgement) for number in said.order]
         if chosen and found is not None and chosen[0].winner is not None and not chosen[0].kernels:
             first = chosen[0]
@@ -435,26 +489,53 @@ class Run:
     def _checked(self, judgement: Judgement) -> Judgement:
         """The judgement after the check that was left for last; nothing is measured after it."""
         halted = Event()
-        if self._interrupted(judgement):
+        interrupted = self._interrupted(judgement)
+        if interrupted:
             halted.set()
-        with self.clock.stage("check"), ThreadPoolExecutor(1) as beside:
-            self._end(self.pool, self.alone, self.tools.worker)
-            validated = beside.submit(_validated, judgement, self._code_end_s(), halted.is_set)
-            checked = self._settled(judgement)
+            self._interrupted_s = min(self._interrupted_s, time.monotonic())
+        with self.clock.stage("check"):
+            self._end(self.pool, self.alone)
+            if self.builds.has_run:
+                self._end(self.tools.worker)
+            code_end_s = self._code_end_s()
+            validated = Aside(lambda: _validated(judgement, code_end_s, halted.is_set))
+            checked = self._settled(judgement, interrupted)
             if checked is None or not checked.kernels:
                 halted.set()
                 return checked or given_back(self.imported, self.barrier)
-            code = self.barrier.around("the validation of machine code", validated.result, None)
+            code_end_s = self._interrupted_s + AFTER_S if interrupted else math.inf
+            code = self.barrier.around("the validation of machine code", lambda: validated.by(code_end_s), None)
             halted.set()
             if code is not None and code.refuted:
-                checked = self._settled(self._without(judgement, code.refuted))
+                checked = self._settled(self._without(judgement, code.refuted), interrupted)
         if checked is None or code is None:
             return checked or given_back(self.imported, self.barrier)
         self.clock.say(f"machine code of {code.proved} of {code.count} kinds of kernels validated")
         return replace(checked, implementation={**checked.implementation, "code": code.told()})
 
-    def _settled(self, judgement: Judgement) -> Judgement | None:
-        return self.barrier.around("the check", lambda: settled(self.imported, judgement, self.builds), None)
+    def _settled(self, judgement: Judgement, interrupted: bool) -> Judgement | None:
+        """The judgement after its check; the original, if the program or the original is not done in the time."""
+        if not judgement.unchecked:
+            return judgement
+        now_s = time.monotonic()
+        calls_s = 4.0 * (self.builds.build_s + self.builds.call_s)
+        end_s = (
+            self._interrupted_s + AFTER_S
+            if interrupted
+            else max(self.builds.end_s, now_s + MOST_VALIDATION_S + calls_s)
+        )
+        self.builds.end_s = min(self.builds.end_s, end_s)
+
+        def check() -> Judgement:
+            try:
+                return Aside(lambda: settled(self.imported, judgement, self.builds)).result(end_s)
+            except OriginalLostError as error:
+                cause = str(error)
+            except TimeOverError:
+                cause = "the check of another program had not ended when the time was over"
+            return original_returned(self.imported, cause, notes=judgement.notes, interrupted=interrupted)
+
+        return self.barrier.around("the check", check, None)
 
     def _code_s(self, made: Sequence[KernelProgram], whole: SearchBudget) -> float:
         """What the validation of machine code is to have: what that of the plain candidate takes, of a part."""
@@ -488,7 +569,9 @@ class Run:
     def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
         """The judgement's program, built, with its plan and its report; the original where it cannot be built."""
         with self.clock.stage("build"):
-            executable = self.barrier.around("the chosen program", lambda: self._built(judgement), None)
+            executable = self.barrier.around(
+                "the chosen program", lambda: Aside(lambda: self._built(judgement)).result(), None
+            )
             if executable is None:
                 judgement = given_back(self.imported, self.barrier)
             with of_the_program():
@@ -496,7 +579,8 @@ class Run:
                 if self.imported.whole:
                     executable.compile(*self.imported.live_values)
             if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
-                self.builds.run()
+                with suppress(OriginalLostError):
+                    _ = self.builds.wanted
         with self.clock.stage("plan"):
             plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
         if self.library.unproved:
@@ -518,7 +602,9 @@ class Run:
                     original_returned=judgement.returns_original,
                 ),
             )  # fmt: skip
-        report = replace(report, stages=tuple(self.clock.stages))
+        with self.clock.stage("beside"):
+            peers = self.barrier.around("the comparison with other runtimes", lambda: self._beside(executable), ())
+        report = replace(report, stages=tuple(self.clock.stages), peers=peers)
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         if not (judgement.interrupted or judgement.noisy or hurried or self.barrier.lost):
@@ -527,6 +613,13 @@ class Run:
         notes = (*report.notes, *self.barrier.notes)
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
         return result
+
+    def _beside(self, executable: XlaExecutable) -> tuple[PeerTiming, ...]:
+        """The returned program beside other runtimes; where nothing is measured, or no longer, not."""
+        if self.request.deterministic or self.barrier.interrupted or self.imported.whole:
+            return ()
+        whole_s = math.inf if self.whole_s is None or not self.request.searches else self.whole_s
+        return peers_of(self.model, self.imported, executable, whole_s - self.clock.elapsed_s, self.request.seed)
 
     def _built(self, judgement: Judgement) -> XlaExecutable:
         return self.builds.candidate(judgement.program, judgement.options, judgement.kernels)
@@ -553,7 +646,7 @@ def _defect(what: str) -> None:
     raise KernelDefectError(what)
 
 
-def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> tuple[float, float]:
+def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry], whole: SearchBudget) -> tuple[float, float]:
     """Have the worker of the comparisons build the original, then these programs, which it keeps if they are slow.
 
     Returns:
@@ -565,6 +658,8 @@ def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry]) -> t
         return 0.0, 0.0
     live, frozen = imported.live_values, imported.frozen_values
     settings = ComparisonSettings(1, 0.0)
-    found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
+    found = compare(
+        called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker, end_s=whole.end_s
+    )
     built = [one for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
     return (built[-1].build_s, least_s(built[0].samples_s[-1], built[-1].samples_s[-1])) if built else (0.0, 0.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
         if random_weights:
             raise UsageError("random weights are for ONNX models", hint="NAME() can return random arguments")
         fn, args, frozen = made_by(target)
-        return optimize(fn, *args, frozen=frozen, seed=seed, **options)
+        result = optimize(fn, *args, frozen=frozen, seed=seed, **options)
+        result.report = replace(result.report, program=f"{Path(path).name}:{target.rpartition(':')[2]}")
+        return result
     if random_weights:
         onnx = import_onnx()
         loading = {name: options.pop(name, None) for name in ("dims", "data_root")}

@@ -8,8 +8,9 @@ back what `to_json` wrote.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from superopt.machine.speedup import UNTIMED, Speedup, read_speedup
@@ -61,6 +62,10 @@ class NotChosen:
     site: str
 
 
+OUTSIDE = "outside of all regions"
+"""Name of the operations that belong to no region, in the table of kernels."""
+
+
 @dataclass(frozen=True, slots=True)
 class KernelUse:
     """A kernel of the returned program.
@@ -68,14 +73,14 @@ class KernelUse:
     Attributes:
         name: its heaviest op with the type of its result.
         count: how often it runs.
-        predicted_ms: of all runs together.
-        timed: whether that is a timing of the kernel by itself.
+        ms: of all runs together.
+        timed: whether that is a timing of the kernel by itself, else a prediction.
         outside: whether it lies outside of what the learned model was trained on; None without such a model.
     """
 
     name: str
     count: int
-    predicted_ms: float
+    ms: float
     timed: bool
     outside: bool | None = None
 
@@ -99,6 +104,7 @@ class NativeKernel:
         timed_ms, by_xla_timed_ms: the same as timed during the search, weights as cold as in the program; or None.
         backend: that makes it as a kernel; XLA computes it where it is not used.
         outside: whether it lies outside of what the model of our kernels was trained on; None where that is not known.
+        key: name of what the region computes, by which drawings refer to it.
     """
 
     name: str
@@ -117,11 +123,23 @@ class NativeKernel:
     by_xla_timed_ms: float | None = None
     backend: str = ""
     outside: bool | None = None
+    key: str = ""
 
     @property
     def gain(self) -> float | None:
         """XLA's fastest sample over the kernel's."""
         return self.xla_ms / self.own_ms if self.xla_ms and self.own_ms else None
+
+    @property
+    def is_timed(self) -> bool:
+        """Whether the region was timed, during the search, on the backend that runs it."""
+        return (self.timed_ms if self.used else self.by_xla_timed_ms) is not None
+
+    @property
+    def takes_ms(self) -> float | None:
+        """One run on the backend that runs it: as timed, else as predicted; None where the models were not asked."""
+        timed, told = (self.timed_ms, self.predicted_ms) if self.used else (self.by_xla_timed_ms, self.by_xla_ms)
+        return told if timed is None else timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +152,8 @@ class DrawnNode:
         type: of the value; `layout` its physical order of axes where that is not the natural one.
         reads: values that it reads; `frozen` are the operands that never change.
         kernel: number of the value that its kernel computes.
-        predicted_us: of the whole kernel, at that value only.
+        us: microseconds of one run of the whole kernel, at that value only.
+        timed: whether that is a timing of the kernel by itself, else a prediction.
         backend: that runs its kernel; empty where that is not known.
         change: `same`, `other` (computed in another way on the other side), `only` (absent on the other side) or
             `ahead` (computed ahead of time on the other side; such values have negative numbers).
@@ -146,11 +165,12 @@ class DrawnNode:
     reads: tuple[int, ...]
     frozen: tuple[str, ...]
     kernel: int
-    predicted_us: float | None
+    us: float | None
     change: str
     rule: str = ""
     layout: str = ""
     backend: str = ""
+    timed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,6 +250,26 @@ def of_original(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTiming:
+    """The returned program beside another runtime that runs the same model, in short rounds after the contest.
+
+    Attributes:
+        name: of the runtime; `version` and `threads` are those that it ran with.
+        ms: its median; `returned_ms` is the returned program's in the same rounds.
+        ratio: its time over the returned program's, paired by round: 2.0 is a program twice as fast as the runtime.
+        failure: why there is no timing; empty where there is one.
+    """
+
+    name: str
+    version: str = ""
+    threads: int = 0
+    ms: float | None = None
+    returned_ms: float | None = None
+    ratio: Speedup | None = None
+    failure: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """Everything that one optimisation knows about itself; without what later stages say where they failed.
 
@@ -248,6 +288,9 @@ class Report:
             `kernels`; `code`: of how many distinct ones the machine code was `validated`, is `unknown` (reason ->
             how many) or was `refuted` (these are not used); empty where none were tried.
         lost: stages that failed or were interrupted, with what happened: the program was returned without them.
+        baseline: what `speedup`, and the ratios of finalists, are over.
+        peers: the returned program beside other runtimes of the same model.
+        made: instant of the report in UTC, as ISO 8601 writes it.
     """
 
     program: str
@@ -279,6 +322,9 @@ class Report:
     implementation: Mapping[str, Any] = field(default_factory=dict[str, Any])
     lost: Mapping[str, str] = field(default_factory=dict[str, str])
     predicted_ms: float | None = None
+    baseline: str = "jax.jit"
+    peers: tuple[PeerTiming, ...] = ()
+    made: str = ""
 
     @property
     def speedup(self) -> Speedup:
@@ -301,12 +347,22 @@ class Report:
             "before_ms": data["before_ms"],
             "after_ms": data["after_ms"],
             "speedup": self.speedup.to_json(),
+            "baseline": self.baseline,
+            "peers": data["peers"],
             "rewrites": data["rewrites"],
             "max_rel_error": checks.get("max_rel_error"),
             "opaque_ops": sum(self.opaque_ops.values()),
             "seconds": round(self.seconds, 3),
         }
         data["opaque"] = data.pop("opaque_ops")
+        data["account"] = {side: asdict(sums) for side, sums in accounts(self).items()}
+        whole_ms = sum(k.ms for k in self.kernels) or math.inf
+        data["kernels"] = [
+            {**row, "share": k.ms / whole_ms} for row, k in zip(data["kernels"], self.kernels, strict=True)
+        ]
+        for row, k in zip(data["native"], self.native, strict=True):
+            row |= {"takes_ms": k.takes_ms, "is_timed": k.is_timed, "gain": k.gain}
+            row["share"] = None if k.takes_ms is None else k.count * k.takes_ms / whole_ms
         return {**head, **{k: v for k, v in data.items() if k not in head}}
 
     def save(self, path: str) -> None:
@@ -324,6 +380,49 @@ class Report:
         return f"<superopt report: {self.program}: {self.verdict}, {self.speedup}>"
 
 
+@dataclass(frozen=True, slots=True)
+class Account:
+    """Where the time of a program goes, in milliseconds; None where one of the two was not asked.
+
+    Attributes:
+        kernels: how many it runs; `kernels_ms` is what they take one by one, each alone.
+        between_ms: what the models add for a program of them: its call, hand-overs, operands in other caches.
+        predicted_ms: both together.
+        measured_ms: median of the program in the contest.
+        beyond_ms: measured beyond predicted, below zero where the prediction was too high.
+    """
+
+    kernels: int
+    kernels_ms: float | None
+    between_ms: float | None
+    predicted_ms: float | None
+    measured_ms: float | None
+    beyond_ms: float | None
+
+
+def accounts(report: Report) -> dict[str, Account]:
+    """The program before and after, as far as they were drawn or priced; the original alone where it is returned."""
+    found: dict[str, Account] = {}
+    if report.drawing is not None:
+        drawn = [node for node in report.drawing.before if node.kernel == node.id and node.backend]
+        priced = [node.us for node in drawn if node.us is not None]
+        kernels_ms = 1e-3 * sum(priced) if priced else None
+        found["before"] = _account(len(drawn), kernels_ms, None, report.measured.before_ms)
+    if report.kernels and not report.original_returned:
+        kernels_ms, count = sum(k.ms for k in report.kernels), sum(k.count for k in report.kernels)
+        found["after"] = _account(count, kernels_ms, report.predicted_ms, report.measured.after_ms)
+    return found
+
+
+def _account(count: int, kernels_ms: float | None, predicted_ms: float | None, measured_ms: float | None) -> Account:
+    def less(a: float | None, b: float | None) -> float | None:
+        return None if a is None or b is None else a - b
+
+    between_ms = less(predicted_ms, kernels_ms)
+    predicted_ms = kernels_ms if predicted_ms is None else predicted_ms
+    return Account(count, kernels_ms, between_ms, predicted_ms, measured_ms, less(measured_ms, predicted_ms))
+
+
 def _rendering():
     from superopt import report  # late: it reads reports
 
@@ -333,7 +432,7 @@ def _rendering():
 _PLAIN = (
     *("program", "verdict", "growth", "search", "memory", "objective"),
     *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
-    *("tuning", "exactness", "implementation"),
+    *("tuning", "exactness", "implementation", "baseline", "made"),
 )
 
 
@@ -351,7 +450,7 @@ def read_report(data: Mapping[str, Any]) -> Report:
         return DrawnNode(**{**value, "reads": tuple(value["reads"]), "frozen": tuple(value["frozen"])})
 
     drawing = data["drawing"]
-    plain = {name: data[name] for name in _PLAIN}
+    plain: dict[str, Any] = {name: data[name] for name in _PLAIN}
     return Report(
         **plain,
         measured=Measurement(
@@ -368,11 +467,17 @@ def read_report(data: Mapping[str, Any]) -> Report:
         finalists=tuple(JudgedFinalist(**{**f, "ratio": speedup(f["ratio"])}) for f in data["finalists"]),
         notes=tuple(data["notes"]),
         not_chosen=tuple(NotChosen(**x) for x in data["not_chosen"]),
-        kernels=tuple(KernelUse(**k) for k in data["kernels"]),
-        native=tuple(NativeKernel(**{**k, "ratio": speedup(k["ratio"])}) for k in data["native"]),
+        kernels=tuple(KernelUse(**_given(KernelUse, k)) for k in data["kernels"]),
+        native=tuple(NativeKernel(**{**_given(NativeKernel, k), "ratio": speedup(k["ratio"])}) for k in data["native"]),
         drawing=None
         if drawing is None
         else Drawing(tuple(map(node, drawing["before"])), tuple(map(node, drawing["after"]))),
         lost=data.get("lost", {}),
         predicted_ms=data.get("predicted_ms"),
+        peers=tuple(PeerTiming(**{**x, "ratio": speedup(x["ratio"])}) for x in data["peers"]),
     )
+
+
+def _given(kind: type[KernelUse] | type[NativeKernel], row: Mapping[str, Any]) -> dict[str, Any]:
+    """A row without what was computed of it."""
+    return {f.name: row[f.name] for f in fields(kind)}

@@ -13,6 +13,7 @@ from markupsafe import escape
 
 from superopt.ir.ops.table import PRODUCTS, TABLE
 from superopt.report.data import DrawnNode
+from superopt.report.figures import ms, percent
 from superopt.report.layers import place
 
 WIDTH = 220.0
@@ -39,12 +40,21 @@ _OF_FAMILY = {
 
 @dataclass(slots=True)
 class DrawnBox:
-    """A kernel, an input, or a fold of several kernels."""
+    """A kernel, an input, or a fold of several kernels.
+
+    Attributes:
+        us: microseconds of its kernel, where they are known; the place of its figure in the side is `place`.
+        timed: whether that is a timing, else a prediction.
+        kernels: how many kernels it is: none for an input, or an operation that is no kernel.
+    """
 
     id: int
     nodes: list[DrawnNode] = field(default_factory=list[DrawnNode])
     reads: list[int] = field(default_factory=list[int])
     us: float = 0.0
+    place: int = -1
+    timed: bool = False
+    kernels: int = 0
     folded: int = 0
     times: int = 0
 
@@ -85,11 +95,12 @@ def op_class(op: str) -> str:
 def boxes_of(nodes: Sequence[DrawnNode]) -> list[DrawnBox]:
     """The kernels in an order in which operands come first."""
     boxes: dict[int, DrawnBox] = {}
-    for node in nodes:
+    for place_of, node in enumerate(nodes):
         box = boxes.setdefault(node.kernel, DrawnBox(node.kernel))
         box.nodes.append(node)
-        if node.predicted_us is not None:
-            box.us += node.predicted_us
+        if node.kernel == node.id:
+            box.kernels = int(bool(node.backend))
+            box.us, box.place, box.timed = node.us or 0.0, place_of, node.timed
     kernel = {node.id: node.kernel for node in nodes}
     for node in nodes:
         for k in node.reads:
@@ -126,6 +137,7 @@ def fold(boxes: Sequence[DrawnBox]) -> list[DrawnBox]:
         if times > 1:
             members = boxes[i + period : i + period * times]
             box = DrawnBox(members[0].id, folded=len(members), times=times - 1, us=sum(m.us for m in members))
+            box.kernels = sum(m.kernels for m in members)
             box.nodes = [node for m in members for node in m.nodes]
             moved.update(dict.fromkeys((m.id for m in members), box.id))
             box.reads = [k for m in members for k in m.reads]
@@ -193,7 +205,9 @@ def _box(box: DrawnBox, side: str, x: float, y: float, total: float, linked: boo
     if box.is_input or box.folded:
         out.append(f'<text x="{width / 2:.0f}" y="19" text-anchor="middle">{escape(_cut(head, width - 12))}</text></g>')
         return "".join(out)
-    time = f"{box.nodes[-1].backend} {_us(box.us)} · {_percent(share)}".strip() if box.us else ""
+    time, of = f"{box.nodes[-1].backend} {ms(1e-3 * box.us)} · {_percent(share)}".strip() if box.us else "", ""
+    if box.us:
+        of = f' data-of="drawing/{side.removesuffix("-full")}/{box.place}/us"'
     if box.is_ahead:
         time = "on every call"
     if len(box.nodes) == 1:
@@ -206,7 +220,7 @@ def _box(box: DrawnBox, side: str, x: float, y: float, total: float, linked: boo
     else:
         out.append(f'<text class="head" x="8" y="15">{escape(_cut(head, width - 24 - 6.4 * len(time), 7.0))}</text>')
         out += _rows(box.nodes, width)
-    out.append(f'<text class="time" x="{width - 8:.0f}" y="15" text-anchor="end">{escape(time)}</text>')
+    out.append(f'<text class="time"{of} x="{width - 8:.0f}" y="15" text-anchor="end">{escape(time)}</text>')
     bar = max(0.0, min(1.0, share)) * (width - 16)
     out.append(f'<rect class="bar" x="8" y="{box.height - 6:.0f}" width="{bar:.1f}" height="3" rx="1.5"/></g>')
     drawn = "".join(out)
@@ -244,7 +258,7 @@ def _short(op: str) -> str:
 
 def _heading(box: DrawnBox) -> str:
     if box.folded:
-        return f"{box.times} more times the {box.folded // box.times} above, {_us(box.us)}"
+        return f"{box.times} more times the {box.folded // box.times} above"
     if box.is_input:
         return f"{box.nodes[-1].op.removeprefix('input ')} {_dims(box.nodes[-1].type)}"
     order = [name for name, _ in CLASSES]
@@ -254,9 +268,10 @@ def _heading(box: DrawnBox) -> str:
 
 def _tooltip(box: DrawnBox, share: float) -> str:
     if box.folded:
-        return f"{box.folded} kernels of the same structure as those above, {_us(box.us)}, {share:.1%} of the time"
+        return f"{box.folded} kernels of the same structure as those above, {percent(share)} of the time of all kernels"
     by = f"{box.nodes[-1].backend}, " if box.nodes[-1].backend else ""
-    lines = [f"{by}predicted {_us(box.us)}, {share:.1%} of the program"] if box.us else []
+    basis = "timed alone" if box.timed else "predicted"
+    lines = [f"{by}{ms(1e-3 * box.us)} {basis}, {percent(share)} of the time of all kernels"] if box.us else []
     for node in box.nodes:
         line = f"{node.op} : {node.type}"
         if node.frozen:
@@ -276,11 +291,7 @@ def _tooltip(box: DrawnBox, share: float) -> str:
 
 
 def _percent(share: float) -> str:
-    return "<1%" if share < 0.005 else f"{share:.0%}"
-
-
-def _us(value: float) -> str:
-    return f"{value / 1e3:.3g} ms" if value >= 1e3 else f"{value:.3g} µs"
+    return "<1 %" if share < 0.005 else percent(share, 0)
 
 
 def _dims(text: str) -> str:

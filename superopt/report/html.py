@@ -1,6 +1,7 @@
 """The report as one offline page: verdict, both programs side by side, why, why not, evidence, search, environment.
 
-No network request and no script; everything escaped by the template engine; drawings are inline SVG.
+No network request and no script; everything escaped by the template engine; drawings are inline SVG.  Every figure
+comes from the record that JSON holds, and carries its path in it (`data-of`).
 """
 
 from __future__ import annotations
@@ -13,9 +14,12 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from superopt.report.data import Report
+from superopt.report.data import OUTSIDE, Report, accounts
+from superopt.report.figures import NONE, found, ms, percent, ratio, seconds, written
 from superopt.report.graph import CLASSES, DrawnBox, boxes_of, fold, svg
 from superopt.report.text import (
+    beyond,
+    made_line,
     medians_line,
     model_line,
     native_line,
@@ -25,6 +29,7 @@ from superopt.report.text import (
     proof_line,
 )
 
+_FIGURE = Markup('<data data-of="{}" value="{}">{}</data>')
 _WIDTH = 640
 _ROW = 22
 _WORTH_FOLDING = 0.85  # folded drawings have at most this share of the boxes
@@ -40,7 +45,6 @@ class Drawn:
     before_full: Markup
     after_full: Markup
     kernels: tuple[int, int]
-    ms: tuple[float, float]
     changed: int
 
 
@@ -49,17 +53,32 @@ def to_html(report: Report) -> str:
     source = resources.files("superopt.report").joinpath("page.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["plain"] = _plain
-    environment.filters["ms"] = _ms
-    predicted = report.speedup.basis == "predicted"
+    record = report.to_json()
+    drawn = _drawn(report)
+
+    def fig(path: str) -> Markup:
+        """A figure of the record."""
+        value = found(record, path)
+        text = written(path, value)
+        raw = value["ratio"] if isinstance(value, Mapping) else value
+        return Markup(NONE) if text == NONE else _FIGURE.format(path, raw, text)
+
     return environment.from_string(source).render(
         report=report,
-        times=predicted_ms(report) if predicted else (report.measured.before_ms, report.measured.after_ms),
-        predicted=predicted,
+        record=record,
+        fig=fig,
+        made=made_line(report),
+        times=[ms(x) for x in predicted_ms(report)],
+        ratio=ratio(report.speedup.ratio),
+        predicted=report.speedup.basis == "predicted",
+        account=record["account"],
+        beyond=[f"{side}: {why}" for side, one in accounts(report).items() if (why := beyond(one, report))],
         medians=medians_line(report),
-        drawn=_drawn(report),
+        drawn=drawn,
         legend=CLASSES,
         largest_gain=max((abs(r.predicted_gain_ms) for r in report.rewrites), default=0.0) or 1.0,
-        kernel_ms=sum(k.predicted_ms for k in report.kernels) or 1.0,
+        parts=_columns(record),
+        outside=OUTSIDE,
         model=model_line(report),
         misses=near_misses(report),
         grown=sorted(report.growth.get("unions", {}).items(), key=lambda item: -item[1])[:12],
@@ -82,7 +101,7 @@ def _drawn(report: Report) -> Drawn | None:
     if drawing is None:
         return None
     sides = {"before": boxes_of(drawing.before), "after": boxes_of(drawing.after)}
-    kernels = tuple(sum(1 for box in boxes if not box.is_input) for boxes in sides.values())
+    kernels = tuple(sum(box.kernels for box in boxes) for boxes in sides.values())
     folded = {side: fold(boxes) for side, boxes in sides.items()}
     if sum(map(len, folded.values())) > _WORTH_FOLDING * sum(map(len, sides.values())):
         folded = sides
@@ -91,9 +110,8 @@ def _drawn(report: Report) -> Drawn | None:
     full = _pair(sides, "-full") if shorter else ("", "")
     if sum(map(len, full)) > _LARGEST_DRAWING:
         full = ("", "")
-    changed = sum(1 for box in sides["after"] if box.changed)
-    ms = tuple(1e-3 * sum(box.us for box in boxes) for boxes in sides.values())
-    return Drawn(*map(Markup, (*parts, *full)), kernels=(kernels[0], kernels[1]), ms=(ms[0], ms[1]), changed=changed)
+    changed = sum(box.kernels for box in sides["after"] if box.changed)
+    return Drawn(*map(Markup, (*parts, *full)), kernels=(kernels[0], kernels[1]), changed=changed)
 
 
 def _pair(sides: Mapping[str, Sequence[DrawnBox]], suffix: str) -> tuple[str, str]:
@@ -104,28 +122,31 @@ def _pair(sides: Mapping[str, Sequence[DrawnBox]], suffix: str) -> tuple[str, st
     )
 
 
-def _plain(value: Any) -> str:
-    """Nested plain data as words, not as Python."""
+def _plain(value: Any, name: str = "") -> str:
+    """Nested plain data as words, not as Python; figures by the kind that the name of the entry says."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_plain(v)}" for k, v in value.items()) or "none"
+        kind = name if name.endswith(("_ms", "seconds")) else ""  # said once, of all that it holds
+        return ", ".join(f"{k} {_plain(v, kind or str(k))}" for k, v in value.items()) or "none"
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value)) or "none"
+        return ", ".join(_plain(v, name) for v in value) or "none"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, float) and name.endswith(("_ms", "seconds", "share", "error")):
+        return percent(value) if name.endswith("error") else written(name, value)
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _ms(value: float | None) -> str:
-    """Milliseconds in a readable unit."""
-    if value is None:
-        return "-"
-    if abs(value) < 0.1:
-        return f"{1e3 * value:.3g} µs"
-    return f"{value:.3g} ms" if abs(value) < 1000 else f"{value:.0f} ms"
+def _columns(record: Mapping[str, Any]) -> dict[str, set[str]]:
+    """Table -> the names of its columns that hold anything."""
+    tables = {name: record[name] for name in ("rewrites", "native", "kernels", "finalists", "not_chosen")}
+    return {
+        name: {key for row in rows for key, value in row.items() if value not in (None, "", {}, [], ())}
+        for name, rows in tables.items()
+    }
 
 
 def _samples_svg(report: Report) -> str:
@@ -133,8 +154,7 @@ def _samples_svg(report: Report) -> str:
     rows = [(name, values) for name, values in report.measured.samples_ms.items() if values]
     if not rows:
         return ""
-    low = min(min(v) for _, v in rows) * 0.95
-    high = max(max(v) for _, v in rows) * 1.05 or 1.0
+    low, high = min(min(v) for _, v in rows), max(max(v) for _, v in rows)
     scale = (_WIDTH - 180) / max(high - low, 1e-12)
     parts = [
         f'<svg class="chart" viewBox="0 0 {_WIDTH} {_ROW * len(rows) + 26}" role="img" aria-label="timing samples">'
@@ -145,8 +165,8 @@ def _samples_svg(report: Report) -> str:
         parts.append(f'<line x1="160" x2="{_WIDTH - 10}" y1="{y}" y2="{y}" class="axis"/>')
         parts += [f'<circle cx="{160 + (v - low) * scale:.1f}" cy="{y}" r="3"/>' for v in values]
     y = _ROW * len(rows) + 18
-    parts.append(f'<text x="160" y="{y}" class="small">{low:.3g} ms</text>')
-    parts.append(f'<text x="{_WIDTH - 10}" y="{y}" text-anchor="end" class="small">{high:.3g} ms</text></svg>')
+    parts.append(f'<text x="160" y="{y}" class="small">{ms(low)}</text>')
+    parts.append(f'<text x="{_WIDTH - 10}" y="{y}" text-anchor="end" class="small">{ms(high)}</text></svg>')
     return "".join(parts)
 
 
@@ -162,7 +182,8 @@ def _stages_svg(report: Report) -> str:
         width = max(stage.seconds * scale, 1.0)
         parts.append(f'<rect x="{160 + start * scale:.1f}" y="{y + 4}" width="{width:.1f}" height="14"/>')
         parts.append(
-            f'<text x="{166 + start * scale + width:.1f}" y="{y + 15}" class="small">{stage.seconds:.2f} s</text>'
+            f'<text x="{166 + start * scale + width:.1f}" y="{y + 15}" class="small" data-of="stages/{i}/seconds">'
+            f"{seconds(stage.seconds)}</text>"
         )
         start += stage.seconds
     return "".join(parts) + "</svg>"

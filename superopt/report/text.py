@@ -5,10 +5,12 @@ No line is longer than `WIDTH`: what is too long goes on in further, indented li
 
 from __future__ import annotations
 
+import math
 import textwrap
 
 from superopt.machine.speedup import Speedup
-from superopt.report.data import NativeKernel, Report
+from superopt.report.data import Account, NativeKernel, PeerTiming, Report, accounts
+from superopt.report.figures import error, ms, percent, ratio, seconds
 
 WIDTH = 100
 _MOST = 8
@@ -16,14 +18,23 @@ _EQUATIONS = 3
 _FEW = 4
 _APART = 0.02  # medians that give a ratio further from that of paired rounds are told with it
 _LONG = 170  # of a rule's statement
+_LITTLE = 0.005  # of the time of the kernels: less between them is not told
+_CONSISTENT = 0.1  # what was measured and what was predicted may be apart without a word
+_BEYOND = {
+    "more": "the call, threads that wake, operands in colder caches, what the models miss",
+    "less": "operands in warmer caches, what the models miss",
+}
 _HANGING = " " * 10  # under the text that follows `  before ` and its like
 
 
 def to_text(report: Report) -> str:
     """The report as lines of at most `WIDTH` characters."""
     lines = [f"{report.program}: {report.verdict}", _times_line(report)]
-    stages = "  ".join(f"{s.name} {s.seconds:.1f}s" for s in report.stages)
-    lines.append(f"  time    {report.seconds:.1f}s: {stages}")
+    lines += [f"  beside  {peer_line(peer)}" for peer in report.peers]
+    sides = accounts(report)
+    lines += [f"  account {side}: {account_line(one, report)}" for side, one in sides.items()]
+    stages = "  ".join(f"{s.name} {seconds(s.seconds)}" for s in report.stages)
+    lines.append(f"  time    {seconds(report.seconds)}: {stages}")
     lines += _search_lines(report)
     lines += _rewrite_lines(report)
     lines += _native_lines(report)
@@ -31,9 +42,9 @@ def to_text(report: Report) -> str:
     lines.append(proof_line(report))
     if report.numerics is not None:
         n = report.numerics
-        text = f"  checked max relative error against the original {n.max_rel_error:.1e}"
+        text = f"  checked max relative error against the original {error(n.max_rel_error)}"
         if n.original_vs_f64 is not None and n.optimised_vs_f64 is not None:
-            text += f"; against float64: original {n.original_vs_f64:.1e}, returned {n.optimised_vs_f64:.1e}"
+            text += f"; against float64: original {error(n.original_vs_f64)}, returned {error(n.optimised_vs_f64)}"
         if not n.drawn:
             text += "; on the example alone, since loops and callbacks may not end or fail on inputs that nobody gave"
         lines.append(text)
@@ -46,6 +57,8 @@ def to_text(report: Report) -> str:
         ops = ", ".join(f"{k} x{v}" for k, v in sorted(report.opaque_ops.items()))
         lines.append(f"  opaque  kept verbatim, never rewritten: {ops}")
     lines += [f"  note    {note}" for note in report.notes]
+    if report.made or report.environment:
+        lines.append(f"  made    {made_line(report)}")
     return "\n".join(piece for line in lines for piece in _folded(line))
 
 
@@ -93,18 +106,18 @@ def model_line(report: Report) -> str:
     if not figures:
         return ""
     timed = figures.get("kernels_timed", 0)
-    parts = [f"{timed} kernels timed" if timed else "no kernel was timed"]
+    parts = [f"{timed} kernel{'s' if timed > 1 else ''} timed" if timed else "no kernel was timed"]
     if figures.get("median_error") is not None:
-        error = figures["median_error"]
-        off = f"{error:.0%}" if error < 1 else f"a factor of {1 + error:.1f}"
+        wrong = figures["median_error"]
+        off = percent(wrong, 0) if wrong < 1 else f"a factor of {1 + wrong:.1f}"
         parts.append(f"the model was off by {off} on them (median)")
     if timed:
-        parts.append(f"{figures.get('timed_share', 0.0):.0%} of the predicted time is timed kernels")
+        parts.append(f"{percent(figures.get('timed_share', 0.0), 0)} of the time of its kernels is timed")
     outside = figures.get("outside_share")
     if outside is None:
         parts.append("no learned model")
     else:
-        parts.append(f"{outside:.0%} outside of what the learned model was trained on")
+        parts.append(f"{percent(outside, 0)} outside of what the learned model was trained on")
     return "; ".join(parts)
 
 
@@ -119,20 +132,68 @@ def near_misses(report: Report) -> list[tuple[str, str, int]]:
     return sorted(((r, reason, n) for r, (reason, n) in found.items()), key=lambda x: (-x[2], x[0]))
 
 
-def _ms(value: float | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.3g} ms" if value < 100 else f"{value:.0f} ms"
+def peer_line(peer: PeerTiming) -> str:
+    """The returned program beside another runtime."""
+    name = f"{peer.name} {peer.version}".strip()
+    if peer.ratio is None:
+        return f"{name}: not timed, {peer.failure}"
+    return (
+        f"{name}, {peer.threads} threads, own process: {ms(peer.ms)}, the returned program beside it"
+        f" {ms(peer.returned_ms)}: {peer.ratio} over {peer.name}"
+    )
+
+
+def account_line(one: Account, report: Report) -> str:
+    """Where the time of a program goes, from its kernels to what was measured."""
+    parts = [f"{one.kernels} kernels"]
+    if one.kernels_ms is not None:
+        parts.append(f"take {ms(one.kernels_ms)} one by one")
+    if one.between_ms and abs(one.between_ms) > _LITTLE * (one.kernels_ms or 0.0):
+        parts.append(f"and {ms(one.between_ms)} between them by the models, {ms(one.predicted_ms)} in all")
+    if one.measured_ms is not None and one.beyond_ms is not None:
+        more = "more" if one.beyond_ms >= 0.0 else "less"
+        because = beyond(one, report)
+        why = f": {because}" if because else ""
+        parts.append(f"; measured {ms(one.measured_ms)}, {ms(abs(one.beyond_ms))} {more}{why}")
+    return " ".join(parts).replace(" ;", ";")
+
+
+def beyond(one: Account, report: Report) -> str:
+    """Why a program takes more or less than the models say; empty where both are about the same."""
+    if one.measured_ms is None or one.beyond_ms is None or abs(one.beyond_ms) <= _CONSISTENT * one.measured_ms:
+        return ""
+    noise = report.measured.noise_floor
+    busy = noise is not None and noise > _CONSISTENT
+    return _BEYOND["more" if one.beyond_ms >= 0.0 else "less"] + (", other work on this machine" if busy else "")
+
+
+def made_line(report: Report) -> str:
+    """When and where the figures are from."""
+    facts = report.environment
+    versions = facts.get("versions", {})
+    cores = facts.get("cores")
+    parts = [
+        report.made.replace("T", " ").replace("+00:00", " UTC"),
+        f"{facts['cpu']}, {cores} {'core' if cores == 1 else 'cores'}" if facts.get("cpu") and cores else "",
+        facts.get("system", ""),
+        *(f"{name} {versions[name]}" for name in ("superopt", "jax", "jaxlib") if name in versions),
+    ]
+    return "; ".join(part for part in parts if part)
 
 
 def _times_line(report: Report) -> str:
-    floor = f"   noise floor {report.measured.noise_floor:.1%}" if report.measured.noise_floor is not None else ""
+    noise = report.measured.noise_floor
+    floor = "" if noise is None or not math.isfinite(noise) else f"   noise floor {percent(noise)}"
     if report.speedup.basis == "predicted":
         before, after = predicted_ms(report)
-        return f"  predicted, not measured: before {_ms(before)}   after {_ms(after)}   {report.speedup.ratio:.2f}x"
+        return (
+            f"  predicted, not measured: before {ms(before)}   after {ms(after)}   {ratio(report.speedup.ratio)}"
+            f" over {report.baseline}"
+        )
+    over = f" over {report.baseline}" if report.speedup.basis == "measured" else ""
     return (
-        f"  before {_ms(report.measured.before_ms)}   after {_ms(report.measured.after_ms)}   speed-up {report.speedup}"
-        f"{medians_line(report)}{floor}"
+        f"  before {ms(report.measured.before_ms)}   after {ms(report.measured.after_ms)}   speed-up {report.speedup}"
+        f"{over}{medians_line(report)}{floor}"
     )
 
 
@@ -146,9 +207,9 @@ def medians_line(report: Report) -> str:
     """What the medians of both programs give, where that is not the ratio of paired rounds."""
     if not (report.measured.before_ms and report.measured.after_ms) or report.speedup.basis != "measured":
         return ""
-    ratio = report.measured.before_ms / report.measured.after_ms
-    apart = abs(ratio / report.speedup.ratio - 1.0) if report.speedup.ratio > 0.0 else 0.0
-    return f" of paired rounds (of medians {ratio:.2f}x)" if apart > _APART else ""
+    medians = report.measured.before_ms / report.measured.after_ms
+    apart = abs(medians / report.speedup.ratio - 1.0) if report.speedup.ratio > 0.0 else 0.0
+    return f" in paired rounds (of medians {ratio(medians)})" if apart > _APART else ""
 
 
 def _search_lines(report: Report) -> list[str]:
@@ -166,7 +227,7 @@ def _search_lines(report: Report) -> list[str]:
     if "batches" in searched:
         search += f" in {searched['batches']} batches"
     if searched.get("price_cache_hits") is not None:
-        search += f" ({searched['price_cache_hits']:.1%} of prices known already)"
+        search += f" ({percent(searched['price_cache_hits'])} of prices known already)"
     if searched.get("chains"):
         search += f", {searched['chains']} chains"
     lines = [line, f"{search}; objective {report.objective}"]
@@ -196,11 +257,13 @@ def options_line(report: Report) -> str:
 def _rewrite_lines(report: Report) -> list[str]:
     if not report.rewrites:
         return []
-    lines = ["  why     rule                          times  predicted   measured  class  certificate"]
+    timed = any(used.measured_gain_ms is not None for used in report.rewrites)
+    heading = "   measured" if timed else ""
+    lines = [f"  why     rule                          times  predicted{heading}  class  certificate"]
     for i, used in enumerate(report.rewrites[:_MOST]):
-        measured = f"{used.measured_gain_ms:.3f} ms" if used.measured_gain_ms is not None else "-"
+        measured = f"  {ms(used.measured_gain_ms):>9s}" if timed else ""
         lines.append(
-            f"          {used.rule:28s} {used.count:6d} {used.predicted_gain_ms:7.3f} ms {measured:>10s}"
+            f"          {used.rule:28s} {used.count:6d}  {ms(used.predicted_gain_ms):>9s}{measured}"
             f"  {used.exactness:5s}  {used.certificate[:12]}"
         )
         if i >= _EQUATIONS:
@@ -240,7 +303,7 @@ def _native_lines(report: Report) -> list[str]:
             said_of = f"schedule {k.schedule}, {prices or 'not timed alone'}"
         else:
             searched = f", schedule {k.schedule}" if k.schedule.startswith("best") else ""
-            said_of = f"{_ms(k.xla_ms)} -> {_ms(k.own_ms)}, {k.gain:.2f}x{searched}{'' if k.used else ', not used'}"
+            said_of = f"{ms(k.xla_ms)} -> {ms(k.own_ms)}, {ratio(k.gain)}{searched}{'' if k.used else ', not used'}"
             said_of += f"; {prices}" if prices else ""
         lines.append(f"          {k.count} x {k.name}: {said_of}")
     if len(report.native) > _MOST:
@@ -253,7 +316,7 @@ def _prices(k: NativeKernel) -> str:
     if k.predicted_ms is None or k.by_xla_ms is None:
         return ""
     ours, by_xla = (
-        f"predicted {_ms(told)}" + ("" if timed is None else f", timed {_ms(timed)}")
+        f"predicted {ms(told)}" + ("" if timed is None else f", timed {ms(timed)}")
         for told, timed in ((k.predicted_ms, k.timed_ms), (k.by_xla_ms, k.by_xla_timed_ms))
     )
     return f"{ours}; by XLA {by_xla}"
@@ -267,7 +330,9 @@ def _not_done_lines(report: Report) -> list[str]:
         lines.append(f"          and {len(report.not_chosen) - _FEW} more rules that apply")
     for f in report.finalists:
         if f.ratio is not None and f.ratio.ratio < report.speedup.ratio and f.measured_ms is not None:
-            lines.append(f"          built: {f.name}, predicted {_ms(f.predicted_ms)}, measured {f.ratio}")
+            lines.append(
+                f"          built: {f.name}, predicted {ms(f.predicted_ms)}, measured {f.ratio} over {report.baseline}"
+            )
     failures: dict[str, list[str]] = {}
     for f in report.finalists:
         if f.failure:
@@ -285,9 +350,9 @@ def said(loss: float, report: Report) -> str:
     if abs(loss) < 0.0005:
         return "predicted equal"
     if loss > 0:
-        return f"predicted {loss:.1%} slower"
+        return f"predicted {percent(loss)} slower"
     why = "no candidate with it measured faster" if report.original_returned else "seen only after the search"
-    return f"predicted {-loss:.1%} faster, {why}"
+    return f"predicted {percent(-loss)} faster, {why}"
 
 
 def _folded(line: str) -> list[str]:

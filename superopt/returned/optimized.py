@@ -23,7 +23,8 @@ from jax.core import Tracer
 from superopt.backends import mixed
 from superopt.backends.options import jit_with
 from superopt.backends.xla import XlaExecutable, build, to_jax
-from superopt.certify.kernels import MOST_ELEMENTS, MOST_SECONDS, ValidatedCode, disagreeing, too_large, validate_code
+from superopt.certify.kernels import ValidatedCode
+from superopt.certify.taking import take_kernels
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import STATIC, bound, held_back, misfit, places_of, read_tree, tree_data
@@ -158,7 +159,7 @@ class Optimized(Unique, Generic[P, R]):
             names=tuple(self.imported.names),
             parameters=tuple(self.imported.parameters),
             live=tuple(self.imported.live),
-            narrowed=frozenset(self.imported.narrowed),
+            widened=frozenset(self.imported.widened),
             frozen=tuple((i, kind, saved.digest_of(self.imported.examples[i], kind)) for i, kind in kinds.items()),
             constants={name: saved.digest_of(value) for name, value in graph.constants.items()},
             report=self.report.to_json(),
@@ -229,13 +230,13 @@ def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..
     return outside(imported.fn, jit_with(imported.fn, options, **settings.given_away))
 
 
-def _as_input(name: str, leaf: Any, node: Node, narrowed: bool) -> Any:
+def _as_input(name: str, leaf: Any, node: Node, widened: bool) -> Any:
     """An argument as an input takes it.
 
     Raises:
         ArgumentError: it has another type.
     """
-    leaf = as_taken(name, leaf, node.dtype, narrowed)
+    leaf = as_taken(leaf, node.dtype, widened)
     try:
         got: Any = jax.api_util.shaped_abstractify(leaf)
     except TypeError as error:
@@ -275,14 +276,15 @@ class Loaded(Unique):
         files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
         weakref.finalize(self, files.close)
         held = read(path, files)
-        self.graph, self.live, self.narrowed, self.kernels = held.hot, held.live, held.narrowed, held.kernels
+        self.graph, self.live, self.widened, self.kernels = held.hot, held.live, held.widened, held.kernels
         self._parameters = held.parameters
         self._every, self.names = held.names, tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
         self._report_data = dict(held.report)
         self._foreign, self._options = held.foreign, held.options
         self._original = None if held.original is None else once(functools.partial(_of_all_arguments, held.original))
-        self._chosen, self._left, self._waiting, self._lock = held.kernels, dict[str, str](), False, threading.Lock()
+        self._chosen, self._waiting, self._lock = held.kernels, False, threading.Lock()
+        self._left: Mapping[str, str] = {}
         self._head, self._tail = held.head, held.tail
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         places, keywords = places_of(held.in_tree.data, STATIC)
@@ -333,22 +335,9 @@ class Loaded(Unique):
         return _validation().validate_file(self.path, original, store, limited=limited)
 
     def _take_kernels(self, *, called: bool) -> None:
-        """Use the kernels of the file whose code is not refuted and gives XLA's values.
-
-        Those that ask for too much wait until it is called.
-        """
-        late = {} if called else too_large(self.graph, self._chosen, len(self.live))
-        asked = [c for i, c in enumerate(self._chosen) if i not in late]
-        self.code = validate_code(self.graph, asked, MOST_SECONDS, MOST_ELEMENTS)
-        run = [c for i, c in enumerate(asked) if i not in self.code.refuted]
-        wrong = disagreeing(self.graph, run)
-        self.kernels = tuple(c for i, c in enumerate(run) if i not in wrong)
-        left = {
-            self._chosen[i]: f"it is compared with XLA's values at the first call: {why}" for i, why in late.items()
-        }
-        left |= {asked[i]: why for i, why in self.code.refuted.items()} | {run[i]: why for i, why in wrong.items()}
-        self._left = {f"kernel of value {c.root}": why for c, why in left.items()}
-        self._waiting = bool(late)
+        """Use the kernels of the file that are judged to be right here; those that ask for too much wait for a call."""
+        taken = take_kernels(self.graph, self._chosen, len(self.live), called=called)
+        self.kernels, self.code, self._left, self._waiting = taken.kernels, taken.code, taken.left, taken.waiting
 
     def _take_waiting(self) -> None:
         """Compare the kernels that waited for a call, and build the program with those that agree."""
@@ -365,7 +354,7 @@ class Loaded(Unique):
         self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
         self.direct, self._call = None, self._general
         self._xla = once(lambda: build(original_program(self.graph), self.prepared))
-        if self._waiting or self.narrowed:
+        if self._waiting:
             return
         convention = Convention(
             self._flatten,
@@ -487,7 +476,7 @@ class Loaded(Unique):
             else:
                 traced = any(isinstance(x, Tracer) for x in live)  # a derivative is asked by tracing
                 found = self._run(live) if traced else self._hot(live)
-            if self._frozen and self.direct is None and not (self._waiting or self.narrowed or kwargs):
+            if self._frozen and self.direct is None and not (self._waiting or self.widened or kwargs):
                 self._learn(tree)
         results = self._unflatten(list(found), (tree, weak))
         return leave(results) if self._adapted else results
@@ -499,7 +488,7 @@ class Loaded(Unique):
             ArgumentError: one has another type.
         """
         inputs = zip(self.names, self.live, self.graph.inputs, strict=False)
-        return [_as_input(name, leaves[i], node, i in self.narrowed) for name, i, node in inputs]
+        return [_as_input(name, leaves[i], node, i in self.widened) for name, i, node in inputs]
 
     def _with_traced(self, leaves: Sequence[Any]) -> Sequence[Any]:
         """Results of the program that was optimised, for frozen arguments that are traced.
@@ -516,7 +505,7 @@ class Loaded(Unique):
                     hint="give all frozen arguments, or none of them inside of jit, vmap and grad",
                 )
         inputs = enumerate(zip(self._every, leaves, graph.inputs, strict=False))
-        return run(*[_as_input(name, leaf, node, i in self.narrowed) for i, (name, leaf, node) in inputs])
+        return run(*[_as_input(name, leaf, node, i in self.widened) for i, (name, leaf, node) in inputs])
 
     def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """A call with arguments that are given by name in the places that the file has for them."""

@@ -45,7 +45,7 @@ from superopt.store import Store, content_key
 from verifier.record import digests
 
 _TABLE = "runs"
-_FORMAT = 10  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 11  # of what is kept under a key; another number makes every older entry a miss
 
 
 def run_key(imported: Imported, request: Request) -> str:
@@ -62,7 +62,7 @@ def run_key(imported: Imported, request: Request) -> str:
         _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
-        [limits.seconds, limits.steps, *asked, request.kernels_by, request.searches],
+        [limits.seconds, limits.steps, *asked, request.kernels_by, request.searches, request.keeps_plain],
         digests.state(),
         [show(rule) for rule in chosen],
         [objective.name, objective.version, "" if request.own is None else request.own.version],

@@ -45,7 +45,7 @@ from superopt.ir.text import FEW, parse_graph, print_graph
 from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choose.choice import Choice, read_choice, regions_of
 
-FORMAT = 5
+FORMAT = 6
 _MEMBERS = re.compile(
     r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|(prepared|constants)/(0|[1-9][0-9]{0,5})"
 )
@@ -63,7 +63,7 @@ class Saved:
         names: of all flat arguments.
         parameters: the name of each positional argument; empty where it has none.
         live: positions of those that are not frozen, in the order of the inputs of `hot`.
-        narrowed: positions of arguments that stand for such of 64 bits.
+        widened: positions of arguments of 64-bit integers for which 32-bit ones may be given.
         frozen: position, dtype and digest of every frozen argument.
         constants: name and digest of the values that came with the original.
         report: of the making, as plain data.
@@ -83,7 +83,7 @@ class Saved:
     names: tuple[str, ...]
     parameters: tuple[str, ...]
     live: tuple[int, ...]
-    narrowed: frozenset[int]
+    widened: frozenset[int]
     frozen: tuple[tuple[int, str, str], ...]
     constants: Mapping[str, str]
     report: Mapping[str, Any]
@@ -130,7 +130,7 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
         "names": list(saved.names),
         "parameters": list(saved.parameters),
         "live": list(saved.live),
-        "narrowed": sorted(saved.narrowed),
+        "widened": sorted(saved.widened),
         "weak": [[sorted(arguments), sorted(results)] for arguments, results in saved.weak],
         "frozen": [list(row) for row in saved.frozen],
         "constants": dict(saved.constants),
@@ -258,7 +258,7 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
         names=names,
         parameters=parameters,
         live=live,
-        narrowed=frozenset(_position(x, names) for x in field(meta, "narrowed", list)),
+        widened=frozenset(_position(x, names) for x in field(meta, "widened", list)),
         frozen=frozen,
         constants={_text(k): _text(v) for k, v in field(meta, "constants", dict).items()},
         report=report,

@@ -39,7 +39,7 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.facts import beyond_caches, last_cache_bytes
 from superopt.measure.kernels import LARGEST_FOOTPRINT
-from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
+from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError, ended_by_interrupts
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.features import features
 from superopt.schedules.model import Rows, forecast, prior
@@ -192,6 +192,7 @@ def tune(
     with ExitStack() as stack:
         own = processes or [stack.enter_context(worker) for worker in builders(how.workers)]
         executor = stack.enter_context(ThreadPoolExecutor(len(own)))
+        stack.enter_context(ended_by_interrupts(own))
         started = [executor.submit(worker.ready) for worker in own]
         program = from_graph(graph.outputs, name="kernel")
         space = space_of(program, threads=how.threads)

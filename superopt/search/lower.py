@@ -8,7 +8,7 @@ Macros are expanded last, in the layouts that were chosen.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from rewrites.build.expander import Expand, expand_macros
 from rewrites.egraph import perm
@@ -189,6 +189,19 @@ class Lowering:
         self, selection: Selection, graph: Graph, expand: Expand | None = None
     ) -> tuple[Program, frozenset[Node]]:
         """The program of a selection, and the nodes of its hot part that are materialised."""
+        program, found = self._lowered(selection, graph, expand, selection.materialised)
+        return program, frozenset(found)
+
+    def lower_classes(
+        self, selection: Selection, graph: Graph, expand: Expand | None = None
+    ) -> tuple[Program, dict[Node, int]]:
+        """The program of a selection, and the classes that nodes of its hot part are the values of."""
+        return self._lowered(selection, graph, expand, [True] * len(selection.materialised))
+
+    def _lowered(
+        self, selection: Selection, graph: Graph, expand: Expand | None, followed: Sequence[bool]
+    ) -> tuple[Program, dict[Node, int]]:
+        """The program of a selection, and the nodes of its hot part that are values of these classes."""
         live = tuple(node for node in graph.inputs if not node["frozen"])
         frozen = tuple(node for node in graph.inputs if node["frozen"])
         stem = PREPARED
@@ -209,8 +222,8 @@ class Lowering:
             if have.types != want.types:
                 raise SuperoptError(f"the lowered program returns {have.types}, the original {want.types}")
         count = len(outputs)
-        lying = [node for node, c in classes.items() if selection.materialised[c]]
-        outputs = (*outputs, *lying)  # the same passes lead to what is materialised
+        marked = {node: c for node, c in classes.items() if followed[c]}
+        outputs = (*outputs, *marked)  # the same passes lead to these
         prepared = tuple(standins)
         if expand is not None:
             outputs = expand_macros(outputs, expand)
@@ -223,4 +236,5 @@ class Lowering:
                 values = dict(zip(standins.values(), prepared, strict=True))
                 prepared, hot = replace(inner.prepare.outputs, values), inner.hot
         prepare = Graph(frozen, prepared, graph.constants) if frozen or prepared else None
-        return Program(prepare, Graph(hot.inputs, hot.outputs[:count])), frozenset(hot.outputs[count:])
+        found = dict(zip(hot.outputs[count:], marked.values(), strict=True))
+        return Program(prepare, Graph(hot.inputs, hot.outputs[:count])), found

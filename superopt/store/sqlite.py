@@ -17,13 +17,13 @@ import os
 import sqlite3
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from superopt.errors import InputError
 from superopt.files.reading import digest, json_of, shown
+from superopt.machine.barrier import warned
 
 SCHEMA_VERSION = 3
 TABLES = ("certificates", "measurements", "runs", "calibration", "schedules")
@@ -204,7 +204,7 @@ class Store:
     def _notice(self, text: str) -> None:
         if text not in self.notices:
             self.notices.append(text)
-            warnings.warn(text, StoreWarning, stacklevel=4)
+            warned(text, StoreWarning, stacklevel=5)
 
 
 class _NewerSchemaError(Exception):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +15,23 @@ import pytest
 import superopt
 from superopt.backends import made, mixed, native
 from superopt.backends.protocol import CompiledRegion
-from superopt.certify import kernels
-from superopt.certify.kernels import disagreeing, too_large
+from superopt.certify import kernels, taking
+from superopt.certify.kernels import disagreeing, too_large, validate_code
+from superopt.certify.taking import take_kernels
+from superopt.files import seals
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import supported
+from superopt.kernels.runtime.kernel import Kernel
 from superopt.machine.speedup import Speedup
 from superopt.report.data import Measurement, Report
 from superopt.returned.optimized import Optimized
+from verifier.kernels.check import KernelVerdict, version
+from verifier.verdict import UNKNOWN
 
 pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
 
@@ -55,6 +63,85 @@ def test_a_kernel_that_differs_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     assert "differs from XLA's values" in found[0]
 
 
+def test_what_is_proved_is_not_compared_with_xla(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was run on floats between bands, and was near float64."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    graph, choices = chosen(2.0)
+    assert validate_code(graph, choices).proved == 1
+    monkeypatch.setattr("superopt.certify.kernels._of_xla", lambda *_: pytest.fail("it is compared"))
+    assert disagreeing(graph, choices) == {}
+    assert take_kernels(graph, choices, 1, called=False).kernels == choices
+
+
+def test_what_no_time_was_left_for_is_not_used_before_it_is_validated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    graph, choices = chosen(2.0)
+    monkeypatch.setattr(taking, "MOST_SECONDS", 0.0)
+    taken = take_kernels(graph, choices, 1, called=False)
+    assert (taken.kernels, taken.waiting) == ((), True)
+    assert "at the first call" in next(iter(taken.left.values()))
+    taken = take_kernels(graph, choices, 1, called=True)
+    assert (taken.kernels, taken.waiting, taken.code.proved) == (choices, False, 1)
+    assert take_kernels(graph, choices, 1, called=False).kernels == choices  # it is on record
+
+
+def test_of_damaged_or_foreign_files_of_the_cache_nothing_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    native.compiled.cache_clear()  # what another test made lies in its own folder
+    graph, choices = chosen(2.0)
+    (region,) = partition(graph)
+    trace = native.default_trace(region.graph)
+    key = made.key_of(region.graph, trace)
+    assert validate_code(graph, choices).proved == 1
+    assert made.find(key)
+    assert native.Native().recorded(region.graph, trace)
+    folder = jit.cache_folder()
+    for ending, lost in (
+        (".kernel", lambda: made.find(key)),
+        (".verdict", lambda: native.Native().recorded(region.graph, trace)),
+    ):
+        path = folder / f"{key}{ending}"
+        whole = path.read_bytes()
+        for at in (0, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            assert not lost()
+        path.write_bytes(whole)
+        assert lost()
+        (folder / f"other{ending}").write_bytes(whole)  # under another name it is not what was sealed
+    assert made.find("other") is None
+    assert made.verdict("other", version(), made.objects(native.compiled(region.graph, trace).hot)) is None
+    mine = (folder / seals.KEY).read_bytes()
+    (folder / seals.KEY).write_bytes(bytes(32))  # files of another folder
+    seals._key.cache_clear()
+    assert made.find(key) is None
+    assert native.Native().recorded(region.graph, trace) is None
+    (folder / seals.KEY).write_bytes(mine)
+    seals._key.cache_clear()
+    assert native.Native().recorded(region.graph, trace)
+    (folder / seals.KEY).chmod(0o644)  # others may have read it
+    seals._key.cache_clear()
+    assert native.Native().recorded(region.graph, trace) is None
+    assert stat.S_IMODE((folder / seals.KEY).stat().st_mode) == 0o600
+    seals._key.cache_clear()
+
+
+def test_a_verdict_is_on_the_bytes_of_an_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    graph, choices = chosen(2.0)
+    (region,) = partition(graph)
+    trace = native.default_trace(region.graph)
+    assert validate_code(graph, choices).proved == 1
+    kernel = native.compiled(region.graph, trace)
+    assert native.Native().recorded(region.graph, trace)
+    assert isinstance(kernel.hot, Kernel)
+    monkeypatch.setattr(kernel.hot, "compiled", replace(kernel.hot.compiled, object=kernel.hot.compiled.object + b"\0"))
+    assert native.Native().recorded(region.graph, trace) is None
+
+
 def scaled(x: jax.Array) -> jax.Array:
     return jnp.tanh(x) * 2.0 + jnp.exp(x)
 
@@ -71,6 +158,7 @@ def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path,
     path = Optimized(imported, program, executable, report, None, choices).save(tmp_path / "p.superopt")
     asked: list[object] = []
     compare = kernels._difference
+    monkeypatch.setattr(kernels, "validated", lambda *_: KernelVerdict(UNKNOWN, "nobody reads it", 0.0))
     monkeypatch.setattr(kernels, "_difference", lambda *case: asked.append(case) or compare(*case))
     monkeypatch.setattr(kernels, "MOST_ELEMENTS", 40)
     loaded = superopt.load(path)

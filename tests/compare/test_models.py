@@ -20,6 +20,7 @@ from superopt.errors import ArgumentError, InputError, UsageError
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.lab.bench.onnx.networks import network
 from superopt.lab.bench.pairs import FAULTS, MODELS, faulty, pair
+from tests.support.onnx_models import info, model, node
 from tests.support.pasted import executed
 from verifier.verdict import PROVED, REFUTED
 
@@ -187,8 +188,8 @@ def test_a_result_that_others_read_is_proved_of_itself() -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_models_and_what_optimisers_make_of_them(name: str, tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{side}.onnx") for side in "ab"]
-    for path, model in zip(paths, pair(name, 0), strict=True):
-        onnx.save(model, path)
+    for path, one in zip(paths, pair(name, 0), strict=True):
+        onnx.save(one, path)
     found = compare_models(*paths)
     assert found.status == PROVED, str(found)
 
@@ -203,8 +204,8 @@ def test_the_command_prints_verdicts(tmp_path: Path) -> None:
     paths = [str(tmp_path / f"{side}.onnx") for side in "ab"]
     made = faulty("convnet", "operands", 0) or faulty("attention", "operands", 0)
     assert made is not None
-    for path, model in zip(paths, made, strict=True):
-        onnx.save(model, path)
+    for path, one in zip(paths, made, strict=True):
+        onnx.save(one, path)
     found = CliRunner().invoke(cli, ["verify", *paths, "--json"])
     assert found.exit_code == 3
     data = json.loads(found.stdout)
@@ -287,3 +288,26 @@ def test_what_is_not_proved_is_named_as_in_the_file() -> None:
     other.graph.node[1].op_type = "LogSoftmax"
     assert "in node 'middle' (LogSoftmax)" in compare_models(plain, other).differs
     assert compare_models(plain, plain).differs == ""
+
+
+def _of_integers(*nodes: onnx.NodeProto, size: int | str = 4, kind: Any = np.int64) -> onnx.ModelProto:
+    stored = {"c": np.array([2**20], kind)}
+    return model(nodes, [info("i", [size], kind)], [info("y", [size], kind)], stored)
+
+
+@pytest.mark.parametrize("size", [4, "n"])
+@pytest.mark.parametrize(
+    ("kind", "narrow"),
+    [(np.int64, np.int32), (np.uint64, np.uint32), (np.int64, np.float32), (np.float64, np.float32)],
+)
+def test_wide_numbers_do_not_survive_narrow_types(kind: Any, narrow: Any, size: int | str) -> None:
+    wide, thin = (onnx.helper.np_dtype_to_tensor_dtype(np.dtype(x)) for x in (kind, narrow))
+    there = _of_integers(node("Cast", "i", "h", to=thin), node("Cast", "h", "y", to=wide), size=size, kind=kind)
+    same = _of_integers(node("Identity", "i", "y"), size=size, kind=kind)
+    assert compare_models(there, same).status != PROVED
+    assert compare_models(same, same).status == PROVED
+
+
+def test_products_of_64_bit_integers_wrap_there() -> None:
+    there = _of_integers(node("Mul", "i c", "h"), node("Div", "h c", "y"))
+    assert compare_models(there, _of_integers(node("Identity", "i", "y"))).status != PROVED

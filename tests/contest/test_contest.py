@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +15,6 @@ import pytest
 from superopt.backends.options import OptionChoice
 from superopt.contest import contest as contests
 from superopt.contest import rounds as module
-from superopt.contest.checks import Builds
 from superopt.contest.contest import Outcome, contest
 from superopt.contest.judgement import decided, original_returned
 from superopt.contest.rounds import ORIGINAL, WORTH, Entry, Series
@@ -361,7 +362,7 @@ def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.Monkey
     assert len(said.samples_s(ORIGINAL)) == 31 * len(asked)
 
 
-def test_rounds_in_this_process_are_those_of_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_that_are_not_apart_are_of_one_process_and_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[dict[str, Any]] = []
 
     def compare(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **way: Any) -> Comparison:
@@ -372,10 +373,15 @@ def test_rounds_in_this_process_are_those_of_one_process(monkeypatch: pytest.Mon
     monkeypatch.setattr(module, "compare", compare)
     imported: Imported = IMPORTED
     entries = [Entry(name=name, program=PROGRAM) for name in "ab"]
-    said = contest(imported, entries, Request(SearchBudget(None, 5)), Builds.of(imported))
-    assert said.final.processes == 1
-    assert len(ways) > 1
-    assert all(way == {"isolate": False} for way in ways)
+    with Worker() as worker:
+        said = contest(imported, entries, Request(SearchBudget(None, 5)), worker, apart=False)
+        assert said.final.processes == 1
+        assert len(ways) > 1
+        assert all(way["worker"] is worker for way in ways)
+        assert {way["end_s"] for way in ways} == {math.inf}
+        begin_s = time.monotonic()
+        contest(imported, entries, Request(SearchBudget(30.0, None).until(begin_s)), worker, apart=False)
+        assert begin_s + 29.0 < ways[-1]["end_s"] < begin_s + 40.0
 
 
 def test_where_there_is_no_candidate_and_no_option_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:

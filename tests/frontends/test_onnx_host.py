@@ -349,3 +349,24 @@ def test_what_the_steps_of_a_loop_give_is_stacked(trips: int, rank: int) -> None
     last, found = loaded(state)
     np.testing.assert_allclose(last, want, rtol=1e-6)
     np.testing.assert_allclose(found, np.array(rows, np.float32).reshape(trips, *(2, 3)[:rank]), rtol=1e-6)
+
+
+def test_dictionaries_are_refused_with_what_to_do() -> None:
+    maps = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(onnx.TensorProto.INT64, helper.make_tensor_type_proto(1, []))
+    )
+    zipped = helper.make_node("ZipMap", ["x"], ["z"], domain="ai.onnx.ml", classlabels_int64s=[0, 1])
+    graph = helper.make_graph([zipped], "g", [info("x", (2, 2))], [helper.make_value_info("z", maps)])
+    sets = [helper.make_opsetid("", 21), helper.make_opsetid("ai.onnx.ml", 3)]
+    with pytest.raises(UnsupportedOpError, match="ZipMap") as caught:
+        load_model(helper.make_model(graph, opset_imports=sets, ir_version=10))
+    assert "zipmap" in caught.value.hint
+
+
+def test_faults_of_the_evaluator_are_told_of_the_node() -> None:
+    take = onnx.helper.make_node("Gather", ["x", "i"], ["y"], name="take")
+    one = model([take], [info("x", (3,)), info("i", (1,), np.int64)], [info("y", (1,))])
+    with pytest.raises(InputError) as caught:
+        onnx_calls.evaluate(one.SerializeToString(), [np.zeros(3, np.float32), np.array([7])])
+    assert "node 'take' (Gather) cannot be computed from float32[3], int64[1]: an index" in str(caught.value)
+    assert "IndexError" not in str(caught.value)

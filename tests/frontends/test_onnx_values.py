@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import superopt
 from superopt.errors import InputError
 from superopt.frontends.onnx.frontend import load_model
 from superopt.frontends.onnx.ops.elementwise import quotient
@@ -203,3 +204,58 @@ def test_the_largest_of_a_window_with_nan_is_named_alone() -> None:
     got = value("MaxPool", x, shape=(1, 1, 3), kernel_shape=[2])
     assert "NaN" in named(case, [got], [np.array([[[1, 2, 3]]], np.float32)])
     assert not named(case, [got], [np.array([[[1, 2, 4]]], np.float32)])
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("scale", [0.1, 0.05, 0.007])
+def test_quantised_numbers_are_divided_by_their_scale(scale: float, stored: bool) -> None:
+    """A product with the reciprocal is off by one near halves."""
+    step, ends = np.float32(scale), ((np.arange(-120, 120) + 0.5) * scale).astype(np.float32)
+    near = [ends]
+    for way in (np.inf, -np.inf):
+        at = ends
+        for _ in range(8):
+            at = np.nextafter(at, np.float32(way))
+            near.append(at)
+    x = np.concatenate(near)
+    known = {"s": step} if stored else {}
+    inputs = [info("x", x.shape), *([] if stored else [info("s", ())])]
+    nodes = [node("QuantizeLinear", "x s z", "y")]
+    one = load_model(model(nodes, inputs, [info("y", x.shape, np.int8)], {**known, "z": np.int8(0)}))
+    given = (x,) if stored else (x, np.asarray(step))
+    np.testing.assert_array_equal(one(*given)[0], np.rint(x / step).astype(np.int8))
+    fast = superopt.optimize(one, *given, search=False, store=False)
+    np.testing.assert_array_equal(fast(*given)[0], np.rint(x / step).astype(np.int8))
+
+
+def test_dynamic_quantisation_divides() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(8):
+        x = rng.uniform(-3, 5, 4096).astype(np.float32)
+        one = model(
+            [node("DynamicQuantizeLinear", "x", "y s z")], [info("x", x.shape)],
+            [info("y", x.shape, np.uint8), info("s", ()), info("z", (), np.uint8)],
+        )  # fmt: skip
+        low, high = min(x.min(), np.float32(0)), max(x.max(), np.float32(0))
+        step = (high - low) / np.float32(255)
+        zero = np.rint(-low / step)
+        y, s, z = load_model(one)(x)
+        assert (np.asarray(s), np.asarray(z)) == (step, zero)
+        np.testing.assert_array_equal(y, np.clip(np.rint(x / step) + zero, 0, 255).astype(np.uint8))
+
+
+def test_variance_is_that_around_the_mean() -> None:
+    x = (1000 + np.random.default_rng(0).standard_normal((2, 3, 8, 8))).astype(np.float32)
+    wide = x.astype(np.float64)
+    wanted = (wide - wide.mean((0, 2, 3), keepdims=True)) / wide.std((0, 2, 3), keepdims=True)
+    np.testing.assert_allclose(value("MeanVarianceNormalization", x), wanted, atol=2e-3)
+
+
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_limits_of_boxes_are_numbers_or_lists_of_one(shape: Any) -> None:
+    boxes = np.array([[[0, 0, 1, 1], [0, 0.1, 1, 1.1], [0, 10, 1, 11]]], np.float32)
+    scores = np.array([[[0.9, 0.75, 0.6]]], np.float32)
+    limits = {"m": np.full(shape, 3), "i": np.full(shape, 0.5, np.float32), "t": np.full(shape, 0, np.float32)}
+    inputs = [info("b", boxes.shape), info("s", scores.shape)]
+    one = model([node("NonMaxSuppression", "b s m i t", "y")], inputs, [info("y", (None, 3), np.int64)], limits)
+    assert np.asarray(load_model(one)(boxes, scores)[0]).tolist() == [[0, 0, 0], [0, 0, 2]]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -279,6 +280,35 @@ def test_images_are_laid_out_channels_last() -> None:
     assert again is not None
     assert again[0].graphs == moved.graphs
     assert again[1] == kept
+
+
+def test_concatenated_images_with_a_scale_of_any_shape_are_laid_out_channels_last() -> None:
+    x, w, u, v, s = make_input("x", (1, 3, 8, 8)), *(frozen(n, *shape) for n, shape in _WEIGHTS)
+    a = convolution(x, w)
+    joined = mk("concatenate", a, convolution(a, u), dimension=1)
+    scale = spread(mk("reshape", mk("exp", s), new_sizes=(1, 8, 1, 1)), (1, 8, 8, 8), (0, 1, 2, 3))
+    y = convolution(relu(mk("mul", joined, scale)), v)
+    outputs = (mk("reduce_sum", y, axes=(2, 3)),)
+    found = channels_last(original_program(Graph((x, w, u, v, s), outputs)))
+    assert found is not None
+    moved, kept = found
+    roots = [r.root for r in partition(moved.hot, kept) if len(r.root.shape) == 4]
+    assert [r.shape for r in roots] == [(1, 8, 8, 4), (1, 8, 8, 4), (1, 8, 8, 8), (1, 8, 8, 5)]
+    assert kept.issuperset(roots)
+
+
+_WEIGHTS = (("w", (4, 3, 3, 3)), ("u", (4, 4, 3, 3)), ("v", (5, 8, 1, 1)), ("s", (2, 4)))
+
+
+def test_a_map_that_moves_images_to_other_indices_keeps_its_order() -> None:
+    x, w = make_input("x", (1, 6, 6, 6)), frozen("w", 6, 6, 3, 3)
+    a = convolution(x, w)
+    turned = mk("reshape", mk("transpose", a, permutation=(0, 2, 3, 1)), new_sizes=(1, 6, 6, 6))
+    results = [mk("exp", mk("add", a, n)) for n in (mk("neg", a), mk("neg", turned))]
+    outputs = tuple(mk("reduce_sum", convolution(n, w), axes=(2, 3)) for n in results)
+    found = channels_last(original_program(Graph((x, w), outputs)))
+    assert found is not None
+    assert Counter(n.inputs[0].op for n in found[1]) == {"conv_general_dilated": 3, "exp": 1}
 
 
 def test_a_variance_of_a_product_is_no_chain_and_no_error() -> None:

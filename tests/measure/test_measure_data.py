@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -124,18 +122,6 @@ def test_arrays_survive_the_trip(tmp_path: Path) -> None:
     for name, value in given.items():
         assert found[name].dtype == np.asarray(value).dtype
         np.testing.assert_array_equal(found[name], value)
-
-
-def test_folders_of_dead_processes_are_removed() -> None:
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    with arrays.scratch_folder(1) as mine:
-        place = Path(mine).parent
-        left = place / f"superopt-{dead.pid}-left"
-        left.mkdir()
-        with arrays.scratch_folder(1):
-            assert not left.exists()
-            assert Path(mine).exists()
 
 
 def _compared(speed: float, noise: float, *, lost: Failure | None = None) -> Comparison:

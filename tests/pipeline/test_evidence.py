@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import jax
@@ -12,7 +13,10 @@ import pytest
 from costmodel.model.load import load_objective
 from superopt.backends.native import Native
 from superopt.certify.library import proved_library
+from superopt.choose.plain import in_kernels, in_regions, own_form
+from superopt.choose.trials import Trial, report_rows
 from superopt.contest.attribution import without
+from superopt.contest.judgement import Judgement
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import (
     kernels,
@@ -23,15 +27,17 @@ from superopt.explain.evidence import (
     sites,
     state_of,
 )
+from superopt.explain.regions import draw_regions
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
-from superopt.frontends.jax.jaxpr import import_function
+from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.interp import evaluate
-from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.choose.choice import NATIVE, choices_of
+from superopt.kernels.choose.partition import cost_of
 from superopt.lab.bench.aa import summarise
 from superopt.lab.bench.programs.aa_programs import PROGRAMS
 from superopt.measure.kernels import XLA
-from superopt.report.data import NativeKernel
+from superopt.report.data import DrawnNode, NativeKernel
 from tests.support.stages import steps
 
 RNG = np.random.default_rng(0)
@@ -92,7 +98,7 @@ def test_rules_not_chosen_apply_and_are_not_used(found: Exploration) -> None:
 def test_kernels_add_up_to_the_predicted_time(found: Exploration) -> None:
     for finalist in found.result.finalists:
         uses = kernels(found, finalist)
-        assert sum(k.predicted_ms for k in uses) == pytest.approx(1e3 * finalist.predicted_s, rel=1e-6)
+        assert sum(k.ms for k in uses) == pytest.approx(1e3 * finalist.predicted_s, rel=1e-6)
         assert all(k.outside is None and not k.timed for k in uses)
         assert model_figures(found, uses)["outside_share"] is None
 
@@ -131,7 +137,7 @@ def test_shares_outside_of_the_training_and_errors_of_timed_kernels(found: Explo
         model._logs.clear()
     assert figures["kernels_timed"] == 1
     assert figures["median_error"] == pytest.approx(2.0, rel=1e-3)
-    outside = sum(k.predicted_ms for k in uses if k.outside) / sum(k.predicted_ms for k in uses)
+    outside = sum(k.ms for k in uses if k.outside) / sum(k.ms for k in uses)
     assert figures["outside_share"] == pytest.approx(outside)
     assert sum(k.timed for k in uses) == 1
 
@@ -141,7 +147,7 @@ def test_kernels_of_our_own_are_those_of_the_table_each_on_its_backend(found: Ex
     left = NativeKernel("gather", "movement", 1, False, predicted_ms=0.5, by_xla_ms=7.0, outside=True)
     new = NativeKernel("exp", "map", 4, True, predicted_ms=1.0, by_xla_ms=8.0, outside=True)
     uses = regions([new, ours, left, NativeKernel("iota", "map", 1, True)])
-    assert [(use.name, use.count, use.predicted_ms, use.timed, use.outside) for use in uses] == [
+    assert [(use.name, use.count, use.ms, use.timed, use.outside) for use in uses] == [
         ("gather", 1, 7.0, False, None),
         ("dot", 2, 6.0, True, False),
         ("exp", 4, 4.0, False, True),
@@ -161,9 +167,9 @@ def test_the_drawing_holds_both_programs(found: Exploration) -> None:
             assert set(node.reads) <= seen, "operands come first"
             seen.add(node.id)
             assert node.kernel in {n.id for n in nodes}
-    priced = [node.predicted_us for node in drawing.after if node.predicted_us is not None]
+    priced = [node.us for node in drawing.after if node.us is not None]
     assert sum(priced) == pytest.approx(1e6 * best.predicted_s, rel=1e-3)
-    assert {node.backend for node in drawing.after if node.predicted_us} == {XLA}
+    assert {node.backend for node in drawing.after if node.us} == {XLA}
     assert {node.rule for node in drawing.after} - {""} <= set(best.rules)
     assert [n.op for n in drawing.before if n.change == "ahead"] == ["dot_general"], "C D is computed on every call"
     assert not [n for n in drawing.after if n.change == "ahead"]
@@ -174,23 +180,78 @@ def test_the_drawing_holds_both_programs(found: Exploration) -> None:
     assert all(node.change == "same" for node in (*unchanged.before, *unchanged.after))
 
 
+def judged(imported: Imported, found: Exploration) -> Judgement:
+    """The program's own form with all of its regions as kernels of our own, none of which is made."""
+    form = in_regions("own form", own_form(imported.graph))
+    tried = {region.graph: Trial(str(region), region.kind, cost_of(region)) for region in form.regions}
+    rows = report_rows(form.regions, set(tried), tried, NATIVE, found.model)
+    choices = choices_of(form.program.hot, [(region, None) for region in form.regions])
+    return in_kernels(replace(form, rows=rows, choices=choices), "")
+
+
 def test_the_drawing_of_a_program_in_kernels_shows_what_is_fused_on_which_backend() -> None:
     w, x = np.full((64, 32), 0.1, np.float32), np.ones((16, 64), np.float32)
     imported = import_function(lambda w, x: jnp.tanh(x @ w + 1.0), (w, x), frozen=0)
     request = replace(steps(50), own=Native())
     found = explore(imported.graph, (), request)
-    drawing = draw(found, None, True)
-    assert drawing is not None
-    (product,) = [node for node in drawing.after if node.op == "dot_general"]
-    (same,) = [node for node in drawing.before if node.id == product.id]
-    inside = [[n.op for n in side if n.kernel == dot.kernel] for side, dot in
-              ((drawing.before, same), (drawing.after, product))]  # fmt: skip
-    assert inside == [["dot_general"], ["dot_general", "add", "tanh"]]
-    assert (same.backend, product.backend) == (XLA, NATIVE)
-    for side in (drawing.before, drawing.after):
-        ids = {n.id for n in side}
-        assert all(n.kernel in ids for n in side)
-        assert all(n.predicted_us is None or n.kernel == n.id for n in side)
+    judgement = judged(imported, found)
+    for searched in (found, None):
+        drawing = draw_regions(imported.graph, judgement, searched, request.objective)
+        assert drawing is not None
+        (product,) = [node for node in drawing.after if node.op == "dot_general"]
+        (same,) = [node for node in drawing.before if node.id == product.id]
+        inside = [[n.op for n in side if n.kernel == dot.kernel] for side, dot in
+                  ((drawing.before, same), (drawing.after, product))]  # fmt: skip
+        assert inside[1] == ["dot_general", "add", "tanh"]
+        assert inside[0] == (["dot_general"] if searched else inside[1]), "without a search, in the regions of ours"
+        assert (same.backend, product.backend) == (XLA, NATIVE)
+        assert {n.type for n in (same, product)} == {"f32[16,32]"}, "as the program has it"
+        assert [n.us for n in drawing.after if n.us] == [1e3 * row.takes_ms for row in judgement.native if row.takes_ms]
+        for side in (drawing.before, drawing.after):
+            ids = {n.id for n in side}
+            assert all(n.kernel in ids for n in side)
+            assert all(n.us is None or n.kernel == n.id for n in side)
+            assert {n.change for n in side} == {"same"}
+
+
+def test_the_drawing_has_a_box_for_each_kernel_of_the_table_where_images_are_laid_out_otherwise() -> None:
+    rng = np.random.default_rng(0)
+    p = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in
+         (("a", (8, 3, 3, 3)), ("b", (8, 8, 1, 1)), ("c", (32, 10)))}  # fmt: skip
+    x = rng.standard_normal((1, 3, 8, 8)).astype(np.float32)
+
+    def network(p: Mapping[str, jax.Array], x: jax.Array) -> jax.Array:
+        y = jnp.tanh(jax.lax.conv(x, jnp.exp(p["a"]), (2, 2), "SAME"))
+        z = jnp.maximum(jax.lax.conv(y, p["b"], (1, 1), "SAME") + y, 0.0)
+        pooled = jax.lax.reduce_window(z, 0.0, jax.lax.add, (1, 1, 2, 2), (1, 1, 2, 2), "VALID")
+        return pooled.reshape(1, -1) @ p["c"]
+
+    imported = import_function(network, (p, x), frozen=0)
+    request = replace(steps(50), own=Native())
+    found = explore(imported.graph, (), request)
+    judgement = judged(imported, found)
+    assert any(node.op == "transpose" for node in judgement.program.hot.nodes()), "images lie channels last"
+    for searched in (found, None):
+        drawing = draw_regions(imported.graph, judgement, searched, request.objective)
+        assert drawing is not None
+        boxes = [node for node in drawing.after if node.kernel == node.id and node.backend]
+        assert len(boxes) == judgement.implementation["regions"] == sum(row.count for row in judgement.native)
+        drawn_us = sorted(node.us for node in boxes if node.us)
+        assert drawn_us == pytest.approx(
+            sorted(1e3 * row.takes_ms for row in judgement.native for _ in range(row.count) if row.takes_ms)
+        )
+        assert [node.op for node in drawing.before if node.change == "ahead"] == ["exp"]
+        assert {node.change for node in drawing.after} == {"same"}
+        for side in (drawing.before, drawing.after):
+            check_drawn(side)
+
+
+def check_drawn(side: tuple[DrawnNode, ...]) -> None:
+    done: set[int] = set()
+    for node in side:
+        assert node.id not in done
+        assert set(node.reads) <= done, "operands come first"
+        done.add(node.id)
 
 
 def test_a_winner_without_a_rule_is_the_same_function(found: Exploration) -> None:

@@ -96,6 +96,15 @@ def test_a_barrier_keeps_what_happened() -> None:
     assert barrier.notes[1] == "done without b, which was interrupted"
 
 
+def test_a_stage_is_not_lost_to_its_warning() -> None:
+    """Where warnings are errors, as under pytest, what takes the place of a stage is returned all the same."""
+    barrier = Barrier()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert barrier.around("a", lambda: 1 / 0, 3) == 3
+    assert list(barrier.lost) == ["a"]
+
+
 def test_every_stage_has_faults() -> None:
     found = {f.stage for f in faults()}
     assert found >= {"search", "growth", "plan", "report", "store", "judgement", "kernels", "timing"}

@@ -21,6 +21,8 @@ from superopt.errors import ArgumentError
 from superopt.pipeline import jitted, shares
 from superopt.pipeline.shares import Shares
 
+pytestmark = pytest.mark.usefixtures("keeps_plain")
+
 FAST: dict[str, Any] = {"budget": "20steps", "deterministic": True, "store": False, "rules": ()}
 W = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 X = np.linspace(0, 1, 32, dtype=np.float32).reshape(4, 8)

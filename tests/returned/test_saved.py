@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
+import onnx
 import pytest
 
 import superopt
@@ -19,6 +20,9 @@ from superopt.frontends.jax.keys import is_key
 from superopt.kernels.llvm.cpu import supported
 from superopt.returned import remember
 from superopt.store import Store
+from tests.support.onnx_models import mlp
+
+pytestmark = pytest.mark.usefixtures("keeps_plain")
 
 RNG = np.random.default_rng(0)
 OPTIONS = {"frozen": 0, "budget": "30steps", "deterministic": True}
@@ -319,3 +323,12 @@ def test_a_loaded_program_has_its_report_and_can_be_pickled(tmp_path, monkeypatc
         page = shown._repr_html_()
         assert page.startswith("<iframe srcdoc=")
         assert page.count("<") == 2, "the page is a text within"
+
+
+def test_calls_of_a_model_go_straight_to_its_program(tmp_path) -> None:
+    onnx.save(mlp(), tmp_path / "mlp.onnx")
+    fast = superopt.optimize(tmp_path / "mlp.onnx", store=False, budget="30steps", deterministic=True)
+    x = jnp.asarray(RNG.standard_normal((2, 4)), jnp.float32)
+    assert fast.direct is not None
+    (got,) = fast.direct(x)  # it refuses what is not called under the settings of the import
+    np.testing.assert_allclose(got, fast(x)[0])

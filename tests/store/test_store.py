@@ -142,6 +142,42 @@ def test_letters_that_are_none_are_a_miss_of_one_row(path: Path) -> None:
         assert store.notices == []
 
 
+@pytest.mark.parametrize("value", [b"{}", 7, 0.5])
+def test_values_that_are_no_text_are_misses(path: Path, value: object) -> None:
+    with Store(path) as store:
+        store.put("runs", "a", {"x": 1})
+        store.put("runs", "b", {"x": 2})
+    with sqlite3.connect(path) as conn:
+        conn.execute("UPDATE runs SET value = ? WHERE key = 'a'", (value,))
+    with Store(path) as store:
+        assert store.get("runs", "a") is None
+        assert dict(store.items("runs")) == {"b": {"x": 2}}
+        assert store.notices == []
+
+
+def test_a_store_that_lost_a_table_is_started_afresh_on_disk(path: Path) -> None:
+    with Store(path) as store:
+        store.put("runs", "a", {"x": 1})
+    with sqlite3.connect(path) as conn:
+        conn.execute("DROP TABLE runs")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with Store(path) as store:
+            store.put("runs", "b", {"x": 2})
+    with Store(path) as store:
+        assert dict(store.items("runs")) == {"b": {"x": 2}}, "kept in the file, not in memory"
+    assert [p.name for p in path.parent.iterdir() if ".damaged-" in p.name], "the old one is aside"
+
+
+def test_what_another_process_has_put_in_the_place_of_a_damaged_file_stays(path: Path) -> None:
+    with Store(path) as store:
+        store.put("runs", "a", {"x": 1})
+        store._set_aside("a fault that another process has met before")
+        assert store.get("runs", "a") == {"x": 1}
+        assert store.notices == []
+    assert not [p.name for p in path.parent.iterdir() if ".damaged-" in p.name]
+
+
 def test_flipped_bits_in_a_value_are_a_miss(path: Path) -> None:
     with Store(path) as store:
         store.put("runs", "a", {"text": "SENTINEL" * 20})

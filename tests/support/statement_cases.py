@@ -263,7 +263,7 @@ CASES = [
     ("max-shift", lambda x, c: (x + c).max(), lambda x, c: x.max() + c, ("n", ""), (), P),
     ("max-pull-through-relu", lambda x: nn.relu(x).max(0), lambda x: nn.relu(x.max(0)), ("m n",), (), P),
     ("sum-of-max", lambda x: x.max(0).sum(), lambda x: x.sum(0).max(), ("m n",), (), R),
-    ("argmax-shift", lambda x, c: jnp.argmax(x + c), lambda x, c: jnp.argmax(x), ("n", ""), (), P),
+    ("argmax-of-scores", lambda x, w: jnp.argmax(x @ w, 1), lambda x, w: jnp.argmax(w.T @ x.T, 0), ("m k", "k n"), (), P),
     ("argmax-of-negated", lambda x: jnp.argmax(-x), lambda x: jnp.argmin(x), ("n",), (), P),
     ("causal-mask-forms", lambda x: jnp.where(jnp.tril(jnp.ones(x.shape)) > 0, x, 0.0), lambda x: jnp.tril(x),
      ("n n",), (), P),

@@ -33,7 +33,6 @@ from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
 from verifier.equal.domains import Domains
 from verifier.equal.equality import Proof
 from verifier.equal.infinities import NAN, cases_of, chooses_infinity, of_infinities, without_value
-from verifier.equal.monomial import Unsupported
 from verifier.equal.normal import REAL
 from verifier.equal.places import Places
 from verifier.equal.poly import Poly, const, divide, greatest, least
@@ -412,6 +411,8 @@ class Terms(Places):
         fn = {"max": "or", "min": "and", "ne": "xor", "mul": "and", "add": "or"}.get(fn, fn)
         if fn == "eq":
             return self._logical("not", [self._logical("xor", args)])
+        if fn == "not" and isinstance(args[0], Apply) and args[0].fn == "not":
+            return args[0].args[0]
         if None not in guards:
             gs = [g for g in guards if g is not None]
             match fn:
@@ -467,7 +468,8 @@ class Terms(Places):
             target = WIDEST  # the same number in every type of floats that has it
         if source in FLOATS and isinstance(value, Apply) and value.fn.startswith("convert["):
             known, _, wide = value.fn[8:-1].partition(",")
-            if wide == WIDEST and of_type(target)[0] <= of_type(known)[0] and of_type(known)[1] <= of_type(target)[1]:
+            held = of_type(target)[0] <= of_type(known)[0] and of_type(known)[1] <= of_type(target)[1]
+            if held and wide == WIDEST and counts(wide, known):
                 return self.convert(value.args[0], known, target)
         made = Apply(f"convert[{source},{target}]", (value,))
         return self.of_floats(made) if source in FLOATS else made
@@ -582,11 +584,11 @@ class Terms(Places):
         sizes = [unwrap(n).subst(self.settled) for n in extents]
         counts = [n.value for n in sizes]
         few = None not in counts and math.prod(n or 0 for n in counts) <= UNROLLED
-        if monoid == "xor" and not few:
-            raise Unsupported(f"reduction {monoid}")
-        if monoid in ("prod", "xor") and few:
+        bitwise = monoid == "xor" or (monoid in ("and", "or") and dtype in INTEGERS)
+        if few and (bitwise or monoid == "prod"):
             return self._unrolled(monoid, [n or 0 for n in counts], body, dtype)
         kind = {"max": "or", "min": "and"}.get(monoid, monoid) if dtype == "bool" else monoid
+        kind = f"{kind}[{dtype}]" if bitwise else kind
         binders: list[tuple[str, Poly]] = []
         index = [self.variable(n, "k", binders) for n in sizes]
         term = body(*index)
@@ -603,7 +605,8 @@ class Terms(Places):
             self.rounded.to(dtype, term)
         if monoid == "sum" and dtype in FLOATS and sizes and not binders:
             term = self.op("add", dtype, ZERO, term)  # of -0 that is 0
-        return self.wrapping(term, dtype) if dtype in INTEGERS and monoid in ("sum", "prod") else term
+        wraps = dtype in INTEGERS and monoid not in LATTICE
+        return self.wrapping(term, dtype) if wraps else term
 
     def _unrolled(self, monoid: str, counts: Sequence[int], body: Callable[..., Term], dtype: str) -> Term:
         total: Term | None = None
@@ -624,7 +627,7 @@ def is_truth(t: Term) -> bool:
     if isinstance(t, Where):
         return is_truth(t.then) and is_truth(t.orelse)
     if isinstance(t, Reduce):
-        return t.kind in ("or", "and")
+        return t.kind in ("or", "and", "xor[bool]")
     return t.boolean if isinstance(t, Read) else isinstance(t, Const) and t.value in (0, 1)
 
 

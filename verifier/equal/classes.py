@@ -24,6 +24,8 @@ from verifier.equal.poly import Poly, const, var
 from verifier.equal.solver import Context
 from verifier.equal.weights import equal, groups
 
+SETS = ("rmax", "ror[", "rand[")
+"""Classes of sets, in which an entry counts once."""
 ORDERS = 24
 FEW = 5
 """Parameters up to which all orders are looked at."""
@@ -96,7 +98,7 @@ class ClassTable:
 
     def _same(self, fn: str, p: NF, q: NF, facts: tuple[Cond, ...]) -> bool:
         notes = len(self.ctx.notes)
-        same = equal(self.ctx, p, q, facts, exists=fn == "rmax")
+        same = equal(self.ctx, p, q, facts, exists=fn.startswith(SETS))
         if not same:
             del self.ctx.notes[notes:]  # a failed guess is no cause of failure
         return same
@@ -270,7 +272,7 @@ class AtomLabels:
         names: list[str] = []
 
         def parameter() -> Poly:
-            names.append(f"p{len(names)}")
+            names.append(f"p!{len(names)}")
             return var(names[-1])
 
         sums: list[NF] = []

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from superopt.ir.scalar import LOGICAL, UNROUNDED
+from superopt.ir.scalar import COMPARISONS, LOGICAL, UNROUNDED
 from superopt.ir.types import INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.classes import INF, infinite
@@ -22,7 +22,7 @@ from verifier.equal.definedness import outside, undischarged
 from verifier.equal.domains import Domains
 from verifier.equal.laws import LawNormaliser, nonnegative
 from verifier.equal.monomial import NF, Atom, Unsupported
-from verifier.equal.normal import EXACT, RANGE, REAL, steps
+from verifier.equal.normal import BITWISE, EXACT, RANGE, REAL, steps
 from verifier.equal.pointwise import ALWAYS, IN_RANGE, Premise, equal_integers, equal_pointwise, integral
 from verifier.equal.ranks import MAX_RANK
 from verifier.equal.solver import CannotLower, Context
@@ -33,6 +33,7 @@ from verifier.verdict import UNKNOWN, UNSUPPORTED
 
 DEFINED = "the left side is defined:"
 POSITIONS = "positions and their sums are in the range of the type"
+BY_ROUNDING = "a comparison or a step reads values that are equal over the reals only, and rounding may decide it"
 NO_OVERFLOW = "no operation on integers overflows"
 QUICK = 200_000  # steps for the question whether a rule of floats holds of integers, too
 ORDER = (EXACT, REAL, RANGE)
@@ -116,6 +117,9 @@ def equal_terms(
             break
     else:
         causes = asked.causes
+        if dtype != "int" and asked.decided_by_rounding():
+            causes = [BY_ROUNDING]
+            ctx.notes.clear()
         range_of_proof = asked.by_integers() if dtype == "int" else ""
         if machine and range_of_proof == IN_RANGE:
             causes, range_of_proof = ["it holds of integers without bounds; machine integers may overflow"], ""
@@ -152,6 +156,7 @@ class _Question:
     dtype: str
     done: Proof
     causes: list[str] = field(default_factory=list[str])
+    loose: bool = False  # comparisons and steps read real numbers, which proves nothing
 
     def subterms(self) -> Iterator[Term]:
         """The subterms of both sides."""
@@ -168,7 +173,9 @@ class _Question:
     def by_normal_form(self, laws: str) -> bool:
         """Are both sides equal under some laws, and does the right side leave no domain that the left side keeps?"""
         ctx, facts = self.ctx, self.facts
-        normal = LawNormaliser(ctx, laws, positive_entries=nonnegative(ctx, self.given, facts))
+        bitwise = frozenset(kind for kind in self.reductions() if kind.startswith(BITWISE))
+        normal = LawNormaliser(ctx, laws, loose=self.loose, bitwise=bitwise)
+        normal.positive_entries = nonnegative(ctx, self.given, facts)
         try:
             p = normal.nf(self.left)
             met = normal.records
@@ -234,14 +241,21 @@ class _Question:
     def by_points(self) -> bool:
         """Are both sides, without reductions and defined everywhere, equal over the reals?"""
         defined = Domains(lambda g: self.ctx.holds(g, self.facts))
-        if any(defined.may_fail(t) or _is_rounded_step(t) for t in self.subterms()):
+        if any(defined.may_fail(t) or (_is_rounded_step(t) and not self.loose) for t in self.subterms()):
             return False  # this tier keeps no record of where a value is defined, and takes arguments for real numbers
         try:
-            return equal_pointwise(self.ctx, self.left, self.right, self.facts, self.given)
+            return equal_pointwise(self.ctx, self.left, self.right, self.facts, self.given, loose=self.loose)
         except CannotLower as why:
             if not self.reductions():
                 self.causes.append(f"pointwise: {why}")
             return False
+
+    def decided_by_rounding(self) -> bool:
+        """Would both sides be equal if comparisons and steps read real numbers?"""
+        if not any(map(_reads_rounded, self.subterms())):
+            return False
+        again = replace(self, done=Proof(), causes=[], loose=True)
+        return again.by_normal_form(REAL) or again.by_points() or again.by_normal_form(RANGE)
 
     def assume_nonempty_maxima(self) -> None:
         """Beyond the exact class, a maximum over an empty range (infinite) must be ruled out or is an assumption."""
@@ -275,6 +289,14 @@ def _check_infinities(*ps: NF) -> None:
         plain = all(len(m.atoms) == 1 and not m.binders for m in p if any(a.label == INF for a in m.atoms))
         if len(signs) != 1 or not plain:
             raise Unsupported("arithmetic on an infinity")
+
+
+def _reads_rounded(t: Term) -> bool:
+    """Is a term a comparison or a step of what was rounded when it was computed?"""
+    if not isinstance(t, Apply) or not (t.fn in COMPARISONS or t.fn == "sign" or t.fn.startswith("?") or steps(t.fn)):
+        return False
+    names = {fn.partition("[")[0] for fn in functions(t)}
+    return bool(reductions(t) - {"max", "min", "or", "and"}) or not names <= UNROUNDED | LOGICAL | {"convert", "narrow"}
 
 
 def _is_rounded_step(t: Term) -> bool:

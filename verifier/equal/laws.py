@@ -50,7 +50,7 @@ from verifier.equal.monomial import (
 )
 from verifier.equal.normal import EXACT, RANGE, Normaliser
 from verifier.equal.pointwise import Premise
-from verifier.equal.poly import Poly, const, var
+from verifier.equal.poly import Poly, const, quoted, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Read, Reduce, Term
 
@@ -69,7 +69,7 @@ def nonnegative(ctx: Context, given: Sequence[Premise], facts: tuple[Cond, ...])
         if isinstance(t, Apply) and t.fn in ("ge", "gt") and isinstance(t.args[0], Read) and ctx.holds(where, facts):
             bound = t.args[1]
             if isinstance(bound, Const) and bound.value >= 0:
-                out.add(Atom(t.args[0].name, t.args[0].index))
+                out.add(Atom(quoted(t.args[0].name), t.args[0].index))
     return frozenset(out)
 
 

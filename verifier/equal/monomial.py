@@ -212,7 +212,7 @@ def canonical(m: Monomial) -> str:
     Equal texts mean equal summands; the converse is left to the solver.
     """
     bound = set(m.binders)
-    blank = {b: var("_") for b in bound}
+    blank = {b: var("!") for b in bound}
     atoms = sorted(m.atoms, key=atom_key)
     if bound:
         atoms.sort(key=lambda a: (a.label, a.exp, tuple(str(x.subst(blank)) for x in a.args)))
@@ -223,9 +223,9 @@ def canonical(m: Monomial) -> str:
         for mono, _ in x.terms:
             for name in mono:
                 if name in bound and name not in names:
-                    names[name] = var(f"_{len(names)}")
+                    names[name] = var(f"!{len(names)}")
     for b in m.binders:
-        names.setdefault(b, var(f"_{len(names)}"))
+        names.setdefault(b, var(f"!{len(names)}"))
     parts = [f"{a.label}^{a.exp}[{','.join(str(x.subst(names)) for x in a.args)}]" for a in atoms]
     guards = sorted(str(g.subst(names)) for g in m.guards)
     sizes = [f"({p.subst(names)})^{e}" for p, e in m.sizes]

@@ -9,11 +9,11 @@ f([g] a + [not g] b) = [g] f(a) + [not g] f(b); arguments without binders become
 are the atoms' arguments; arguments with sums become class atoms.  Maxima are sets of guarded entries: the same
 calculus with Boolean weights.  Denominators are collected for prove.py, which discharges them or records them.
 
-Some functions look at their arguments by stronger laws than those of the proof (`_within`).  What makes a plain value
-of none (comparisons, tests for numbers, conversions to integers) has exact laws where an argument may have no value,
-since the result has one and no assumption excludes it.  Steps (floor, remainders, conversions to integers) always have
-them: rounding would move their results by a whole step.  Comparisons and signs are of real numbers, up to the laws of
-fields and no others.
+Some functions look at their arguments by exact laws whatever those of the proof are (`within`): comparisons, signs,
+tests for numbers and steps (floor, remainders, conversions to integers).  Rounding moves their results by a whole step,
+so values that are equal over the reals alone are two values to them.  What a comparison itself is depends on the class:
+among real numbers it is the negation of its opposite; where an argument may have no value it is not, since the result
+has one and no assumption excludes it.  With `loose` all of this is left out, to tell whether a proof fails for it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+from superopt.ir.ops.record import identity
 from superopt.ir.ops.table import PARTIAL
 from superopt.ir.scalar import COMPARISONS, LOGICAL, SCALARS
 from superopt.ir.types import FLOATS, INTEGERS
@@ -50,12 +51,13 @@ from verifier.equal.monomial import (
     times,
     without,
 )
-from verifier.equal.poly import var
+from verifier.equal.poly import quoted, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 from verifier.equal.weights import onepoint
 
 EXACT, REAL, RANGE = "exact", "real", "range"
+BITWISE = ("or[", "and[", "xor[")
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
 _RECORDED = PARTIAL - {"div", "rsqrt"}  # of which the records know what they divide by
@@ -83,6 +85,10 @@ class Normaliser:
     records: Definedness = field(default_factory=Definedness)
     domains: Domains = field(init=False)
     inside: bool = False  # of an argument of a function that is looked at by stronger laws
+    loose: bool = False  # comparisons and steps read real numbers, which proves nothing
+    bitwise: frozenset[str] = (
+        frozenset()
+    )  # reductions by bits that occur: their functions of two operands are such, too
     _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any], init=False)
     _stronger: dict[str, Normaliser] = field(default_factory=dict[str, Any], init=False)
 
@@ -100,11 +106,17 @@ class Normaliser:
 
     def _laws_of(self, fn: str, args: Sequence[Term]) -> str:
         """The laws by which a function looks at its arguments."""
-        if self.laws == EXACT or steps(fn):
+        if self.laws == EXACT:
             return EXACT
-        if fn in COMPARISONS or fn.startswith("?"):
+        if steps(fn) or fn.startswith("?"):
+            return REAL if self.loose else EXACT
+        if fn in COMPARISONS:
             return REAL if self.domains.whole(*args) else EXACT
         return REAL if fn == "sign" else self.laws
+
+    def _read_by_steps(self) -> Normaliser:
+        """Normal forms of what a comparison or a sign reads."""
+        return self if self.loose else self.within(EXACT)
 
     def nf(self, t: Term) -> NF:
         """The normal form of a term.
@@ -128,7 +140,7 @@ class Normaliser:
 
     def _nf(self, t: Term) -> NF:
         if isinstance(t, Read):
-            return [Monomial(atoms=(Atom(f"?{t.name}" if t.boolean else t.name, t.index),))]
+            return [Monomial(atoms=(Atom(f"?{quoted(t.name)}" if t.boolean else quoted(t.name), t.index),))]
         if isinstance(t, Const):
             return [Monomial(coef=t.value)] if t.value else [] if t.truth else self._zero()
         if isinstance(t, Size) and self.laws == EXACT:
@@ -151,6 +163,8 @@ class Normaliser:
     def _reduce(self, t: Reduce) -> NF:
         if t.kind in ("max", "min", "or", "and"):
             return self._extreme(t)
+        if t.kind.startswith(BITWISE):
+            return self._bit_by_bit(t, t.kind)
         if t.kind == "prod" and self.laws != EXACT:
             return self._product(t)
         if t.kind != "sum" or (self.laws == EXACT and not self.inside):
@@ -176,6 +190,8 @@ class Normaliser:
             return self.within(laws).nf(t)
         if fn in ("max", "min"):
             return self._extreme(t)
+        if fn.removeprefix("$") in self.bitwise:
+            return self._bit_by_bit(t, fn.removeprefix("$"))
         if fn == "neg":
             return scale(self.nf(args[0]), -1)
         if fn == "sub":
@@ -199,6 +215,8 @@ class Normaliser:
             return times(self.ctx, self.nf(args[0]), self._apply(Apply("recip", (args[1],))))
         if fn == "rsqrt":
             return self._apply(Apply("recip", (Apply("sqrt", args),)))
+        if fn == "sign":
+            return self._opaque_term(fn, args, self._read_by_steps())
         if fn == "logistic" and self.laws == RANGE:  # 1 / (1 + exp(-x))
             one = Const(Fraction(1))
             return self._apply(Apply("recip", (Apply("add", (one, Apply("exp", (Apply("neg", args),)))),)))
@@ -210,11 +228,11 @@ class Normaliser:
             raise Unsupported("a sum of both infinities")
         return p + q
 
-    def _opaque_term(self, fn: str, args: Sequence[Term]) -> NF:
+    def _opaque_term(self, fn: str, args: Sequence[Term], reader: Normaliser | None = None) -> NF:
         def at(ps: list[NF]) -> NF:
             return self._function(fn, ps)
 
-        return by_cases(self.ctx, [self.nf(a) for a in args], at, self.records.trail)
+        return by_cases(self.ctx, [(reader or self).nf(a) for a in args], at, self.records.trail)
 
     def _exact(self, fn: str, args: Sequence[Term]) -> NF:
         def at(given: list[NF]) -> NF:
@@ -323,6 +341,8 @@ class Normaliser:
             return self._chosen(t, self._truth)
         if isinstance(t, Reduce) and t.kind in ("or", "and") and not infinite(some := self.nf(t)):
             return some
+        if isinstance(t, Reduce) and t.kind == "xor[bool]":
+            return self.nf(t)
         raise Unsupported("a predicate that is no comparison")
 
     def _logic(self, fn: str, args: Sequence[Term]) -> NF:
@@ -339,15 +359,28 @@ class Normaliser:
         a, b = (args[1], args[0]) if fn in swapped else (args[0], args[1])
         negated = fn == "ne" or (self.laws != EXACT and fn in ("ge", "le"))
 
-        def at(ps: list[NF]) -> NF:
-            if self.laws == EXACT:  # a <= b is not the negation of b < a: neither holds of NaN
-                sides = sorted(ps, key=str) if fn in ("eq", "ne") else ps
-                test = "?eq" if fn in ("eq", "ne") else "?lt" if fn in ("lt", "gt") else "?le"
-                return [Monomial(atoms=(self.labels.atom(test, sides),))]
-            return self._sign_test("?eq" if fn in ("eq", "ne") else "?lt", combine([*ps[0], *scale(ps[1], -1)]))
+        def at(ps: list[NF]) -> NF:  # among exact laws a <= b is not the negation of b < a: neither holds of NaN
+            exact = self.laws == EXACT
+            test = "?eq" if fn in ("eq", "ne") else "?lt" if fn in ("lt", "gt") or not exact else "?le"
+            if self.loose and not exact:
+                return self._sign_test(test, combine([*ps[0], *scale(ps[1], -1)]))
+            return self._ordered(test, *map(combine, ps))
 
-        out = by_cases(self.ctx, [self.nf(a), self.nf(b)], at, self.records.trail)
+        reader = self._read_by_steps()
+        out = by_cases(self.ctx, [reader.nf(a), reader.nf(b)], at, self.records.trail)
         return complement(out) if negated else out
+
+    def _ordered(self, test: str, p: NF, q: NF) -> NF:
+        """A comparison of two values; -p and -q compare as q and p do, whatever they are."""
+        known = [_number(p), _number(q)]
+        if None not in known or (p == q and self.laws != EXACT):
+            a, b = known if None not in known else (Fraction(0), Fraction(0))
+            assert a is not None
+            assert b is not None
+            return [ONE] if (a == b if test == "?eq" else a < b if test == "?lt" else a <= b) else []
+        ways = [[p, q], [scale(q, -1), scale(p, -1)]]
+        ways += [way[::-1] for way in ways] if test == "?eq" else []
+        return [Monomial(atoms=(self.labels.atom(test, min(ways, key=_plainness)),))]
 
     def _sign_test(self, test: str, gap: NF) -> NF:
         if not gap or (len(gap) == 1 and not gap[0].atoms and not gap[0].sizes and is_simple(gap)):
@@ -384,6 +417,44 @@ class Normaliser:
         if isinstance(t, Where):
             return self._chosen(t, self._product_factors)
         if t == Const(Fraction(1)):
+            return []
+
+        def at(ps: list[NF]) -> NF:
+            return [Monomial(atoms=(self.labels.atom("value", [combine(ps[0])]),))]
+
+        return by_cases(self.ctx, [self.nf(t)], at, self.records.trail, booleans=False)
+
+    # ---- bits
+    def _bit_by_bit(self, t: Term, kind: str) -> NF:
+        """A reduction by bits, from its entries: a set for `or` and `and`, a multiset for `xor`."""
+        name, _, dtype = kind.removesuffix("]").partition("[")
+        neutral = Const(Fraction(identity(name, dtype)), truth=dtype == "bool")
+
+        def at(ps: list[NF]) -> NF:
+            entries = ps[0] if name == "xor" else list(dict.fromkeys(ps[0]))
+            if not entries:
+                return self.nf(neutral)
+            if len(entries) == 1 and not entries[0].binders and not entries[0].guards:
+                return self.labels.unfold("value", entries[0].atoms[0]) or []
+            return [Monomial(atoms=(self.labels.classes.atom(f"{'?' if dtype == 'bool' else ''}r{kind}", [entries]),))]
+
+        return by_cases(self.ctx, [self._bits_of(t, kind, neutral)], at, self.records.trail)
+
+    def _bits_of(self, t: Term, kind: str, neutral: Const) -> NF:
+        """The entries of a reduction by bits, each a guarded monomial with one atom that stands for its value."""
+        if isinstance(t, Reduce) and t.kind == kind:
+            some = not kind.startswith("xor") and self.ctx.holds(c.ge(t.size, 1))
+            out: NF = []
+            for m in self._bits_of(
+                t.body, kind, neutral
+            ):  # of one value over a range that is not empty it is the value
+                out += [m] if some and t.var not in m.free() else self._bound(t, m)
+            return out
+        if isinstance(t, Apply) and t.fn.removeprefix("$") == kind:
+            return [m for x in t.args for m in self._bits_of(x, kind, neutral)]
+        if isinstance(t, Where):
+            return self._chosen(t, lambda branch: self._bits_of(branch, kind, neutral))
+        if t == neutral:
             return []
 
         def at(ps: list[NF]) -> NF:
@@ -440,3 +511,15 @@ class Normaliser:
             if len(atoms) == 1 and atoms[0].exp == 1 and atoms[0].label.startswith("rmax#"):
                 return atoms[0]
         return self.labels.atom("value", [p])
+
+
+def _number(p: NF) -> Fraction | None:
+    """The number that a value is, zeros of both signs alike; None where it is no constant."""
+    if len(p) != 1 or p[0].sizes or p[0].atoms not in ((), (ZERO,)) or not is_simple(p):
+        return None
+    return p[0].coef if not p[0].atoms else Fraction(0)
+
+
+def _plainness(way: list[NF]) -> tuple[int, str]:
+    """An order of ways to write one comparison: few negations first."""
+    return sum(m.coef < 0 for p in way for m in p), str(way)

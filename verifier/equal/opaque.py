@@ -72,4 +72,6 @@ class IntegersAlone:
             return "bool"
         if isinstance(t, Apply):
             return t.fn.removesuffix("]").rpartition(",")[2]
+        if isinstance(t, Reduce) and t.kind.endswith("]"):
+            return t.kind.removesuffix("]").partition("[")[2]
         return self.terms.arithmetic.get(id(t), (t, ""))[1]

@@ -11,6 +11,10 @@ negation and absolute value taken modulo 2^width into that range.  It is asked f
 certificate says that no operation overflows.  Division rounds towards zero and gives -1 for the divisor 0, the
 remainder has the sign of the dividend and is the dividend for the divisor 0: the denotations of `superopt.ir.scalar`.
 Sizes and positions are assumed to be in range.
+
+What a comparison of reals reads was rounded when it was computed, so that arithmetic in there is a function of which
+nothing is known: floats, too, are in a total order, and equal arguments have equal results.  Outside of comparisons a
+sum is a sum, or, where that does not suffice, what it is to comparisons (`rounded`).
 """
 
 from __future__ import annotations
@@ -18,14 +22,26 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Protocol, TypeAlias
 
-from superopt.ir.scalar import COMPARISONS, LOGICAL
+from superopt.ir.scalar import COMMUTATIVE, COMPARISONS, LOGICAL
 from verifier.equal.conditions import Cond
 from verifier.equal.solver import NO, YES, CannotLower, Context, z3
-from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where, functions, reductions
+from verifier.equal.terms import (
+    Apply,
+    Const,
+    Infinity,
+    Read,
+    Reduce,
+    Size,
+    Term,
+    Where,
+    functions,
+    reductions,
+    walk_terms,
+)
 
 Premise: TypeAlias = "tuple[Cond, Term]"
 """A Boolean term that is true where the condition holds."""
@@ -38,6 +54,8 @@ class Theory(Protocol):
     """Facts about the values made so far."""
     known: dict[str, Callable[..., Any]]
     """Interpreted functions of numbers."""
+    unrounded: frozenset[str] | None
+    """Functions that round nothing; None: none rounds."""
 
     @property
     def sort(self) -> Any:
@@ -58,18 +76,44 @@ class Theory(Protocol):
 
 
 def equal_pointwise(
-    ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], given: Sequence[Premise] = ()
+    ctx: Context,
+    left: Term,
+    right: Term,
+    facts: tuple[Cond, ...],
+    given: Sequence[Premise] = (),
+    *,
+    loose: bool = False,
 ) -> bool:
     """Are two terms without reductions equal over the reals for all inputs that meet the premises?
+
+    With `loose` comparisons read real numbers, which proves nothing.
 
     Raises:
         CannotLower: a term is outside this tier.
     """
-    return decide(ctx, Reals(ctx), left, right, facts, given)
+    theory = Reals(ctx, unrounded=None if loose else frozenset(_UNROUNDED))
+    if decide(ctx, theory, left, right, facts, given):
+        return True
+    if loose or not any(compares_rounded(t) for t in (left, right)):
+        return False
+    return decide(ctx, Reals(ctx, unrounded=theory.unrounded), left, right, facts, given, rounded=True)
+
+
+def compares_rounded(t: Term) -> bool:
+    """Is there a comparison, or a sign, of what was rounded when it was computed?"""
+    asks = (x for x in walk_terms(t) if isinstance(x, Apply) and (x.fn in COMPARISONS or x.fn == "sign"))
+    return any(not functions(x) <= {*_UNROUNDED, *COMPARISONS, *LOGICAL} for x in asks)
 
 
 def decide(
-    ctx: Context, theory: Theory, left: Term, right: Term, facts: tuple[Cond, ...], given: Sequence[Premise] = ()
+    ctx: Context,
+    theory: Theory,
+    left: Term,
+    right: Term,
+    facts: tuple[Cond, ...],
+    given: Sequence[Premise] = (),
+    *,
+    rounded: bool = False,
 ) -> bool:
     """Are two terms equal over a theory for all inputs that meet the premises?
 
@@ -78,7 +122,7 @@ def decide(
     """
     if any(map(reductions, (left, right, *(t for _, t in given)))):
         raise CannotLower("a reduction")
-    lower = SolverLowering(ctx, theory)
+    lower = SolverLowering(ctx, theory, rounded)
     boolean = lower.is_truth(left) or lower.is_truth(right)
     sides = [lower.truth(t) if boolean else lower.number(t) for t in (left, right)]
     premises = [z3.Implies(ctx.cond(where), lower.truth(t)) for where, t in given]
@@ -105,6 +149,7 @@ class Reals:
     ctx: Context
     side: list[Any] = field(default_factory=list[Any])
     known: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Any])
+    unrounded: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         self.known = {**ORDER, **_FIELD}
@@ -173,9 +218,10 @@ NO_COMPARISON = "a predicate that is no comparison"
 
 @dataclass
 class SolverLowering(Truths):
-    """Terms in the solver's language, over one theory of numbers."""
+    """Terms in the solver's language, over one theory of numbers; `rounded`: all values are what comparisons read."""
 
     theory: Theory
+    rounded: bool = False
 
     def is_truth(self, t: Term) -> bool:
         """Does a term denote a truth value?"""
@@ -195,8 +241,12 @@ class SolverLowering(Truths):
             a, b = map(self.truth, t.args)
             return a == b if t.fn == "eq" else a != b
         if t.fn in COMPARISONS:
-            return _COMPARE[t.fn](*map(self.number, t.args))
+            return _COMPARE[t.fn](*map(self._reader().number, t.args))
         raise CannotLower(NO_COMPARISON)
+
+    def _reader(self) -> SolverLowering:
+        """How a comparison reads numbers."""
+        return self if self.rounded else replace(self, rounded=True)
 
     def number(self, t: Term) -> Any:
         """A term as a number.
@@ -222,10 +272,25 @@ class SolverLowering(Truths):
         if t.fn in COMPARISONS or t.fn in LOGICAL:
             raise CannotLower(f"{t.fn} as a number")
         known = self.theory.known.get(t.fn)
-        args = [self.truth(a) if self.is_truth(a) else self.number(a) for a in t.args]
+        reader = self._reader() if t.fn == "sign" else self
+        args = [self.truth(a) if self.is_truth(a) else reader.number(a) for a in t.args]
+        if known is not None and self.rounded and t.fn not in (self.theory.unrounded or self.theory.known):
+            return self._rounded(t.fn, args)
         if known is not None:
             return known(*args)
         return self.ctx.function(f"fn {t.fn}", [a.sort() for a in args], self.theory.sort)(*args)
+
+    def _rounded(self, fn: str, args: list[Any]) -> Any:
+        """A function of which is known that it is one, and whether its operands may change places."""
+        if fn == "sub":
+            fn, args = "add", [args[0], -args[1]]
+        if fn in COMMUTATIVE:
+            args.sort(key=_order_of)
+        return self.ctx.function(f"rounded {fn}", [a.sort() for a in args], self.theory.sort)(*args)
+
+
+def _order_of(value: Any) -> int:
+    return value.get_id()
 
 
 def _quotient(a: Any, b: Any) -> Any:
@@ -254,6 +319,7 @@ _FIELD: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _quotient, "neg": operator.neg,
     "abs": _abs, "sign": _sign,
 }  # fmt: skip
+_UNROUNDED = ORDER.keys() | {"neg", "abs", "sign", "select_n"}
 _COMPARE: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in COMPARISONS}
 _LOGIC = {name: name.capitalize() for name in LOGICAL}  # what the solver calls them
 
@@ -319,6 +385,7 @@ class MachineIntegers:
     signed: bool = True
     side: list[Any] = field(default_factory=list[Any])
     known: dict[str, Callable[..., Any]] = field(default_factory=dict[str, Any])
+    unrounded: frozenset[str] | None = None
     _quotients: list[tuple[Any, Any, Any, Any]] = field(default_factory=list[Any])
 
     def __post_init__(self) -> None:

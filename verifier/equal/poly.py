@@ -6,11 +6,18 @@ equal atoms are equal strings.  Canonical means: two polynomials that agree as p
 by value, and most index equations are settled by comparing them, without a solver.
 
 Definitions: `a // b` is the floor and `a % b = a - b(a // b)`, both for b >= 1, which whoever divides must know.  An
-entry of an integer input used as an index is an atom `name[args]`.
+entry of an integer input used as an index is an atom `"name"[args]`.
+
+Names of inputs are in quotes (`quoted`) wherever a text says what a value is, and names of sizes are identifiers, with
+an axis behind `@` in rules.  What is made here has other signs in it (`k!1`, `min(a, b)`), so that no input and no size
+has the text of anything else, whatever it is called.
 """
 
 from __future__ import annotations
 
+import functools
+import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
@@ -181,7 +188,7 @@ def _subst_atom(atom: str, sub: Mapping[str, Poly]) -> Poly:
     op, args = form
     made = OPS.get(op)
     new = tuple(a.subst(sub) for a in args)
-    return made(*new) if made else entry(op, new)
+    return made(*new) if made else _entry(op, new)
 
 
 def _show(terms: tuple[tuple[Mono, int], ...]) -> str:
@@ -229,11 +236,40 @@ def _form(op: str, a: Poly, b: Poly) -> Poly:
     return var(text)
 
 
+@functools.cache
+def quoted(name: str) -> str:
+    """The name of an input in texts of the prover: in quotes, which nothing else there has."""
+    return json.dumps(name)
+
+
+def unquoted(text: str) -> str:
+    """The name that was quoted."""
+    return json.loads(text)
+
+
+def readable(text: str) -> str:
+    """A text of the prover for people: names as they are."""
+    return _QUOTED.sub(lambda found: unquoted(found[0]), text)
+
+
+_QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"')
+
+
 def entry(name: str, args: tuple[Poly, ...]) -> Poly:
     """The entry of an integer input, as an index."""
-    text = f"{name}[{', '.join(map(str, args))}]"
-    _FORMS.setdefault(text, (name, args))
+    return _entry(quoted(name), args)
+
+
+def _entry(op: str, args: tuple[Poly, ...]) -> Poly:
+    text = f"{op}[{', '.join(map(str, args))}]"
+    _FORMS.setdefault(text, (op, args))
     return var(text)
+
+
+def read_of(atom: str) -> tuple[str, tuple[Poly, ...]] | None:
+    """Name and index of the entry of an input that an atom is; None for a variable and for other forms."""
+    form = _FORMS.get(atom)
+    return None if form is None or form[0] in OPS else (unquoted(form[0]), form[1])
 
 
 def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:

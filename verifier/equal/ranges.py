@@ -17,7 +17,7 @@ from superopt.ir.types import INTEGERS, UNSIGNED, range_of
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.equality import POSITIONS
-from verifier.equal.poly import Poly, form_of, var
+from verifier.equal.poly import Poly, form_of, read_of, var
 from verifier.equal.solver import Context
 
 BOUNDS = (2**30, 2**28, 2**24)
@@ -96,9 +96,9 @@ class PremiseRanges:
             if size is None:
                 return (0, min(most, self._most(atom)))
             return (0, min(most, self.interval(size, most)[1]) - 1)
+        if (read := read_of(atom)) is not None:
+            return self._narrowed(atom, of_type(self.kinds.get(read[0], "")), most, facts)
         op, args = form
-        if op not in ("//", "%", "min", "max"):
-            return self._narrowed(atom, of_type(self.kinds.get(op, "")), most, facts)
         return applied(op, [self.interval(x, most, facts) for x in args])
 
     def _narrowed(self, atom: str, known: Interval, most: float, facts: Sequence[Cond]) -> Interval:

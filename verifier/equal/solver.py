@@ -20,7 +20,7 @@ from typing import Any
 
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
-from verifier.equal.poly import Poly, const, form_of, var
+from verifier.equal.poly import OPS, Poly, const, form_of, var
 from verifier.verdict import Query
 
 RLIMIT = 3_000_000
@@ -288,7 +288,7 @@ class Context:
             return self.int(name)
         op, args = form
         lowered = [self.poly(a) for a in args]
-        if op not in ("//", "%", "min", "max"):
+        if op not in OPS:
             integer = self.sort("int")
             return self.function(f"index {op}", [integer] * len(args), integer)(*lowered)
         x, y = lowered

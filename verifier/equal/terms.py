@@ -68,7 +68,11 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """`kind` (sum or max) of `body` for `var` = 0 .. size - 1."""
+    """`kind` of `body` for `var` = 0 .. size - 1.
+
+    Kinds are sum, prod, max and min, of truth values `or` and `and`, and bit by bit `or[int32]`, `and[uint8]`,
+    `xor[bool]` and so on, which say their type.
+    """
 
     kind: str
     var: str

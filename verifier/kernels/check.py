@@ -8,9 +8,10 @@ import hashlib
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,7 +19,8 @@ from superopt.ir import as_loaded
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.ranges import iterations
 from superopt.kernels.loops.stage import Buffer, LoopProgram
-from verifier.kernels.engine import compiled
+from verifier.floats.check import Run, farther
+from verifier.floats.machine import KernelPart, MachineCode, compiled
 from verifier.kernels.field import Field, Marks, P, Unread
 from verifier.kernels.meaning import divisors, evaluate
 from verifier.kernels.reader import CodeFunction, functions
@@ -35,14 +37,6 @@ _SHORT = 100_000  # lines of a module that is compiled without effort: everythin
 _HELD = {  # dtypes as types in memory
     "bool": "i8", "bfloat16": "i16", "float16": "half", "float32": "float", "float64": "double", "int32": "i32"
 }  # fmt: skip
-
-
-class KernelPart(NamedTuple):
-    """A kernel: text of its module, phases with their tasks, and the buffers that it is called with."""
-
-    text: str
-    phases: Sequence[tuple[str, int]]
-    pointers: Sequence[Buffer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,15 +65,21 @@ class _Fault(Exception):
 
 @functools.cache
 def version() -> str:
-    """Digest of what verdicts are made by, of this room; empty where that has changed since the process began."""
-    files = sorted([*Path(__file__).parent.glob("*.py"), *Path(__file__).parent.glob("*.json")])
+    """Digest of what verdicts are made by, of this room and that of floats; empty where that has changed since the process began."""
+    rooms = (Path(__file__).parent, Path(__file__).parents[1] / "floats")
+    files = sorted([file for room in rooms for file in room.iterdir() if file.suffix in (".py", ".json")])
     if not as_loaded(files):
         return ""
     return hashlib.sha256(b"\0".join([file.read_bytes() for file in files])).hexdigest()[:16]
 
 
 def validate(
-    before: LoopProgram, parts: Sequence[KernelPart], scalar: Mapping[str, str], seed: int = 0, runs: int = 1
+    before: LoopProgram,
+    parts: Sequence[KernelPart],
+    scalar: Mapping[str, str],
+    seed: int = 0,
+    runs: int = 1,
+    machine: Run | None = None,
 ) -> KernelVerdict:
     """Compare kernels that run one after the other with the loop program before its schedule.
 
@@ -89,12 +89,16 @@ def validate(
         scalar: text that is known to compute scalar functions, by digest (`verifier.kernels.scalars`).
         seed: of the random points.
         runs: at how many random points.
+        machine: the kernels as they run for users; None to make machine code of their text.
     """
     start = time.thread_time()
     status, cause = PROVED, ""
     try:
         for run in range(runs):
             _compare(before, parts, dict(scalar), seed + run)
+        with nullcontext(machine) if machine else MachineCode(parts) as run_floats:
+            if far := farther(before, run_floats, seed):
+                raise Unread(far)
     except _Fault as fault:
         status, cause = REFUTED, str(fault)
     except (Unread, RecursionError) as reason:  # of values that are made of themselves

@@ -1,4 +1,4 @@
-"""LLVM's text as machine code, and with it products of matrices of the field, without a library that has threads."""
+"""Products of matrices of the field as machine code, without a library that has threads."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from verifier.kernels.field import P, Unread
+from verifier.floats.machine import binding, compiled
+from verifier.kernels.field import P
 
 Array = Any
 _U = np.uint64
@@ -56,37 +57,6 @@ end:
 """.replace("$N", str(_LANES))  # rows of %n vectors; a sum is less than 2^34 after each step
 
 
-def compiled(text: str, effort: int = 1) -> Any:
-    """A module as machine code, as long as the context lasts; `get_function_address` finds its functions.
-
-    Args:
-        text: of the module.
-        effort: of LLVM; 0 takes a third of the time of 1, for code that takes twice as long.
-
-    Raises:
-        Unread: LLVM refuses the text.
-    """
-    llvm = _binding()
-    machine = llvm.Target.from_default_triple().create_target_machine(opt=effort, codemodel="jitdefault")
-    try:
-        module = llvm.parse_assembly(text)
-        module.verify()
-    except RuntimeError as error:
-        raise Unread(f"what LLVM refuses: {str(error).strip().splitlines()[-1][:200]}") from None
-    engine = llvm.create_mcjit_compiler(module, machine)
-    engine.finalize_object()
-    return engine
-
-
-@functools.cache
-def _binding() -> Any:
-    import llvmlite.binding as llvm  # late: few load it  # pyright: ignore[reportMissingTypeStubs]
-
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    return llvm
-
-
 def matmul(a: Array, b: Array) -> Array:
     """Products of matrices of elements below P; leading axes are those of a batch."""
     if a.shape[-2] > b.shape[-1]:  # vectors lie along the longer side
@@ -105,7 +75,7 @@ def matmul(a: Array, b: Array) -> Array:
 @functools.cache
 def _made() -> tuple[Any, Any]:
     """The machine code of `matmul`, and its function."""
-    llvm = _binding()
+    llvm = binding()
     cpu = f'"target-cpu"="{llvm.get_host_cpu_name()}" "target-features"="{llvm.get_host_cpu_features().flatten()}"'
     engine = compiled(f"{_MATMUL}attributes #0 = {{ {cpu} }}\n")
     words = [ctypes.c_void_p] * 3 + [ctypes.c_int64] * 4

@@ -19,6 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from verifier.floats.machine import Unread as Unread
+
 P = (1 << 31) - 1  # prime; products of two numbers below 2^32 fit 64 bits
 BLOCK = 1 << 17  # elements that are worked on at once: what is made on the way fits a second-level cache
 Array = Any
@@ -28,10 +30,6 @@ MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # splitmix64
 ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("less", False, True),
            "le": ("less", True, True), "eq": ("equal", False, False), "ne": ("equal", False, True)}  # fmt: skip
 """What a comparison is: a function of the field, whether operands are swapped, whether the result is denied."""
-
-
-class Unread(Exception):
-    """Something that validation has no meaning for; its name."""
 
 
 class FieldArithmetic:

@@ -19,6 +19,7 @@ of graphs and the interpreter.
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import random
 from collections import Counter
@@ -164,14 +165,14 @@ def _added(left: Json, right: Json) -> list[Json]:
 def _key(m: Json) -> str:
     """A summand without its coefficient: factors in order, bound variables by the place where they first stand."""
     _, sizes, conds, binders, factors = m
-    blank = dict.fromkeys(binders, "_")
+    blank = dict.fromkeys(binders, "!")
     ordered = sorted(factors, key=lambda a: repr([a[0], a[2], _renamed(a[1], blank)]))
     guards = sorted(conds, key=lambda g: repr(_renamed(g, blank)))
     names: dict[str, str] = {}
     for word in _words([ordered, guards]):
         if word in blank:
-            names.setdefault(word, f"_{len(names)}")
-    names |= {k: f"_{len(names) + i}" for i, k in enumerate(x for x in binders if x not in names)}
+            names.setdefault(word, f"!{len(names)}")
+    names |= {k: f"!{len(names) + i}" for i, k in enumerate(x for x in binders if x not in names)}
     shown = sorted(repr(_renamed(g, names)) for g in guards)
     return repr([_renamed(sizes, names), _renamed(ordered, names), shown, len(binders)])
 
@@ -218,7 +219,7 @@ def _atom(a: Json, names: Names, entries: Mapping[str, np.ndarray]) -> int:
         return (min if op == "min" else max)(args)
     if op in ("//", "%"):
         return args[0] // args[1] if op == "//" else args[0] % args[1]
-    array = entries[op]
+    array = entries[json.loads(op)]
     return int(array[tuple(min(max(i, 0), n - 1) for i, n in zip(args, array.shape, strict=True))])
 
 
@@ -285,7 +286,7 @@ class _Values:
             return self._function(fn, sums, {**self.point.names, **dict(zip(params, args, strict=True))})
         if label in ("0", "inf", "size"):
             return {"0": 0.0, "inf": math.inf}.get(label, float(args[0] if args else 0))
-        return float(self.point.arrays[label.removeprefix("?")][tuple(args)])
+        return float(self.point.arrays[json.loads(label.removeprefix("?"))][tuple(args)])
 
     def _function(self, fn: str, sums: Json, at: Names) -> float:
         if fn in ("rmax", "rprod", "rsum"):

@@ -25,6 +25,7 @@ from verifier.equal import conditions as c
 from verifier.equal.conditions import unwrap
 from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
 from verifier.equal.pointwise import MachineIntegers, Reals, consistent
+from verifier.equal.poly import readable
 from verifier.equal.ranks import ANY, MAX_RANK, attribute_roles, rank_vectors, uniform
 from verifier.equal.solver import UNKNOWN as OPEN
 from verifier.equal.solver import CannotLower
@@ -82,7 +83,7 @@ def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = N
             if suspects is not None:
                 suspects += done.changes
         except Stop as stop:
-            status, cause, domain = stop.status, stop.cause, None
+            status, cause, domain = stop.status, readable(stop.cause), None
             if suspects is not None and isinstance(stop, _StopAt):
                 models = itertools.islice(stop.instance.ctx.suspects(LARGEST), 3)
                 suspects += [env_at(stop.instance, model) for model in models]
@@ -127,7 +128,9 @@ def _prove(rule: Rule, done: Proof) -> ValidityDomain:
         done.assume(FINITE)
     for premise in rule.given:
         done.assume(f"given: {text(rule, premise)}")
-    return ValidityDomain(ORDER[done.laws], ranks, _dtypes(rule, done), tuple(done.assumptions or ()), done.sizes)
+    return ValidityDomain(
+        ORDER[done.laws], ranks, _dtypes(rule, done), tuple(map(readable, done.assumptions or ())), done.sizes
+    )
 
 
 def _dtypes(rule: Rule, done: Proof) -> tuple[str, ...]:

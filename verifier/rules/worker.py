@@ -47,6 +47,11 @@ def _call(request: Mapping[str, Any]) -> Iterator[Event]:
         yield {"event": "fault", "traceback": traceback.format_exc()}
 
 
-if __name__ == "__main__":
+def main(event_fd: int, memory_bytes: int) -> None:
+    """Serve requests to prove and to compute until the input closes."""
     z3.get_version_string()  # loaded before the first rule comes
-    serve(int(sys.argv[1]), int(sys.argv[2]), {"check": _check, "prove": _check, "call": _call})
+    serve(event_fd, memory_bytes, {"check": _check, "prove": _check, "call": _call})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from superopt.ir.algebra import Reader
 from superopt.ir.denote import denote
 from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.index import Form
@@ -40,12 +41,13 @@ from verifier.equal.monomial import Unsupported
 from verifier.equal.opaque import IntegersAlone
 from verifier.equal.places import factorings, to_poly
 from verifier.equal.pointwise import MachineIntegers, decide
-from verifier.equal.poly import Poly, const, form_of, var
+from verifier.equal.poly import Poly, const, form_of, read_of, readable, var
 from verifier.equal.ranges import PremiseRanges
 from verifier.equal.solver import NO, CannotLower, Context, recorded
 from verifier.equal.terms import Apply, Read, Reduce, Term, Where, alike, reductions, walk_terms
 from verifier.rules.process import LimitExceededError, shared
 from verifier.rules.prove import EMPTY_ONLY, FINITE
+from verifier.statements.precision import CPU, apart, several
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 Suspect: TypeAlias = "tuple[dict[str, int], dict[str, Any]]"
@@ -89,6 +91,7 @@ class _Work:
     shapes: dict[str, tuple[Poly, ...]] = field(default_factory=dict[str, tuple[Poly, ...]])
     checked: dict[tuple[Cond, tuple[Cond, ...]], None] = field(default_factory=dict[Any, None])
     guards: dict[Cond, None] = field(default_factory=dict[Cond, None])
+    rounded: dict[Node, tuple[Node, str]] = field(default_factory=dict[Node, tuple[Node, str]])
 
     def premises(self) -> None:
         """Sizes that meet the premises exist; what a function asked of sizes is as it was traced."""
@@ -105,7 +108,9 @@ class _Work:
             raise Stop(UNKNOWN, "no sizes meet the constraints")
         self.done.sizes = tuple(sorted(witness.items()))
         for size, question in pair.compared:
-            if size is None or ctx.possible(c.eq(to_poly(size), 0)) != NO:
+            if size is None:
+                raise Stop(UNKNOWN, f"code that depends on sizes: it asks for {question}")
+            if ctx.possible(c.eq(to_poly(size), 0)) != NO:
                 raise Stop(UNKNOWN, f"code that depends on sizes: traced as if not {question}")
 
     def well_formed(self, graph: Graph) -> None:
@@ -153,9 +158,9 @@ class _Work:
                 if goal != c.TRUE and goal not in path:
                     self._goal(goal, path, f"{name} may be read outside its shape")
             for atom in _entries(i):
-                inner = form_of(atom)
+                inner = read_of(atom)
                 assert inner is not None
-                self._read_inside(inner[0], inner[1], path)
+                self._read_inside(*inner, path)
 
     def equal(self, a: Node, b: Node) -> None:
         """Two outputs have one shape, and one value at every index."""
@@ -167,6 +172,19 @@ class _Work:
             done.obligations += 1
             done.note("exact", "same graph")
             return
+        if not several((a, b)):
+            self._equal_values(a, b)
+            return
+        taken = Graph((*self.pair.left.inputs, *self.pair.right.inputs), (a, b))
+        try:
+            self._equal_values(apart(taken, a, self.rounded), apart(taken, b, self.rounded))
+        except Stop:
+            self._equal_values(a, b)
+            done.assume(CPU)
+
+    def _equal_values(self, a: Node, b: Node) -> None:
+        """Two outputs of one shape have one value at every index."""
+        done = self.done
         terms = self._terms()
         sides = self._denoted(terms, a, b)
         if terms.rounded.mixed() and self._equal_apart(a, b):
@@ -240,8 +258,15 @@ class _Work:
             raise Stop(UNKNOWN, str(wraps)) from wraps
         return sides[0], sides[1], facts
 
-    def _reader(self, terms: Terms, graph: Graph) -> Any:
+    def _reader(self, terms: Any, graph: Graph) -> Any:
+        operands: dict[Node, Reader] = {}
+
         def read(node: Node, index: Sequence[Any]) -> Term:
+            if node in self.rounded:
+                value, precision = self.rounded[node]
+                if node not in operands:
+                    operands[node] = denote(value, terms, read, site=terms.site)
+                return terms.of_floats(Apply(f"precision[{precision}]", (operands[node](*index),)))
             name, array = node["name"], graph.constants.get(node["name"])
             if array is not None and 0 < array.size <= SMALL:
                 return terms.entries(array, index)
@@ -344,6 +369,7 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
     assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # of a constant that is no number
     if done.laws:  # signs of zeros are free there
         assumptions = tuple(a for a in assumptions if a != ANY_ZERO)
+    assumptions = tuple(map(readable, assumptions))
     return ValidityDomain(ORDER[done.laws], ranks, dtypes, assumptions, done.sizes)
 
 
@@ -390,10 +416,9 @@ def _entries(p: Poly) -> Iterator[str]:
     """Entries of integer inputs inside an index."""
     for atom in p.forms:
         form = form_of(atom)
-        assert form is not None
-        if form[0] not in ("//", "%", "min", "max"):
+        if read_of(atom) is not None:
             yield atom
-        else:
+        elif form is not None:
             for a in form[1]:
                 yield from _entries(a)
 
@@ -427,7 +452,7 @@ def prove_bytes(text: str) -> Any:
         try:
             domain = prove_pair(_read(text), done)
         except Stop as stop:
-            status, cause = stop.status, stop.cause
+            status, cause = stop.status, readable(stop.cause)
     return encode(
         {
             "domain": domain,

@@ -30,14 +30,17 @@ from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import DTYPES, FLOATS, INTEGERS, UNSIGNED
 from verifier.rules.occurring import leaves_finite
+from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee, wide_types
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
+from verifier.statements.draws import further_values, literals
 from verifier.statements.prove import unsupported_ops
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
 ROUNDINGS = 16
 """Units in the last place that are no difference where there is no float64 to ask: a few operations round each side."""
-ATTEMPTS = 5
+ATTEMPTS, FURTHER = 5, 2
+"""Kinds of inputs at every size, and sizes that have further ones (`draws.further_values`)."""
 TIES = (257, 2049, (1 << 24) + 1)
 """Integers between two neighbours in a type of floats: bfloat16, float16, float32."""
 TOLD, LARGEST = 4, 1 << 13
@@ -95,6 +98,8 @@ class Pairing:
     traced: tuple[Traced, Traced] | None = None
     lowest: int = 0
     tried: int = 0
+    drawn: int = 0
+    programs: dict[Any, RefereeProgram] = field(default_factory=dict[Any, RefereeProgram])
 
     def elements(self, sizes: Mapping[str, int]) -> int:
         """Entries of all inputs at some sizes."""
@@ -186,19 +191,28 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
 
 def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Iterator[StatementDifference | None]:
     """Comparisons on one kind of inputs after another, as far as the functions have values."""
-    for attempt in range(ATTEMPTS):
-        values = make_values(left.graph.inputs, pair.specs.names, attempt)
-        by_jax = any(by_jax_alone(t.graph) for t in (left, right))
+    alone = any(by_jax_alone(t.graph) for t in (left, right))
+    for attempt, values in enumerate(_inputs(pair, left, right)):
         try:
-            results = _by_jax(pair, values) if by_jax else _by_interpreter(left, right, values)
+            results = by_jax(pair, values) if alone else _by_interpreter(left, right, values)
         except Unevaluated:
             return
         found = _compare(left, right, sizes, values, results)
-        yield None if found is not None and by_jax and _is_rounding(pair, found, left, right) else found
-        if attempt == 0 and pair.traced is not None and not by_jax:
+        yield None if found is not None and alone and _is_rounding(pair, found, left, right) else found
+        if attempt == 0 and pair.traced is not None and not alone:
             _same_graphs(pair, sizes, values, results)
         if not any(x.size for x in values.values()):
             return
+
+
+def _inputs(pair: Pairing, left: Traced, right: Traced) -> Iterator[dict[str, np.ndarray]]:
+    """One kind of inputs after another; further ones at the first sizes of several elements."""
+    for attempt in range(ATTEMPTS):
+        yield make_values(left.graph.inputs, pair.specs.names, attempt)
+    inputs = left.graph.inputs[: len(pair.specs.names)]
+    if pair.drawn < FURTHER and any(math.prod(sizes_of(x)) for x in inputs):
+        pair.drawn += 1
+        yield from further_values(inputs, literals((left.graph, right.graph)))
 
 
 def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]]) -> StatementDifference | None:
@@ -249,18 +263,44 @@ def _by_interpreter(left: Traced, right: Traced, values: Mapping[str, np.ndarray
     return [[np.asarray(x) for x in evaluate(t.graph, values, wide=True)] for t in (left, right)]
 
 
-def _by_jax(pair: Pairing, values: Mapping[str, np.ndarray]) -> list[list[np.ndarray]]:
+def by_jax(pair: Pairing, values: Mapping[str, np.ndarray], x64: bool = False) -> list[list[np.ndarray]]:
     """Both sides by JAX: one of them by the interpreter would have no roundings, conversions to few bits included.
+
+    The referee's process runs them, unless they call into this one.
 
     Raises:
         Unevaluated: XLA has no such operation here, or what a function calls fails.
     """
-    put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    args, kwargs = pair.specs.unflatten([put(values[name]) for name in pair.specs.names])
+    x64 = x64 or pair.specs.wide
+    given = [values[name] for name in pair.specs.names]
+    return [_side_by_jax(pair, fn, given, x64) for fn in (pair.left, pair.right)]
+
+
+def _side_by_jax(pair: Pairing, fn: Callable[..., Any], given: Sequence[np.ndarray], x64: bool) -> list[np.ndarray]:
+    key = (fn, x64, *((x.shape, str(x.dtype)) for x in given))
     try:
-        return [[np.asarray(x) for x in jax.tree.leaves(fn(*args, **kwargs))] for fn in (pair.left, pair.right)]
+        if key not in pair.programs:
+            pair.programs[key] = exported(flat(pair, fn), given, x64=x64)
+        return referee().run(pair.programs[key], given)
+    except UnansweredError as error:
+        if "callback" not in str(error):
+            raise Unevaluated(str(error)) from error
+    put: Callable[[Any], Any] = jax.device_put  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    try:  # a callback stays in its process
+        with wide_types(x64):
+            return [np.asarray(x) for x in flat(pair, fn)(*[put(x) for x in given])]
     except Exception as error:
         raise Unevaluated(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
+
+
+def flat(pair: Pairing, fn: Callable[..., Any]) -> Callable[..., list[Any]]:
+    """A function of flat arguments that gives flat results."""
+
+    def made(*leaves: Any) -> list[Any]:
+        args, kwargs = pair.specs.unflatten(list(leaves))
+        return jax.tree.leaves(fn(*args, **kwargs))
+
+    return made
 
 
 def _is_rounding(pair: Pairing, found: StatementDifference, left: Traced, right: Traced) -> bool:
@@ -272,12 +312,11 @@ def _is_rounding(pair: Pairing, found: StatementDifference, left: Traced, right:
     values = {name: x.astype(np.float64) if str(x.dtype) in FLOATS else x for name, x in found.values.items()}
     floor = 0.0
     try:
-        with jax.enable_x64(True):
-            results = _by_jax(pair, values)
+        results = by_jax(pair, values, x64=True)
     except Unevaluated:
-        kinds = {node.dtype for t in (left, right) for node in t.graph.nodes() if node.dtype in FLOATS}
+        kinds = {x.dtype for t in (left, right) for node in t.graph.nodes() for x in node.types} & set(FLOATS)
         values, floor = found.values, ROUNDINGS * max(map(epsilon, kinds), default=0.0)
-        results = _by_jax(pair, values)
+        results = by_jax(pair, values)
     same = all(a.shape == b.shape for a, b in zip(*results, strict=True))
     return same and _compare(left, right, found.sizes, values, results, floor) is None
 
@@ -322,7 +361,7 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
             if attempt == 3:
                 most = int(info.max)
                 ends = [int(info.min), most, 0, 1, 2, most - 1, *(n for n in TIES if n < most)]
-                made = rng.choice(np.array(ends), shape)
+                made = rng.choice(np.array(ends, node.dtype), shape)
             out[node["name"]] = made.astype(node.dtype)
             continue
         made: Any = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)
@@ -344,7 +383,7 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
 
 def by_jax_alone(graph: Graph) -> bool:
     """Holds it operations or types that only JAX itself evaluates?"""
-    return bool(unsupported_ops(graph)) or any(node.dtype not in DTYPES for node in graph.nodes())
+    return bool(unsupported_ops(graph)) or any(x.dtype not in DTYPES for node in graph.nodes() for x in node.types)
 
 
 def _compare(
@@ -360,8 +399,8 @@ def _compare(
     tolerance = TOLERANCE
     if any(node.op == "literal" and _rounded(node) for node in nodes):
         tolerance = CONSTANTS_TOLERANCE
-    by_jax = any(by_jax_alone(t.graph) for t in (left, right))
-    if by_jax:
+    alone = any(by_jax_alone(t.graph) for t in (left, right))
+    if alone:
         tolerance = max(JAX_TOLERANCE, floor)
 
     def differences() -> Iterator[StatementDifference]:
@@ -370,7 +409,7 @@ def _compare(
             if at is not None:
                 broken = b.dtype.kind == "f" and bool(np.isnan(b[at]))
                 graphs = (left.graph, right.graph)
-                infinite = not by_jax and any(leaves_finite(graph, n, values) for graph in graphs)
+                infinite = not alone and any(leaves_finite(graph, n, values) for graph in graphs)
                 yield StatementDifference(sizes, graphs, values, n, at, (a, b), undefined=broken, infinite=infinite)
 
     return clearest(differences())

@@ -30,6 +30,7 @@ from verifier.rules.prove import FINITE
 from verifier.rules.refute import clearest
 from verifier.rules.snippet import body, identifier, written
 from verifier.statements.constants import by_contents
+from verifier.statements.guards import differing_behind_guards
 from verifier.statements.occurring import never
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
@@ -132,6 +133,18 @@ def proved_alone(statement: Statement) -> Verdict:
     return replace(_proved(pair, asked, Proof(), problem), seconds=time.perf_counter() - start)
 
 
+def seen_wrong(statement: Statement) -> str:
+    """What evaluation sees of a false statement that a prover would take for true, in words; empty where it is none."""
+    pair, _ = traced_pair(statement)
+    claimed = ValidityDomain(EXACTNESS[1], (), (), (FINITE,), ())
+    tried = [at for at, _ in zip(tiny_sizes(statement.specs, pair.lowest), range(BEFORE), strict=False)]
+    found = _search(pair, tried)
+    if found is not None:
+        return "refuted"
+    seen = watched(pair, claimed, tried)[1]
+    return seen.text if seen is not None else differing_behind_guards(pair, claimed, tried)
+
+
 def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
     """The rule over named axes that a statement is, and its verdict; without a rule, the statement's verdict and why.
 
@@ -223,6 +236,10 @@ def _tried_in_earnest(
         raise ProverDefectError(f"{statement.name} is proved ({claimed}) and yet refuted: {found.text}")
     if found is not None:
         cause = f"the proof says {claimed}, evaluation in the dtypes gives {found.text}"
+        return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
+    behind = differing_behind_guards(pair, domain, tried)
+    if behind:
+        cause = f"the proof says {claimed}, but evaluation gives {behind}"
         return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
     if domain.exactness != claimed:
         domain = replace(domain, assumptions=tuple(dict.fromkeys((*domain.assumptions, FINITE))))

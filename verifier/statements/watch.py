@@ -16,9 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import jax
 import numpy as np
 
 from superopt.errors import ArgumentError
@@ -33,8 +31,9 @@ from verifier.equal.normal import EXACT, REAL
 from verifier.equal.ranges import FLOAT_BITS
 from verifier.rules.refute import extremes, first_difference, first_other_bits, special, strewn
 from verifier.rules.watch import excludes_undefined
+from verifier.statements.draws import further_values, literals, magnitudes
 from verifier.statements.prove import unsupported_ops
-from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, make_values, show_sizes
+from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, Unevaluated, by_jax, make_values, show_sizes
 from verifier.verdict import ValidityDomain
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}
@@ -42,6 +41,8 @@ ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}
 KEPT_TOLERANCE = 1e-6
 XLA_SIZES = 3
 """Sizes at which XLA compiles both functions: the first ones, and the last, which a condition told."""
+_FURTHER, _MAGNITUDES = 99, 3
+"""Number of an attempt whose values may cancel, and of attempts on many magnitudes."""
 _NUMBERS, _NO_NUMBERS = ("zeros", "largest", "least", "mixed"), ("nan", "inf", "-inf")
 _ORDER = ("max", "min", "clamp", "cummax", "cummin", "argmax", "argmin")
 _REORDERED = ("reduce", "cum", "conv", "dot", "scan", "scatter", "add_any")
@@ -109,6 +110,11 @@ class _Look:
         inputs, names = self.sides[0].graph.inputs, self.pair.specs.names
         for attempt in range(ATTEMPTS):
             yield attempt, "", make_values(inputs, names, attempt)
+        inputs = inputs[: len(names)]
+        for values in further_values(inputs, literals(side.graph for side in self.sides)):
+            yield _FURTHER, "", values
+        if self.floats:
+            yield from ((_FURTHER, "", magnitudes(inputs, attempt)) for attempt in range(_MAGNITUDES))
         exact = self.domain.exactness == EXACT
         if not self.floats or not (exact or FINITE_TEST in self.domain.assumptions):
             return
@@ -133,11 +139,10 @@ class _Look:
         """What the functions themselves give, compiled by XLA, which flushes the least numbers to zero."""
         if self.wide:
             return None
-        compiled = [_compiled(self.pair, fn) for fn in (self.pair.left, self.pair.right)]
         for attempt, kind, values in self._values(denormal=False):
             try:
-                results = [[np.asarray(x) for x in fn(*(values[n] for n in self.pair.specs.names))] for fn in compiled]
-            except (NotImplementedError, RuntimeError):  # XLA has no such operation or type here
+                results = by_jax(self.pair, values)
+            except Unevaluated:  # XLA has no such operation or type here, or ended its process
                 return None
             found = self._first(results, REAL, attempt, kind, " by XLA")
             if found is not None:
@@ -156,7 +161,7 @@ class _Look:
             if exactness == EXACT:
                 at = first_other_bits(a, b, zeros=not self.ordered)
             else:
-                at = _beyond_rounding(a, b, attempt, kind, self.floats and self.domain.exactness != EXACT)
+                at = _beyond_rounding(a, b, attempt, kind)
             if at is not None:
                 where = f" where an input is {kind}" if kind else ""
                 text = f"{a[at]} and {b[at]} at {show_sizes(self.sizes)}{where}{by}"
@@ -179,15 +184,6 @@ class _Look:
         return None
 
 
-def _compiled(pair: Pairing, fn: Any) -> Any:
-    def flat(*leaves: Any) -> list[Any]:
-        args, kwargs = pair.specs.unflatten(list(leaves))
-        return jax.tree.leaves(fn(*args, **kwargs))
-
-    jitted: Any = jax.jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return jitted(flat)
-
-
 def _strewn(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
     """Every other float of the inputs replaced by special numbers of a kind."""
     out: dict[str, np.ndarray] = {}
@@ -204,11 +200,9 @@ def _special(kind: str, dtype: str) -> Sequence[float]:
     return [float(kind)] if kind in _NO_NUMBERS else known.get(kind) or special(dtype)
 
 
-def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str, decided: bool) -> tuple[int, ...] | None:
-    """The first place where rounding does not explain a difference; with `decided` it may have decided predicates."""
+def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str) -> tuple[int, ...] | None:
+    """The first place where numbers are not near, or where others differ: what rounding decides is none of a proof."""
     if str(a.dtype) not in FLOATS:
-        if decided:
-            return None
         bad = a != b
     else:
         x, y = a.astype(np.float64), b.astype(np.float64)

@@ -14,25 +14,24 @@ from superopt.ir.graph import Node
 _WEAK_TYPES = (int, float, complex)
 
 
-def as_taken(name: str, value: Any, dtype: str, narrowed: bool) -> Any:
-    """A NumPy value as an input of this dtype takes it, where JAX would make 32 bits of 64; others as they are.
+def as_taken(value: Any, dtype: str, widened: bool) -> Any:
+    """A value as an input of this dtype takes it, others as they are.
 
-    Raises:
-        ArgumentError: a value does not fit into the 32 bits of an input that stands for one of 64.
+    64 bits of NumPy stay 64 where JAX would make 32 of them, and 32-bit integers are widened to those of the input.
     """
-    if not isinstance(value, np.ndarray | np.generic) or value.dtype.itemsize < 8:
-        return value
-    if str(value.dtype) == dtype:
+    if isinstance(value, np.ndarray | np.generic) and value.dtype.itemsize >= 8 and str(value.dtype) == dtype:
         with jax.enable_x64(True):
             return jax.device_put(value)
-    if narrowed and value.dtype.kind == "i" and value.size:
-        limits = np.iinfo(dtype)
-        if value.min() < limits.min or value.max() > limits.max:
-            raise ArgumentError(
-                f"argument {name} has values that {dtype} cannot hold",
-                hint="enable 64-bit types before optimising: jax.config.update('jax_enable_x64', True)",
-            )
+    if widened and _is_int32(value):
+        with jax.enable_x64(True):
+            return jax.numpy.asarray(value, dtype)
     return value
+
+
+def _is_int32(value: Any) -> bool:
+    if isinstance(value, (np.ndarray, np.generic, jax.Array)):
+        return value.dtype == np.int32
+    return type(value) is int and -(2**63) <= value < 2**63
 
 
 def check_leaf(name: str, leaf: Any) -> None:

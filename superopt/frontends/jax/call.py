@@ -141,8 +141,6 @@ def calls_of_import(imported: Imported, executable: Prepared) -> tuple[Direct | 
     def checked(*args: Any, **kwargs: Any) -> Any:
         return general(args, kwargs)
 
-    if imported.narrowed:
-        return None, checked
     direct = None if imported.frozen else _without_frozen(imported, executable)
     return direct or _with_frozen(imported, executable, lambda: remembered), checked
 

@@ -3,7 +3,8 @@
 JAX answers `n == 300` for a dimension variable n with False, and takes every size for true, where it cannot know: the
 trace is then the function for all sizes but some.  Here these answers are put on record when the code that asked is
 not JAX's own, whose meaning does not depend on them.  What asks for the text or the hash of a size (a dictionary of
-sizes) can branch on it in ways that are not seen; that is on record without the size.
+sizes) can branch on it in ways that are not seen; that is on record without the size.  So is what asks for the kind of
+a size (`isinstance(n, int)`, `is_constant_dim(n)`, an attribute that numbers have): of a number it gets another answer.
 
 JAX's classes of dimensions and of types of arrays are extended once; nothing is recorded outside `recorded`.
 """
@@ -11,6 +12,7 @@ JAX's classes of dimensions and of types of arrays are extended once; nothing is
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -32,6 +34,14 @@ _BETWEEN = frozenset({"numpy"})
 """Packages that compare for whoever calls them."""
 _ASKED = frozenset({"array_equal", "array_equiv"})
 """Functions of JAX whose answer is a comparison of shapes."""
+_KINDS = frozenset(
+    ["is_symbolic_dim", "is_constant_dim", "is_dim", "is_constant_shape", "concrete_dim_or_error", "<genexpr>",
+     "is_special_dim_size", "is_empty_shape", "definitely_equal", "definitely_equal_shape",
+     "definitely_equal_one_of_dim", "same_shape_sharding"]
+)  # fmt: skip
+"""Functions of JAX whose answer is the kind of a size, or depends on it."""
+_TRUSTED = ("superopt.frontends.", "superopt.ir.", "superopt.foreign.", "superopt.errors")
+"""Importers and what they call, which ask whether a size is symbolic in order to compute the same with either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +92,38 @@ def _asker() -> FrameType | None:
     return None
 
 
+def is_own_name(module: str) -> bool:
+    """Whether code of a module is JAX's, the library's or an importer's, which treats sizes of both kinds alike."""
+    root = module.partition(".")[0]
+    if root.startswith("namedtuple_"):  # the module of a constructor that `collections` makes
+        return True
+    return root in _OWN or root in _BETWEEN or root in sys.stdlib_module_names - {"__main__"} or _trusted(module)
+
+
+def _trusted(module: str) -> bool:
+    return module.startswith(_TRUSTED)
+
+
+def _module(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _asker_of_kind() -> FrameType | None:
+    """The frame of the code that asks for the kind of a size; None where that is JAX or an importer."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None:
+        root = _package(frame)
+        if root in _OWN:
+            if frame.f_code.co_name not in _KINDS:
+                return None
+        elif root not in (sys.stdlib_module_names | _BETWEEN):
+            return None if _trusted(_module(frame)) else frame
+        frame = frame.f_back
+    return None
+
+
 def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+    return _module(frame).partition(".")[0]
 
 
 def _record(zero: Any, words: Callable[[], str] = str) -> None:
@@ -91,8 +131,20 @@ def _record(zero: Any, words: Callable[[], str] = str) -> None:
     if known is None:
         return
     frame = _asker()
-    if frame is None:
+    if frame is not None:
+        _note(known, frame, zero, words)
+
+
+def _record_kind(words: Callable[[], str]) -> None:
+    known = _KNOWN.get()
+    if known is None:
         return
+    frame = _asker_of_kind()
+    if frame is not None:
+        _note(known, frame, None, words)
+
+
+def _note(known: list[SizeComparison], frame: FrameType, zero: Any, words: Callable[[], str]) -> None:
     token = _KNOWN.set(None)  # the words ask for texts of sizes
     try:
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
@@ -158,6 +210,25 @@ def _extend() -> None:
 
         return made
 
+    def class_of(self: Any) -> type:
+        _record_kind(lambda: f"the kind of {text(self)}")
+        return kind
+
+    def missing(self: Any, name: str) -> Any:
+        _record_kind(lambda: f"{name} of {text(self)}")
+        raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=self)
+
+    def as_value(self: Any) -> Any:
+        _record_kind(lambda: f"the kind of {text(self)}")
+        return functools.partial(value, self)
+
+    value = kind.dimension_as_value
+    # assigned, `__class__` would be that of the class itself; the assignments behind it make the class known as changed
+    (members,) = (x for x in gc.get_referents(kind.__dict__) if isinstance(x, dict))
+    members["__class__"] = property(class_of)
+    kind.__getattr__, kind.dimension_as_value = missing, property(as_value)
+    _tell(export.is_symbolic_dim)
+
     def same_type(self: Any, other: Any) -> Any:
         """Types are made once for each content: two with different dimensions are never one, whatever the sizes."""
         found = self is other or equal_types(self, other)
@@ -175,6 +246,15 @@ def _extend() -> None:
     for name in ("__int__", "__index__", "__float__"):
         if hasattr(kind, name):
             setattr(kind, name, number(name))
+
+
+def _tell(asked: Any) -> None:
+    """Make `jax.export.is_symbolic_dim` ask a size, as `isinstance` with its own class does not."""
+
+    def is_symbolic_dim(p: Any) -> bool:
+        return isinstance(p, _DimExpr) and p.dimension_as_value is not None  # pyright: ignore  # noqa: F821
+
+    asked.__code__ = is_symbolic_dim.__code__
 
 
 def _gap_of_types(a: ShapedArray, b: ShapedArray) -> Any:

@@ -67,7 +67,7 @@ class Imported:
         effects: debugging effects, had after a call; what they read are the last outputs of the graph.
         whole: why the function is kept whole, as one opaque node; empty where it is not.
         refused: (primitive, cause) where an equation has a form in the IR and the op table did not accept it.
-        narrowed: positions of the flat arguments of 32 bits that stand for 64-bit ones, values of which must fit.
+        widened: positions of the flat arguments of 64-bit integers for which 32-bit ones may be given.
         weakness: which flat arguments may be weakly typed together, and which results then are; None where weak types
             do not matter (models).
         settings: which arguments are static or given away, of a jitted function.
@@ -90,7 +90,7 @@ class Imported:
     examples: tuple[Any, ...]
     opaque_ops: Counter[str]
     refused: Counter[tuple[str, str]]
-    narrowed: tuple[int, ...] = ()
+    widened: tuple[int, ...] = ()
     weakness: dict[tuple[bool, ...], tuple[bool, ...] | None] | None = None
     settings: JitSettings = NO_SETTINGS
     functions: bool = False
@@ -137,7 +137,7 @@ class Imported:
                 hint="call with the same pytrees as the example arguments, or optimise again",
             )
         for i in self.live:
-            leaves[i] = as_taken(self.names[i], leaves[i], self.graph.inputs[i].dtype, i in self.narrowed)
+            leaves[i] = as_taken(leaves[i], self.graph.inputs[i].dtype, i in self.widened)
         for name, leaf, example, node in zip(self.names, leaves, self.examples, self.graph.inputs, strict=False):
             if leaf is not example and not is_type(leaf, node):
                 check_leaf(name, leaf)

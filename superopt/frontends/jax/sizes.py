@@ -91,6 +91,8 @@ def _value(tree: ast.expr, lowest: int) -> Size:
     match tree:
         case ast.Constant(value=int(n)):
             return n
+        case ast.Name(id=name) if name in FUNCTIONS or name == "_":
+            raise ValueError(f"{name} is a word of JAX's own in a shape")
         case ast.Name(id=name):
             return symbol(name, lowest)
         case ast.UnaryOp(op=ast.USub(), operand=x):

@@ -12,9 +12,10 @@ running that body.
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,6 +30,7 @@ from superopt.files.reading import LIMITS, Allowance, FileLimits, shown
 from superopt.frontends.onnx.data import MAX_TENSOR_BYTES, DataFolder, sparse_array, tensor_array
 from superopt.frontends.onnx.host import (
     Deferred,
+    Heads,
     HostNode,
     HostValueError,
     captured,
@@ -53,9 +55,10 @@ Value = Any
 FOLD_LIMIT = 2**16
 EARLY_LIMIT = 256
 # bodies may read live values, and random values are drawn when the program runs
-_NEVER_EARLY = frozenset({
-    "If", "Loop", "Scan", "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Dropout",
+RANDOM = frozenset({
+    "RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike", "Dropout", "Multinomial", "Bernoulli",
 })  # fmt: skip
+_NEVER_EARLY = RANDOM | {"If", "Loop", "Scan"}
 # sequences and optional values are passed on whatever they hold
 _CARRIERS = frozenset({
     "SequenceConstruct", "SequenceAt", "SequenceInsert", "SequenceErase", "SequenceLength", "Optional",
@@ -66,6 +69,11 @@ _COUNTS_SIZES = frozenset({"Add", "Sub", "Mul", "Div", "Mod", "Neg", "Min", "Max
 _MOVES_SIZES = frozenset({
     "Cast", "Gather", "Identity", "ReduceProd", "ReduceSum", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze",
 })  # fmt: skip
+# what to do without operators that no program can have
+_INSTEAD = {
+    "ZipMap": "it makes dictionaries, and a program gives arrays: export without it (skl2onnx: "
+    "options={'zipmap': False}), or remove the node and give what it reads, the array of probabilities",
+}
 MAX_FUNCTION_DEPTH = 64
 MAX_STEPS = 400_000
 MAX_HOST_TRIPS = 10**6  # steps of a loop on the host, each of which takes a fraction of a millisecond
@@ -128,12 +136,15 @@ class Implementation:
         fold: written against the array module of the call.
         sized: the size of a result may depend on values; where those are not known the host runs the node.
         attributes: defaults of an operator that the `onnx` package does not define.
+        wide: it rounds, adds or multiplies more than once: numbers of half precision are computed with in single
+            precision and rounded once, as ONNX Runtime does on a CPU.
     """
 
     run: Callable[..., Any]
     fold: bool
     sized: bool = False
     attributes: Mapping[str, Any] | None = None
+    wide: bool = False
 
 
 TABLE: dict[tuple[str, str], Implementation] = {}
@@ -148,6 +159,7 @@ def op(
     sized: bool = False,
     attributes: Mapping[str, Any] | None = None,
     operands: Sequence[Part] | None = None,
+    wide: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function into the op table under these names (see `Implementation`).
 
@@ -159,7 +171,7 @@ def op(
         for name in names:
             if (domain, name) in TABLE:
                 raise ValueError(f"{name} has two implementations")
-            TABLE[domain, name] = Implementation(called, fold, sized, attributes)
+            TABLE[domain, name] = Implementation(called, fold, sized, attributes, wide)
         return run
 
     return enter
@@ -191,6 +203,8 @@ class ModelContext:
         name: of the model.
         operators: functions of the user for operators, by `domain.Name`.
         parameters: names of the stored tensors whose values can be had at conversion.
+        heads: what this evaluation takes from the host.
+        drawn: numbers of the nodes of this evaluation that draw random numbers.
         allowance: what is left of the work and time of this conversion.
     """
 
@@ -200,12 +214,18 @@ class ModelContext:
     name: str = "model"
     operators: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     parameters: Collection[str] = ()
+    heads: Heads = field(default_factory=Heads)
+    drawn: Iterator[int] = field(default_factory=itertools.count)
     allowance: Work = field(default_factory=lambda: Work("the model", MAX_STEPS))
 
 
 @dataclass(slots=True)
 class Scope:
-    """Names of one graph or function body, with the way back to the names they stand for outside."""
+    """Names of one graph or function body, with the way back to the names they stand for outside.
+
+    Attributes:
+        step: number of the step, of the body of a loop.
+    """
 
     context: ModelContext
     opsets: Mapping[str, int]
@@ -216,6 +236,7 @@ class Scope:
     producers: dict[str, onnx.NodeProto] = field(default_factory=dict)
     depth: int = 0
     trips: int = 1
+    step: Value = None
 
     def get(self, name: str) -> Value:
         """Value of a name, here or in an enclosing graph."""
@@ -295,6 +316,18 @@ class Call:
                 )
         raise StaticValueError(f"{label(self.node)}: {what} must be known at conversion", frozenset())
 
+    def random_key(self) -> Any:
+        """The key of random numbers: of the seed, else one for this node and step that is another at each call."""
+        if "seed" in self.attrs:
+            return jax.random.key(int(np.float32(self.attrs["seed"]).view(np.uint32)))
+        context = self.scope.context
+        key = jax.random.fold_in(jax.random.wrap_key_data(jnp.asarray(context.heads.random_key())), next(context.drawn))
+        scope: Scope | None = self.scope
+        while scope is not None:
+            key = key if scope.step is None else jax.random.fold_in(key, scope.step)
+            scope = scope.caller
+        return key
+
     def spend(self) -> None:
         """Count one part of a node that is made of many.
 
@@ -353,9 +386,10 @@ def run_subgraph(
     arguments: Sequence[Value] = (),
     names: Sequence[str] = (),
     trips: int = 1,
+    step: Value = None,
 ) -> list[Value]:
     """Outputs of the body of a control node, for these values of its inputs; the program runs it `trips` times."""
-    inner = Scope(outer.context, outer.opsets, parent=outer, caller=outer, depth=outer.depth + 1)
+    inner = Scope(outer.context, outer.opsets, parent=outer, caller=outer, depth=outer.depth + 1, step=step)
     inner.trips = outer.trips * max(trips, 1)
     formals = [v.name for v in graph.input]
     if len(arguments) != len(formals):
@@ -458,15 +492,46 @@ def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> 
         raise UnsupportedOpError(f"{label(node)} is deprecated in opset {opset}")
     check_call(node, schema, values)
     if entry is None:
-        body = function_body(node, schema, opset, values)
+        wide = [_widened(v) for v in values]
+        body = function_body(node, schema, opset, wide)
         if body is None:
-            raise UnsupportedOpError(f"{label(node)} of opset {opset} is not supported")
-        return _run_function(body, node, scope, values)
+            raise UnsupportedOpError(
+                f"{label(node)} of opset {opset} is not supported", hint=_INSTEAD.get(node.op_type, "")
+            )
+        return _halved(_run_function(body, node, scope, wide), _half_types(node, schema, values))
     attrs = dict(defaults(node.op_type, opset, domain))
     for attr in node.attribute:
         attrs[attr.name] = attribute(attr, scope.context.folder)
-    call = Call(node, scope, attrs, schema.since_version, node.input, values, jnp)
-    return _apply(entry, call)
+    if not entry.wide:
+        return _apply(entry, Call(node, scope, attrs, schema.since_version, node.input, values, jnp))
+    wide = [_widened(v) for v in values]
+    results = _apply(entry, Call(node, scope, attrs, schema.since_version, node.input, wide, jnp))
+    return _halved(results, _half_types(node, schema, values))
+
+
+def is_half(value: Value) -> bool:
+    """Whether a value is a tensor of numbers of half precision."""
+    return getattr(getattr(value, "dtype", None), "name", "") in ("float16", "bfloat16")
+
+
+def _widened(value: Value) -> Value:
+    return value.astype(np.float32) if is_half(value) else value
+
+
+def _half_types(node: onnx.NodeProto, schema: Any, values: Sequence[Value]) -> list[Any]:
+    """The half type of each result that has the type of an operand of half precision; None for others."""
+    formals, outputs = schema.inputs, schema.outputs
+    bound = {formals[min(i, len(formals) - 1)].type_str: v.dtype for i, v in enumerate(values) if is_half(v)}
+    return [bound.get(outputs[min(i, len(outputs) - 1)].type_str) for i in range(len(node.output))]
+
+
+def _halved(results: Sequence[Value], types: Sequence[Any]) -> list[Value]:
+    """The results with those of single precision rounded to these types."""
+    padded = [*types, *[None] * (len(results) - len(types))]
+    return [
+        r.astype(kind) if kind is not None and getattr(r, "dtype", None) == np.float32 else r
+        for r, kind in zip(results, padded, strict=False)
+    ]
 
 
 def _run_undefined(
@@ -483,7 +548,10 @@ def _run_undefined(
         if isinstance(known, int | float) and not isinstance(value, type(known)):
             raise InputError(f"{label(node)}: attribute {attr.name!r} is of the wrong kind")
         attrs[attr.name] = value
-    return _apply(entry, Call(node, scope, attrs, 1, node.input, values, jnp))
+    halves = [v.dtype for v in values if is_half(v)] if entry.wide else []
+    given = [_widened(v) for v in values] if halves else values
+    results = _apply(entry, Call(node, scope, attrs, 1, node.input, given, jnp))
+    return _halved(results, halves[:1] * len(results))
 
 
 def _run_custom(

@@ -19,7 +19,7 @@ import onnx
 from jax import tree_util
 
 from superopt.files.reading import converting
-from superopt.frontends.jax.arguments import as_taken
+from superopt.frontends.jax.held import settings_of_jax
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.onnx.eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model
@@ -72,8 +72,8 @@ def import_onnx(
 def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
     """The graph of a loaded model: a program of its inputs, its weights frozen under their own names.
 
-    64-bit integer inputs are 32-bit ones for callers that have not enabled x64, since JAX makes them so; calls refuse
-    values that do not fit.
+    Types are those of the file, whether or not the caller has enabled x64; 32-bit integers may be given for those of
+    64 bits.
 
     Raises:
         ArgumentError: the arguments do not fit.
@@ -95,28 +95,17 @@ def origins(model: OnnxModel) -> dict[Node, str]:
 
 def _imported(
     model: OnnxModel, fn: Callable[..., Any], arguments: tuple[Any, ...], seed: int
-) -> tuple[Imported, OnnxModel, tuple[np.ndarray, ...], tuple[int, ...]]:
-    """A function of the model's arguments, imported; with the model, the arguments, and which of them are narrowed."""
+) -> tuple[Imported, OnnxModel, tuple[np.ndarray, ...]]:
+    """A function of the model's arguments, imported; with the model and the arguments."""
     with converting(model.name):
         examples = check_arguments(model, arguments) if arguments else model.example_inputs(seed)
         examples = examples if model.head is None else tuple(map(np.asarray, model.head(examples)))
-    narrowed: tuple[int, ...] = ()
-    if not jax.config.read("jax_enable_x64"):
-        narrowed = tuple(i for i, x in enumerate(examples) if x.dtype == np.int64)
-        examples = tuple(_narrow(model, i, x) if i in narrowed else x for i, x in enumerate(examples))
     with converting(model.name), jax.enable_x64(True):
         imported = import_function(fn, (dict(model.params), *examples), frozen=0)
-    return imported, model, examples, narrowed
+    return imported, model, examples
 
 
-def _narrow(model: OnnxModel, place: int, example: np.ndarray) -> np.ndarray:
-    as_taken(model.taken[place].name, example, "int32", True)
-    return example.astype(np.int32)
-
-
-def _bound(
-    imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...], narrowed: tuple[int, ...]
-) -> Imported:
+def _bound(imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...]) -> Imported:
     """The program without its weight arguments: their values become constants of the graph."""
     nodes, graph = imported.graph.inputs, imported.graph
     weights = {nodes[i]["name"]: np.asarray(imported.examples[i]) for i in imported.frozen}
@@ -137,9 +126,10 @@ def _bound(
         live=tuple(range(len(examples))),
         frozen=(),
         examples=examples,
-        narrowed=narrowed,
+        widened=tuple(i for i, x in enumerate(examples) if x.dtype == np.int64),
         head=model.head,
         tail=model.tail,
         weakness=None,
+        context=settings_of_jax(),  # of the caller's calls: only the import is made with types of 64 bits
         opaque_ops=sum((Counter(x.ops) for x in (model.head, model.tail) if x is not None), imported.opaque_ops),
     )

@@ -24,8 +24,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper, shape_inference
 
-from superopt.errors import InputError
-from superopt.foreign.onnx_calls import PREFIX, HostPart, evaluate, evaluator_of, host_call
+from superopt.errors import FileLimitError, InputError
+from superopt.foreign.onnx_calls import PREFIX, HostPart, check_known, evaluate, host_call
 from superopt.frontends.onnx.read import free_names, label, subgraphs
 from superopt.frontends.symbolic.known import SizeArray
 from superopt.ir.types import DTYPES
@@ -99,6 +99,8 @@ class Heads:
         kept: these values, so that their identities stay theirs.
         noted: what was asked for.
         types: of that.
+        key: two random words of the call, where they were asked for.
+        opset: of the standard operators.
     """
 
     given: Sequence[Any] | None = None
@@ -106,6 +108,21 @@ class Heads:
     kept: list[Any] = field(default_factory=list[Any])
     noted: list[Deferred] = field(default_factory=list["Deferred"])
     types: list[jax.ShapeDtypeStruct] = field(default_factory=list[jax.ShapeDtypeStruct])
+    key: Any = None
+    opset: int = 1
+
+    def random_key(self) -> Any:
+        """Two random words, others at each call."""
+        if self.key is None:
+            words = helper.make_node("RandomUniform", [], ["words"], shape=[2], high=float(2**24))
+            cast = helper.make_node("Cast", ["words"], ["random_key"], to=onnx.TensorProto.UINT32)
+            opsets = {"": self.opset}
+            drawn = Deferred(HostNode(words, (), {}, opsets), 0)
+            begin = len(self.noted)
+            self.noted.append(Deferred(HostNode(cast, (drawn,), {}, opsets), 0))
+            self.types.append(jax.ShapeDtypeStruct((2,), np.uint32))
+            self.key = np.zeros(2, np.uint32) if self.given is None else self.given[begin]
+        return self.key
 
     def know(self, value: Any, place: int) -> None:
         """Note the value of an input of the model."""
@@ -282,8 +299,10 @@ def run_on_host(source: HostNode) -> list[Any]:
         results = iter(evaluate(data, ()))
         return [None if d is None else _plain(next(results), source.node) for d in deferred]
     try:
-        evaluator_of(data)
-    except Exception as error:  # what its operators raise while they are looked up
+        check_known(data)
+    except FileLimitError:
+        raise
+    except InputError as error:
         raise HostValueError(
             f"{label(source.node)} has no implementation here, and none in ONNX's reference evaluator",
             hint='give one to load_model: operators={"domain.Name": function}',

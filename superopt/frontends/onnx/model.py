@@ -12,6 +12,7 @@ values, so that a model that cannot be converted is refused here, by name of nod
 from __future__ import annotations
 
 import inspect
+import itertools
 import keyword
 import math
 import re
@@ -26,6 +27,7 @@ import ml_dtypes
 import numpy as np
 import onnx
 from jax import export
+from jax.errors import JaxRuntimeError
 from jax.export import is_symbolic_dim
 
 from superopt.arrays.placing import owned
@@ -58,6 +60,7 @@ from superopt.frontends.onnx.read import (
 from superopt.frontends.onnx.schema import attribute
 from superopt.frontends.symbolic.known import live
 from superopt.ir.index import Poly
+from superopt.machine.barrier import cause_of_run
 
 MAX_STATIC_INTS = 1024
 MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
@@ -168,11 +171,15 @@ class OnnxModel:
 
         Raises:
             ArgumentError: the arguments do not fit.
+            InputError: an operator that runs on the host fails.
         """
         ready = check_arguments(self, arguments)
         taken = ready if self.head is None else self.head(ready)
-        with jax.enable_x64(True):
-            results = jax.jit(self.fn)(dict(self.params), *taken)
+        try:
+            with jax.enable_x64(True):
+                results = jax.block_until_ready(jax.jit(self.fn)(dict(self.params), *taken))
+        except JaxRuntimeError as error:
+            raise InputError(f"{self.name} cannot be run: {cause_of_run(type(error).__name__, str(error))}") from error
         return results if self.tail is None else self.tail([*results, *ready])
 
 
@@ -247,7 +254,7 @@ def load_model(
             model, within = parse_model(source, name)
         else:
             model, within = read_model(source, own)
-            folder = _data_folder(Path(source), data_root)
+            folder = _data_folder(Path(source), data_root, own)
         sizes, bound = dict(dims or {}), dict(values or {})
         names = _open_sizes(model.graph, sizes) if symbolic else {}
         return _assemble(model, name, (folder, within), (sizes, like, names), bound, dict(operators or {}))
@@ -270,12 +277,12 @@ def symbolic_dimensions(source: str | Path | bytes | onnx.ModelProto) -> dict[st
     return found
 
 
-def _data_folder(path: Path, root: str | Path | None) -> DataFolder:
+def _data_folder(path: Path, root: str | Path | None, own: bool) -> DataFolder:
     if root is not None and not Path(root).is_dir():
         raise ArgumentError(
             f"data_root {str(root)!r} is not a folder", hint="give the folder that holds what the links lead to"
         )
-    return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root))
+    return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root), own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +328,7 @@ def _assemble(
     kept = _fold_constants(nodes, stored, *places)
     wanted = {v for node in kept for v in reads(node)} | {o.name for o in graph.output}
     for key in _only_widened(kept, stored, {o.name for o in graph.output}):
-        stored[key] = stored[key].astype(CARRIER[stored[key].dtype.name])
+        stored[key] = owned(stored[key]).astype(CARRIER[stored[key].dtype.name])
     narrow: dict[str, str] = {}
     for key, array in stored.items():
         if key in wanted and key not in static:
@@ -330,7 +337,8 @@ def _assemble(
                 continue
             if array.dtype.name in CARRIER:
                 narrow[key] = array.dtype.name
-            params[key] = array.astype(CARRIER.get(array.dtype.name, array.dtype), copy=False)
+                array = owned(array).astype(CARRIER[array.dtype.name])
+            params[key] = array
     context = ModelContext(versions, _copies(function_table(model)), folder, name, operators, params.keys())
     parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
     outputs, parts, head, tail = _trace_types(parts)
@@ -342,6 +350,8 @@ def _assemble(
         for o, t in zip(graph.output, outputs, strict=True)
         if t is not None
     )
+    if folder is not None:
+        folder.opened.clear()
     # the function takes its weights as arguments, and does not keep these
     parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
     return OnnxModel(
@@ -565,7 +575,7 @@ def _fold_constants(
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and "value" in attrs:
             stored[node.output[0]] = attribute(attrs["value"], folder, within)
         elif node.op_type == "ConstantOfShape" and len(node.input) == 1 and node.input[0] in stored:
-            shape = stored[node.input[0]]
+            shape = owned(stored[node.input[0]])
             value = attribute(attrs["value"], folder).ravel() if "value" in attrs else np.zeros(1, np.float32)
             if value.size != 1 or value.dtype.kind in "iub" or shape.dtype != np.int64 or shape.ndim != 1:
                 kept.append(node)
@@ -590,12 +600,13 @@ def _function(
     def fn(params: Mapping[str, Any], *inputs: Any) -> Any:
         with jax.enable_x64(True):
             allowance = Work(parts.context.name, parts.size)
-            scope = Scope(replace(parts.context, allowance=allowance), parts.context.opsets)
+            heads = Heads(None if parts.from_host is None else inputs[numbers:], opset=parts.context.opsets[""])
+            context = replace(parts.context, allowance=allowance, heads=heads, drawn=itertools.count())
+            scope = Scope(context, parts.context.opsets)
             scope.values.update(parts.static)
             for key in parts.params:
                 held = jnp.asarray(params[key])
                 scope.values[key] = held.astype(parts.narrow[key]) if key in parts.narrow else held
-            heads = Heads(None if parts.from_host is None else inputs[numbers:])
             given = iter(inputs)
             for place, info in enumerate(parts.inputs):
                 if info.dtype == "object":
@@ -657,7 +668,8 @@ def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, Hos
             types = [t if hasattr(t, "shape") else None for t in traced]
             if tail is not None:
                 types = [None if host else types[i] for host, i in tail.places]
-            head = heads.part(numbers, len(parts.inputs)) if len(numbers) < len(parts.inputs) else None
+            hosted = heads.noted or len(numbers) < len(parts.inputs)
+            head = heads.part(numbers, len(parts.inputs)) if hosted else None
             return types, replace(parts, from_host=from_host), head, tail
         except StaticValueError as error:
             if not error.sources or not error.sources <= set(parts.params):

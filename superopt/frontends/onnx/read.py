@@ -17,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import defs
 
-from superopt.arrays.placing import mapped
+from superopt.arrays.placing import FileBytes, ShortenedError, mapped
 from superopt.errors import InputError, ModelFileError, UnsupportedOpsetError
 from superopt.files.reading import LIMITS, plain_file, shown
 from superopt.frontends.onnx.data import Within
@@ -25,6 +25,7 @@ from superopt.frontends.onnx.wire import lean
 
 MIN_OPSET = 7
 MAX_NODES = LIMITS.nodes
+MOST_EXPANDED, EXPANDED_PER_NODE = 4000, 50  # nodes that calls of the model's own functions make of those in a file
 MAX_DEPTH = 40
 MAX_NAME = 1000  # exporters write scopes of a few hundred characters
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
@@ -63,11 +64,15 @@ def read_model(path: str | Path, own: bool = True) -> tuple[onnx.ModelProto, Wit
                     hint="save the weights as external data",
                 )
             data = mapped(handle.fileno())
+        return parse_model(data, name, own)
     except ModelFileError:
         raise
+    except ShortenedError as error:
+        raise ModelFileError(f"{name} was shortened while it was read") from error
     except InputError as error:
         raise ModelFileError(f"model file {error.args[0]}") from error
-    return parse_model(data, name, own)
+    except OSError as error:
+        raise ModelFileError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def parse_model(data: bytes | np.ndarray, name: str, own: bool = False) -> tuple[onnx.ModelProto, Within | None]:
@@ -77,13 +82,15 @@ def parse_model(data: bytes | np.ndarray, name: str, own: bool = False) -> tuple
         ModelFileError: as `read_model`.
     """
     raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+    whole = memoryview(data) if isinstance(data, bytes) else FileBytes(data)
     if not raw.size:
         raise ModelFileError(f"{name} is empty")
+    first = bytes(whole[:64])
     for magic, kind in _MAGIC:
-        if bytes(raw[: len(magic)]) == magic:
+        if first.startswith(magic):
             raise ModelFileError(f"{name} is {kind}, not an ONNX model", hint=_EXPORT_HINT)
     model = onnx.ModelProto()
-    message, place = lean(raw.data)
+    message, place = lean(whole)
     try:
         model.ParseFromString(bytes(message))
     except (DecodeError, RuntimeError, ValueError) as error:
@@ -193,8 +200,14 @@ def nested(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 
 
 def _check_size(graph: onnx.GraphProto, functions: dict[tuple[str, str, str], onnx.FunctionProto], name: str) -> None:
-    """Bound the number of nodes after expanding the model's own functions (which must not be recursive)."""
+    """Bound the number of nodes after expanding the model's own functions (which must not be recursive).
+
+    Functions that call each other a few times each make any number of nodes of a few.
+    """
     sizes: dict[tuple[str, str, str], int | None] = {}
+    bodies = [graph.node, *(f.node for f in functions.values())]
+    stored = sum(len(nodes) + sum(1 for node in nodes for _ in nested(node)) for nodes in bodies)
+    most = min(MAX_NODES, MOST_EXPANDED + EXPANDED_PER_NODE * stored)
 
     def of_nodes(nodes: Sequence[onnx.NodeProto], depth: int) -> int:
         if depth > MAX_DEPTH:
@@ -208,8 +221,8 @@ def _check_size(graph: onnx.GraphProto, functions: dict[tuple[str, str, str], on
                 total += of_function(key, depth)
             for sub in subgraphs(node):
                 total += of_nodes(sub.node, depth + 1)
-            if total > MAX_NODES:
-                raise ModelFileError(f"{name} expands to more than {MAX_NODES} nodes")
+            if total > most:
+                raise ModelFileError(f"{name} expands to more than {most} nodes: its functions call each other")
         return total
 
     def of_function(key: tuple[str, str, str], depth: int) -> int:

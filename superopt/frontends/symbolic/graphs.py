@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import inspect
 import itertools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from superopt.errors import ArgumentError, InputError, SuperoptError
 from superopt.frontends.jax.comparisons import SizeComparison, recorded
 from superopt.frontends.jax.sizes import sizes
 from superopt.frontends.jax.walk import Importer
+from superopt.frontends.symbolic.paths import Path, followed, question
 from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Graph, make_input
 from superopt.ir.index import Form, Size, Symbol, evaluate, substitute, symbol
@@ -28,6 +30,7 @@ from superopt.ir.inline import inline
 from superopt.ir.resize import resize
 from superopt.ir.types import TensorType
 
+_FRESH, _TRACES = 1 << 14, itertools.count(1, 30)
 MOST_PRODUCTS = 4
 """Names up to which JAX is told so: its decisions take time in the number of facts."""
 
@@ -79,12 +82,44 @@ def trace_symbolic(fn: Callable[..., Any], specs: Specs, lowest: int) -> Traced:
     args, kwargs = specs.arguments(
         lambda t: jax.ShapeDtypeStruct(tuple(_dim(n, free, shift) for n in t.shape), jax.numpy.dtype(t.dtype))
     )
-    traced = _trace(fn, args, kwargs, specs)
     if not names:
-        return traced
+        return _trace(fn, args, kwargs, specs)
+    with followed(fn) as path:
+        traced = _trace(fn, args, kwargs, specs)
     known = {Symbol(name, 1): symbol(name, lowest) + shift for name in specs.sizes}
-    comparisons = [replace(c, zero=None if c.zero is None else substitute(c.zero, known)) for c in traced.comparisons]
+    comparisons = [_at(c, known, specs.sizes if shift else ()) for c in traced.comparisons]
+    open_ones = any(c.zero is None for c in comparisons)
+    other = None if path is None or open_ones else _other_way(fn, specs, path)
+    comparisons += [other] if other is not None else []
     return Traced(resize(traced.graph, known), traced.tree, traced.refused, tuple(comparisons))
+
+
+def _at(asked: SizeComparison, known: Mapping[Symbol, Size], shifted: Sequence[str]) -> SizeComparison:
+    """A question in the sizes of the specifications, for those that were traced."""
+    words = asked.words
+    for name in shifted:
+        words = re.sub(rf"\b{name} - 1\b", name, words)
+    return replace(asked, zero=None if asked.zero is None else substitute(asked.zero, known), words=words)
+
+
+def _other_way(fn: Callable[..., Any], specs: Specs, path: Path) -> SizeComparison | None:
+    """The question that a function answered otherwise than it does at some numbers.
+
+    The numbers are new ones each time where the constraints allow any, so that no trace is one that JAX has kept.
+    """
+    first = _FRESH + next(_TRACES) % _FRESH
+    count = len(specs.sizes)
+    for numbers in (range(first, first + 2 * count, 2), range(17, 17 + count), [24] * count, range(1, 1 + count)):
+        at = dict(zip(specs.sizes, numbers, strict=True))
+        if not specs.admits(at):
+            continue
+        try:
+            with followed() as numbered:
+                trace_concrete(fn, specs, at)
+        except ArgumentError:
+            continue
+        return question(path, numbered)
+    return None
 
 
 def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, int]) -> Traced:
@@ -102,7 +137,7 @@ def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, in
 
 def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], specs: Specs) -> Traced:
     try:
-        with recorded() as asked:
+        with recorded() as asked, jax.enable_x64(specs.wide or jax.config.read("jax_enable_x64")):
             closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
     except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
         raise ArgumentError(f"the function cannot be traced: {_first(error)}", hint="check the shapes") from error

@@ -52,6 +52,11 @@ class Specs:
     solved: tuple[tuple[str, str], ...]
     premises: tuple[Poly, ...]
 
+    @property
+    def wide(self) -> bool:
+        """Whether an argument has a type of 64 bits, which JAX has where it is asked for them."""
+        return any(t.dtype in ("int64", "uint64", "float64") for t in self.types)
+
     def arguments(self, leaf: Callable[[TensorType], Any]) -> tuple[list[Any], dict[str, Any]]:
         """Positional and keyword arguments, each leaf made from its type."""
         return self.unflatten([leaf(t) for t in self.types])
@@ -105,7 +110,9 @@ def read_specs(
         key = path[1]
         owner = owners[key.idx] if path[0].idx == 0 else str(key.key)
         name = "_".join([owner, *(re.sub(r"\W", "", tree_util.keystr((p,))) for p in path[2:])])
-        names.append(name if name not in names else f"{name}_{len(names)}")
+        while name in names:
+            name = f"{name}_{len(names)}"
+        names.append(name)
         kind = read_type(spec, name)
         types.append(TensorType(tuple(substitute(n, solution.values) for n in kind.shape), kind.dtype))
     used = [s for t in types for n in t.shape if isinstance(n, Poly) for s in _in_order(n)]

@@ -7,6 +7,7 @@ builds it is the name of a backend (`superopt.backends.protocol`).
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -75,15 +76,20 @@ def regions_of(graph: Graph, choices: Sequence[Choice]) -> tuple[Region, ...]:
     Raises:
         InputError: they do not fit the graph: numbers that it does not have, cones that no kernel computes.
     """
+    return _regions(Graph(graph.inputs, graph.outputs), tuple([(c.root, c.reads) for c in choices]))  # no weights
+
+
+@functools.lru_cache(maxsize=16)
+def _regions(graph: Graph, choices: tuple[tuple[int, tuple[int, ...]], ...]) -> tuple[Region, ...]:
     nodes = numbered(graph)
     found: list[Region] = []
-    for choice in choices:
-        if not all(0 <= n < len(nodes) for n in (choice.root, *choice.reads)):
-            raise InputError(f"a kernel is chosen for value {choice.root} of a program of {len(nodes)} values")
+    for root, reads in choices:
+        if not all(0 <= n < len(nodes) for n in (root, *reads)):
+            raise InputError(f"a kernel is chosen for value {root} of a program of {len(nodes)} values")
         try:
-            found.append(region_of(nodes[choice.root], [nodes[n] for n in choice.reads]))
+            found.append(region_of(nodes[root], [nodes[n] for n in reads]))
         except ValueError as error:
-            raise InputError(f"the kernel for value {choice.root} does not fit the program: {error}") from error
+            raise InputError(f"the kernel for value {root} does not fit the program: {error}") from error
     return tuple(found)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
@@ -9,6 +11,7 @@ from superopt.ir.graph import Graph, Node, make_input
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import replace
 from superopt.ir.scalar import SCALARS
+from superopt.ir.text import print_graph
 from superopt.ir.types import TensorType
 from superopt.kernels.math.table import has_code
 
@@ -58,6 +61,11 @@ class Region:
         heavy = next((n for n in self.nodes if lookup(n.op).family == "contraction"), None)
         reads = " x ".join(str(x.type) for x in heavy.inputs) + " -> " if heavy is not None else ""
         return f"{shown}: {reads}{self.root.type}"
+
+
+def key_of(graph: Graph) -> str:
+    """A short name of a region's graph: equal regions have equal names, on every machine."""
+    return hashlib.blake2b(print_graph(graph).encode(), digest_size=5).hexdigest()
 
 
 def region_of(root: Node, reads: Iterable[Node]) -> Region:
@@ -135,6 +143,7 @@ def cone(root: Node, stop: Set[Node] | None, members: Set[Node] | None = None) -
     return order
 
 
+@functools.lru_cache(maxsize=1024)  # asked again at each step of a load
 def standing_alone(root: Node, reads: tuple[Node, ...]) -> Graph:
     """A value over inputs x0, x1 ... in the place of what it reads."""
     standins = {

@@ -13,13 +13,16 @@ are prepared with their output channels last.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Set
 
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import Program, map_nodes
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.regions import Region
 
 _CONVOLUTION = "conv_general_dilated"
+_OF_IMAGES = frozenset(("broadcast_in_dim", "concatenate", "pad", "slice"))  # axes stay axes
 
 
 def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
@@ -82,15 +85,29 @@ def _images(graph: Graph, order: tuple[int, ...]) -> set[Node]:
     for region in partition(graph):
         ops = {n.op for n in region.nodes}
         windows = _CONVOLUTION in ops or any(op.startswith("reduce_window") for op in ops)
-        follows = any(x in found for x in region.reads) and all(
-            lookup(op).family in ("elementwise", "leaf") or op in ("broadcast_in_dim", "concatenate", "pad", "slice")
-            for op in ops
-        )
+        follows = _follows(region, found, len(order))
         if any(n.op == _CONVOLUTION and _order_of(n) != order for n in region.nodes):
             continue
         if len(region.root.shape) == len(order) and region.root not in outputs and (windows or follows):
             found.add(region.root)
     return found
+
+
+def _follows(region: Region, images: Set[Node], rank: int) -> bool:
+    """Is every value of the region that images decide computed of them at the same index, or of parts of them?
+
+    How the other operands of a map (a scale for each channel) come about does not matter.
+    """
+    decided = {x for x in region.reads if x in images}
+    for node in region.nodes:
+        if decided.isdisjoint(node.inputs):
+            continue
+        kept = node.op != "broadcast_in_dim" or node["broadcast_dimensions"] == tuple(range(rank))
+        at_index = lookup(node.op).family == "elementwise" or node.op in _OF_IMAGES
+        if not (kept and at_index and len(node.shape) == rank):
+            return False
+        decided.add(node)
+    return region.root in decided and not images.isdisjoint(region.reads)
 
 
 def _weights(program: Program) -> dict[Node, tuple[int, ...]]:

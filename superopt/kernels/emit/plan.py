@@ -207,7 +207,11 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
     rows = prod([extent(s) for s in a.axes[: a.axes.index(first)]])
     work = _steps(a) * prod([extent(s) for s in a.axes])
     if rows < min(knobs.tasks, 4) and work >= LITTLE:
-        _block(a, first, lanes * vectors, knobs.tasks // max(rows, 1))
+        pieces = knobs.tasks // max(rows, 1)
+        if across is not None and _chosen_along(a, across) and not _chosen_along(a, lane):
+            _block(a, lane, _even(extent(lane), lanes, pieces), pieces)
+        else:
+            _block(a, first, lanes * vectors, pieces)
     lane, first = _inner(a, lane), _inner(a, first)
     together = None if across else _rows_together(a, lane, lanes, knobs)
     if not across and not together:
@@ -423,6 +427,20 @@ def _block(a: _Arrangement, s: Symbol, least: int, pieces: int, position: int = 
         a.guard = all_of(a.guard, nonnegative(n - 1 - value))
     a.axes.remove(high)
     a.axes.insert(position, high)
+
+
+def _chosen_along(a: _Arrangement, s: Symbol) -> bool:
+    """Do guards choose between values along an axis?  Its blocks would lie across them, and no loop be free of them."""
+    return any(s in side.symbols for side in simplify.guards_in([a.value]))
+
+
+def _even(n: int, lanes: int, pieces: int) -> int:
+    """The size of equal blocks of an axis, of which the last vector is stored twice where it does not fit.
+
+    Of at most so many blocks, each at least a vector long, those with the least such work, then the most of them.
+    """
+    sizes = [n // p for p in range(2, pieces + 1) if n % p == 0 and n // p >= lanes]
+    return min(sizes, key=lambda size: (-(-size // lanes) * lanes / size, size), default=n)
 
 
 def _is_running(value: Expr, it: Symbol) -> bool:

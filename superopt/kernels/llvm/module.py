@@ -120,6 +120,7 @@ class Function:
         lines: of the body.
         entry: of the entry block: arrays on the stack.
         heap: what is freed before every return.
+        rooms: bytes of each array there.
         stack_bytes: of the arrays allocated with `alloca`.
     """
 
@@ -131,6 +132,7 @@ class Function:
         self.lines: Lines = []
         self.entry: list[str] = []
         self.heap: list[str] = []
+        self.rooms: list[int] = []
         self.stack_bytes = 0
         self._count = self._apart = 0
         self._block = "entry"
@@ -374,8 +376,10 @@ class Function:
         name = f"%a{self._count}"
         self.module.declare("declare ptr @aligned_alloc(i64, i64)")
         self.module.declare("declare void @free(ptr)")
-        self.entry.append(f"  {name} = call ptr @aligned_alloc(i64 {align}, i64 {-(-size // align) * align})")
+        size = -(-size // align) * align
+        self.entry.append(f"  {name} = call ptr @aligned_alloc(i64 {align}, i64 {size})")
         self.heap.append(name)
+        self.rooms.append(size)
         return name
 
     def masked_load(

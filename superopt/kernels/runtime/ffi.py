@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-import warnings
 
 import numpy as np
 
@@ -23,6 +22,7 @@ from superopt.kernels.runtime.entry import BUFFER, BUFFER_BYTES
 from superopt.kernels.runtime.ffi_layout import FfiLayout, FfiUnavailable, layout
 from superopt.kernels.runtime.pool import field
 from superopt.kernels.runtime.team import at
+from superopt.machine.barrier import warned
 from superopt.machine.shared import once
 
 __all__ = ["FfiUnavailable", "codes", "emit_handler", "probe", "register"]
@@ -118,7 +118,7 @@ def probe() -> str:
     try:
         _try()
     except (SuperoptError, RuntimeError, ValueError, OSError) as error:  # what jax and LLVM raise
-        warnings.warn(f"kernels are not used, programs run on XLA alone: {error}", RuntimeWarning, stacklevel=2)
+        warned(f"kernels are not used, programs run on XLA alone: {error}", RuntimeWarning, stacklevel=3)
         return str(error)
     return ""
 

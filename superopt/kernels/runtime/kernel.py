@@ -24,7 +24,7 @@ from superopt.ir.scalar import DTYPE
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.module import Module
 from superopt.kernels.loops.stage import Buffer
-from superopt.kernels.runtime import ffi, pages, pool, team
+from superopt.kernels.runtime import ffi, pages, pool, rooms, team
 from superopt.kernels.runtime.entry import describe
 from superopt.kernels.runtime.ffi_layout import FfiLayout, layout
 from superopt.machine.shared import once
@@ -67,6 +67,11 @@ class Code:
     name: str = "kernel"
 
     @property
+    def heap_bytes(self) -> int:
+        """The most that a task has on the heap."""
+        return rooms.needed([size for f in self.module.functions.values() for size in f.rooms])
+
+    @property
     def stack_bytes(self) -> int:
         """The most that a function keeps on the stack."""
         return max([f.stack_bytes for f in self.module.functions.values()], default=0)
@@ -74,6 +79,9 @@ class Code:
 
 class Kernel:
     """Mapped code with its buffers; made by `build`.
+
+    Raises:
+        UnsupportedKernel: there is no memory for what its tasks may need.
 
     Attributes:
         phases, pointers: as in the code.
@@ -88,9 +96,12 @@ class Kernel:
         self.operands = tuple([b for b in code.pointers if b.scope in ("input", "frozen")])
         self.outputs = tuple([b for b in code.pointers if b.scope == "output"])
         self.scratch = tuple([b for b in code.pointers if b.scope == "scratch"])
-        shape = _shape()
-        imports = {"runtime.handle": _entries().address("runtime.handle" if shape else "runtime.serial")}
+        shape, runtime = _shape(), _entries()
+        imports = {"runtime.handle": runtime.address("runtime.handle" if shape else "runtime.serial")}
+        imports |= {name: runtime.address(own) for name, own in rooms.IMPORTS.items()}
         self._library = jit.load(compiled, imports)
+        if size := ctypes.c_int64.from_address(self._library.address("kernel.rooms")).value:
+            rooms.put_by(runtime.address("runtime.reserve"), size)
         self._description = self._library.address("kernel")
 
     @property
@@ -267,6 +278,7 @@ def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", ca
     threads = (threads_hint or MOST_THREADS) if shared(code.phases) else 1
     known = [p.microseconds for p in code.phases]
     work = sum([_UNKNOWN_MICROSECONDS if us is None else us for us in known]) * team.CYCLES_PER_MICROSECOND
+    module.constant("kernel.rooms", "i64", str(code.heap_bytes), exported=True)
     describe(module, code.name, phases, code.pointers, threads, ffi.codes(shape) if shape else {}, int(work))
     return Kernel(code, jit.compile(module.text(), pipeline, cache))
 
@@ -285,11 +297,13 @@ def _entries() -> jit.Library:
     module, shape = Module(), _shape()
     pool.emit_serial(module)
     pool.emit_region(module)
+    rooms.emit_rooms(module)
     if shape is not None:
         ffi.emit_handler(module, shape)
     library = jit.load(jit.compile(module.text(), "lite"))
     members = ctypes.CFUNCTYPE(ctypes.c_void_p)(library.address("runtime.members"))()
     os.register_at_fork(after_in_child=lambda: team.reset(members))
+    os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(library.address("runtime.reserve.forget")))
     return library
 
 

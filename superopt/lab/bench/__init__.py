@@ -24,6 +24,7 @@ from typing import Any
 from superopt.errors import UsageError
 from superopt.machine import facts as machine
 from superopt.machine.extras import need
+from superopt.machine.switches import plain_kept
 
 Say = Callable[[str], None]
 Result = tuple[list[dict[str, Any]], dict[str, float], str]
@@ -35,6 +36,7 @@ SUITES = {
     "alternatives": f"{_HERE}.alternatives:run",
     "budget": f"{_HERE}.budget:run",
     "core": f"{_HERE}.core:run",
+    "exports": f"{_HERE}.peers.exports:run",
     "faults": f"{_HERE}.faults.suite:run",
     "joint": f"{_HERE}.joint:run",
     "kernels": f"{_HERE}.kernels:run",
@@ -45,6 +47,7 @@ SUITES = {
     "onnx-types": f"{_HERE}.onnx.types:run",
     "options": f"{_HERE}.options:run",
     "pallas": f"{_HERE}.pallas.suite:run",
+    "peers": f"{_HERE}.peers.suite:run",
     "plain": f"{_HERE}.joint:run_plain",
     "rewrites": f"{_HERE}.rewrites:run",
     "schedules": f"{_HERE}.schedules:run",
@@ -52,12 +55,19 @@ SUITES = {
     "verifier": f"{_HERE}.verifier:run",
 }
 """Suite -> the function that runs it, loaded when it is asked for."""
-_OF_ONNX = ("memory", "onnx-nodes", "onnx-types")
+_OF_ONNX = ("exports", "memory", "onnx-nodes", "onnx-types", "peers")
 NO_SEARCH = "--no-search"
-COUNTED = ("faults",)  # that read so many files
-WITHOUT_SEARCH = ("core", "native", "rewrites")  # their programs can be taken as `optimize(search=False)` builds them
+OPTIONS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
+    "count": ("--count", None, ("faults",)),
+    "watch": ("--no-watch", True, ("verifier",)),
+    "models": ("--models", None, ("exports", "peers")),
+    "peer_python": ("--peer-python", None, ("exports", "peers")),
+    "search": (NO_SEARCH, True, ("core", "exports", "native", "peers", "rewrites")),
+}
+"""Option that some suites take -> its spelling, its default, and these suites."""
 BUDGETS = {
     "aa": "6s",
+    "exports": "20s",
     "joint": "",  # each case has its own
     "kernels": "8s",
     "memory": "30s",
@@ -78,13 +88,14 @@ def run_suite(
     cases: Sequence[str],
     seed: int,
     say: Say,
-    search: bool = True,
-    count: int | None = None,
+    **options: Any,
 ) -> dict[str, Any]:
     """Run a suite by name, each case with the budget of the suite where none is given.
 
-    Without `search` its programs are built as `optimize(search=False)` does.  `count` is for `faults`: how many files
-    of each kind.
+    Args:
+        options: those of `OPTIONS`.  `search`: whether programs are searched or built as `optimize(search=False)` does.
+            `count`: files of each kind.  `watch`: whether the verifier evaluates what it proves.  `models`: a folder of
+            models.  `peer_python`: the Python that has the other frameworks, this one where it is None.
 
     Raises:
         MissingExtraError: it has ONNX models, and the onnx package is not installed.
@@ -97,15 +108,15 @@ def run_suite(
         raise UsageError(f"there is no suite {suite!r}", hint=", ".join(SUITES))
     module, _, name = SUITES[suite].partition(":")
     run: Callable[..., Result] = getattr(import_module(module), name)
-    if count is not None:
-        if suite not in COUNTED:
-            raise UsageError(f"--count is not for the suite {suite}", hint=", ".join(COUNTED))
-        run = functools.partial(run, count=count)
-    if not search:
-        if suite not in WITHOUT_SEARCH:
-            raise UsageError(f"--no-search is not for the suite {suite}", hint=", ".join(WITHOUT_SEARCH))
-        run = functools.partial(run, search=False)
-    rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)
+    for key, value in options.items():
+        spelled, default, suites = OPTIONS[key]
+        if value == default:
+            continue
+        if suite not in suites:
+            raise UsageError(f"{spelled} is not for the suite {suite}", hint=", ".join(suites))
+        run = functools.partial(run, **{key: value})
+    with plain_kept():
+        rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)
     if not rows:
         raise UsageError(f"the suite {suite} has no case named {', '.join(map(repr, cases))}")
     return {

@@ -4,6 +4,9 @@
     rollcall   XLA's algebraic simplifier, what TensorRight cannot express of it, identities of whole kernels
     wrong      rewrites that must be refuted with arrays: texts and pairs of functions
     hostile    false statements by kinds and seeds, asked of the prover alone: none may be proved
+    guarded    false equalities behind guards that hardly any input meets: none may be proved, and the watch sees them
+    loops      false pairs of loops: refuted
+    alone      folds, conversions and names of arguments, asked of the prover alone and judged by NumPy
     integers   true statements of machine integers, quantised products and masks
     engineer   true statements that compiler engineers would ask
     mutants    mutants of all proved rules: none may be proved and numerically false
@@ -14,7 +17,9 @@
     kernels-ir machine code of all programs of the native suite against their loop programs, and of changed kernels
 
 Mutants run on all cores that the process may use, all else on one; `--case` picks parts, and `--budget 500steps` is the
-number of mutants, and faults of `pairs` are one for every fifty.
+number of mutants, and faults of `pairs` are one for every fifty.  With fewer steps than are usual `alone` has that many
+claims of each family.  `--no-watch` asks the prover alone of rules and statements: nothing is evaluated beside it, so
+that what is proved is what it proves by itself.
 
     superopt bench --verifier [--json]
 """
@@ -25,6 +30,7 @@ import json
 import os
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -40,10 +46,12 @@ from superopt.errors import UsageError
 from superopt.lab.bench import Say, table, wanted
 from superopt.lab.bench.core import CASES, SMALL
 from superopt.lab.corpora import rollcall, wrong
-from superopt.lab.corpora.kernels import mutants
+from superopt.lab.corpora.kernels import edits, mutants
 from superopt.lab.corpora.kernels.suite import kernels_of
-from superopt.lab.corpora.statements import engineer, integers
+from superopt.lab.corpora.statements import alone, engineer, integers
+from superopt.lab.corpora.statements.guarded import guarded
 from superopt.lab.corpora.statements.hostile import hostile
+from superopt.lab.corpora.statements.loops import loops
 from superopt.lab.corpora.statements.wrong import STATEMENTS
 from superopt.lab.discovery.discover import DiscoverySettings, discover
 from superopt.machine.budget import parse_budget
@@ -55,12 +63,12 @@ from verifier.record.recheck import recheck
 from verifier.rules.fuzz import Fuzzed, cores, draw, try_all
 from verifier.rules.process import shared
 from verifier.rules.refute import different_bits
-from verifier.statements.statement import Statement, check_statement, proved_alone
-from verifier.verdict import PROVED, REFUTED, Verdict
+from verifier.statements.statement import Statement, check_statement, proved_alone, seen_wrong
+from verifier.verdict import PROVED, REFUTED, UNSUPPORTED, Verdict
 
 MUTANTS = 5000
 STEPS_OF_FAULT = 50  # of the budget: a pair of models takes a second, a mutant 20 ms
-HOSTILE = 300
+HOSTILE, GUARDED, LOOPS = 300, 200, 50
 SWEEPS = 240
 KERNEL_MUTANTS, KERNEL_S = 1000, 1.0  # wrong ones; processor time in which a kernel is to be validated
 GRAPHS = 8  # on which exact rules are compared bit by bit
@@ -68,12 +76,13 @@ DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
 _COLUMNS = (("figure", "figure", ""), ("value", "value", ""), ("bar", "bar", ""))
 _BARS = {
     "rollcall_proved": ">= 145", "rollcall_all_ranks": ">= 118", "median_ms": "<= 50", "total_s": "< 120",
-    "hostile_false_proofs": "0", "sweep_false_proofs": "0", "int_proved": ">= 0.9", "engineer_proved": ">= 0.9",
+    "hostile_false_proofs": "0", "alone_false_proofs": "0", "guarded_false_proofs": "0", "guarded_seen": ">= 0.95", "loops_proved": "0",
+    "loops_refuted": ">= 0.9", "sweep_false_proofs": "0", "int_proved": ">= 0.9", "engineer_proved": ">= 0.9",
     "must_refute_missed": "0", "refute_median_s": "< 0.3", "exact_with_other_bits": "0", "false_proofs": "0",
     "unknown_fraction": "< 0.01",
     "pair_outputs_proved": ">= 0.8", "pair_faults_proved": "0", "pair_faults_refuted": ">= 0.95",
     "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0", "sums_refused": "0",
-    "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0",
+    "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0", "kernel_edits_missed": "0",
     "kernel_knobs_accepted": "0",
 }  # fmt: skip
 
@@ -91,10 +100,15 @@ class _Run:
     milliseconds: list[float] = field(default_factory=list[float])
     seconds: float = 0.0
     jobs: int = 1
+    watch: bool = True
 
 
-def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
+def run(
+    *, budget: str, cases: Sequence[str], seed: int, say: Say, watch: bool = True
+) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
     """Rows per rule, case, open mutant and part, the summary, and the table.
+
+    Without `watch` rules and statements are asked of the prover alone.
 
     Raises:
         UsageError: no part has such a name.
@@ -102,7 +116,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> tuple[list
     chosen = [name for name in _PARTS if wanted(name, cases)]
     if not chosen:
         raise UsageError(f"no part is called {', '.join(cases)}", hint=", ".join(_PARTS))
-    made = _Run(say, parse_budget(budget).steps or MUTANTS, seed, jobs=cores())
+    made = _Run(say, parse_budget(budget).steps or MUTANTS, seed, jobs=cores(), watch=watch)
     for name in chosen:
         with nullcontext() if name == "mutants" else _one_core():
             if name != "mutants":
@@ -180,7 +194,7 @@ def _any_rank(verdict: Verdict) -> bool:
 
 def _prove(made: _Run, part: str, rule: Rule, direction: str) -> Verdict:
     start = time.perf_counter()
-    verdict = shared().check(rule, direction)
+    verdict = shared().check(rule, direction) if made.watch else shared().prove(rule, direction)
     seconds = time.perf_counter() - start
     made.seconds += seconds
     if direction == "forward":
@@ -242,9 +256,49 @@ def _hostile(made: _Run) -> None:
     made.summary |= {"hostile": HOSTILE, "hostile_false_proofs": len(proved)}
 
 
+def _guarded(made: _Run) -> None:
+    seen, statuses = 0, Counter[str]()
+    for statement in guarded(made.seed, GUARDED):
+        verdict = check_statement(statement)
+        statuses[verdict.status] += 1
+        told = "refuted" if verdict.status == REFUTED else seen_wrong(statement)
+        seen += bool(told)
+        row = {"part": "guarded", "name": statement.name, "status": verdict.status, "ms": 1e3 * verdict.seconds}
+        made.rows.append(row | {"cause": verdict.cause, "seen": told})
+    made.summary |= {
+        "guarded": GUARDED,
+        "guarded_false_proofs": statuses[PROVED],
+        "guarded_refuted": statuses[REFUTED],
+        "guarded_seen": round(seen / GUARDED, 3),
+    }
+
+
+def _loops(made: _Run) -> None:
+    statuses = Counter[str]()
+    for statement in loops(made.seed, LOOPS):
+        verdict = check_statement(statement)
+        statuses[verdict.status] += 1
+        row = {"part": "loops", "name": statement.name, "status": verdict.status, "ms": 1e3 * verdict.seconds}
+        made.rows.append(row | ({"cause": verdict.cause} if verdict.cause else {}))
+    made.summary |= {"loops": LOOPS, "loops_proved": statuses[PROVED], "loops_refuted": statuses[REFUTED] / LOOPS}
+
+
+def _alone(made: _Run) -> None:
+    each = made.mutants if made.mutants < MUTANTS else None
+    rows = [alone.judged(claim, proved_alone) for claim in alone.claims(made.seed, each)]
+    asked = [row for row in rows if row["true"] and row["status"] != UNSUPPORTED]
+    made.rows += [{"part": "alone", **row} for row in rows]
+    made.summary |= {
+        "alone": len(rows),
+        "alone_false_proofs": sum(row["false_proof"] for row in rows),
+        "alone_true": len(asked),
+        "alone_true_proved": sum(row["status"] == PROVED for row in asked),
+    }
+
+
 def _true(made: _Run, part: str, name: str, statements: Sequence[Statement]) -> None:
     """Statements that hold: how many are proved, and whether one is refuted, which none may be."""
-    verdicts = [_check_statement(statement) for statement in statements]
+    verdicts = [_check_statement(statement) if made.watch else proved_alone(statement) for statement in statements]
     for verdict in verdicts:
         row = {"part": part, "name": verdict.rule, "status": verdict.status, "ms": 1e3 * verdict.seconds}
         made.rows.append(row | ({"cause": verdict.cause} if verdict.cause else {}))
@@ -297,8 +351,11 @@ def _kernels_ir(made: _Run) -> None:
     rows = [{"part": "kernels-ir", "case": case, **row} for case in (*CASES, *SMALL) for row in kernels_of(case)]
     good = [row for row in rows if row["status"] == PROVED and row["seconds"] <= KERNEL_S]
     tried = [{"part": "kernels-ir", **row} for row in mutants.draw(min(made.mutants, KERNEL_MUTANTS), made.seed)]
-    made.rows += [*rows, *tried]
+    edited = [{"part": "kernels-ir", **row} for row in edits.rows()]
+    made.rows += [*rows, *tried, *edited]
     made.summary |= {
+        "kernel_edits_wrong": sum(row["wrong"] for row in edited),
+        "kernel_edits_missed": sum(row["missed"] for row in edited),
         "kernels": len(rows),
         "kernels_validated": round(len(good) / max(len(rows), 1), 3),
         "kernels_proved": sum(row["status"] == PROVED for row in rows),
@@ -351,6 +408,9 @@ _PARTS: dict[str, Callable[[_Run], None]] = {
     "rollcall": _rollcall,
     "wrong": _wrong,
     "hostile": _hostile,
+    "guarded": _guarded,
+    "loops": _loops,
+    "alone": _alone,
     "integers": _integers,
     "engineer": _engineer,
     "mutants": _mutants,

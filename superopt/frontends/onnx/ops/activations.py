@@ -50,7 +50,8 @@ CURVES: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
 """Functions that are operators, and parts of others by name: of a value and of parameters with these defaults."""
 
 
-@op("Elu", "HardSigmoid", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Softsign", "ThresholdedRelu")
+@op("Relu", "ThresholdedRelu")
+@op("Elu", "HardSigmoid", "LeakyRelu", "Sigmoid", "Softplus", "Softsign", wide=True)
 def _curve(call: Call, x: Any) -> Any:
     compute, defaults = CURVES[call.node.op_type]
     return compute(x, *[call.attrs[name] for name in ("alpha", "beta")[: len(defaults)]])
@@ -61,36 +62,36 @@ def _prelu(call: Call, x: Any, slope: Any) -> Any:
     return jnp.where(x >= like(x, 0), x, x * slope)
 
 
-@op("Celu")
+@op("Celu", wide=True)
 def _celu(call: Call, x: Any) -> Any:
     alpha = like(x, call.attrs["alpha"])
     return jnp.maximum(x, like(x, 0)) + alpha * lax.expm1(jnp.minimum(x, like(x, 0)) / alpha)
 
 
-@op("Selu")
+@op("Selu", wide=True)
 def _selu(call: Call, x: Any) -> Any:
     alpha, gamma = like(x, call.attrs["alpha"]), like(x, call.attrs["gamma"])
     return gamma * jnp.where(x > like(x, 0), x, alpha * lax.expm1(jnp.minimum(x, like(x, 0))))
 
 
-@op("HardSwish")
+@op("HardSwish", wide=True)
 def _hard_swish(call: Call, x: Any) -> Any:
     gate = jnp.minimum(jnp.maximum(x * like(x, 1 / 6) + like(x, 0.5), like(x, 0)), like(x, 1))
     return x * gate
 
 
-@op("Mish")
+@op("Mish", wide=True)
 def _mish(call: Call, x: Any) -> Any:
     return x * lax.tanh(softplus(x))
 
 
-@op("Swish")
+@op("Swish", wide=True)
 def _swish(call: Call, x: Any) -> Any:
     alpha = call.attrs["alpha"]
     return x * lax.logistic(x if alpha == 1.0 else x * like(x, alpha))
 
 
-@op("Gelu")
+@op("Gelu", wide=True)
 def _gelu(call: Call, x: Any) -> Any:
     return gelu(x, call.attrs["approximate"] == "tanh")
 
@@ -103,7 +104,7 @@ def gelu(x: Any, by_tanh: bool = False) -> Any:
     return like(x, 0.5) * x * (like(x, 1) + lax.erf(x * like(x, math.sqrt(0.5))))
 
 
-@op("Shrink")
+@op("Shrink", wide=True)
 def _shrink(call: Call, x: Any) -> Any:
     # the attributes are fractions also where the values are integers
     wide = x if is_float(np.dtype(x.dtype)) else x.astype(np.float64)
@@ -130,12 +131,12 @@ def softmax(x: Any, axes: tuple[int, ...]) -> Any:
     return shifted / jnp.sum(shifted, axes, keepdims=True)
 
 
-@op("Softmax")
+@op("Softmax", wide=True)
 def _softmax(call: Call, x: Any) -> Any:
     return softmax(*_softmax_axes(call, x))
 
 
-@op("LogSoftmax")
+@op("LogSoftmax", wide=True)
 def _log_softmax(call: Call, x: Any) -> Any:
     x, axes = _softmax_axes(call, x)
     shifted = x - lax.stop_gradient(jnp.max(x, axes, keepdims=True))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from jax import lax
 
 from superopt.errors import InputError
-from superopt.frontends.onnx.eval import TABLE, Call, UnsupportedOpError, op
+from superopt.frontends.onnx.eval import TABLE, Call, UnsupportedOpError, is_half, op
 from superopt.frontends.onnx.ops.activations import CURVES, gelu, like, softmax
 from superopt.frontends.onnx.ops.conv import add_bias, convolve
 from superopt.frontends.onnx.ops.linalg import matmul
@@ -162,6 +163,7 @@ def _swapped(x: Any, matrix: int, batch: int) -> Any:
     "FusedMatMul",
     "TransposeMatMul",
     attributes={"alpha": 1.0, "transA": 0, "transB": 0, "transBatchA": 0, "transBatchB": 0},
+    wide=True,
 )
 def _fused_matmul(call: Call, a: Any, b: Any) -> Any:
     attrs = call.attrs
@@ -188,6 +190,7 @@ def _activated(call: Call, x: Any, name: str, values: Sequence[float]) -> Any:
         "alpha": 1.0, "beta": 1.0, "transA": 0, "transB": 0, "activation": "", "activation_alpha": None,
         "activation_beta": None, "activation_gamma": None,
     },
+    wide=True,
 )  # fmt: skip
 def _fused_gemm(call: Call, *operands: Any) -> Any:
     attrs, total = call.attrs, TABLE["", "Gemm"].run(call, *operands)
@@ -201,6 +204,7 @@ def _fused_gemm(call: Call, *operands: Any) -> Any:
         "auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None,
         "activation": "", "activation_params": (),
     },
+    wide=True,
 )  # fmt: skip
 def _fused_conv(call: Call, x: Any, w: Any, bias: Any = None, added: Any = None) -> Any:
     total = add_bias(convolve(call, x, w), bias)
@@ -211,6 +215,7 @@ def _fused_conv(call: Call, x: Any, w: Any, bias: Any = None, added: Any = None)
 @ms(
     "MatMulNBits",
     attributes={"K": 0, "N": 0, "bits": 4, "block_size": 32, "accuracy_level": 0, "weight_prepacked": 0},
+    wide=True,
 )
 def _matmul_n_bits(
     call: Call, a: Any, b: Any, scales: Any, zeros: Any = None, group: Any = None, bias: Any = None
@@ -240,54 +245,59 @@ def _unpacked(x: Any, bits: int) -> Any:
 # ---- activations and normalisations
 
 
-@ms("Gelu", attributes={})
+@ms("Gelu", wide=True, attributes={})
 def _ms_gelu(call: Call, x: Any) -> Any:
     return gelu(x)
 
 
-@ms("BiasGelu", attributes={})
+@ms("BiasGelu", wide=True, attributes={})
 def _bias_gelu(call: Call, x: Any, bias: Any) -> Any:
     return gelu(x + bias)
 
 
-@ms("FastGelu", attributes={})
+@ms("FastGelu", wide=True, attributes={})
 def _fast_gelu(call: Call, x: Any, bias: Any = None) -> Any:
     return gelu(x if bias is None else x + bias, by_tanh=True)
 
 
-@ms("QuickGelu", attributes={"alpha": 1.702})
+@ms("QuickGelu", wide=True, attributes={"alpha": 1.702})
 def _quick_gelu(call: Call, x: Any) -> Any:
     return x * lax.logistic(x * like(x, call.attrs["alpha"]))
 
 
-def _layer_norm(x: Any, scale: Any, bias: Any, eps: float, centre: bool) -> tuple[Any, Any, Any]:
-    kind = x.dtype
-    wide, scale = promoted(x.astype(np.float32) if kind.itemsize < 4 else x, scale)
+def _layer_norm(total: Any, kind: Any, scale: Any, shift: Any, eps: float, *, centre: bool) -> tuple[Any, ...]:
+    """Sums of this type, normalised over the last axis and rounded to it; their mean, what scales them, and they."""
+    wide, scale = promoted(total, scale)
     normal, mean, inverse = standardised(wide, (-1,), eps, centre=centre)
     result = normal * scale
-    return (result if bias is None else result + bias.astype(result.dtype)).astype(kind), mean, inverse
+    result = result if shift is None else result + shift.astype(result.dtype)
+    return result.astype(kind), mean, inverse, total.astype(kind)
+
+
+def _total(*parts: Any) -> Any:
+    """The sum of what is there; halves are summed in single precision."""
+    there = [x.astype(np.float32) if is_half(x) else x for x in parts if x is not None]
+    return functools.reduce(operator.add, there)
 
 
 @op("SimplifiedLayerNormalization", attributes={"axis": -1, "epsilon": 1e-5, "stash_type": 1})
 def _simplified_norm(call: Call, x: Any, scale: Any) -> Any:
     if axis_of(call.attrs["axis"], x.ndim) != x.ndim - 1:
         raise UnsupportedOpError("SimplifiedLayerNormalization over several axes is not supported")
-    result, _, inverse = _layer_norm(x, scale, None, call.attrs["epsilon"], False)
+    result, _, inverse, _ = _layer_norm(_total(x), x.dtype, scale, None, call.attrs["epsilon"], centre=False)
     return (result, inverse) if call.n_outputs > 1 else result
 
 
 @ms("SkipLayerNormalization", attributes={"epsilon": 1e-12})
 def _skip_norm(call: Call, x: Any, skip: Any, scale: Any, shift: Any = None, bias: Any = None) -> Any:
-    total = x + skip if bias is None else x + skip + bias
-    result, mean, inverse = _layer_norm(total, scale, shift, call.attrs["epsilon"], True)
-    return (result, mean, inverse, total)[: max(call.n_outputs, 1)]
+    found = _layer_norm(_total(x, skip, bias), x.dtype, scale, shift, call.attrs["epsilon"], centre=True)
+    return found[: max(call.n_outputs, 1)]
 
 
 @ms("SkipSimplifiedLayerNormalization", attributes={"epsilon": 1e-12})
 def _skip_simplified_norm(call: Call, x: Any, skip: Any, scale: Any, bias: Any = None) -> Any:
-    total = x + skip if bias is None else x + skip + bias
-    result, mean, inverse = _layer_norm(total, scale, None, call.attrs["epsilon"], False)
-    return (result, mean, inverse, total)[: max(call.n_outputs, 1)]
+    found = _layer_norm(_total(x, skip, bias), x.dtype, scale, None, call.attrs["epsilon"], centre=False)
+    return found[: max(call.n_outputs, 1)]
 
 
 class Embeddings(NamedTuple):
@@ -308,10 +318,12 @@ def _embed_norm(
     positions: Any = None,
 ) -> Any:  # fmt: skip
     where = lax.broadcasted_iota(np.int32, ids.shape, 1) if positions is None else positions
-    total = jnp.take(rows.words, ids, 0, mode="clip") + jnp.take(rows.places, where, 0, mode="clip")
+    looked_up = [(rows.words, ids), (rows.places, where)]
     if segments is not None and rows.kinds is not None:
-        total = total + jnp.take(rows.kinds, segments, 0, mode="clip")
-    result, _, _ = _layer_norm(total, scale, shift, call.attrs["epsilon"], True)
+        looked_up.append((rows.kinds, segments))
+    total = _total(*(jnp.take(table, at, 0, mode="clip") for table, at in looked_up))
+    kind = rows.words.dtype
+    result, _, _, total = _layer_norm(total, kind, scale, shift, call.attrs["epsilon"], centre=True)
     lengths = jnp.zeros(ids.shape[0], np.int32) if mask is None else jnp.sum(mask, 1, dtype=np.int32)
     return (result, lengths, total)[: max(call.n_outputs, 1)]
 
@@ -393,7 +405,7 @@ def _self_attention(call: Call, projected: Any, mask: Any, past: Any, added: Any
     return (result, jnp.stack([k, v])) if call.n_outputs > 1 else result
 
 
-@ms("Attention", attributes=_ATTENTION)
+@ms("Attention", attributes=_ATTENTION, wide=True)
 def _attention(
     call: Call, x: Any, w: Any, bias: Any = None, mask: Any = None, past: Any = None, added: Any = None, _: Any = None
 ) -> Any:
@@ -410,6 +422,7 @@ def _qattention(call: Call, x: Quantized, w: Quantized, bias: Any, mask: Any = N
     "MultiHeadAttention",
     attributes={"num_heads": 1, "unidirectional": 0, "mask_filter_value": -10000.0, "scale": 0.0},
     operands=(*range(6), (Past, 6, 7)),
+    wide=True,
 )
 def _multi_head(
     call: Call, q: Any, k: Any = None, v: Any = None, bias: Any = None, mask: Any = None, added: Any = None,
@@ -431,6 +444,7 @@ def _multi_head(
 @ms(
     "RotaryEmbedding",
     attributes={"interleaved": 0, "num_heads": 0, "rotary_embedding_dim": 0, "scale": 1.0, "is_packed_batching": 0},
+    wide=True,
 )
 def _rotary(call: Call, x: Any, positions: Any, cos: Any, sin: Any) -> Any:
     attrs = call.attrs
@@ -472,6 +486,6 @@ def _expand_dims(call: Call, x: Any, axis: Any) -> Any:
     return jnp.expand_dims(x, axis_of(int(call.static(axis, "axis").ravel()[0]), x.ndim + 1))
 
 
-@ms("Inverse", attributes={})
+@ms("Inverse", wide=True, attributes={})
 def _inverse(call: Call, x: Any) -> Any:
     return jnp.linalg.inv(x)

@@ -20,11 +20,12 @@ import onnx
 from jax import core, lax
 
 from superopt.errors import InputError
-from superopt.foreign.onnx_calls import no_rows
+from superopt.foreign.onnx_values import no_rows
 from superopt.frontends.onnx.data import MAX_TENSOR_BYTES
-from superopt.frontends.onnx.eval import FOLD_LIMIT, Call, StaticValueError, bounded, op, run_subgraph
+from superopt.frontends.onnx.eval import FOLD_LIMIT, RANDOM, Call, StaticValueError, bounded, op, run_subgraph
 from superopt.frontends.onnx.host import HostValueError, in_program
 from superopt.frontends.onnx.ops.movement import axis_of, slice_axis
+from superopt.frontends.onnx.read import nested
 from superopt.frontends.onnx.schema import check_trips
 
 UNROLL = 32
@@ -108,7 +109,7 @@ def _unrolled(call: Call, body: onnx.GraphProto, count: int, carried: list[Any],
         raise InputError(f"a loop of {count} steps whose state changes shape cannot be unrolled")
     collected: list[list[Any]] = [[] for _ in range(len(body.output) - 1 - n)]
     for i in range(count):
-        results = run_subgraph(body, call.scope, [np.array(i, np.int64), np.array(True), *carried], names, trips=count)
+        results = run_subgraph(body, call.scope, [np.array(i, np.int64), np.array(True), *carried], names, count, i)
         carried = results[1 : 1 + n]
         for one, value in zip(collected, results[1 + n :], strict=True):
             one.append(value)
@@ -140,7 +141,7 @@ def _scanned(
 
     def step(state: tuple[Any, ...], i: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         nonlocal always
-        results = run_subgraph(body, call.scope, [i, np.array(True), *state], names, trips=count)
+        results = run_subgraph(body, call.scope, [i, np.array(True), *state], names, count, i)
         always = always and isinstance(results[0], np.ndarray) and bool(results[0].ravel()[0])
         live = _live(results[1:])
         return tuple(live[:n]), tuple(live[n:])
@@ -177,7 +178,7 @@ def _while(
 
     def step(state: Any) -> Any:
         i, keep, values = state
-        results = run_subgraph(body, call.scope, [i, keep, *values], names)
+        results = run_subgraph(body, call.scope, [i, keep, *values], names, 1, i)
         live = _live(results)
         return i + 1, live[0].reshape(()), tuple(live[1:])
 
@@ -185,6 +186,12 @@ def _while(
         return (state[0] < limit) & state[1]
 
     return lax.while_loop(more, step, (jnp.zeros((), np.int64), go, tuple(_live(carried))))[2]
+
+
+def _draws(body: onnx.GraphProto) -> bool:
+    """Whether a body may draw random numbers."""
+    nodes = [*body.node, *(inner for node in body.node for inner in nested(node))]
+    return any(node.domain not in ("", "ai.onnx") or node.op_type in RANDOM for node in nodes)
 
 
 @op("Scan", sized=True)
@@ -210,11 +217,13 @@ def _scan(call: Call, *operands: Any) -> Any:
         xs = tuple(jnp.moveaxis(x, axis_of(a, x.ndim), 0) for x, a in zip(data, in_axes, strict=True))
         xs = tuple(lax.rev(x, (0,)) if f else x for x, f in zip(xs, flips, strict=True))
 
-        def step(state: tuple[Any, ...], now: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-            results = _live(run_subgraph(body, call.scope, [*state, *now], names))
+        def step(state: tuple[Any, ...], at: tuple[Any, ...]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+            number, *now = at
+            results = _live(run_subgraph(body, call.scope, [*state, *now], names, 1, number))
             return tuple(results[:n]), tuple(results[n:])
 
-        final, stacked = lax.scan(step, tuple(states), xs)
+        numbers = jnp.arange(xs[0].shape[0], dtype=np.int64) if _draws(body) else None
+        final, stacked = lax.scan(step, tuple(states), (numbers, *xs))
         turned = [lax.rev(y, (0,)) if f else y for y, f in zip(stacked, out_flips, strict=True)]
         return (*final, *(jnp.moveaxis(y, 0, axis_of(a, y.ndim)) for y, a in zip(turned, out_axes, strict=True)))
 

@@ -16,7 +16,7 @@ from jax import lax
 
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import Call, bounded, op
-from superopt.frontends.onnx.ops.linalg import centred
+from superopt.frontends.onnx.ops.linalg import centred, singles
 
 Pads = list[tuple[int, int]]
 
@@ -69,12 +69,12 @@ def convolve(call: Call, x: Any, w: Any, accumulate: Any = None) -> Any:
 
 def add_bias(x: Any, bias: Any) -> Any:
     """Add one value per channel."""
-    return x if bias is None else x + bias.reshape(1, -1, *([1] * (x.ndim - 2)))
+    return x if bias is None else x + bias.astype(x.dtype).reshape(1, -1, *([1] * (x.ndim - 2)))
 
 
 @op("Conv")
 def _conv(call: Call, x: Any, w: Any, bias: Any = None) -> Any:
-    return add_bias(convolve(call, x, w), bias)
+    return add_bias(convolve(call, x, w, None if bias is None else singles(x)), bias).astype(x.dtype)
 
 
 @op("ConvInteger")
@@ -97,8 +97,9 @@ def _conv_transpose(call: Call, x: Any, w: Any, bias: Any = None) -> Any:
     result = lax.conv_general_dilated(
         x, kernel, [1] * k, padding, lhs_dilation=strides, rhs_dilation=dilations,
         dimension_numbers=dimension_numbers(x.ndim), feature_group_count=group,
+        preferred_element_type=None if bias is None else singles(x),
     )  # fmt: skip
-    return add_bias(result, bias)
+    return add_bias(result, bias).astype(x.dtype)
 
 
 def _transpose_pads(
@@ -119,7 +120,7 @@ def _transpose_pads(
     return found
 
 
-@op("Col2Im")
+@op("Col2Im", wide=True)
 def _col2im(call: Call, x: Any, image_shape: Any, block_shape: Any) -> Any:
     image, block = call.ints(image_shape, "image_shape"), call.ints(block_shape, "block_shape")
     k = len(image)

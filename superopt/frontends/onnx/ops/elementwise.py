@@ -74,11 +74,12 @@ def _unary(call: Call, x: Any) -> Any:
 
 
 op(*_BINARY, fold=True)(_binary)
-op(*_VARIADIC, fold=True)(_variadic)
+op("Max", "Min", fold=True)(_variadic)
+op("Sum", fold=True, wide=True)(_variadic)
 op(*_UNARY, fold=True)(_unary)
 
 
-@op("Mean", fold=True)
+@op("Mean", fold=True, wide=True)
 def _mean(call: Call, *operands: Any) -> Any:
     total = functools.reduce(broadcast_room(call, *operands).add, operands)
     return total / np.asarray(len(operands), total.dtype)
@@ -117,7 +118,7 @@ def _mod(call: Call, a: Any, b: Any) -> Any:
     return xp.mod(a, b)
 
 
-@op("Pow", fold=True)
+@op("Pow", fold=True, wide=True)
 def _pow(call: Call, base: Any, exponent: Any) -> Any:
     xp = broadcast_room(call, base, exponent)
     known = call.static(exponent) if _is_known(call, exponent) else None
@@ -217,8 +218,7 @@ def _dropout(call: Call, x: Any, ratio: Any = None, training: Any = None) -> Any
     if training is not None and bool(call.static(training, "training_mode").ravel()[0]):
         share = 0.5 if ratio is None else float(call.static(ratio, "ratio").ravel()[0])
         if share != 0.0:
-            seed = call.attrs.get("seed", 0)
-            keep = jax.random.bernoulli(jax.random.key(seed), 1.0 - share, x.shape)
+            keep = jax.random.bernoulli(call.random_key(), 1.0 - share, x.shape)
             scaled = jnp.where(keep, x / np.asarray(1.0 - share, x.dtype), np.zeros((), x.dtype))
             return (scaled, keep)[: max(call.n_outputs, 1)]
     return (x, call.xp.ones(x.shape, bool)) if call.n_outputs > 1 else x

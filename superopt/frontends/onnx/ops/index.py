@@ -6,16 +6,16 @@ consecutive ones becomes a slice; live ones are normalised in the program.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from onnx import helper
 
 from superopt.errors import InputError
-from superopt.frontends.onnx.eval import Call, bounded, op
+from superopt.frontends.onnx.eval import Call, bounded, is_half, op
 from superopt.frontends.onnx.ops.movement import axis_of, slice_axis
 from superopt.frontends.symbolic.known import has_symbolic, value_of
 
@@ -100,6 +100,8 @@ def _scatter_nd(call: Call, x: Any, indices: Any, updates: Any) -> Any:
 
 
 def _update(x: Any, place: tuple[Any, ...], updates: Any, reduction: str) -> Any:
+    if is_half(x) and reduction in ("add", "mul"):
+        return _update(x.astype(np.float32), place, updates.astype(np.float32), reduction).astype(x.dtype)
     at = x.at[place]
     if x.dtype == np.bool_:  # the sum of truth values is whether one is true, their product whether all are
         reduction = {"add": "max", "mul": "min"}.get(reduction, reduction)
@@ -190,14 +192,20 @@ def _binarizer(call: Call, x: Any) -> Any:
 
 @op("RandomUniform", "RandomUniformLike", "RandomNormal", "RandomNormalLike")
 def _random(call: Call, like: Any = None) -> Any:
-    from onnx import helper  # late: only the random ops read a dtype attribute here
-
     shape = call.attrs["shape"] if like is None else like.shape
     call.room(shape)
     default = np.float32 if like is None else like.dtype
     dtype = helper.tensor_dtype_to_np_dtype(call.attrs["dtype"]) if "dtype" in call.attrs else default
-    key = jax.random.key(int(call.attrs.get("seed", math.prod(shape))))
+    key = call.random_key()
     if call.node.op_type.startswith("RandomUniform"):
         return jax.random.uniform(key, shape, dtype, call.attrs["low"], call.attrs["high"])
     noise = jax.random.normal(key, shape, dtype)
     return noise * np.asarray(call.attrs["scale"], dtype) + np.asarray(call.attrs["mean"], dtype)
+
+
+@op("Multinomial", wide=True)
+def _multinomial(call: Call, logs: Any) -> Any:
+    count = bounded(call.attrs["sample_size"], 2**26, "samples")
+    call.room((logs.shape[0], count, logs.shape[1]))
+    drawn = jax.random.categorical(call.random_key(), logs, -1, (count, logs.shape[0]))
+    return drawn.T.astype(helper.tensor_dtype_to_np_dtype(call.attrs["dtype"]))

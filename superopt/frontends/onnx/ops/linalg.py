@@ -9,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from superopt.frontends.onnx.data import is_float
-from superopt.frontends.onnx.eval import Call, op
+from superopt.frontends.onnx.eval import Call, is_half, op
 from superopt.frontends.onnx.ops.elementwise import cast
 from superopt.frontends.symbolic.known import equal_shapes
 
@@ -25,6 +25,11 @@ def matmul(a: Any, b: Any, accumulate: Any = None) -> Any:
     return jnp.matmul(a, b, preferred_element_type=accumulate)
 
 
+def singles(x: Any) -> Any:
+    """The type that products of halves are summed in where more is added to them; None for other numbers."""
+    return np.float32 if is_half(x) else None
+
+
 @op("MatMul")
 def _matmul(call: Call, a: Any, b: Any) -> Any:
     return matmul(a, b, None if is_float(np.dtype(a.dtype)) else a.dtype)
@@ -33,9 +38,10 @@ def _matmul(call: Call, a: Any, b: Any) -> Any:
 @op("Gemm")
 def _gemm(call: Call, a: Any, b: Any, c: Any = None) -> Any:
     contract = ((0 if call.attrs["transA"] else 1,), (1 if call.attrs["transB"] else 0,))
-    accumulate = None if is_float(np.dtype(a.dtype)) else a.dtype
+    accumulate = singles(a) if is_float(np.dtype(a.dtype)) else a.dtype
     result = lax.dot_general(a, b, (contract, ((), ())), preferred_element_type=accumulate)
-    return scaled_sum(result, call.attrs["alpha"], c, call.attrs["beta"])
+    c = c if c is None else c.astype(result.dtype)
+    return scaled_sum(result, call.attrs["alpha"], c, call.attrs["beta"]).astype(a.dtype)
 
 
 def scaled_sum(x: Any, alpha: float, c: Any, beta: float) -> Any:
@@ -50,12 +56,12 @@ def scaled_sum(x: Any, alpha: float, c: Any, beta: float) -> Any:
     return cast(jnp, total, np.dtype(x.dtype))
 
 
-@op("Einsum")
+@op("Einsum", wide=True)
 def _einsum(call: Call, *operands: Any) -> Any:
     return jnp.einsum(call.attrs["equation"].replace(" ", ""), *operands)
 
 
-@op("Det")
+@op("Det", wide=True)
 def _det(call: Call, x: Any) -> Any:
     return jnp.linalg.det(x)
 

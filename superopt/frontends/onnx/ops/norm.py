@@ -19,7 +19,7 @@ def _per_channel(vector: Any, rank: int) -> Any:
     return vector.reshape(1, -1, *([1] * (rank - 2)))
 
 
-@op("BatchNormalization")
+@op("BatchNormalization", wide=True)
 def _batch_norm(call: Call, x: Any, scale: Any, bias: Any, mean: Any, var: Any) -> Any:
     eps = call.attrs["epsilon"]
     if call.since < 9 and not call.attrs.get("spatial", 1):
@@ -60,14 +60,14 @@ def standardised(x: Any, axes: tuple[int, ...], eps: float, *, centre: bool = Tr
     return moved * inverse, mean, inverse
 
 
-@op("InstanceNormalization")
+@op("InstanceNormalization", wide=True)
 def _instance_norm(call: Call, x: Any, scale: Any, bias: Any) -> Any:
     axes = tuple(range(2, x.ndim))
     normal, _, _ = standardised(x, axes, call.attrs["epsilon"])
     return normal * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
 
 
-@op("GroupNormalization")
+@op("GroupNormalization", wide=True)
 def _group_norm(call: Call, x: Any, scale: Any, bias: Any) -> Any:
     groups, n, channels = call.attrs["num_groups"], x.shape[0], x.shape[1]
     stash = helper.tensor_dtype_to_np_dtype(call.attrs.get("stash_type", 1))
@@ -79,7 +79,7 @@ def _group_norm(call: Call, x: Any, scale: Any, bias: Any) -> Any:
     return normal.reshape(x.shape) * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)
 
 
-@op("LayerNormalization")
+@op("LayerNormalization", wide=True)
 def _layer_norm(call: Call, x: Any, scale: Any, bias: Any = None) -> Any:
     axes = tuple(range(axis_of(call.attrs["axis"], x.ndim), x.ndim))
     told = np.dtype(helper.tensor_dtype_to_np_dtype(call.attrs["stash_type"]))
@@ -90,7 +90,7 @@ def _layer_norm(call: Call, x: Any, scale: Any, bias: Any = None) -> Any:
     return (result, mean.astype(told), inverse.astype(told)) if call.n_outputs > 1 else result
 
 
-@op("RMSNormalization")
+@op("RMSNormalization", wide=True)
 def _rms_norm(call: Call, x: Any, scale: Any) -> Any:
     axes = tuple(range(axis_of(call.attrs["axis"], x.ndim), x.ndim))
     stash = helper.tensor_dtype_to_np_dtype(call.attrs["stash_type"])
@@ -98,7 +98,7 @@ def _rms_norm(call: Call, x: Any, scale: Any) -> Any:
     return (normal.astype(scale.dtype) * scale).astype(scale.dtype)
 
 
-@op("LRN")
+@op("LRN", wide=True)
 def _lrn(call: Call, x: Any) -> Any:
     size = call.attrs["size"]
     low = (size - 1) // 2
@@ -109,7 +109,15 @@ def _lrn(call: Call, x: Any) -> Any:
     return x / lax.pow(bias + alpha * total, jnp.full(x.shape, call.attrs["beta"], x.dtype))
 
 
-@op("LpNormalization")
+@op("MeanVarianceNormalization", wide=True)
+def _mean_variance_norm(call: Call, x: Any) -> Any:
+    axes = tuple(axis_of(a, x.ndim) for a in call.attrs.get("axes", (0, 2, 3)))
+    moved = x - jnp.mean(x, axes, keepdims=True)
+    deviation = jnp.sqrt(jnp.mean(jnp.square(moved), axes, keepdims=True))
+    return moved / (deviation + np.asarray(1e-9, x.dtype))
+
+
+@op("LpNormalization", wide=True)
 def _lp_norm(call: Call, x: Any) -> Any:
     axis = axis_of(call.attrs["axis"], x.ndim)
     if call.attrs["p"] == 1:

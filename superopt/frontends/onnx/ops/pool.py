@@ -112,7 +112,7 @@ def _arg_max(call: Call, x: Any, w: Window, lowest: Any) -> Any:
     return where
 
 
-@op("AveragePool")
+@op("AveragePool", wide=True)
 def _average_pool(call: Call, x: Any) -> Any:
     window = window_of(call, x.shape[2:])
     total = _reduce(x, 0, lax.add, window)
@@ -137,14 +137,14 @@ def _counts(call: Call, space: Sequence[int], w: Window, dtype: np.dtype) -> np.
     return counts.astype(dtype)
 
 
-@op("LpPool")
+@op("LpPool", wide=True)
 def _lp_pool(call: Call, x: Any) -> Any:
     p = call.attrs["p"]
     window = window_of(call, x.shape[2:])
     return _root(_reduce(_power(x, p), 0, lax.add, window), p)
 
 
-@op("GlobalAveragePool")
+@op("GlobalAveragePool", wide=True)
 def _global_average_pool(call: Call, x: Any) -> Any:
     count = np.asarray(math.prod(x.shape[2:]), x.dtype)
     return jnp.sum(x, tuple(range(2, x.ndim)), keepdims=True) / count
@@ -155,7 +155,7 @@ def _global_max_pool(call: Call, x: Any) -> Any:
     return jnp.max(x, tuple(range(2, x.ndim)), keepdims=True)
 
 
-@op("GlobalLpPool")
+@op("GlobalLpPool", wide=True)
 def _global_lp_pool(call: Call, x: Any) -> Any:
     p = call.attrs["p"]
     return _root(jnp.sum(_power(x, p), tuple(range(2, x.ndim)), keepdims=True), p)

@@ -46,10 +46,19 @@ def _narrow(value: Any) -> bool:
     return np.dtype(value.dtype).name in _SMALL_INTS
 
 
+def divided(x: Any, by: Any) -> Any:
+    """A quotient of floats, rounded once.
+
+    XLA multiplies by the reciprocal of what is broadcast, which is off by one behind a rounding: so each element has a
+    divisor of its own, which the compiler cannot tell to be all the same.
+    """
+    return x / jnp.where(x != x, np.ones((), x.dtype), by)
+
+
 def quantise(x: Any, scale: Any, zero: Any, dtype: np.dtype, saturate: bool, precision: Any = None) -> Any:
     """Real numbers over the scale, rounded to the nearest (halves to even), shifted, and held in the type."""
     wide = np.float32 if precision is None else precision
-    scaled = x.astype(wide) / scale.astype(wide)
+    scaled = divided(x.astype(wide), scale.astype(wide))
     if is_float(dtype):
         shifted = scaled.astype(np.float32) + (0 if zero is None else zero.astype(np.float32))
         return cast(jnp, shifted, dtype, saturate=saturate)
@@ -98,10 +107,12 @@ def dynamic_range(x: Any) -> tuple[Any, Any, Any]:
     """A tensor as unsigned bytes over its own range with 0: values, scale and zero point."""
     zero_f = np.float32(0)
     low, high = jnp.minimum(jnp.min(x), zero_f), jnp.maximum(jnp.max(x), zero_f)
-    scale = (high - low) / np.float32(255)
+    scale = divided(high - low, np.float32(255))
     scale = jnp.where(scale == 0, np.float32(1), scale)
-    zero = jnp.clip(lax.round(-low / scale, lax.RoundingMethod.TO_NEAREST_EVEN), zero_f, np.float32(255))
-    quantised = jnp.clip(lax.round(x / scale, lax.RoundingMethod.TO_NEAREST_EVEN) + zero, zero_f, np.float32(255))
+    zero = jnp.clip(lax.round(divided(-low, scale), lax.RoundingMethod.TO_NEAREST_EVEN), zero_f, np.float32(255))
+    quantised = jnp.clip(
+        lax.round(divided(x, scale), lax.RoundingMethod.TO_NEAREST_EVEN) + zero, zero_f, np.float32(255)
+    )
     return quantised.astype(np.uint8), scale, zero.astype(np.uint8)
 
 

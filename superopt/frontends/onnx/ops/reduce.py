@@ -30,7 +30,7 @@ def _reduce(call: Call, x: Any, how: str, axes: tuple[int, ...]) -> Any:
     return getattr(call.xp, how)(x, axis=axes, keepdims=bool(call.attrs["keepdims"]))
 
 
-@op("ReduceSum", fold=True)
+@op("ReduceSum", fold=True, wide=True)
 def _sum(call: Call, x: Any, axes: Any = None) -> Any:
     return _total(call, x, _axes(call, x, axes))
 
@@ -39,7 +39,7 @@ def _total(call: Call, x: Any, axes: tuple[int, ...]) -> Any:
     return call.xp.sum(x, axis=axes, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
 
 
-@op("ReduceProd", fold=True)
+@op("ReduceProd", fold=True, wide=True)
 def _prod(call: Call, x: Any, axes: Any = None) -> Any:
     chosen = _axes(call, x, axes)
     return call.xp.prod(x, axis=chosen, keepdims=bool(call.attrs["keepdims"]), dtype=x.dtype)
@@ -67,7 +67,7 @@ def _empty_extreme(call: Call, x: Any, axes: tuple[int, ...], largest: bool) -> 
     return jnp.full(sizes, fill, dtype)
 
 
-@op("ReduceMean", fold=True)
+@op("ReduceMean", fold=True, wide=True)
 def _mean(call: Call, x: Any, axes: Any = None) -> Any:
     chosen = _axes(call, x, axes)
     count = math.prod(x.shape[a] for a in chosen)
@@ -106,13 +106,13 @@ _SUMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
 """What is summed, and what is made of the sum."""
 
 
-@op(*_SUMS)
+@op(*_SUMS, wide=True)
 def _of_sum(call: Call, x: Any, axes: Any = None) -> Any:
     summed, made = _SUMS[call.node.op_type]
     return made(_reduce(call, summed(x), "sum", _axes(call, x, axes))).astype(x.dtype)
 
 
-@op("ReduceLogSumExp")
+@op("ReduceLogSumExp", wide=True)
 def _log_sum_exp(call: Call, x: Any, axes: Any = None) -> Any:
     chosen = _axes(call, x, axes)
     if not all(x.shape[a] for a in chosen):
@@ -134,7 +134,7 @@ def _arg(call: Call, x: Any) -> Any:
     return jnp.expand_dims(found, axis) if call.attrs["keepdims"] else found
 
 
-@op("CumSum", "CumProd")
+@op("CumSum", "CumProd", wide=True)
 def _cumulative(call: Call, x: Any, axis: Any) -> Any:
     along = axis_of(int(call.static(axis, "axis").ravel()[0]), x.ndim)
     summed = call.node.op_type == "CumSum"

@@ -134,7 +134,7 @@ def resize(
     return x if x.dtype == dtype else jnp.round(x).astype(dtype)
 
 
-@op("Upsample")
+@op("Upsample", wide=True)
 def _upsample(call: Call, x: Any, scales: Any = None) -> Any:
     factors = call.attrs["scales"] if scales is None else [float(v) for v in call.static(scales, "scales")]
     return _by_scales(call, x, factors)
@@ -147,7 +147,7 @@ def _by_scales(call: Call, x: Any, factors: Sequence[float]) -> Any:
     return resize(x, sizes, factors, [(0.0, 1.0)] * x.ndim, mode)
 
 
-@op("Resize")
+@op("Resize", wide=True)
 def _resize(call: Call, x: Any, roi: Any = None, scales: Any = None, sizes: Any = None) -> Any:
     if call.since < 11:
         return _by_scales(call, x, [float(v) for v in call.static(roi, "scales")])

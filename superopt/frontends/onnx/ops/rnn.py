@@ -134,7 +134,7 @@ class Recurrence:
 _OPERANDS = (0, (Recurrence, 1, 2, 3), 4, 5)  # sequences, weights, lengths, first state
 
 
-@op("RNN", operands=_OPERANDS)
+@op("RNN", operands=_OPERANDS, wide=True)
 def _rnn(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any = None) -> Any:
     w, r = weights.w, weights.r
     hidden, clip = r.shape[-1], _clipper(call)
@@ -149,7 +149,7 @@ def _rnn(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any =
     return _layer(call, x, lengths, make, [_initial(call, h0, x)])
 
 
-@op("GRU", operands=_OPERANDS)
+@op("GRU", operands=_OPERANDS, wide=True)
 def _gru(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any = None) -> Any:
     w, r = weights.w, weights.r
     hidden, clip = r.shape[-1], _clipper(call)
@@ -177,7 +177,7 @@ def _gru(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any =
     return _layer(call, x, lengths, make, [_initial(call, h0, x)])
 
 
-@op("LSTM", operands=(*_OPERANDS, 6, 7))
+@op("LSTM", operands=(*_OPERANDS, 6, 7), wide=True)
 def _lstm(
     call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any = None, c0: Any = None, peepholes: Any = None
 ) -> Any:

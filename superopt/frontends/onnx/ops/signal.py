@@ -44,7 +44,7 @@ def dft(real: Any, imaginary: Any, axis: int, points: int, kept: int, inverse: b
     return along(real, cos) - along(imaginary, sin), along(real, sin) + along(imaginary, cos)
 
 
-@op("DFT")
+@op("DFT", wide=True)
 def _dft(call: Call, x: Any, length: Any = None, axis: Any = None) -> Any:
     if call.since < 20:
         along = axis_of(call.attrs["axis"], x.ndim)
@@ -77,7 +77,7 @@ def _inverse_real(real: Any, imaginary: Any, axis: int, points: int) -> Any:
     return result if imaginary is None else result - along(imaginary, np.sin(angle) * twice)
 
 
-@op("STFT")
+@op("STFT", wide=True)
 def _stft(call: Call, signal: Any, step: Any, window: Any = None, frame: Any = None) -> Any:
     hop = int(call.static(step, "frame_step").ravel()[0])
     if frame is not None:

@@ -22,7 +22,7 @@ def _each(values: Sequence[Any], kinds: int, step: Callable[..., tuple[Any, ...]
     return tuple(r[k] for k in range(kinds - 1) for r in results)
 
 
-@op("Adagrad", domain=_DOMAIN)
+@op("Adagrad", domain=_DOMAIN, wide=True)
 def _adagrad(call: Call, rate: Any, time: Any, *values: Any) -> Any:
     attrs = call.attrs
     rate = rate / (1 + time.astype(rate.dtype) * like(rate, attrs["decay_factor"]))
@@ -35,7 +35,7 @@ def _adagrad(call: Call, rate: Any, time: Any, *values: Any) -> Any:
     return _each(values, 3, step)
 
 
-@op("Momentum", domain=_DOMAIN)
+@op("Momentum", domain=_DOMAIN, wide=True)
 def _momentum(call: Call, rate: Any, time: Any, *values: Any) -> Any:
     attrs = call.attrs
     beta = jnp.where(time > 0, np.float32(attrs["beta"]), np.float32(1))
@@ -49,7 +49,7 @@ def _momentum(call: Call, rate: Any, time: Any, *values: Any) -> Any:
     return _each(values, 3, step)
 
 
-@op("Adam", domain=_DOMAIN)
+@op("Adam", domain=_DOMAIN, wide=True)
 def _adam(call: Call, rate: Any, time: Any, *values: Any) -> Any:
     attrs = call.attrs
     alpha, beta = attrs["alpha"], attrs["beta"]

@@ -64,16 +64,13 @@ def _cubic_weights(t: Any, a: float = -0.75) -> list[Any]:
     return [far(t + one), near(t), near(one - t), far(like(t, 2) - t)]
 
 
-@op("GridSample")
+@op("GridSample", wide=True)
 def _grid_sample(call: Call, x: Any, grid: Any) -> Any:
     mode = {"bilinear": "linear", "bicubic": "cubic"}.get(call.attrs["mode"], call.attrs["mode"])
     pad, align = call.attrs["padding_mode"], bool(call.attrs["align_corners"])
     space = x.shape[2:]
     if grid.shape[-1] != len(space) or mode not in ("linear", "cubic", "nearest"):
         raise InputError(f"grid of shape {list(grid.shape)} and mode {mode!r} for data of shape {list(x.shape)}")
-    kind = x.dtype
-    if kind in (jnp.float16, jnp.bfloat16):
-        x = x.astype(jnp.float32)  # rounded once, not at every corner
     points = grid.reshape(grid.shape[0], -1, len(space)).astype(x.dtype)
     positions = []
     for i, size in enumerate(space):
@@ -84,7 +81,7 @@ def _grid_sample(call: Call, x: Any, grid: Any) -> Any:
             at = lax.round(at, lax.RoundingMethod.TO_NEAREST_EVEN)
         positions.append(_padded(at, size, pad, align) if mode != "cubic" else at)
     sampled = _interpolate(x, positions, mode, pad, align)
-    return sampled.reshape(*x.shape[:2], *grid.shape[1:-1]).astype(kind)
+    return sampled.reshape(*x.shape[:2], *grid.shape[1:-1])
 
 
 def _interpolate(x: Any, positions: Sequence[Any], mode: str, pad: str, align: bool) -> Any:
@@ -109,7 +106,7 @@ def _interpolate(x: Any, positions: Sequence[Any], mode: str, pad: str, align: b
     return total
 
 
-@op("RoiAlign")
+@op("RoiAlign", wide=True)
 def _roi_align(call: Call, x: Any, rois: Any, batch: Any) -> Any:
     attrs = call.attrs
     height, width, ratio = attrs["output_height"], attrs["output_width"], attrs["sampling_ratio"]
@@ -157,7 +154,7 @@ def _largest_corner(images: Any, ys: Any, xs: Any) -> Any:
     return best
 
 
-@op("DeformConv")
+@op("DeformConv", wide=True)
 def _deform_conv(call: Call, x: Any, w: Any, offset: Any, bias: Any = None, mask: Any = None) -> Any:
     k = x.ndim - 2
     n, channels = x.shape[:2]

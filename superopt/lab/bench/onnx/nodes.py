@@ -142,7 +142,7 @@ def _run_graph(loaded: OnnxModel, arguments: Sequence[Any]) -> Any:
     """Outputs of the imported graph, lowered back to JAX."""
     with jax.enable_x64(True):
         imported = import_model(loaded, *arguments)
-        names = [node["name"] for node in imported.graph.inputs[len(arguments) :]]
+        names = [node["name"] for node in imported.graph.inputs[len(imported.examples) :]]
         arrays = [*imported.examples, *(imported.graph.constants[name] for name in names)]
         results = imported.unflatten(jax.jit(to_jax(imported.graph))(*arrays))
         return results if imported.tail is None else imported.tail([*results, *arguments])

@@ -8,7 +8,6 @@ other results; the rest is equal up to rounding, or for finite numbers, or has n
 
 from __future__ import annotations
 
-import ctypes
 import random
 import re
 from collections.abc import Callable, Iterator
@@ -25,9 +24,8 @@ from superopt.ir.scalar import DTYPE
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.ranges import KNOBS, knob_fault
 from superopt.kernels.loops.stage import LoopProgram
-from verifier.kernels.check import KernelPart, validate
-from verifier.kernels.engine import compiled
-from verifier.kernels.field import Unread
+from verifier.floats.machine import KernelPart, MachineCode, Unread
+from verifier.kernels.check import validate
 from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, REFUTED
 
@@ -171,25 +169,6 @@ def mutant(parts: list[KernelPart], rng: random.Random) -> tuple[list[KernelPart
 # ---- as machine code
 
 
-def run(parts: list[KernelPart], arrays: dict[str, Any]) -> dict[str, Any]:
-    """The buffers after all parts ran on one thread; only for parts whose accesses were watched."""
-    held = dict(arrays)
-    for part in parts:
-        for b in part.pointers:
-            if b.scope in ("output", "scratch"):
-                held[b.name] = np.full(b.shape, np.nan, DTYPE[b.dtype])
-        table = np.array([held[b.name].ctypes.data for b in part.pointers], np.int64)
-        text = part.text
-        for name, _ in part.phases:
-            text = text.replace(f"define internal void @{name}(", f"define void @{name}(")
-        with compiled(text) as engine:
-            for name, tasks in part.phases:
-                call = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(engine.get_function_address(name))
-                for task in range(tasks):
-                    call(table.ctypes.data, task)
-    return held
-
-
 def differs(of: MadeKernel, parts: list[KernelPart], seed: int) -> bool:
     """Do changed parts give another output, on random floats, than the kernel that they were made from?"""
     rng = np.random.default_rng(seed)
@@ -199,7 +178,8 @@ def differs(of: MadeKernel, parts: list[KernelPart], seed: int) -> bool:
         b.name: (drawn[b.name] > 0 if b.dtype == "bool" else drawn[b.name]).astype(DTYPE[b.dtype]) for b in inputs
     }
     try:
-        right, found = run(of.parts, arrays), run(parts, arrays)
+        with MachineCode(of.parts) as kernel, MachineCode(parts) as changed:
+            right, found = kernel(arrays), changed(arrays)
     except Unread:  # LLVM refuses the text: it never becomes a kernel
         return False
     for b in of.before.buffers:

@@ -1,0 +1,65 @@
+"""Kernels of a saved program that may be called here: those whose code is validated on this machine, or agrees.
+
+What a file says of its kernels counts for nothing.  Loading looks up what is on record under the seal of this machine's
+cache, and validates and compares as much of the rest as a few seconds allow.  What is left waits for the first call: it
+is done then, however long it takes, before any of these kernels runs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from superopt.certify.kernels import (
+    MOST_ELEMENTS,
+    MOST_SECONDS,
+    ValidatedCode,
+    disagreeing,
+    too_large,
+    validate_code,
+)
+from superopt.ir.graph import Graph
+from superopt.kernels.choose.choice import Choice
+
+
+@dataclass(frozen=True, slots=True)
+class TakenKernels:
+    """Kernels that may be called, and what is known of the others.
+
+    Attributes:
+        kernels: those in use.
+        code: what validation says of those that do not wait.
+        left: kernel -> why it is not in use.
+        waiting: do some wait for the first call?
+    """
+
+    kernels: tuple[Choice, ...]
+    code: ValidatedCode
+    left: Mapping[str, str]
+    waiting: bool
+
+
+def take_kernels(hot: Graph, chosen: Sequence[Choice], live: int, *, called: bool) -> TakenKernels:
+    """Judge the kernels of a program that came from a file.
+
+    Args:
+        hot: the program.
+        chosen: its kernels.
+        live: how many of its inputs are arguments (`too_large`).
+        called: at the first call: nothing waits any longer.
+
+    Raises:
+        InputError: the kernels do not fit the program.
+    """
+    late = {} if called else too_large(hot, chosen, live)
+    asked = [i for i in range(len(chosen)) if i not in late]
+    code = validate_code(hot, [chosen[i] for i in asked], math.inf if called else MOST_SECONDS, MOST_ELEMENTS)
+    left = {asked[j]: why for j, why in code.refuted.items()}
+    late |= {asked[j]: "no time was left for its validation" for j in code.untried}
+    run = [i for i in asked if i not in late and i not in left]
+    left |= {run[j]: why for j, why in disagreeing(hot, [chosen[i] for i in run]).items()}
+    kernels = tuple([chosen[i] for i in run if i not in left])
+    left |= {i: f"it is compared with XLA's values at the first call: {why}" for i, why in late.items()}
+    told = {f"kernel of value {chosen[i].root}": why for i, why in sorted(left.items())}
+    return TakenKernels(kernels, code, told, bool(late))

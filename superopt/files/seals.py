@@ -1,0 +1,86 @@
+"""Files of a cache that are believed: each under a seal that only this folder's key makes.
+
+What is kept in a folder may be damaged, or come from elsewhere (a folder that was unpacked, shared or shipped).  A seal
+is an HMAC of the file's name and content under a key of 32 bytes beside it, which no other user may read: a file
+without it is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+import tempfile
+from pathlib import Path
+
+KEY = "seal.key"
+_BYTES = 32
+_TRIES = 3
+
+
+def sealed(path: Path, content: bytes) -> bytes:
+    """What to write to a file: its content under the seal of its name in its folder."""
+    return _seal(path, content).encode() + b"\n" + content
+
+
+def unsealed(path: Path) -> bytes | None:
+    """The content of a file; None where there is none, or it is not what was sealed under this name here."""
+    try:
+        stated, _, content = path.read_bytes().partition(b"\n")
+    except OSError:
+        return None
+    return content if hmac.compare_digest(stated, _seal(path, content).encode()) else None
+
+
+def _seal(path: Path, content: bytes) -> str:
+    return hmac.new(_key(path.parent.absolute()), path.name.encode() + b"\0" + content, hashlib.sha256).hexdigest()
+
+
+@functools.cache
+def _key(folder: Path) -> bytes:
+    """The key of a folder, made where there is none that only this user can read.
+
+    Where none can be kept it is this process's own: nothing that another wrote is believed then.
+    """
+    path = folder / KEY
+    for _ in range(_TRIES):
+        known = _private(path)
+        if known is not None:
+            return known
+        with contextlib.suppress(OSError):
+            _make(path)
+    return secrets.token_bytes(_BYTES)
+
+
+def _private(path: Path) -> bytes | None:
+    """The key in a file, unless others may read or write it."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(handle)
+        mine = not hasattr(os, "getuid") or (facts.st_uid == os.getuid() and not facts.st_mode & 0o077)
+        found = file.read(_BYTES + 1) if stat.S_ISREG(facts.st_mode) and mine else b""
+    return found if len(found) == _BYTES else None
+
+
+def _make(path: Path) -> None:
+    """Put a new key beside the files; that of another process which was faster stays, one that is none goes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent)  # for this user alone
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(secrets.token_bytes(_BYTES))
+        if path.is_symlink() or (path.exists() and _private(path) is None):
+            os.replace(name, path)
+        else:
+            os.link(name, path)
+    except FileExistsError:
+        return
+    finally:
+        Path(name).unlink(missing_ok=True)

@@ -1,0 +1,155 @@
+"""The ways that code takes while it is traced: at symbolic sizes another one than at numbers is a branch on their kind.
+
+`type(n) is int` asks nothing of a size that could be put on record, and an exception that JAX raises for symbolic sizes
+alone may be caught.  So where code has branches at all, the instructions of its frames are on record both ways, and the
+first that only one of them has is a question about sizes whose answer is not known.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import sys
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from superopt.frontends.jax.comparisons import SizeComparison, is_own_name
+
+_BRANCHES = ("POP_JUMP", "JUMP_IF", "CHECK_EXC_MATCH")
+"""Names of instructions that choose."""
+_ANSWERS = frozenset({"type", "hasattr", "getattr", "issubclass", "callable", "vars", "dir", "get"})
+"""Names by which code chooses other code without a branch."""
+_MOST = 400
+"""Pieces of code that are looked at; more are taken to have branches."""
+
+
+@dataclass(slots=True)
+class Path:
+    """Instructions that ran, by code: how often each, and how often the code was entered.
+
+    Attributes:
+        steps: code -> offset of an instruction -> times.
+        calls: code -> times.
+    """
+
+    steps: dict[CodeType, Counter[int]] = field(default_factory=dict[CodeType, Counter[int]])
+    calls: Counter[CodeType] = field(default_factory=Counter[CodeType])
+
+    def differs(self, other: Path) -> str:
+        """File and line of the first instruction that only one of two ways has; empty where there is none."""
+        for code, steps in reversed(self.steps.items()):  # what was entered last is what others call
+            others = other.steps.get(code)
+            if others is None:
+                continue  # JAX may have kept what it gave
+            if self.calls[code] == other.calls[code]:
+                apart = sorted(k for k in steps | others if steps[k] != others[k])
+            else:
+                apart = sorted(steps.keys() ^ others.keys())
+            if apart:
+                return _place(code, max((k for k in steps.keys() & others.keys() if k <= apart[0]), default=apart[0]))
+        return next((_place(code, 0) for code in other.steps if code not in self.steps), "")
+
+
+def _place(code: CodeType, offset: int) -> str:
+    line = next((n for a, b, n in code.co_lines() if n is not None and a <= offset < b), code.co_firstlineno)
+    return f"{code.co_filename}:{line}"
+
+
+@contextmanager
+def followed(fn: Callable[..., Any] | None = None) -> Generator[Path | None]:
+    """The way of the code of others that runs inside; None where it is that of a function without branches."""
+    if fn is not None and not has_branches(fn):
+        yield None
+        return
+    path, before = Path(), sys.gettrace()
+
+    def step(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            path.steps[frame.f_code][frame.f_lasti] += 1
+        return step
+
+    def enter(frame: FrameType, event: str, _: Any) -> Any:
+        if event != "call" or is_own_name(str(frame.f_globals.get("__name__", ""))):
+            return None
+        path.steps.setdefault(frame.f_code, Counter())
+        path.calls[frame.f_code] += 1
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return step
+
+    sys.settrace(enter)
+    try:
+        yield path
+    finally:
+        sys.settrace(before)
+
+
+def question(symbolic: Path, numbers: Path | None) -> SizeComparison | None:
+    """The question that code answered otherwise at symbolic sizes than at numbers."""
+    where = "" if numbers is None else symbolic.differs(numbers)
+    return SizeComparison(where, None, "the kind of a size, or an exception that it makes") if where else None
+
+
+def has_branches(fn: Callable[..., Any]) -> bool:
+    """Whether a function, or code of others that it names, may take more than one way."""
+    seen = set[int]()
+    todo: list[Any] = [fn]
+    while todo:
+        x = todo.pop()
+        if id(x) in seen or is_own_name(getattr(x, "__module__", None) or ""):
+            continue
+        seen.add(id(x))
+        if len(seen) > _MOST:
+            return True
+        if isinstance(x, FunctionType):
+            codes = list(_nested(x.__code__))
+            if any(map(_branching, codes)):
+                return True
+            todo += _named(x, {name for code in codes for name in code.co_names})
+        elif isinstance(x, functools.partial):
+            todo += [x.func, *x.args, *x.keywords.values()]
+        elif isinstance(x, type):
+            todo += vars(x).values()
+        elif isinstance(x, MethodType | property | classmethod | staticmethod):
+            todo += [getattr(x, name, None) for name in ("__func__", "fget", "__self__")]
+        elif hasattr(x, "__wrapped__"):
+            todo.append(x.__wrapped__)
+        elif callable(x):
+            todo.append(type(x))
+    return False
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+@functools.cache
+def _branching(code: CodeType) -> bool:
+    """Whether code may take more than one way, exceptions that it catches among them."""
+    if not _ANSWERS.isdisjoint(code.co_names):
+        return True
+    return any(i.opname.startswith(_BRANCHES) for i in dis.get_instructions(code))
+
+
+def _named(fn: FunctionType, names: set[str]) -> Iterator[Any]:
+    """Values that a function closes over, has as defaults, or names as globals and as members of these."""
+    for cell in fn.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not yet assigned
+            continue
+    yield from (*(fn.__defaults__ or ()), *(fn.__kwdefaults__ or {}).values())
+    known = [fn.__globals__[name] for name in names if name in fn.__globals__]
+    yield from known
+    for module in known:
+        if isinstance(module, ModuleType) and not is_own_name(module.__name__):
+            yield from (vars(module)[name] for name in names if name in vars(module))
+
+
+__all__ = ["Path", "followed", "has_branches", "question"]

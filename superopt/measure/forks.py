@@ -1,0 +1,302 @@
+"""Workers forked from one process that has loaded what they need, instead of each loading it for itself.
+
+Loading JAX takes two seconds of a processor, a fork some milliseconds.  The process that forks has the environment, the
+processors and the path of its parent; it is a fresh interpreter with no threads that matter and no XLA in use, ends
+when the parent does, and is replaced when the environment is another.  It takes one message per worker:
+
+    [module, arguments, environment, folder]   with the descriptors of the worker: input, events, errors, status
+
+and writes the number of the process to `status`, and when that ends, its exit status.  Where there can be no such
+process (no Linux, no room), workers are started as processes of their own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any, NoReturn
+
+LOADED = ("superopt.measure.worker", "superopt.choose.trial_worker", "superopt.schedules.worker")
+"""Modules of workers, with all that they import, which is loaded before the first of them is asked for."""
+ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+"""Of workers, where the user has not set it: NumPy's own threads go on spinning after a product or a norm, on the
+processors of what is timed next, and of a card each of several processes would take most of the memory as it starts."""
+_MOST_BYTES = 1 << 16  # of a message
+_DESCRIPTORS = 4
+_WAIT_S = 0.05  # between two looks at whether it is still wanted
+
+
+class Forked:
+    """A forked worker, as much of `subprocess.Popen` as its parent asks for; `start` makes one."""
+
+    def __init__(self, pid: int, stdin: IO[bytes], stderr: IO[bytes], status: int) -> None:
+        self.pid, self.stdin, self.stderr = pid, stdin, stderr
+        self.returncode: int | None = None
+        self._status = status
+        self._lock = threading.Lock()
+
+    def poll(self) -> int | None:
+        """The exit status, negative of a signal; None while it runs."""
+        return self._ended(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status when it has ended.
+
+        Raises:
+            TimeoutExpired: it has not by then.
+        """
+        end_s = None if timeout is None else time.monotonic() + timeout
+        while (code := self._ended(0.1)) is None:
+            if end_s is not None and time.monotonic() > end_s:
+                raise subprocess.TimeoutExpired("a forked worker", timeout or 0.0)
+        return code
+
+    def _ended(self, most_s: float) -> int | None:
+        with self._lock:
+            if self.returncode is None and select.select([self._status], [], [], most_s)[0]:
+                told = os.read(self._status, 64)
+                self.returncode = int(told) if told else -signal.SIGKILL  # what forks it is gone
+                os.close(self._status)
+        return self.returncode
+
+
+Process = subprocess.Popen[bytes] | Forked
+
+
+class _Nursery:
+    """The process that forks."""
+
+    def __init__(self, root: str, environment: Mapping[str, str]) -> None:
+        self._mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        path = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "superopt.measure.forks", str(theirs.fileno())],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),), start_new_session=True,
+                env={**ENVIRONMENT, **environment, "PYTHONPATH": path},
+            )  # fmt: skip
+
+    @property
+    def alive(self) -> bool:
+        """Whether it runs."""
+        return self._process.poll() is None
+
+    def fork(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        events: int,
+        halted: Callable[[], bool],
+    ) -> Forked:
+        """A worker that runs `main` of a module with these arguments, and `events` as the first of them."""
+        with contextlib.ExitStack() as theirs, contextlib.ExitStack() as mine:
+
+            def pipe(read_here: bool) -> tuple[int, int]:
+                read, write = os.pipe()
+                here, there = (read, write) if read_here else (write, read)
+                mine.callback(os.close, here)
+                theirs.callback(os.close, there)
+                return here, there
+
+            (stdin, their_stdin), (stderr, their_stderr), (status, their_status) = pipe(False), pipe(True), pipe(True)
+            message = json.dumps([module, list(arguments), dict(environment), os.getcwd()]).encode()
+            socket.send_fds(self._mine, [message], [their_stdin, events, their_stderr, their_status])
+            theirs.close()
+            told = b""
+            while not told.endswith(b"\n"):
+                if not select.select([status], [], [], _WAIT_S)[0]:
+                    if halted():
+                        raise OSError("nobody waits for the worker any more")
+                    continue
+                piece = os.read(status, 1)
+                if not piece:
+                    raise OSError("the process that forks workers is gone")
+                told += piece
+            mine.pop_all()
+            return Forked(int(told), os.fdopen(stdin, "wb"), os.fdopen(stderr, "rb"), status)
+
+    def close(self) -> None:
+        """It ends when its workers have ended."""
+        self._mine.close()
+
+    def kill(self) -> None:
+        """End it now."""
+        self.close()
+        self._process.kill()
+        self._process.wait()
+
+
+_LOCK = threading.Lock()
+_AT_WORK: list[tuple[Any, _Nursery]] = []  # the one in use, with what it is for
+_LEFT: list[_Nursery] = []  # those before it, which end with their workers
+
+
+def load() -> None:
+    """Have a process load what workers need, if none has yet; returns at once."""
+    with contextlib.suppress(OSError), _LOCK:
+        _nursery()
+
+
+def fork(
+    module: str,
+    arguments: Sequence[str],
+    changes: Mapping[str, str],
+    events: int,
+    halted: Callable[[], bool] = lambda: False,
+) -> Forked | None:
+    """A worker that runs `main` of a module; None where none can be forked.
+
+    Args:
+        module: its name.
+        arguments: of `main`, after the number of `events`.
+        changes: of the environment.
+        events: descriptor to which the worker writes.
+        halted: whether nobody waits for it any more.
+    """
+    if sys.platform != "linux":
+        return None
+    try:
+        with _LOCK:
+            nursery = _nursery()
+        return nursery.fork(module, arguments, changes, events, halted)
+    except OSError:
+        return None
+
+
+def _end() -> None:
+    for nursery in (*_LEFT, *(nursery for key, nursery in _AT_WORK if key[0] == os.getpid())):
+        nursery.kill()
+    _LEFT.clear()
+    _AT_WORK.clear()
+
+
+atexit.register(_end)
+
+
+def _nursery() -> _Nursery:
+    """The process that forks, for the environment as it is now.
+
+    Raises:
+        OSError: there can be none.
+    """
+    if sys.platform != "linux":
+        raise OSError("only Linux hands over descriptors in messages that keep their bounds")
+    environment = dict(os.environ)
+    key = (os.getpid(), environment, os.sched_getaffinity(0))
+    if _AT_WORK and _AT_WORK[0][0] == key and _AT_WORK[0][1].alive:
+        return _AT_WORK[0][1]
+    for known, other in _AT_WORK:
+        if known[0] == os.getpid():
+            other.close()
+            _LEFT.append(other)
+    _LEFT[:] = [other for other in _LEFT if other.alive]
+    _AT_WORK[:] = [(key, _Nursery(str(Path(__file__).resolve().parents[2]), environment))]
+    return _AT_WORK[0][1]
+
+
+def main(number: int) -> None:
+    """Load modules, then fork a worker for each message until the parent is gone and all workers have ended."""
+    mine = socket.socket(fileno=number)
+    for name in LOADED:
+        importlib.import_module(name)
+    gc.freeze()
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    os.set_blocking(woken, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    status: dict[int, int] = {}
+    waiting = [mine.fileno(), woken]
+    while len(waiting) > 1 or status:
+        ready = select.select(waiting, [], [])[0]
+        if woken in ready:
+            with contextlib.suppress(BlockingIOError):
+                os.read(woken, 4096)
+            _reap(status)
+        if mine.fileno() in ready:
+            message, descriptors, _, _ = socket.recv_fds(mine, _MOST_BYTES, _DESCRIPTORS)
+            if not message:
+                waiting.remove(mine.fileno())
+                continue
+            pid = os.fork()
+            if not pid:
+                _become(json.loads(message), descriptors, [mine.fileno(), woken, wake, *status.values()])
+            for descriptor in descriptors[:-1]:
+                os.close(descriptor)
+            status[pid] = descriptors[-1]
+            with contextlib.suppress(OSError):
+                os.write(status[pid], f"{pid}\n".encode())
+
+
+def _reap(status: dict[int, int]) -> None:
+    while status:
+        try:
+            pid, code = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if not pid:
+            return
+        told = status.pop(pid, None)
+        if told is not None:
+            with contextlib.suppress(OSError):
+                os.write(told, str(os.waitstatus_to_exitcode(code)).encode())
+            os.close(told)
+
+
+def _become(message: Sequence[Any], descriptors: Sequence[int], others: Sequence[int]) -> NoReturn:
+    """The forked process, as a worker; it does not return."""
+    code = 1
+    try:
+        module, arguments, changes, folder = message
+        stdin, events, stderr, status = descriptors
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        os.dup2(stdin, 0)
+        os.dup2(stderr, 2)
+        for number in (*others, stdin, stderr, status):
+            os.close(number)
+        os.environ.update(changes)
+        with contextlib.suppress(OSError):
+            os.chdir(folder)
+        if "jax" in sys.modules:
+            _tell_jax(changes)
+        importlib.import_module(module).main(events, *map(int, arguments))
+        code = 0
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:  # as an interpreter does that ends
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(Exception):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _tell_jax(changes: Mapping[str, str]) -> None:
+    """Settings of JAX that it reads from the environment when it is loaded."""
+    import jax  # late: it is loaded
+
+    for name, value in changes.items():
+        if name.startswith("JAX_"):
+            jax.config.update(name.lower(), json.loads(value))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

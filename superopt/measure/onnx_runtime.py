@@ -1,0 +1,75 @@
+"""A worker that runs one ONNX file in ONNX Runtime, for `superopt.measure.peers`.
+
+Start it as `python -m superopt.measure.onnx_runtime EVENT_FD MEMORY_BYTES`.  Neither JAX nor threads of ours are in
+its process.  Whatever the runtime says of a file that it does not run is data.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.arrays import bundles as arrays
+from superopt.machine.barrier import in_one_line
+from superopt.measure import loop
+from superopt.measure.worker import Event, serve
+
+_DTYPES = {
+    "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
+    **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+}  # fmt: skip
+_CALLS: list[Callable[[], object]] = []  # of the model that was loaded last
+
+
+def _load(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Load a model, call it, and say what a call takes and how many make a sample."""
+    try:
+        import onnxruntime  # late: only this process has it
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = request["threads"], 1
+        options.log_severity_level = 4
+        session = onnxruntime.InferenceSession(request["model"], options, providers=["CPUExecutionProvider"])
+        given = arrays.load(Path(request["arrays"]))
+        wanted = session.get_inputs()
+        if len(wanted) != len(given):
+            raise ValueError(f"it takes {len(wanted)} inputs, {len(given)} are given")
+        feeds = {one.name: _as_taken(given[str(i)], one.type) for i, one in enumerate(wanted)}
+
+        def call() -> object:
+            return session.run(None, feeds)
+
+        call()
+        seconds = loop.seconds_of(call, 1)
+        _CALLS[:] = [call]
+        yield {"event": "loaded", "version": str(onnxruntime.__version__), "seconds": seconds}
+    except Exception as error:  # of a library about a file: told, not raised
+        yield {"event": "failed", "detail": in_one_line(error)}
+
+
+def _as_taken(value: np.ndarray, kind: str) -> np.ndarray:
+    """An input in the type that the runtime takes, `tensor(float)`."""
+    dtype = _DTYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
+    if dtype is None:
+        raise ValueError(f"an input is a {kind}")
+    return np.ascontiguousarray(value, np.dtype(dtype))
+
+
+def _time(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Seconds per call of a sample, after a call that wakes the threads."""
+    (call,) = _CALLS
+    call()
+    yield {"event": "timed", "seconds": loop.seconds_of(call, request["calls"])}
+
+
+def main(event_fd: int, memory_bytes: int) -> None:
+    """Serve requests to load a model and to time it until the input closes."""
+    serve(event_fd, memory_bytes, {"load": _load, "time": _time})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

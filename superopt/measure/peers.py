@@ -1,0 +1,102 @@
+"""A program beside ONNX Runtime on the same model: short rounds in turn, each of the two in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from superopt.arrays import bundles as arrays
+from superopt.machine.facts import usable_cores
+from superopt.measure import loop
+from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
+from superopt.measure.result import ENOUGH_ROUNDS
+
+NAME, _MODULE, _WORKER = "ONNX Runtime", "onnxruntime", "superopt.measure.onnx_runtime"
+MOST_S, SHARE = 5.0, 0.1  # of a call that optimises: for rounds with the other runtime
+_ROUNDS = 21
+_SAMPLE_S = 0.02
+_PAUSE_S = 0.01  # threads that wait for more work of the other one keep a core as long
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Seconds per call of another runtime and of a program of ours, one value per round; or why there are none."""
+
+    version: str = ""
+    threads: int = 0
+    theirs_s: tuple[float, ...] = ()
+    ours_s: tuple[float, ...] = ()
+    failure: str = ""
+
+
+def has_onnx_runtime() -> bool:
+    """Whether ONNX Runtime is installed."""
+    try:
+        return importlib.util.find_spec(_MODULE) is not None
+    except ValueError:  # it was taken out of `sys.modules`
+        return False
+
+
+def beside_onnx_runtime(
+    model: Path, inputs: Sequence[Any], call: Callable[[], object], budget_s: float, seed: int = 0
+) -> Beside:
+    """Time a call of ours in turn with ONNX Runtime on a model, for so many seconds at most.
+
+    Args:
+        model: the file.
+        inputs: what it is called with, in order.
+        call: runs our program on the same and waits for its results.
+    """
+    end_s, threads = time.monotonic() + budget_s, usable_cores()
+    values = {str(i): np.asarray(x) for i, x in enumerate(inputs)}
+    with (
+        arrays.scratch_folder(sum(x.nbytes for x in values.values())) as folder,
+        Worker(module=_WORKER, forked=False) as worker,
+    ):
+
+        def asked(**request: Any) -> dict[str, Any]:
+            worker.limits = ProcessLimits(silence_s=max(0.1, end_s - time.monotonic()))
+            (event,) = worker.request(request)
+            return event
+
+        path = Path(folder) / "inputs"
+        arrays.save(path, values)
+        theirs: list[float] = []
+        ours: list[float] = []
+        version = ""
+        try:
+            loaded = asked(request="load", model=str(model.resolve()), arrays=str(path), threads=threads)
+            if loaded["event"] == "failed":
+                return Beside(failure=loaded["detail"])
+            version = loaded["version"]
+            call()
+            each = (loop.seconds_of(call, 1), loaded["seconds"])
+            left_s = end_s - time.monotonic()
+            sample_s = min(_SAMPLE_S, left_s / (4 * ENOUGH_ROUNDS))
+            counts = [max(1, int(sample_s / max(1e-6, s))) for s in each]
+            round_s = sum((n + 1) * s + _PAUSE_S for n, s in zip(counts, each, strict=True))
+            rng = random.Random(seed)
+            while len(theirs) < _ROUNDS and time.monotonic() + round_s < end_s:
+                seconds = dict[int, float]()
+                for who in rng.sample((0, 1), 2):
+                    time.sleep(_PAUSE_S)
+                    if who:
+                        seconds[who] = asked(request="time", calls=counts[who])["seconds"]
+                    else:
+                        call()
+                        seconds[who] = loop.seconds_of(call, counts[who])
+                ours.append(seconds[0])
+                theirs.append(seconds[1])
+        except WorkerDiedError as death:
+            if not theirs or death.failure.cause != "timeout":
+                return Beside(version, threads, failure=str(death))
+    if len(theirs) < ENOUGH_ROUNDS:
+        return Beside(version, threads, failure=f"{budget_s:.1f} s do not suffice for {ENOUGH_ROUNDS} rounds")
+    return Beside(version, threads, tuple(theirs), tuple(ours))

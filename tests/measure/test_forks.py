@@ -1,0 +1,72 @@
+"""Workers forked from a process that has loaded what they need behave as processes of their own."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from superopt.measure import ProcessLimits, Worker, forks
+from superopt.measure.process import WorkerDiedError
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def started(worker: Worker) -> int:
+    (event,) = worker.request({"request": "ping"})
+    return event["pid"]
+
+
+def test_workers_are_forked_by_one_process_in_sessions_of_their_own() -> None:
+    with Worker() as one, Worker(inline=True, module="superopt.choose.trial_worker") as two:
+        pids = [started(one), started(two)]
+        assert parent_of(pids[0]) == parent_of(pids[1]) != os.getpid()
+        assert [os.getsid(pid) for pid in pids] == pids
+
+
+@pytest.mark.parametrize("name", ["SUPEROPT_TEST", "XLA_FLAGS"])
+def test_another_environment_is_that_of_the_worker(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Worker() as one:
+        before = started(one)
+        monkeypatch.setenv(name, "--xla_cpu_enable_fast_math=false")
+        with Worker() as two:
+            assert f"{name}=--xla".encode() in Path(f"/proc/{parent_of(started(two))}/environ").read_bytes()
+        assert started(one) == before, "a worker of the process before goes on"
+
+
+def test_a_worker_is_started_where_what_forked_the_last_one_is_dead() -> None:
+    with Worker() as one:
+        nursery = parent_of(started(one))
+        os.kill(nursery, signal.SIGKILL)
+        with Worker() as two:
+            assert parent_of(started(two)) != nursery
+
+
+def test_a_worker_is_started_where_none_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise OSError
+
+    monkeypatch.setattr(forks, "_nursery", none)
+    with Worker() as worker:
+        assert parent_of(started(worker)) == os.getpid()
+
+
+def test_how_a_forked_worker_ended_is_known() -> None:
+    with Worker(ProcessLimits(silence_s=60.0)) as worker:
+        process = worker._ensure()
+        os.kill(process.pid, signal.SIGSEGV)
+        with pytest.raises(WorkerDiedError, match="crash: SIGSEGV"):
+            worker._next_event(process)
+        assert started(worker)
+
+
+def test_a_worker_works_in_the_folder_of_its_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Worker() as one:
+        started(one)
+        monkeypatch.chdir(tmp_path)
+        with Worker() as two:
+            assert Path(f"/proc/{started(two)}/cwd").resolve() == tmp_path

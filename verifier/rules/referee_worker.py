@@ -1,0 +1,67 @@
+"""The referee's process: runs modules on arrays (see `verifier.rules.referee` for the parent).
+
+Start it as `python -m verifier.rules.referee_worker EVENT_FD MEMORY_BYTES`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from superopt.arrays import bundles
+from superopt.measure.session import Event
+from superopt.measure.worker import serve
+
+_MOST = 64
+"""Programs that are kept."""
+_KNOWN: dict[str, Any] = {}
+_JIT: Any = jax.jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+
+
+def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any:
+    """The program of a module: another one of its types, with its code in place of that one's."""
+    given, found = ([jax.ShapeDtypeStruct(tuple(shape), bundles.dtype(kind)) for shape, kind in x] for x in types)
+
+    def like(*_: Any) -> tuple[Any, ...]:
+        return tuple(jax.lax.full(x.shape, 0, x.dtype) for x in found)
+
+    frame = jax.export.export(_JIT(like, keep_unused=True), platforms=("cpu",))(*given)
+    kept = tuple(range(len(given)))
+    return dataclasses.replace(frame, mlir_module_serialized=module, module_kept_var_idx=kept)
+
+
+def _run(request: Mapping[str, Any]) -> Iterator[Event]:
+    path, key = Path(request["given"]), request["key"]
+    given = bundles.load(path)
+    try:
+        with jax.enable_x64(True):
+            if key not in _KNOWN:
+                module = _exported(given["module"].tobytes(), *request["types"])
+                _KNOWN[key] = _JIT(module.call, compiler_options=request["options"] or None)
+            found = _KNOWN[key](*(np.array(given[str(i)]) for i in range(request["count"])))
+            results = {str(i): np.asarray(x) for i, x in enumerate(found)}
+    except Exception as error:  # whatever XLA raises is why there is no value
+        _KNOWN.pop(key, None)
+        yield {"event": "refused", "message": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
+        return
+    while len(_KNOWN) > _MOST:
+        del _KNOWN[next(iter(_KNOWN))]
+    out = path.with_name("found")
+    bundles.save(out, results)
+    yield {"event": "found", "found": str(out), "known": list(_KNOWN)}
+
+
+def main(event_fd: int, memory_bytes: int) -> None:
+    """Serve requests to run programs until the input closes."""
+    _JIT(lambda: 0)()  # loaded before the first program comes
+    serve(event_fd, memory_bytes, {"run": _run})
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,98 @@
+"""Further inputs for two functions: such as the ordinary ones rarely hold, and such as a program's own numbers suggest.
+
+Maxima over windows of numbers below zero, halves, ties and rows that are False decide what small integers leave open; a
+guard (`x > 1e6`) opens beside the literal that it compares with, and beyond it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from superopt.ir.graph import Graph, Node
+from superopt.ir.scalar import numpy_dtype
+from superopt.ir.types import DTYPES, FLOATS, INTEGERS
+from verifier.rules.refute import extremes, sizes_of
+
+_TOLD = 6
+"""Literals of a program that inputs are drawn beside: the greatest ones."""
+
+
+def literals(graphs: Iterable[Graph]) -> tuple[float, ...]:
+    """Numbers that programs name, by their magnitude, but those that ordinary inputs reach."""
+    found = {
+        abs(node["value"])
+        for graph in graphs
+        for node in graph.nodes()
+        if node.op == "literal" and isinstance(node["value"], int | float) and 2 < abs(node["value"]) < math.inf
+    }
+    return tuple(sorted(found)[-_TOLD:])
+
+
+def magnitudes(inputs: Sequence[Node], attempt: int) -> dict[str, np.ndarray]:
+    """Inputs by name, floats of many magnitudes, so that rounding decides comparisons."""
+    rng, found = np.random.default_rng((attempt, 3)), dict[str, np.ndarray]()
+    for x in inputs:
+        shape = sizes_of(x)
+        scale = rng.choice(np.array([1.0, 1.0, 1e4, 1e8, 1e-4, 1e-8]), shape)
+        found[x["name"]] = _drawn(x, "ties", (), (attempt, len(found)))
+        if x.dtype in FLOATS:
+            found[x["name"]] = _typed(np.asarray(rng.standard_normal(shape) * scale), x.dtype)
+    return found
+
+
+def further_values(inputs: Sequence[Node], told: Sequence[float]) -> list[dict[str, np.ndarray]]:
+    """Inputs by name: below zero; ties of halves beside rows of False; and beside and beyond numbers that are told.
+
+    Args:
+        inputs: of the functions.
+        told: see `literals`.
+    """
+    kinds = ["negative", "ties"] + (["beside", "beyond", "below", "far"] if told else [])
+    return [
+        {x["name"]: _drawn(x, kind, told, (number, place)) for place, x in enumerate(inputs)}
+        for number, kind in enumerate(kinds)
+    ]
+
+
+def _drawn(node: Node, kind: str, told: Sequence[float], seed: tuple[int, int]) -> np.ndarray:
+    shape = sizes_of(node)
+    rng = np.random.default_rng((*seed, 7))
+    if node.dtype == "bool":
+        made = rng.random(shape) > 0.5
+        if kind in ("beyond", "far"):
+            made[...] = True
+        elif kind == "negative":
+            made[...] = False
+        elif shape:
+            made[:1] = False
+        return made
+    if kind == "negative":
+        made = -rng.integers(1, 5, shape).astype(np.float64)
+    elif kind == "ties":
+        made = np.full(shape, 2.5) * rng.choice(np.array([1.0, 1.0, -1.0]), shape[:1] + (1,) * (len(shape) - 1))
+    elif kind == "beside":
+        near = [sign * n + d for n in told for sign in (1, -1) for d in (0.0, 0.5, 1.0, -1.0)]
+        made = np.where(rng.random(shape) < 0.7, rng.choice(np.array(near), shape), rng.integers(-3, 4, shape))
+    else:
+        most = max(told) * (1000.0 if kind == "far" else 2.0)
+        made = (most * rng.choice(np.array([1.0, 1.25, 1.5, 2.5]), shape) + rng.integers(1, 5, shape)) * (
+            -1 if kind == "below" else 1
+        )
+    return _typed(np.asarray(made), node.dtype)
+
+
+def _typed(made: np.ndarray, dtype: str) -> np.ndarray:
+    if dtype in INTEGERS:
+        info = np.iinfo(dtype)
+        whole = np.clip(np.floor(made), float(info.min), math.nextafter(float(info.max), 0.0))
+        return whole.astype(dtype)
+    if dtype in FLOATS:
+        most = extremes(dtype)[0]
+        return np.clip(made, -most, most).astype(numpy_dtype(dtype))
+    return np.zeros(made.shape, numpy_dtype(dtype) if dtype in DTYPES else dtype)
+
+
+__all__ = ["further_values", "literals", "magnitudes"]
