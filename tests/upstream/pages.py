@@ -60,18 +60,17 @@ def outcomes(path: Path, budget: str, replaced: bool) -> Iterator[dict[str, Any]
     import jax
 
     programs: list[Any] = []
-    jit: Any = jax.jit
-    if replaced:
+
+    def jit(*args: Any, **options: Any) -> Any:
         import superopt
 
-        def jit(*args: Any, **options: Any) -> Any:
-            made = superopt.jit(*args, budget=budget, **options)
-            programs.append(made)
-            return made
+        made = superopt.jit(*args, budget=budget, **options)
+        programs.append(made)
+        return made
 
     space = types.ModuleType("__main__")
     sys.modules["__main__"] = space
-    vars(space)[_JIT] = jit
+    vars(space)[_JIT] = jit if replaced else jax.jit
     for number, code in enumerate(cells(path)):
         before, out = dict(vars(space)), io.StringIO()
         row: dict[str, Any] = {"cell": number, "code": code[:200], "raised": "", "value": ""}
@@ -122,7 +121,7 @@ def _told(value: Any) -> Any:
     import jax
     import numpy as np
 
-    if isinstance(value, jax.Array) and not isinstance(value, jax.core.Tracer) and not _is_key(value):
+    if isinstance(value, jax.Array) and not _is_key(value):
         told = {
             "type": str(jax.typeof(value)),
             "weak": bool(value.aval.weak_type),
@@ -143,7 +142,7 @@ def _told(value: Any) -> Any:
 def _is_key(value: Any) -> bool:
     import jax
 
-    return jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key)
+    return jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key)
 
 
 def _elements(array: Any) -> dict[str, Any]:
