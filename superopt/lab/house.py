@@ -64,6 +64,8 @@ UNTUNED = {
     "_DRAWS": "as many as kinds of special numbers",
     "LEAST_BYTES": "of weights in a file",
     "_SMALL_BYTES": "a page",
+    "_MOST_TOLD": "types of arguments in a line",
+    "_SILENT_MS": "of a call, until a line is told",
 }
 """Numbers of these rooms that are no choice between programs or times, and what they are."""
 

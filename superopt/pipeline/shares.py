@@ -47,7 +47,7 @@ class Shares:
     @contextmanager
     def spending(self, what: str, share: str | float) -> Iterator[None]:
         """Count the time of what is done inside, and say so in a line where it is long."""
-        end = f", for {share:.3g} s" if isinstance(share, float) else ""
+        end = f", for {share:.3g} s at most" if isinstance(share, float) else ""
         line = threading.Timer(_SILENT_MS / 1000, _LOG.warning, (f"superopt.jit: optimising {what}{end}",))
         line.daemon = True
         line.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from superopt.errors import UsageError
 from superopt.report.data import Report
 from superopt.report.text import to_text
 
-__all__ = ["check_report_path", "json_text", "to_text", "write_report"]
+__all__ = ["check_report_path", "json_text", "to_frame", "to_text", "write_report"]
 
 ENDINGS = (".html", ".htm", ".json", ".txt", "")
 
@@ -41,13 +42,22 @@ def write_report(report: Report, path: str | Path) -> Path:
     if target.suffix == ".json":
         text = json_text(report.to_json(), indent=1) + "\n"
     elif target.suffix in (".html", ".htm"):
-        from superopt.report.html import to_html  # late: jinja2 is only needed for the page
-
-        text = to_html(report)
+        text = _page(report)
     else:
         text = to_text(report) + "\n"
     target.write_text(text, encoding="utf-8")
     return target
+
+
+def to_frame(report: Report) -> str:
+    """The page within another page."""
+    return f'<iframe srcdoc="{escape(_page(report))}" style="width: 100%; height: 40em; border: 0"></iframe>'
+
+
+def _page(report: Report) -> str:
+    from superopt.report.html import to_html  # late: jinja2 is only needed for the page
+
+    return to_html(report)
 
 
 def json_text(data: Mapping[str, Any], *, indent: int | None = None) -> str:

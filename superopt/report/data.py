@@ -372,6 +372,10 @@ class Report:
     def __str__(self) -> str:
         return _rendering().to_text(self)
 
+    def _repr_html_(self) -> str:
+        """The page of the report, in a notebook."""
+        return _rendering().to_frame(self)
+
     def __repr__(self) -> str:
         return f"<superopt report: {self.program}: {self.verdict}, {self.speedup}>"
 

@@ -47,7 +47,7 @@ from superopt.machine.barrier import in_one_line
 from superopt.machine.shared import Unique, once
 from superopt.machine.speedup import Speedup, read_speedup
 from superopt.measure.compare import serialisable
-from superopt.report.data import Report
+from superopt.report.data import Report, read_report
 from superopt.returned import saved
 from superopt.returned.saved import digest_of, read
 
@@ -105,6 +105,10 @@ class Optimized(Unique, Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<superopt program {self.__name__}: {self.report.verdict}, {self.speedup}>"
+
+    def _repr_html_(self) -> str:
+        """The report, in a notebook."""
+        return self.report._repr_html_()
 
     def without_examples(self) -> Optimized[P, R]:
         """The same without the example arguments that are not frozen, which it would keep alive."""
@@ -258,7 +262,7 @@ _CALLED = "call with the same pytrees as the program was made for"
 
 
 class Loaded(Unique):
-    """A saved program: callable like the original, with the report of its making as plain data.
+    """A saved program: callable like the original, with the report of its making.
 
     Attributes:
         code: what is known of the machine code of its kernels on this machine, but for those that wait for a call.
@@ -276,7 +280,7 @@ class Loaded(Unique):
         self._parameters = held.parameters
         self._every, self.names = held.names, tuple(held.names[i] for i in held.live)
         self._frozen = [(i, held.names[i], kind, digest) for i, kind, digest in held.frozen]
-        self.report: dict[str, Any] = dict(held.report)
+        self._report_data = dict(held.report)
         self._foreign, self._options = held.foreign, held.options
         self._original = None if held.original is None else once(functools.partial(_of_all_arguments, held.original))
         self._chosen, self._waiting, self._lock = held.kernels, False, threading.Lock()
@@ -293,7 +297,28 @@ class Loaded(Unique):
             if self.kernels:
                 self._take_kernels(called=False)
             self._build()
-        self.path = Path(path)
+        self.path = Path(path).absolute()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A pickle names the file, which is read again."""
+        return load, (str(self.path),)
+
+    def __repr__(self) -> str:
+        return f"<superopt program of {self.path.name}: {self.speedup}>"
+
+    def _repr_html_(self) -> str:
+        """The report, in a notebook."""
+        return self.report._repr_html_()
+
+    @functools.cached_property
+    def report(self) -> Report:
+        """The report of its making.
+
+        Raises:
+            InputError: it is none of this version.
+        """
+        with typed(f"the report in {self.path} cannot be read", "save the program again with this version"):
+            return read_report(self._report_data)
 
     def validate(self, original: Any = None, *, store: Store | None = None, limited: bool = True) -> Validation:
         """Check from the file alone that the program computes what the original does (see
@@ -415,7 +440,7 @@ class Loaded(Unique):
     @property
     def speedup(self) -> Speedup:
         """The speed-up measured when the program was made."""
-        return read_speedup(self.report["speedup"])
+        return read_speedup(self._report_data["speedup"])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call with the pytrees of the original function; frozen arguments are taken as they were when saved.

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import functools
+import subprocess
+import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,8 @@ import pytest
 
 import superopt
 from superopt.errors import ArgumentError
-from superopt.pipeline import jitted
+from superopt.pipeline import jitted, shares
+from superopt.pipeline.shares import Shares
 
 pytestmark = pytest.mark.usefixtures("keeps_plain")
 
@@ -339,3 +343,141 @@ def test_numbers_of_python_where_jit_is_disabled() -> None:
     made = superopt.optimize(fn, x, 2.0)
     with jax.disable_jit():
         np.testing.assert_allclose(made(x, 5.0), fn(x, 5.0), rtol=1e-5)
+
+
+@pytest.mark.parametrize("fn", [twice_mixed, lambda x: jnp.sin(x)], ids=["program", "original"])
+def test_every_type_is_called_through_one_jitted_function(fn: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = superopt.jit(fn, **FAST)
+    xs = [jnp.asarray(np.tile(X, (i + 1, 1))) for i in range(4)]
+    for x in xs:
+        same(ours(x), jax.jit(fn)(x))
+    assert len(ours.programs) == 4
+    monkeypatch.setattr(ours, "_found", None)  # no call looks at its arguments
+    for x in xs:
+        same(ours(x), jax.jit(fn)(x))
+        np.testing.assert_allclose(jax.vmap(ours)(x[None])[0], fn(x), atol=1e-5)
+
+
+def test_types_of_a_function_with_frozen_arguments_are_found_without_a_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours = superopt.jit(lambda w, x: x @ (w @ w), frozen=0, **FAST)
+    w = jnp.asarray(W)
+    xs = [jnp.asarray(X[:n]) for n in (1, 2, 3)]
+    for _ in range(2):
+        for x in xs:
+            ours(w, x)
+    with monkeypatch.context() as patch:
+        patch.setattr(ours, "_found", None)
+        for x in xs:
+            np.testing.assert_allclose(ours(w, x), x @ (w @ w), atol=1e-5)
+    for x in xs:
+        np.testing.assert_allclose(ours(2 * w, x), 4 * (x @ (w @ w)), atol=1e-5)
+
+
+@pytest.mark.parametrize("frozen", [None, 0])
+def test_a_function_is_traced_once_for_each_type(frozen: int | None) -> None:
+    """`chex.assert_max_traces`."""
+    traces = [0]
+
+    def counted(x: Any, fn: Any) -> Any:
+        traces[0] += 1
+        return fn(x)
+
+    for fn in (twice_mixed, jnp.sin, lambda x: jax.random.normal(jax.random.key(0), x.shape) + x):
+        traces[0] = 0
+        ours = superopt.jit(functools.partial(counted, fn=fn), frozen=frozen, **FAST)
+        for n in (1, 2, 1, 2):
+            ours(jnp.asarray(X[:n]))
+        assert traces == [2]
+
+
+def test_one_budget_for_all_types(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    whole = jitted.optimize
+
+    def recorded(*args: Any, **options: Any) -> Any:
+        given.append(options["budget"])
+        return whole(*args, **{**options, **FAST})
+
+    monkeypatch.setattr(jitted, "optimize", recorded)
+    ours = superopt.jit(twice_mixed, budget="18s", store=False)
+    xs = [jnp.asarray(np.tile(X, (n, 1))) for n in range(1, 6)]
+    for x in (*xs, *xs):
+        same(ours(x), jax.jit(twice_mixed)(x))
+    assert given == [9.0, 5.0, 4.0], "the others are left to jax.jit"
+    assert len(ours.programs) == 3
+    given.clear()
+    steps = superopt.jit(twice_mixed, budget="20steps")
+    for x in xs[:3]:
+        steps(x)
+    assert given == ["20steps"] * 3
+
+
+def test_shares_end_where_the_time_is_gone() -> None:
+    clock = Shares(1e-3)
+    share = clock.next()
+    assert share == 1e-3, "one type is tried whatever the budget is"
+    with clock.spending("f", share):
+        pass
+    assert clock.next() is None
+    late = Shares("60s")
+    share = late.next()
+    assert share == 30.0
+    late._spent_s = 61.0
+    assert late.next() is None
+
+
+def test_a_line_says_what_takes_long(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    whole = jitted.optimize
+
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(0.3)
+        return whole(*args, **options)
+
+    monkeypatch.setattr(jitted, "optimize", slow)
+    superopt.jit(lambda x: x * 2, **FAST)(X)
+    assert not caplog.records
+    monkeypatch.setattr(shares, "_SILENT_MS", 10)
+    superopt.jit(twice_mixed, **FAST)(X)
+    (record,) = caplog.records
+    assert record.getMessage() == "superopt.jit: optimising twice_mixed of float32[4,8]"
+
+
+def test_nan_is_looked_for_in_the_function(count: list[int]) -> None:
+    """The operation is named that `jax.jit` names."""
+
+    def fn(x: Any) -> Any:
+        return jnp.log(x) * 2
+
+    ours, x = superopt.jit(fn, **FAST), jnp.asarray(X)
+    ours(x)
+    with jax.debug_nans(True):
+        for given in (-1 - x, jnp.asarray(-np.tile(X, (2, 1)))):
+            said: list[str] = []
+            for call in (jax.jit(fn), ours):
+                with pytest.raises(FloatingPointError) as error:
+                    call(given)
+                said.append(str(error.value).splitlines()[0])
+            assert said[0] == said[1]
+
+
+def test_what_is_written_to_is_left_to_jax(count: list[int]) -> None:
+    def bump(ref: Any, x: Any) -> Any:
+        ref[...] += x
+        return ref[...] * 2
+
+    ours, held = superopt.jit(bump, **FAST), jax.new_ref(jnp.zeros(3))
+    for i in range(3):
+        np.testing.assert_allclose(ours(held, jnp.ones(3)), np.full(3, 2.0 * (i + 1)))
+    assert count == [0]
+    closed = superopt.jit(lambda x: bump(held, x), **FAST)
+    for i in range(3, 6):
+        np.testing.assert_allclose(closed(jnp.ones(3)), np.full(3, 2.0 * (i + 1)))
+
+
+@pytest.mark.parametrize("devices", [4, 1])
+def test_sharded_arguments_are_left_to_jax(devices: int, tmp_path: Path) -> None:
+    script = Path(__file__).parents[1] / "support" / "sharded_calls.py"
+    done = subprocess.run(
+        [sys.executable, str(script), str(devices)], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

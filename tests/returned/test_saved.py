@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import jax
@@ -119,7 +120,7 @@ def test_frozen_arguments_are_looked_at_in_every_call(tmp_path) -> None:
             np.testing.assert_array_equal(call(w, x), want)
             np.testing.assert_array_equal(call(w, x=x), want)
     for other in (w + 1, w[:4], jnp.asarray(w) * 2, 1.0, "text"):
-        with pytest.raises(ArgumentError, match="frozen|text"):
+        with pytest.raises(ArgumentError, match=r"frozen|text"):
             loaded(other, x)
         with pytest.raises(OtherTypesError):
             loaded.direct(other, x)
@@ -303,6 +304,25 @@ def test_runs_cut_short_are_not_kept() -> None:
             result.report = report
             remember.remember(store, f"key{kept}", result)
             assert (store.get("runs", f"key{kept}") is not None) == bool(kept)
+
+
+def test_a_loaded_program_has_its_report_and_can_be_pickled(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    w, x = arrays("float32")
+    fast = superopt.optimize(scaled, w, x, store=False, **OPTIONS)
+    monkeypatch.chdir(tmp_path)
+    fast.save("p.superopt")
+    loaded = superopt.load("p.superopt")
+    assert loaded.report.verdict == fast.report.verdict
+    assert loaded.report.speedup == loaded.speedup == fast.speedup
+    assert str(loaded.report) == str(fast.report)
+    monkeypatch.chdir("/")
+    again = pickle.loads(pickle.dumps(loaded))
+    np.testing.assert_array_equal(again(w, x), loaded(w, x))
+    assert "p.superopt" in repr(loaded)
+    for shown in (fast, fast.report, loaded):
+        page = shown._repr_html_()
+        assert page.startswith("<iframe srcdoc=")
+        assert page.count("<") == 2, "the page is a text within"
 
 
 def test_calls_of_a_model_go_straight_to_its_program(tmp_path) -> None:

@@ -341,7 +341,7 @@ def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
     types, names = list(usual.types), usual.names
     bare = all(tree_util.treedef_is_leaf(trees[i]) for i in places)
     concrete, count = frozenset((type(jax.device_put(0.0)), np.ndarray, int, float)), len(trees)
-    last = (None, executable.packed)  # replaced as a whole: threads may share the function
+    last: tuple[list[Any], Any] = ([], executable.packed)  # replaced as a whole: threads may share the function
     pure = usual.pure  # what is thrown away must have had no effect
     steady = False
 
