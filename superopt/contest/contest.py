@@ -285,8 +285,12 @@ class _Contest:
         every = self.chosen.joined(final)  # all rounds say which is the fastest, the last ones by how much
         order = every.preferred(sorted(numbers, key=lambda i: -every.gain(i)))
         held = [i for i in order if final.may_be_returned(i)]
-        if not held and (plain := [i for i in plain if every.may_be_returned(i)]):  # no rounds chose it
-            held, self.outcome.final = plain, every
+        if not final.settled:  # then the last rounds alone decide nothing, neither for an entry nor against it
+            held = [i for i in order if every.may_be_returned(i) and not final.is_slower(i)]
+        if not held:
+            held = [i for i in plain if every.may_be_returned(i) and not final.is_slower(i)]
+        if held and not final.may_be_returned(held[0]):
+            self.outcome.final = every
         others = [i for i in self.chosen.order if i not in numbers and i < self.outcome.given]
         self.outcome.order = (*held, *others) if held or all(i in final.failures for i in numbers) else ()
         if self.entries[first].options and first not in held:

@@ -37,7 +37,8 @@ class Judgement:
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
         regions: those that the program is cut into, where some of them are kernels of our own; `native` tells of them.
         own_form: the program is the original's own form, not one that the search found.
-        noisy: the rounds leave a doubt about which program is the fastest; the result is not kept.
+        noisy: the rounds leave a doubt about which program is the fastest; the original is not kept then, and another
+            program is marked, to be timed again when it is recalled.
         interrupted: the user ended the measuring; nothing more is to be begun, and the result is not kept.
     """
 
@@ -70,6 +71,7 @@ class Judgement:
         return self.winner is None and not self.own_form and not self.kernels
 
 
+IN_DOUBT = "the machine was too noisy to tell in the time how fast the programs are"
 Candidate = tuple[Entry, Judgement]
 """A program that may be returned, and what is said of it if it is."""
 
@@ -152,8 +154,7 @@ def undecided(imported: Imported, said: Outcome, candidates: Sequence[Candidate]
 
 
 def _notes(said: Outcome, *judged: Judgement) -> tuple[str, ...]:
-    doubt = "the machine was too noisy to tell in the time how fast the programs are: this result is not kept"
-    notes = (*(note for one in judged for note in one.notes), *said.notes, *(() if said.settled else (doubt,)))
+    notes = (*(note for one in judged for note in one.notes), *said.notes, *(() if said.settled else (IN_DOUBT,)))
     return tuple(dict.fromkeys(notes))
 
 

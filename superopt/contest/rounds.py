@@ -293,7 +293,10 @@ class Series:
         return ratio.high < (1.0 / WORTH if len(self.samples_s(number)) >= ENOUGH_ROUNDS else HALF)
 
     def may_be_returned(self, number: int) -> bool:
-        """Is a program of kernels faster and surely not slower, is one that XLA computes faster beyond the noise?"""
+        """Is a program of kernels faster and surely not slower, is one that XLA computes faster beyond the noise?
+
+        The plain candidate loses only to evidence: it is returned where the rounds, noisy or not, tell it is faster.
+        """
         ratio, base = self.ratio(number), self.entries[number].base
         if ratio is None:
             return False
@@ -301,6 +304,8 @@ class Series:
             over = self.ratio(number, base)
             if over is None or over.low <= 1.0:
                 return False
+        if self.entries[number].plain:
+            return ratio.ratio > 1.0
         if self.entries[number].kernels:
             return ratio.low > 1.0 / WORTH and ratio.ratio > 1.0
         return ratio.exceeds(self.noise_floor) and len(self.samples_s(number)) >= ENOUGH_ROUNDS

@@ -54,7 +54,7 @@ from superopt.pipeline.beside import kept_for_peers
 from superopt.pipeline.run import FIRST, Clock, Progress, Run, Tools
 from superopt.pipeline.weights import Shelf
 from superopt.returned.optimized import Optimized
-from superopt.returned.remember import recall, run_key
+from superopt.returned.remember import is_in_doubt, recall, run_key
 from superopt.store import Store
 from verifier.verdict import EXACTNESS
 
@@ -188,7 +188,10 @@ def optimize(
         known = barrier.around(
             "an answer from the store", lambda: _recalled(archive, key, imported, clock, limits), None, let=FIRST
         )
-        if known is not None:
+        in_doubt = known is not None and barrier.around(
+            "the mark of an answer", lambda: is_in_doubt(archive, key), False, let=FIRST
+        )
+        if known is not None and not in_doubt:
             clock.say("answered from the store")
             known.report = replace(known.report, program=name)
             return known
@@ -211,6 +214,13 @@ def optimize(
         run = Run(
             imported, request, tools, pool, kernels_alone, maker, clock, barrier, model=model, whole_s=limits.seconds
         )
+        if known is not None:
+            again = barrier.around(
+                "rounds of an answer in doubt", lambda: run.timed_again(known, key), known, let=FIRST
+            )
+            if again is not None:
+                clock.say("answered from the store, and timed again")
+                return again
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))

@@ -25,6 +25,7 @@ from superopt.contest.attribution import measured_gains
 from superopt.contest.checks import Builds, OriginalLostError, of_the_program
 from superopt.contest.contest import Outcome, contest, duel
 from superopt.contest.judgement import (
+    IN_DOUBT,
     Candidate,
     Judgement,
     as_xla_computes,
@@ -53,7 +54,7 @@ from superopt.measure.compare import serialisable
 from superopt.pipeline.beside import peers_of
 from superopt.report.data import UNMEASURED, Measurement, PeerTiming, Report, StageTime, of_original
 from superopt.returned.optimized import Optimized
-from superopt.returned.remember import remember
+from superopt.returned.remember import ANSWERED, remember
 from superopt.store import Store
 
 Progress = Callable[[str], None]
@@ -143,6 +144,33 @@ class Run:
     def kernels(self) -> bool:
         """Is there time for kernels of our own?"""
         return self.limits.tries_kernels and self.maker is not None and not self.pool.backend.unavailable()
+
+    def timed_again(self, known: Optimized, key: str) -> Optimized | None:
+        """An answer of the store whose speed was in doubt, with rounds of now; None where the original is faster.
+
+        Where these leave no doubt, the entry of the store is not marked any more.
+        """
+        entry = Entry(
+            name="kept", program=known.program, kernels=known.kernels, options=known.report.compiler_options
+        )  # fmt: skip
+        request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
+        subject = Subject.of(self.imported)
+        builds_s = len(_CONTEST) * LEAST_KERNELS_S
+        with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
+            series = duel(rounds, [entry])
+        if series.is_slower(0):
+            return None
+        ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
+        if ratio is None or before_s is None or after_s is None or not series.settled:
+            return known
+        measured = Measurement(
+            before_ms=1e3 * before_s, after_ms=1e3 * after_s, speedup=ratio, noise_floor=series.noise_floor
+        )
+        notes = tuple(note for note in known.report.notes if note not in (IN_DOUBT, ANSWERED))
+        known.report = replace(known.report, measured=measured, notes=notes)
+        self.barrier.around("the entry in the store", lambda: remember(self.tools.store, key, known), None)
+        known.report = replace(known.report, notes=(*notes, ANSWERED))
+        return known
 
     def unsearched(self) -> Judgement:
         """The plain candidate, as soon as it is ready."""
@@ -607,9 +635,12 @@ class Run:
         report = replace(report, stages=tuple(self.clock.stages), peers=peers)
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
-        if not (judgement.interrupted or judgement.noisy or hurried or self.barrier.lost):
-            store, unproved = self.tools.store, self.library.unproved
-            self.barrier.around("the entry in the store", lambda: remember(store, key, result, unproved), None)
+        lost = judgement.noisy and judgement.returns_original
+        if not (judgement.interrupted or lost or hurried or self.barrier.lost):
+            store, unproved, noisy = self.tools.store, self.library.unproved, judgement.noisy
+            self.barrier.around(
+                "the entry in the store", lambda: remember(store, key, result, unproved, in_doubt=noisy), None
+            )
         notes = (*report.notes, *self.barrier.notes)
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
         return result

@@ -44,6 +44,7 @@ from superopt.returned.optimized import Optimized
 from superopt.store import Store, content_key
 from verifier.record import digests
 
+ANSWERED = "answered from the store: optimised earlier on this machine with these versions"
 _TABLE = "runs"
 _FORMAT = 11  # of what is kept under a key; another number makes every older entry a miss
 
@@ -71,8 +72,11 @@ def run_key(imported: Imported, request: Request) -> str:
     )
 
 
-def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0) -> None:
-    """Keep a result, unless it says less than another run of the same call would; `unproved` rules it did without."""
+def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0, *, in_doubt: bool = False) -> None:
+    """Keep a result, unless it says less than another run of the same call would; `unproved` rules it did without.
+
+    A result in doubt is marked: rounds left open how fast it is, and who recalls it times it again.
+    """
     program = result.program
     if store is None or _cut_short(result.report) or result.imported.whole:
         return
@@ -93,8 +97,15 @@ def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0
             "plan": plan,
             "kernels": [c.to_json() for c in result.kernels],
             "unproved": unproved,
+            "in_doubt": in_doubt,
         },
     )
+
+
+def is_in_doubt(store: Store | None, key: str) -> bool:
+    """Whether the result under a key is marked as one that is to be timed again."""
+    kept = None if store is None else store.get(_TABLE, key)
+    return kept is not None and kept.get("in_doubt") is True
 
 
 def _cut_short(report: Report) -> bool:
@@ -124,10 +135,9 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
                 return None
     except InputError:
         return None  # written by other code than this: as good as absent
-    note = "answered from the store: optimised earlier on this machine with these versions"
     if kernels:
         report = replace(report, implementation={**report.implementation, "code": code.told()})
-    notes = (*report.notes, note, *(f"built without it: {why}" for why in executable.refused.values()))
+    notes = (*report.notes, ANSWERED, *(f"built without it: {why}" for why in executable.refused.values()))
     return Optimized(
         imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan,
         kernels,

@@ -483,3 +483,54 @@ def test_a_candidate_that_fails_in_the_place_of_the_original_has_failed() -> Non
     series.add(Comparison(lost, (Failure("run", "nothing to compare with"),)), [1], 0, series.base)
     assert series.failures == {0: "crash: SIGSEGV"}
     assert series.base == ORIGINAL
+
+
+def test_the_plain_candidate_loses_only_to_evidence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is 1.66 times as fast by the median of rounds whose interval reaches below one."""
+    plain = replace(entry("plain", kernels=True), plain=True)
+
+    def swinging(process: int, what: Any, base: list[float]) -> Timing:
+        return timing([s / 1.66 * (2.5 if i % 2 else 1.0) for i, s in enumerate(base)], base)
+
+    said, _ = held(monkeypatch, [plain], swinging, original_s=SLOW_S, budget=SearchBudget(30.0, None).until(-1e6))
+    ratio = said.ratio(0)
+    assert ratio is not None
+    assert ratio.low < 1.0 / WORTH < 1.0 < ratio.ratio
+    assert said.order == (0,)
+    other, _ = held(
+        monkeypatch, [entry("other", kernels=True)], swinging, original_s=SLOW_S,
+        budget=SearchBudget(30.0, None).until(-1e6),
+    )  # fmt: skip
+    assert other.order == (), "what the search found has to be surely not slower"
+    slow, _ = held(monkeypatch, [plain], lambda p, x, base: steady(0.9, base), original_s=SLOW_S)
+    assert slow.order == (), "it is slower, and no doubt about it"
+
+
+def test_a_noisy_final_decides_with_the_rounds_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds that chose say 2.0 beyond doubt, those of the final swing about it: together they say 2.0."""
+    form = entry("form", kernels=True)
+    other = entry("other", kernels=True)
+    batches: list[int] = []
+
+    def speed(process: int, what: Any, base: list[float]) -> Timing:
+        batches.append(1)
+        if what.program is other.program:
+            return steady(1.2, base)
+        if len(batches) <= 2:
+            return steady(2.0, base)
+        return timing([s / 2.0 * (3.0 if i % 2 else 1.0) for i, s in enumerate(base)], base)
+
+    said, _ = held(monkeypatch, [form, other], speed, original_s=SLOW_S)
+    assert said.order[:1] == (0,)
+
+
+@pytest.mark.parametrize(
+    ("factor", "rounds", "slower"),
+    [(0.9, 31, True), (0.99, 31, False), (0.9, 2, False), (0.4, 1, True), (1.2, 31, False)],
+)
+def test_a_program_is_slower_beyond_doubt_by_many_rounds_or_by_much(factor: float, rounds: int, slower: bool) -> None:
+    series = Series([entry("a")], 0)
+    base = timing([SLOW_S] * rounds, [SLOW_S] * rounds)
+    other = timing([SLOW_S / factor] * rounds, [SLOW_S] * rounds)
+    series.add(Comparison(base, (other,), again_s=base.samples_s), (0,), 0)
+    assert series.is_slower(0) == slower

@@ -1,0 +1,147 @@
+"""Guards between a wrong program and its user: each of these tests is red when one of them is taken out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from superopt.contest import checks
+from superopt.contest.checks import Builds, OriginalLostError, check, differs_from_original, is_short
+from superopt.errors import ProgramError
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.program import Program, original_program
+from superopt.measure import Failure, Worker
+from superopt.measure.compare import Ran
+
+X = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
+
+
+def program(fn: Callable[..., Any], *args: Any) -> Program:
+    return original_program(import_function(fn, args or (X,)).graph)
+
+
+def refused(original: Callable[..., Any], other: Callable[..., Any], *args: Any, exact: bool = False) -> str:
+    """Why a program is no substitute of another one; empty where it is."""
+    given = args or (X,)
+    return check(Builds.of(import_function(original, given), exact=exact), program(other, *given))[1]
+
+
+def triple(x: jax.Array) -> jax.Array:
+    return x * 3.0
+
+
+def thrice(x: jax.Array) -> jax.Array:
+    return x * np.nextafter(np.float32(3.0), np.float32(4.0))
+
+
+def test_exact_results_agree_in_every_bit() -> None:
+    """The two differ in the last bit of some results, which is rounding where results need not be exact."""
+    assert refused(triple, triple, exact=True) == ""
+    assert refused(triple, thrice) == ""
+    assert "differs in the bits of" in refused(triple, thrice, exact=True)
+
+
+@pytest.mark.parametrize(
+    ("original", "other"),
+    [
+        (lambda x: x, lambda x: jnp.where(x == 0.0, 0.0, x)),  # of -0.0
+        (lambda x: jnp.where(x > 1e29, 0.0, x), lambda x: x),  # of huge numbers
+        (lambda x: jnp.where(jnp.isnan(x), 0.0, x), lambda x: x),
+        (lambda x: x, lambda x: jnp.where(jnp.isinf(x), 0.0, x)),
+    ],
+)
+def test_exact_results_agree_on_special_numbers(original: Callable[..., Any], other: Callable[..., Any]) -> None:
+    assert "differs in the bits" in refused(original, other, np.tile(X, (16, 16)), exact=True)
+
+
+def test_results_agree_on_the_example() -> None:
+    assert "differs from the original's" in refused(triple, lambda x: x * 3.1)
+
+
+def test_results_agree_on_inputs_that_the_user_did_not_give() -> None:
+    zeros = np.zeros((3, 4), np.float32)
+    assert "differs from the original's" in refused(triple, lambda x: x * 4.0, zeros)
+
+
+def test_every_result_agrees() -> None:
+    assert "differs from the original's" in refused(lambda x: (x, x + 1), lambda x: (x, x + 2))
+
+
+@pytest.mark.parametrize("other", [lambda x: x * 1.5, lambda x: (x, x), lambda x: x[:2]])
+def test_what_was_kept_gives_the_results_of_the_original(other: Callable[..., Any]) -> None:
+    imported = import_function(lambda x: x, (X,))
+    assert differs_from_original(imported, lambda x: [x]) == ""
+    found = jax.tree_util.tree_leaves(other(X))
+    assert differs_from_original(imported, lambda x: found)
+
+
+def test_what_was_kept_gives_the_bits_of_the_original_where_they_are_to_be_exact() -> None:
+    imported, near = import_function(lambda x: x, (X,)), np.nextafter(X, np.float32(2.0))
+    assert differs_from_original(imported, lambda x: [near]) == ""
+    assert "in its bits" in differs_from_original(imported, lambda x: [near], exact=True)
+
+
+def slow(x: Any) -> Any:
+    time.sleep(1.0)
+    return np.asarray(x)
+
+
+def test_an_original_that_is_not_done_in_the_time_is_left_and_nothing_is_compared_with_it() -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(slow, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    builds = Builds.of(import_function(fn, (X,)))
+    builds.end_s = time.monotonic() + 0.2
+    with pytest.raises(OriginalLostError, match="left to end by itself"):
+        _ = builds.wanted
+    assert time.monotonic() < builds.end_s + 0.7
+    assert not builds.has_run
+    builds.begin().result()  # it leaves no thread behind for the tests that follow
+
+
+@pytest.mark.parametrize("lost", [Failure("timeout", "too late"), Failure("crash", "SIGSEGV")])
+def test_an_original_that_ends_its_process_is_lost(monkeypatch: pytest.MonkeyPatch, lost: Failure) -> None:
+    monkeypatch.setattr(checks, "is_short", lambda graph: False)
+    monkeypatch.setattr(checks, "ran", lambda *_, **__: Ran(lost=lost))
+    with Worker() as worker, pytest.raises(OriginalLostError, match=lost.detail):
+        _ = Builds.of(import_function(triple, (X,)), worker=worker).wanted
+
+
+def test_what_the_original_raises_in_its_process_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "is_short", lambda graph: False)
+    monkeypatch.setattr(checks, "ran", lambda *_, **__: Ran(raised=("ValueError", "it cannot")))
+    with Worker() as worker, pytest.raises(ProgramError, match="as it is: ValueError: it cannot"):
+        _ = Builds.of(import_function(triple, (X,)), worker=worker).wanted
+
+
+def test_results_of_a_process_are_those_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "is_short", lambda graph: False)
+    imported = import_function(lambda x, w: (x @ w, x.astype(jnp.bfloat16)), (X, np.ones((4, 2), np.float32)), frozen=1)
+    with Worker() as worker:
+        there = Builds.of(imported, worker=worker)
+        assert there.worker is worker
+        for (given, one), (also, two) in zip(there.wanted, Builds.of(imported).wanted, strict=True):
+            for a, b in zip((*given, *one), (*also, *two), strict=True):
+                assert a.dtype == b.dtype
+                np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=1e-6)
+        assert there.build_s >= there.call_s > 0.0
+
+
+@pytest.mark.parametrize(
+    ("fn", "short"),
+    [
+        (triple, True),
+        (lambda x: jax.lax.fori_loop(0, 10**7, lambda i, y: jnp.sin(y), x), False),
+        (lambda x: jax.lax.while_loop(lambda y: y.sum() < 9.0, lambda y: y + 1.0, x), False),
+        (lambda x: jax.pure_callback(slow, jax.ShapeDtypeStruct(x.shape, x.dtype), x), False),
+        (lambda x: jnp.ones((2000, 2000)) @ jnp.ones((2000, 2000)) + x.sum(), False),
+    ],
+)
+def test_what_is_not_sure_to_be_short_is_not_called_here(fn: Callable[..., Any], short: bool) -> None:
+    assert is_short(import_function(fn, (X,)).graph) == short
