@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from superopt.certify.library import proved_library
+from superopt.machine.switches import plain_kept
 from superopt.store import Store
 
 
@@ -18,3 +20,10 @@ def proofs(tmp_path: Path) -> Path:
         proved_library(known)
         own.put_many("certificates", dict(known.items("certificates")))
     return path
+
+
+@pytest.fixture
+def keeps_plain() -> Iterator[None]:
+    """Calls without a search return the plain candidate, however small and slow it is."""
+    with plain_kept():
+        yield

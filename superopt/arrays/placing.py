@@ -2,8 +2,9 @@
 
 The weights of a program are written to a file of this process, and are from then on read-only views of it, whose place
 other processes are told.  A place stands for what the array holds: nobody writes to the file again.  What is in a file
-already and needed for a moment only is read then (`Later`).  Pages of a file that were looked at are memory of this
-process until they are released (`release`); they are read from the file again when they are needed again.
+already and needed for a moment only is read then (`Later`).  Mapped files are copied by reading them: where one was
+shortened in the meantime, a look at its pages would end the process.  Pages of a file that were looked at are memory of
+this process until they are released (`release`); they are read from the file again when they are needed again.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from superopt.errors import InputError
 from superopt.ir.scalar import numpy_dtype
 
 if TYPE_CHECKING:
@@ -28,14 +30,21 @@ if TYPE_CHECKING:
 
 ALIGN = 64  # bytes: JAX takes over what begins at a multiple
 SHARED = Path("/dev/shm")
-_PIECE = 1 << 24  # bytes that are read, and then let go, at a time
+_PIECE = 1 << 22  # bytes that are read at a time
 Place = tuple[str, str, tuple[int, ...], int]  # file, dtype, shape, offset
 _LOCK = threading.RLock()  # of the tables below, which threads of one process share
 _PLACES: dict[int, tuple[weakref.ref[np.ndarray], Place]] = {}
 _OPEN: dict[str, np.ndarray] = {}  # the file of another process that is in use here, and what was read of it
 _SEEN: dict[Place, np.ndarray] = {}
-# of files, read-only, so that nothing is lost where pages go -> where they begin
-_MAPS: weakref.WeakKeyDictionary[mmap.mmap, int] = weakref.WeakKeyDictionary()
+# of files, read-only, so that nothing is lost where pages go -> where they begin, in memory and in which file
+_MAPS: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int, int]] = weakref.WeakKeyDictionary()
+
+
+class ShortenedError(InputError):
+    """A file of a user that is shorter than it was when it was opened."""
+
+    code = "SO212"
+    usual_hint = "leave the files of a model as they are while it is read"
 
 
 class Later:
@@ -54,11 +63,21 @@ def aligned(shape: Sequence[int], kind: np.dtype) -> np.ndarray:
 
 
 def pieces(array: np.ndarray) -> Iterator[memoryview]:
-    """The bytes of an array, some at a time; of one that is mapped, those before are let go by then."""
+    """The bytes of an array, some at a time; one that is mapped is read from its file.
+
+    Raises:
+        ShortenedError: the file is shorter by now.
+    """
+    found = _map_of(array) if array.flags.c_contiguous else None
+    if found is not None:
+        for at in range(0, array.nbytes, _PIECE):
+            piece = np.empty(min(_PIECE, array.nbytes - at), np.uint8)
+            _read(found[2], found[3] + at, piece)
+            yield piece.data
+        return
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
     for at in range(0, raw.size, _PIECE):
         yield raw[at : at + _PIECE].data
-        release(raw[at : at + _PIECE])
 
 
 def write_aligned(out: IO[bytes], array: np.ndarray) -> int:
@@ -128,10 +147,32 @@ def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> UInt
         pages = mmap.mmap(file, offset + nbytes - begin, access=mmap.ACCESS_READ, offset=begin)
     except ValueError as error:  # shorter than that by now
         raise OSError(errno.EINVAL, str(error)) from error
-    raw = np.frombuffer(pages, np.uint8)
+    raw, own = np.frombuffer(pages, np.uint8), os.dup(file)
+    weakref.finalize(pages, os.close, own)
     with _LOCK:
-        _MAPS[pages] = raw.ctypes.data
+        _MAPS[pages] = (raw.ctypes.data, own, begin)
     return raw[offset - begin :]
+
+
+class FileBytes:
+    """The bytes of a mapped file, read from it piece by piece: by place, or as slices.
+
+    Every look raises `ShortenedError` where the file is shorter by now.
+    """
+
+    def __init__(self, raw: UInt8[np.ndarray, " bytes"]) -> None:
+        self._raw, self._window, self._begin = raw, b"", 0
+
+    def __len__(self) -> int:
+        return self._raw.size
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            begin, end, _ = at.indices(len(self))
+            return owned(self._raw[begin:end]).tobytes()
+        if not self._begin <= at < self._begin + len(self._window):
+            self._window, self._begin = self[at : at + (1 << 12)], at
+        return self._window[at - self._begin]
 
 
 def release(x: Any) -> None:
@@ -139,7 +180,7 @@ def release(x: Any) -> None:
     found = _map_of(x)
     if found is None or not x.flags.c_contiguous or not hasattr(found[0], "madvise"):
         return
-    pages, at = found
+    pages, at, *_ = found
     begin, end = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE, (at + x.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if end > begin:
         pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
@@ -153,25 +194,43 @@ def give_back() -> None:
 
 
 def owned(x: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
-    """An array as it is, or a copy of it in memory where it is mapped from a file (that may change)."""
-    if _map_of(x) is None:
+    """An array as it is, or a copy of it in memory where it is mapped from a file (that may change).
+
+    Raises:
+        ShortenedError: the file is shorter by now.
+    """
+    found = _map_of(x)
+    if found is None:
         return x
     copy = aligned(x.shape, x.dtype)
-    copy[...] = x
-    release(x)
+    if x.flags.c_contiguous:
+        _read(found[2], found[3], copy.reshape(-1).view(np.uint8))
+    else:
+        copy[...] = x
+        release(x)
     return copy
 
 
-def _map_of(x: object) -> tuple[mmap.mmap, int] | None:
-    """The map in which an array lies, and where in it; also of one that came back from JAX."""
+def _read(file: int, offset: int, into: UInt8[np.ndarray, " bytes"]) -> None:
+    """Fill an array with bytes of a file."""
+    view, have = memoryview(into.data), 0
+    while have < into.size:
+        got = os.preadv(file, [view[have:]], offset + have)
+        if not got:
+            raise ShortenedError("a file of weights was shortened while it was read")
+        have += got
+
+
+def _map_of(x: object) -> tuple[mmap.mmap, int, int, int] | None:
+    """The map in which an array lies, and where in it; the file, and where in that; also of one back from JAX."""
     if not isinstance(x, np.ndarray):
         return None
     at = x.ctypes.data
     with _LOCK:
         maps = list(_MAPS.items())
-    for pages, begin in maps:
+    for pages, (begin, file, offset) in maps:
         if begin <= at < begin + len(pages):
-            return pages, at - begin
+            return pages, at - begin, file, offset + at - begin
     return None
 
 

@@ -299,7 +299,7 @@ def needs_x64(graph: Graph) -> bool:
 
 
 def _x64(wide: bool) -> contextlib.AbstractContextManager[Any]:
-    if not wide or jnp.result_type(float) == np.float64:
+    if not wide or jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         return contextlib.nullcontext()
     return jax.enable_x64(True)
 

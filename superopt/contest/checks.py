@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
 
     from superopt.frontends.jax.jaxpr import Imported
 
-T = TypeVar("T")
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
@@ -205,12 +204,12 @@ def check(
     yardstick = Aside(lambda: builds.truth)  # beside the program, as the original
     builds.begin()
     if builds.on_disk:  # then before it: what both read is gone before the program's own is there
-        _ = builds.wanted, _by(yardstick, builds.end_s)
+        _ = builds.wanted, yardstick.by(builds.end_s)
     try:
         candidate = builds.candidate(program, options, kernels)
         candidate(*builds.live)
     finally:  # what is wrong with the original comes before what is with the program
-        wanted, truth = builds.wanted, _by(yardstick, builds.end_s)
+        wanted, truth = builds.wanted, yardstick.by(builds.end_s)
     worst, cause, own = 0.0, "", list[np.ndarray]()
     for inputs, want in wanted:
         got = _arrays(candidate(*inputs))
@@ -230,14 +229,6 @@ def check(
         results = [r.astype(t.dtype) for r, t in zip(found, truth, strict=True)]
         apart.append(max((e.normwise for e in output_errors(truth, results)), default=0.0))
     return NumericCheck(worst, apart[0], apart[1], drawn), cause
-
-
-def _by(work: Aside[T | None], end_s: float) -> T | None:
-    """The result of work that is to have one by this instant, else none."""
-    try:
-        return work.result(end_s)
-    except TimeOverError:
-        return None
 
 
 def differs_from_original(imported: Imported, program: Any, exact: bool = False) -> str:

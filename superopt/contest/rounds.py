@@ -83,12 +83,14 @@ class Rounds:
     Attributes:
         where: the process in which programs are built and timed.
         apart: short programs are timed in a second process as well.
+        builds_s: what builds may take beyond the time of the rounds.
     """
 
     subject: Subject
     request: Request
     where: Worker
     apart: bool = True
+    builds_s: float = 0.0
     _batches: int = 0
     _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
     _other: Worker = field(default_factory=Worker)  # which starts when it is asked
@@ -131,9 +133,10 @@ class Rounds:
         if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
             settings = replace(settings, check=False)
         first = self.subject.original if base is None else base.candidate
+        end_s = time.monotonic() + max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s
         return compare(
             first, [x.candidate for x in entries], self.subject.live, self.subject.frozen, settings,
-            worker=self._other if second else self.where, end_s=time.monotonic() + max(left_s, HALF * LEAST_KERNELS_S),
+            worker=self._other if second else self.where, end_s=end_s,
         )  # fmt: skip
 
     def expected_s(self, count: int, series: Series, *, built: bool, base: int = ORIGINAL) -> float:
@@ -281,6 +284,13 @@ class Series:
         """Is an entry faster than the original beyond doubt, and is it known by how much?"""
         ratio = self.ratio(number)
         return ratio is not None and ratio.low > 1.0 and ratio.high <= 2.0 * ratio.low
+
+    def is_slower(self, number: int) -> bool:
+        """Is an entry slower than the original beyond doubt: by few rounds, where it takes twice as long?"""
+        ratio = self.ratio(number)
+        if ratio is None:
+            return False
+        return ratio.high < (1.0 / WORTH if len(self.samples_s(number)) >= ENOUGH_ROUNDS else HALF)
 
     def may_be_returned(self, number: int) -> bool:
         """Is a program of kernels faster and surely not slower, is one that XLA computes faster beyond the noise?"""

@@ -24,6 +24,7 @@ class Request:
         numerics: which rules may be used: `exact`, `real` or `range`.
         deterministic: the model alone decides; nothing is measured.
         searches: more than the plain candidate is wanted.
+        keeps_plain: without a search the plain candidate is returned whatever it takes.
         rules: in place of the library; None for the library.
         max_prepared_bytes: of prepared and packed weights.
     """
@@ -36,6 +37,7 @@ class Request:
     numerics: str = "real"
     deterministic: bool = False
     searches: bool = True
+    keeps_plain: bool = False
     rules: tuple[Rule, ...] | None = None
     max_prepared_bytes: int | None = None
 

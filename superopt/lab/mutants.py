@@ -1,11 +1,12 @@
 """Whether tests notice a change of one operator: `python -m superopt.lab.mutants ROOM ... [--count N] [--guards]`.
 
 A mutant is the product with one operator changed in one line of a room (`<` for `<=`, `not x` for `x`, `and` for
-`or`).  The tests of the room run on a copy of the repository: those of its folder of tests, and those that import the
-changed module.  A mutant that they do not notice survives: either the two programs are the same, or a test is missing.
+`or`), or with one guard that never holds.  The tests of the room run on a copy of the repository: those of its folder
+of tests, and those that import the changed module.  A mutant that they do not notice survives: either the two programs
+are the same, or a test is missing.
 
     --own       only tests of the room that import the module, which is faster
-    --guards    only conditions behind which something is refused, returned or left out
+    --guards    only guards: conditions behind which something is refused, returned or left out are False
     --seed S    which lines, the same for the same source
 """
 
@@ -38,36 +39,44 @@ INSTEAD = {
 }  # fmt: skip
 """Operator -> what takes its place."""
 
+NEVER = "(False)"
+"""What takes the place of a guard."""
+
 TOO_LONG = "too long"
 """Said of tests that did not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorMutant:
-    """One operator at a place of a file, which another one takes.
+    """One operator at a place of a file, which another one takes; or a whole condition, in the place of which is False.
 
     Attributes:
         path: of the file, from the root of the repository.
-        line, column, end: where the operator stands; lines count from 1.
-        is_guard: it is part of a condition behind which something is refused, returned or left out.
+        begin, end: lines and columns; lines count from 1.
+        old, new: what stands there, and what is put there.
     """
 
     path: str
-    line: int
-    column: int
-    end: int
-    operator: str
-    is_guard: bool
+    begin: tuple[int, int]
+    end: tuple[int, int]
+    old: str
+    new: str
+
+    @property
+    def is_guard(self) -> bool:
+        """Whether it takes a guard away."""
+        return self.new == NEVER
 
     def text(self, source: str) -> str:
-        """The source with the other operator in its place."""
+        """The source with what is new in its place."""
         lines = source.splitlines(keepends=True)
-        row = lines[self.line - 1]
-        lines[self.line - 1] = row[: self.column] + INSTEAD[self.operator] + row[self.end :]
-        return "".join(lines)
+        (line, column), (last, end) = self.begin, self.end
+        return "".join([*lines[: line - 1], lines[line - 1][:column], self.new, lines[last - 1][end:], *lines[last:]])
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}:{self.column + 1}: {self.operator} -> {INSTEAD[self.operator] or 'nothing'}"
+        return (
+            f"{self.path}:{self.begin[0]}:{self.begin[1] + 1}: {' '.join(self.old.split())} -> {self.new or 'nothing'}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,16 +89,17 @@ class Fate:
 
 
 def mutants_of(path: str, source: str) -> list[OperatorMutant]:
-    """All mutants of a file: of operators in statements, not in annotations, assertions or messages."""
+    """All mutants of a file: of operators in statements, not in annotations, assertions or messages; and of guards."""
     tree = ast.parse(source)
     spans = [_span(node) for node in _left_out(tree)]
-    guards = [_span(node) for node in _guards(tree)]
     binary = {_after(node.left) for node in ast.walk(tree) if isinstance(node, ast.BinOp)}
 
     def inside(place: tuple[int, int], some: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> bool:
         return any(begin <= place < end for begin, end in some)
 
-    found: list[OperatorMutant] = []
+    found = [
+        OperatorMutant(path, *_span(node), ast.get_source_segment(source, node) or "", NEVER) for node in _guards(tree)
+    ]
     tokens = [
         t
         for t in tokenize.generate_tokens(io.StringIO(source).readline)
@@ -110,7 +120,7 @@ def mutants_of(path: str, source: str) -> list[OperatorMutant]:
             continue  # of a loop
         if word in ("+", "-", "*", "/", "//", "%") and not _is_binary(before, binary):
             continue
-        found.append(OperatorMutant(path, line, column, end, word, inside((line, column), guards)))
+        found.append(OperatorMutant(path, (line, column), (line, end), word, INSTEAD[word]))
     return found
 
 
@@ -158,7 +168,7 @@ def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
             yield from node.decorator_list
 
 
-def _guards(tree: ast.AST) -> Iterator[ast.AST]:
+def _guards(tree: ast.AST) -> Iterator[ast.expr]:
     """Conditions behind which something is refused, returned or left out."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and isinstance(node.body[-1], ast.Raise | ast.Return | ast.Continue | ast.Break):
@@ -166,7 +176,7 @@ def _guards(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[OperatorMutant]:
-    """So many mutants of each room."""
+    """So many mutants of each room: of operators, or of guards."""
     found: list[OperatorMutant] = []
     for room in rooms:
         files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]
@@ -174,7 +184,7 @@ def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) 
             mutant
             for path in files
             for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
-            if mutant.is_guard or not guards
+            if mutant.is_guard == guards
         ]
         found += random.Random(f"{seed} {room}").sample(every, min(count, len(every)))
     return found
@@ -253,7 +263,7 @@ def _noticed(copy: Path, tests: Sequence[str], most_s: float) -> str:
 @click.argument("rooms", nargs=-1, required=True)
 @click.option("--count", default=5, show_default=True, type=click.IntRange(1), help="Mutants of each room.")
 @click.option("--seed", default=0, show_default=True)
-@click.option("--guards", is_flag=True, help="Only conditions behind which something is refused or left out.")
+@click.option("--guards", is_flag=True, help="Guards that never hold, in place of operators.")
 @click.option("--most", default=600.0, show_default=True, help="Seconds of the tests on one mutant.")
 @click.option("--own", is_flag=True, help="Only tests of the room that import the module.")
 def main(rooms: tuple[str, ...], count: int, seed: int, guards: bool, most: float, own: bool) -> None:

@@ -56,3 +56,10 @@ class Aside(Generic[T]):
         if self._error is not None:
             raise self._error
         return self._result[0]
+
+    def by(self, end_s: float) -> T | None:
+        """The result, if there is one by this instant; errors of the work are raised here."""
+        try:
+            return self.result(end_s)
+        except TimeOverError:
+            return None

@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
@@ -37,6 +37,7 @@ ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "fa
 processors of what is timed next, and of a card each of several processes would take most of the memory as it starts."""
 _MOST_BYTES = 1 << 16  # of a message
 _DESCRIPTORS = 4
+_WAIT_S = 0.05  # between two looks at whether it is still wanted
 
 
 class Forked:
@@ -95,7 +96,14 @@ class _Nursery:
         """Whether it runs."""
         return self._process.poll() is None
 
-    def fork(self, module: str, arguments: Sequence[str], environment: Mapping[str, str], events: int) -> Forked:
+    def fork(
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        events: int,
+        halted: Callable[[], bool],
+    ) -> Forked:
         """A worker that runs `main` of a module with these arguments, and `events` as the first of them."""
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as mine:
 
@@ -112,6 +120,10 @@ class _Nursery:
             theirs.close()
             told = b""
             while not told.endswith(b"\n"):
+                if not select.select([status], [], [], _WAIT_S)[0]:
+                    if halted():
+                        raise OSError("nobody waits for the worker any more")
+                    continue
                 piece = os.read(status, 1)
                 if not piece:
                     raise OSError("the process that forks workers is gone")
@@ -141,7 +153,13 @@ def load() -> None:
         _nursery()
 
 
-def fork(module: str, arguments: Sequence[str], changes: Mapping[str, str], events: int) -> Forked | None:
+def fork(
+    module: str,
+    arguments: Sequence[str],
+    changes: Mapping[str, str],
+    events: int,
+    halted: Callable[[], bool] = lambda: False,
+) -> Forked | None:
     """A worker that runs `main` of a module; None where none can be forked.
 
     Args:
@@ -149,13 +167,14 @@ def fork(module: str, arguments: Sequence[str], changes: Mapping[str, str], even
         arguments: of `main`, after the number of `events`.
         changes: of the environment.
         events: descriptor to which the worker writes.
+        halted: whether nobody waits for it any more.
     """
     if sys.platform != "linux":
         return None
     try:
         with _LOCK:
             nursery = _nursery()
-        return nursery.fork(module, arguments, changes, events)
+        return nursery.fork(module, arguments, changes, events, halted)
     except OSError:
         return None
 

@@ -36,6 +36,7 @@ _POLL_S = 0.1
 _TAIL_BYTES = 8192
 _MAX_EVENT_BYTES = 64 << 20
 WAITS = 10.0
+_ENDED = "it was ended"
 TIME_OVER = "it had not ended when the time was over"
 """Why a request failed that had an end."""
 
@@ -185,7 +186,7 @@ class Worker:
 
     def _ensure(self) -> forks.Process:
         if self._over:
-            raise WorkerDiedError(Failure("exit", "it was ended"))
+            raise WorkerDiedError(Failure("exit", _ENDED))
         if self._process is not None and self.alive:
             return self._process
         self.close()
@@ -193,8 +194,10 @@ class Worker:
         changes = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"} if self.inline else {}
         limits = [str(self.limits.memory())]
         try:
-            found = forks.fork(self.module, limits, changes, theirs) if self.forked else None
-            self._process = found or _started(self.module, limits, changes, theirs)
+            forked = forks.fork(self.module, limits, changes, theirs, lambda: self._over) if self.forked else None
+            if self._over:
+                raise WorkerDiedError(Failure("exit", _ENDED))
+            self._process = forked or _started(self.module, limits, changes, theirs)
         except BaseException:
             os.close(mine)
             raise

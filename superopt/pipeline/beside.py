@@ -10,18 +10,16 @@ import jax
 from superopt.backends.xla import XlaExecutable
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.machine.budget import LEAST_S, SearchBudget
-from superopt.measure.peers import NAME, Beside, beside_onnx_runtime, has_onnx_runtime
+from superopt.measure.peers import MOST_S, NAME, SHARE, Beside, beside_onnx_runtime, has_onnx_runtime
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import PeerTiming
-
-_MOST_S, _SHARE = 5.0, 0.1  # of the whole call
 
 
 def kept_for_peers(model: Path | None, limits: SearchBudget) -> SearchBudget:
     """What is left of a budget for all else, where the program is to be timed beside other runtimes in the end."""
     if model is None or limits.seconds is None or not has_onnx_runtime():
         return limits
-    return limits.after(min(_MOST_S, _SHARE * limits.seconds))
+    return limits.after(min(MOST_S, SHARE * limits.seconds))
 
 
 def peers_of(
@@ -43,7 +41,7 @@ def peers_of(
     def call() -> object:
         return jax.block_until_ready(executable(*live))
 
-    found = beside_onnx_runtime(model, imported.live_values, call, min(_MOST_S, left_s), seed)
+    found = beside_onnx_runtime(model, imported.live_values, call, min(MOST_S, left_s), seed)
     return (_told(found, seed),)
 
 

@@ -1,8 +1,13 @@
 """`superopt.jit`: what `jax.jit` is to XLA, with an optimisation for each structure, shape and dtype of the arguments.
 
-A call takes the shortest way that it can.  As long as every program is the original, or there is one alone, it is a
-call of a jitted function whose cache knows the types; another type makes that function trace, which looks the type up
-and, where it is new, refuses.  Only then are the arguments looked at one by one here.
+A call takes the shortest way that it can: it is a call of one jitted function whose cache knows the types, and which
+has the program for each of them inside.  Another type makes that function trace, which looks the type up and, where it
+is new, refuses.  Only then are the arguments looked at one by one here.  Programs that cannot be inside of another
+function (with options of the compiler, frozen arguments or large prepared tensors) are found by the types of the
+arguments.
+
+The budget is one for all types: each new one has a half of what is left, and where that is too little it is left to
+`jax.jit`, which is also where sharded arguments and such that are written to go.
 """
 
 from __future__ import annotations
@@ -22,11 +27,13 @@ from jax.core import Tracer
 
 from superopt.errors import ArgumentError, ProgramError
 from superopt.frontends.jax.boundary import fix, holds_static
-from superopt.frontends.jax.call import OtherTypesError
+from superopt.frontends.jax.call import OtherTypesError, unless_sharded
 from superopt.frontends.jax.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax.jaxpr import positional
+from superopt.frontends.jax.placed import is_placed
 from superopt.machine.shared import Unique
 from superopt.pipeline.optimizer import OptimizeOptions, optimize
+from superopt.pipeline.shares import DEFAULT_BUDGET, Shares
 from superopt.returned.optimized import Optimized
 
 P = ParamSpec("P")
@@ -51,6 +58,7 @@ class JitOptions(OptimizeOptions, total=False):
     compiler_options: dict[str, Any] | None
 
 
+_MOST_TOLD = 4  # types of arguments in a line of progress
 _OF_OPTIMIZE = frozenset(OptimizeOptions.__annotations__)
 _ARRAY = type(jax.device_put(0.0))
 
@@ -66,9 +74,13 @@ def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         fn: the function, which may be jitted already; without it `jit` makes a decorator.
         options: those of `jax.jit`, which mean what they mean there, and those of `optimize`.  A function with
             shardings, a device, a backend or options of the compiler of its own is left to `jax.jit`, with a warning.
+            A budget of seconds is one for the function: each new structure, shape and dtype has a half of what is left;
+            one of steps is for each of them, so that their order does not matter.
 
-    Calls under a JAX trace before the first concrete call run the original.  One thread optimises at a time, others
-    wait for it.  `lower`, `trace` and `eval_shape` are those of `jax.jit`: they say what the original is.
+    Calls under a JAX trace before the first concrete call run the original, and so do sharded arguments, a `Ref`, and
+    types for which the budget has nothing left.  One thread optimises at a time, others wait for it; where it takes
+    more than three seconds a line says so.  `lower`, `trace` and `eval_shape` are those of `jax.jit`: they say what the
+    original is.
 
     Raises (when called):
         Exception: what `jax.jit` raises for arguments that are no arrays and not static, or that the function refuses.
@@ -86,15 +98,15 @@ class _Entry:
         tree: their structure.
         avals: their abstract values, in order.
         context: what else of JAX decides over programs.
-        made: what was returned for them.
-        original: whether calls go to the jitted original of all types.
+        made: what was returned for them; None where they are left to `jax.jit`.
+        inside: the program as a part of a function that is traced; None where it is called by itself.
     """
 
     tree: Any
     avals: list[Any]
     context: Any
-    made: Optimized
-    original: bool
+    made: Optimized | None
+    inside: Callable[..., Any] | None
 
     def fits(self, tree: Any, avals: list[Any], context: Any, *, weakly: bool = False) -> bool:
         """Is it for such arguments; `weakly`, but for which of them are weakly typed?"""
@@ -115,8 +127,11 @@ class Jitted(Unique, Generic[P, R]):
         self._options = {k: v for k, v in options.items() if k in _OF_OPTIMIZE}
         self._settings = settings_of(self._jax)
         self._entries: tuple[_Entry, ...] = ()  # replaced as a whole: threads read it without the lock
+        self._table: dict[Any, Callable[..., Any]] = {}  # replaced as a whole, too
+        self._frozen: frozenset[int] = frozenset()
+        self._budget = Shares(self._options.get("budget", DEFAULT_BUDGET))
         self._lock = threading.RLock()
-        self._original = self._jitted_original()
+        self._dispatch = self._dispatcher()
         self._likely: Callable[..., Any] = self._jax if self._settings.placed else self._found
         if self._settings.placed:
             warnings.warn(f"{', '.join(self._settings.placed)}: the function is left to jax.jit as it is", stacklevel=3)
@@ -127,6 +142,8 @@ class Jitted(Unique, Generic[P, R]):
             return self._likely(*args, **kwargs)
         except (OtherTypesError, TypeError):  # the latter for what is no array
             return self._found(*args, **kwargs)
+        except FloatingPointError:  # of `jax_debug_nans`, whose user knows the operations of the function
+            return self._jax(*args, **kwargs)
 
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Jitted[P, R]: ...
@@ -142,7 +159,7 @@ class Jitted(Unique, Generic[P, R]):
     @property
     def programs(self) -> tuple[Optimized[P, R], ...]:
         """What was made so far, with reports."""
-        return tuple({id(entry.made): entry.made for entry in self._entries}.values())
+        return tuple({id(entry.made): entry.made for entry in self._entries if entry.made is not None}.values())
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
         """The original lowered for arguments like these, as `jax.jit(fn).lower`."""
@@ -160,7 +177,8 @@ class Jitted(Unique, Generic[P, R]):
         """Forget the programs made so far, and what `jax.jit` compiled."""
         with self._lock:
             self._jax.clear_cache()
-            self._original.clear_cache()
+            self._dispatch.clear_cache()
+            self._table = {}
             self._take(())
 
     def _found(self, *args: Any, **kwargs: Any) -> Any:
@@ -175,6 +193,8 @@ class Jitted(Unique, Generic[P, R]):
         if self._settings.placed or is_jit_disabled():
             return self._jax(*args, **kwargs)
         leaves, tree = self._flat(args, kwargs)
+        if is_placed(leaves):
+            return self._jax(*args, **kwargs)
         avals, context = _avals(leaves), settings_of_jax()
         entry = None if avals is None else self._entry(tree, avals, context, leaves)
         if entry is None:
@@ -189,7 +209,15 @@ class Jitted(Unique, Generic[P, R]):
                         entry = self._made(args, kwargs, tree, avals or [], context)
                     except ProgramError:
                         return self._jax(*args, **kwargs)  # which raises what the function itself does
-        return self._original(*args, **kwargs) if entry.original else entry.made(*args, **kwargs)
+        if entry.inside is not None:
+            return self._dispatch(*args, **kwargs)
+        assert entry.made is not None
+        self._frozen = _frozen_places(entry.made)
+        key = self._key(args, kwargs)
+        if key is not None and entry.made.direct is not None:
+            with self._lock:
+                self._table = {**self._table, key: entry.made.direct}
+        return entry.made(*args, **kwargs)
 
     def _flat(self, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
         args, kwargs = fix(args, kwargs, self._settings)
@@ -201,7 +229,9 @@ class Jitted(Unique, Generic[P, R]):
             if entry.fits(tree, avals, context):
                 return entry
         for entry in self._entries:
-            if entry.fits(tree, avals, context, weakly=True) and entry.made.imported.weak_results(leaves) is not None:
+            if not entry.fits(tree, avals, context, weakly=True) or entry.made is None:
+                continue
+            if entry.made.imported.weak_results(leaves) is not None:
                 found = replace(entry, avals=avals)
                 with self._lock:
                     self._take((found, *self._entries))
@@ -209,33 +239,88 @@ class Jitted(Unique, Generic[P, R]):
         return None
 
     def _made(self, args: Any, kwargs: Any, tree: Any, avals: list[Any], context: Any) -> _Entry:
-        made = optimize(self._jax, *args, kwargs=kwargs, **self._options).without_examples()
-        plain = not made.imported.functions and not made.executable.options
-        entry = _Entry(tree, avals, context, made, made.report.original_returned and plain)
+        options, share = dict(self._options), self._budget.next()
+        if share is None:
+            entry = _Entry(tree, avals, context, None, self._jax)
+        else:
+            options["budget"] = share
+            with self._budget.spending(f"{getattr(self, '__name__', 'a function')} of {_told(avals)}", share):
+                made = optimize(self._jax, *args, kwargs=kwargs, **options).without_examples()
+            plain = not made.imported.functions and not made.executable.options
+            inside = self._jax if made.report.original_returned and plain else made.inside
+            if made.executable.wide and not context[0]:  # its types are none of the process
+                inside = None
+            entry = _Entry(tree, avals, context, made, inside)
         self._take((entry, *self._entries))
         return entry
 
     def _take(self, entries: tuple[_Entry, ...]) -> None:
         self._entries = entries
         self._likely = self._found
-        if entries and all(entry.original for entry in entries):
-            self._likely = self._original
-        elif len(self.programs) == 1 and not entries[0].made.executable.wide:  # which does not see what JAX is set to
-            self._likely = entries[0].made.direct or self._found
+        if entries and all(entry.inside is not None for entry in entries):
+            self._likely = unless_sharded(self._dispatch)
+        elif len(entries) == 1 and (made := entries[0].made) and not made.executable.wide:
+            self._likely = made.direct or self._found  # which does not see what JAX is set to
+        elif entries:
+            self._likely = self._by_types
 
-    def _jitted_original(self) -> Any:
-        """The original under `jax.jit`, for the arguments for which it was returned alone."""
-        fn = unjitted(self._jax)
+    def _by_types(self, *args: Any, **kwargs: Any) -> Any:
+        """A call of the program that was found for such arguments before."""
+        key = self._key(args, kwargs)
+        direct = None if key is None else self._table.get(key)
+        return self._found(*args, **kwargs) if direct is None else direct(*args, **kwargs)
 
-        @functools.wraps(fn, updated=())
+    def _key(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The types of arguments, frozen ones aside; None for other than arrays by position.
+
+        Programs refuse arguments of other types themselves, so that what is left out costs time alone.
+        """
+        if kwargs or self._settings.static:
+            return None
+        key: list[Any] = []
+        for place, given in enumerate(args):
+            if place in self._frozen:
+                continue
+            for x in (given,) if type(given) is _ARRAY else tree_util.tree_leaves(given):
+                if type(x) is not _ARRAY:
+                    return None
+                aval = x.aval
+                key.append((aval.shape, aval.dtype, aval.weak_type))
+        return tuple(key)
+
+    def _dispatcher(self) -> Any:
+        """A jitted function with the programs for all types inside."""
+
         def body(*args: Any, **kwargs: Any) -> Any:
-            leaves, tree = self._flat(args, kwargs)
-            avals, context = _avals(leaves) or [], settings_of_jax()
-            if not any(entry.original and entry.fits(tree, avals, context) for entry in self._entries):
+            if is_jit_disabled():
                 raise OtherTypesError
-            return fn(*args, **kwargs)
+            leaves, tree = self._flat(args, kwargs)
+            if is_placed(leaves):
+                return self._jax(*args, **kwargs)
+            avals, context = _avals(leaves) or [], settings_of_jax()
+            for entry in self._entries:
+                if entry.inside is not None and entry.fits(tree, avals, context):
+                    return entry.inside(*args, **kwargs)
+            raise OtherTypesError
 
+        functools.update_wrapper(body, unjitted(self._jax), updated=())
         return jax.jit(body, **self._settings.arguments)
+
+
+def _frozen_places(made: Optimized) -> frozenset[int]:
+    """Which arguments by position are frozen."""
+    imported, found, first = made.imported, set[int](), 0
+    for place, tree in enumerate(imported.in_tree.children()[0].children()):
+        if first in imported.frozen and tree.num_leaves:
+            found.add(place)
+        first += tree.num_leaves
+    return frozenset(found)
+
+
+def _told(avals: Sequence[Any]) -> str:
+    """The types of arguments in a line."""
+    texts = [str(x) for x in avals[:_MOST_TOLD]]
+    return ", ".join([*texts, f"{len(avals) - _MOST_TOLD} more"] if len(avals) > _MOST_TOLD else texts) or "nothing"
 
 
 def _avals(leaves: Sequence[Any]) -> list[Any] | None:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypedDict, TypeVar, Unpack, overload
@@ -41,10 +41,12 @@ from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import frozen_bytes
-from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.aside import Aside
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import SearchBudget, parse_budget
 from superopt.machine.extras import need
+from superopt.machine.interrupts import heard
+from superopt.machine.switches import keeps_plain
 from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
@@ -122,7 +124,7 @@ def optimize(
         kwargs: example keyword arguments of the function.
         budget: time for the call: seconds, "30s", "2min", or "5000steps" (with `deterministic`, the same result
             anywhere).  Of less than five seconds, what cannot be cut may take it beyond: proofs of rules that are in
-            no store, builds.
+            no store, builds.  The original's calls are part of it: where they do not end in the time, it is returned.
         seed: of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
         dims: sizes of the symbolic dimensions of a model that example arguments do not say.
@@ -135,8 +137,9 @@ def optimize(
         kernels: try kernels of our own in place of XLA's, made by the backend for the default device of JAX or by the
             one of this name; not with numerics `exact`, since they round otherwise, and not with `deterministic`,
             since they are chosen by measuring.
-        search: False returns the plain candidate as soon as it is ready, whatever the budget: the program's own form,
-            every region a kernel with its default schedule, compared with the original but not timed.
+        search: False returns the plain candidate as soon as it is ready: the program's own form, every region a kernel
+            with its default schedule, compared with the original, and timed with it for a second at most; where the
+            original is faster beyond doubt, that is returned.  With `deterministic` nothing is timed.
         data_root: a folder inside which symbolic links to the external data of a model are followed.
         progress: called with one line per stage.
 
@@ -157,7 +160,7 @@ def optimize(
     barrier = Barrier()
     if not (deterministic and search):
         forks.load()  # while this process imports the program
-    with ExitStack() as stack:
+    with heard(), ExitStack() as stack:
         shelf = stack.enter_context(Shelf())
         with clock.stage("import"):
             imported, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)
@@ -170,6 +173,7 @@ def optimize(
             request = Request(
                 limits, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
                 max_prepared_bytes=max_prepared_bytes, kernels_by="" if backend is None else backend.name,
+                keeps_plain=keeps_plain(),
             )  # fmt: skip
             own = None
             if backend is not None and limits.tries_kernels and objective is None:
@@ -217,9 +221,7 @@ def _recalled(
     archive: Store | None, key: str, imported: Imported, clock: Clock, limits: SearchBudget
 ) -> Optimized | None:
     """An answer from the store, whose proof, a run beside the original, ends in the time."""
-    with suppress(TimeOverError):
-        return Aside(lambda: recall(archive, key, imported)).result(limits.until(clock.begin_s).end_s)
-    return None
+    return Aside(lambda: recall(archive, key, imported)).by(limits.until(clock.begin_s).end_s)
 
 
 def _backend(kernels: bool | str) -> Backend | None:

@@ -23,7 +23,7 @@ from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_k
 from superopt.choose.trials import TrialPool
 from superopt.contest.attribution import measured_gains
 from superopt.contest.checks import Builds, OriginalLostError, of_the_program
-from superopt.contest.contest import Outcome, contest
+from superopt.contest.contest import Outcome, contest, duel
 from superopt.contest.judgement import (
     Candidate,
     Judgement,
@@ -35,7 +35,7 @@ from superopt.contest.judgement import (
     settled,
     undecided,
 )
-from superopt.contest.rounds import CALLS, Entry, Rounds, Subject, least_s
+from superopt.contest.rounds import CALLS, ORIGINAL, Entry, Rounds, Subject, least_s
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -51,7 +51,7 @@ from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, WO
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.beside import peers_of
-from superopt.report.data import UNMEASURED, Measurement, PeerTiming, Report, StageTime
+from superopt.report.data import UNMEASURED, Measurement, PeerTiming, Report, StageTime, of_original
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import remember
 from superopt.store import Store
@@ -59,7 +59,7 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-_AFTER_S = 0.4  # after Ctrl-C, for each of what is left to do for the program at hand
+AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
 _NO_TIME = "the time does not suffice for a search"
@@ -127,6 +127,7 @@ class Run:
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
+    _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
     def limits(self) -> SearchBudget:
@@ -155,7 +156,43 @@ class Run:
         if plain.same_as_original:
             return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
         verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was timed"
-        return self._checked(in_kernels(plain, verdict))
+        judgement = in_kernels(plain, verdict)
+        if self.request.deterministic or self.request.keeps_plain:
+            return self._checked(judgement)
+        with self.clock.stage("contest"):
+            timed = self.barrier.around(
+                "the timing of the plain candidate",
+                lambda: self._not_slower(plain, judgement),
+                judgement,
+                let=(OriginalLostError, *FIRST),
+            )
+        return self._checked(timed)
+
+    def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
+        """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
+        _ = self.builds.wanted
+        request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
+        builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
+        subject = Subject.of(self.imported)
+        with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
+            series = duel(rounds, [candidate_of(plain)[0]])
+        ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
+        if ratio is None or before_s is None or after_s is None:
+            return judgement
+        before_ms, after_ms = 1e3 * before_s, 1e3 * after_s
+        if series.is_slower(0):
+            return original_returned(
+                self.imported, f"the plain program takes {after_ms:.3g} ms where it takes {before_ms:.3g}",
+                measured=of_original(before_ms, series.noise_floor, series.samples_s(ORIGINAL)),
+                native=tuple(replace(row, used=False) for row in judgement.native),
+            )  # fmt: skip
+        samples = {"original": ORIGINAL, "returned": 0}
+        measured = Measurement(
+            before_ms=before_ms, after_ms=after_ms, speedup=ratio, noise_floor=series.noise_floor,
+            samples_ms={name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()},
+        )  # fmt: skip
+        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was searched"
+        return replace(judgement, verdict=verdict, measured=measured)
 
     def searched(self) -> Judgement:
         """The fastest of the plain candidate, what the search finds, and the original."""
@@ -177,8 +214,7 @@ class Run:
         with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
-                with suppress(TimeOverError):
-                    yardstick.result(whole.stage().end_s)
+                yardstick.by(whole.stage().end_s)
         code_s = self._code_s(made, whole)
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
@@ -456,6 +492,7 @@ class Run:
         interrupted = self._interrupted(judgement)
         if interrupted:
             halted.set()
+            self._interrupted_s = min(self._interrupted_s, time.monotonic())
         with self.clock.stage("check"):
             self._end(self.pool, self.alone)
             if self.builds.has_run:
@@ -466,8 +503,8 @@ class Run:
             if checked is None or not checked.kernels:
                 halted.set()
                 return checked or given_back(self.imported, self.barrier)
-            end_s = time.monotonic() + _AFTER_S if interrupted else math.inf
-            code = self.barrier.around("the validation of machine code", lambda: validated.result(end_s), None)
+            code_end_s = self._interrupted_s + AFTER_S if interrupted else math.inf
+            code = self.barrier.around("the validation of machine code", lambda: validated.by(code_end_s), None)
             halted.set()
             if code is not None and code.refuted:
                 checked = self._settled(self._without(judgement, code.refuted), interrupted)
@@ -482,7 +519,11 @@ class Run:
             return judgement
         now_s = time.monotonic()
         calls_s = 4.0 * (self.builds.build_s + self.builds.call_s)
-        end_s = now_s + _AFTER_S if interrupted else max(self.builds.end_s, now_s + MOST_VALIDATION_S + calls_s)
+        end_s = (
+            self._interrupted_s + AFTER_S
+            if interrupted
+            else max(self.builds.end_s, now_s + MOST_VALIDATION_S + calls_s)
+        )
         self.builds.end_s = min(self.builds.end_s, end_s)
 
         def check() -> Judgement:

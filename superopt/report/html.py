@@ -14,11 +14,11 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup, escape
 
-from superopt.report.data import OUTSIDE, Report
+from superopt.report.data import OUTSIDE, Report, accounts
 from superopt.report.figures import NONE, found, ms, percent, ratio, seconds, written
 from superopt.report.graph import CLASSES, DrawnBox, boxes_of, fold, svg
 from superopt.report.text import (
-    BEYOND,
+    beyond,
     made_line,
     medians_line,
     model_line,
@@ -29,6 +29,7 @@ from superopt.report.text import (
     proof_line,
 )
 
+_FIGURE = Markup('<data data-of="{}" value="{}">{}</data>')
 _WIDTH = 640
 _ROW = 22
 _WORTH_FOLDING = 0.85  # folded drawings have at most this share of the boxes
@@ -59,13 +60,8 @@ def to_html(report: Report) -> str:
         """A figure of the record."""
         value = found(record, path)
         text = written(path, value)
-        return (
-            Markup(NONE)
-            if text == NONE
-            else Markup('<data data-of="{}" value="{}">{}</data>').format(
-                path, value["ratio"] if isinstance(value, Mapping) else value, text
-            )
-        )
+        raw = value["ratio"] if isinstance(value, Mapping) else value
+        return Markup(NONE) if text == NONE else _FIGURE.format(path, raw, text)
 
     return environment.from_string(source).render(
         report=report,
@@ -76,11 +72,7 @@ def to_html(report: Report) -> str:
         ratio=ratio(report.speedup.ratio),
         predicted=report.speedup.basis == "predicted",
         account=record["account"],
-        beyond=[
-            BEYOND["more" if one["beyond_ms"] >= 0.0 else "less"].removeprefix(": ")
-            for one in record["account"].values()
-            if one["beyond_ms"] is not None
-        ],
+        beyond=[f"{side}: {why}" for side, one in accounts(report).items() if (why := beyond(one, report))],
         medians=medians_line(report),
         drawn=drawn,
         legend=CLASSES,

@@ -20,11 +20,10 @@ _APART = 0.02  # medians that give a ratio further from that of paired rounds ar
 _LONG = 170  # of a rule's statement
 _LITTLE = 0.005  # of the time of the kernels: less between them is not told
 _CONSISTENT = 0.1  # what was measured and what was predicted may be apart without a word
-BEYOND = {
-    "more": ": the call, threads that wake, operands in colder caches, and what the models miss",
-    "less": ": operands in warmer caches, and what the models miss",
+_BEYOND = {
+    "more": "the call, threads that wake, operands in colder caches, what the models miss",
+    "less": "operands in warmer caches, what the models miss",
 }
-"""Why a program takes more or less than the models say."""
 _HANGING = " " * 10  # under the text that follows `  before ` and its like
 
 
@@ -33,7 +32,7 @@ def to_text(report: Report) -> str:
     lines = [f"{report.program}: {report.verdict}", _times_line(report)]
     lines += [f"  beside  {peer_line(peer)}" for peer in report.peers]
     sides = accounts(report)
-    lines += [f"  account {side}: {account_line(one)}" for side, one in sides.items()]
+    lines += [f"  account {side}: {account_line(one, report)}" for side, one in sides.items()]
     stages = "  ".join(f"{s.name} {seconds(s.seconds)}" for s in report.stages)
     lines.append(f"  time    {seconds(report.seconds)}: {stages}")
     lines += _search_lines(report)
@@ -144,7 +143,7 @@ def peer_line(peer: PeerTiming) -> str:
     )
 
 
-def account_line(one: Account) -> str:
+def account_line(one: Account, report: Report) -> str:
     """Where the time of a program goes, from its kernels to what was measured."""
     parts = [f"{one.kernels} kernels"]
     if one.kernels_ms is not None:
@@ -153,9 +152,19 @@ def account_line(one: Account) -> str:
         parts.append(f"and {ms(one.between_ms)} between them by the models, {ms(one.predicted_ms)} in all")
     if one.measured_ms is not None and one.beyond_ms is not None:
         more = "more" if one.beyond_ms >= 0.0 else "less"
-        why = BEYOND[more] if abs(one.beyond_ms) > _CONSISTENT * one.measured_ms else ""
+        because = beyond(one, report)
+        why = f": {because}" if because else ""
         parts.append(f"; measured {ms(one.measured_ms)}, {ms(abs(one.beyond_ms))} {more}{why}")
     return " ".join(parts).replace(" ;", ";")
+
+
+def beyond(one: Account, report: Report) -> str:
+    """Why a program takes more or less than the models say; empty where both are about the same."""
+    if one.measured_ms is None or one.beyond_ms is None or abs(one.beyond_ms) <= _CONSISTENT * one.measured_ms:
+        return ""
+    noise = report.measured.noise_floor
+    busy = noise is not None and noise > _CONSISTENT
+    return _BEYOND["more" if one.beyond_ms >= 0.0 else "less"] + (", other work on this machine" if busy else "")
 
 
 def made_line(report: Report) -> str:

@@ -28,7 +28,7 @@ from superopt.certify.taking import take_kernels
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import STATIC, bound, held_back, misfit, places_of, read_tree, tree_data
-from superopt.frontends.jax.arguments import as_taken, as_weak, is_weak
+from superopt.frontends.jax.arguments import as_taken, as_weak, check_leaf, is_weak
 from superopt.frontends.jax.boundary import ADAPTED, FUNCTIONS, enter, leave, outside, user_function
 from superopt.frontends.jax.call import (
     Convention,
@@ -543,6 +543,8 @@ class Loaded(Unique):
         if len(given) == len(self._known) and all(map(operator.is_, given, self._known)):
             return
         for leaf, (_, name, kind, digest) in zip(given, self._frozen, strict=True):
+            if not isinstance(leaf, _WITHOUT_VALUES):
+                check_leaf(name, leaf)
             if not isinstance(leaf, _WITHOUT_VALUES) and digest_of(leaf, kind) != digest:
                 raise ArgumentError(
                     f"argument {name} is frozen, and is not what the program was saved with",

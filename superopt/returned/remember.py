@@ -62,7 +62,7 @@ def run_key(imported: Imported, request: Request) -> str:
         _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
-        [limits.seconds, limits.steps, *asked, request.kernels_by, request.searches],
+        [limits.seconds, limits.steps, *asked, request.kernels_by, request.searches, request.keeps_plain],
         digests.state(),
         [show(rule) for rule in chosen],
         [objective.name, objective.version, "" if request.own is None else request.own.version],

@@ -30,6 +30,8 @@ from superopt.measure.compare import _request
 from superopt.measure.session import ComparisonSettings
 from superopt.pipeline.weights import LEAST_BYTES, Shelf
 
+pytestmark = pytest.mark.usefixtures("keeps_plain")
+
 SIDE = 1024  # a matrix of 4 MB: large enough for a piece of its own
 
 

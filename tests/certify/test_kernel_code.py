@@ -28,7 +28,10 @@ from verifier.kernels import check
 from verifier.kernels.check import KernelVerdict
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
-pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
+pytestmark = [
+    pytest.mark.skipif(not supported(), reason="no kernels are made for this processor"),
+    pytest.mark.usefixtures("keeps_plain"),
+]
 
 RNG = np.random.default_rng(0)
 X, W = [RNG.standard_normal(s).astype(np.float32) for s in ((9, 40), (40, 33))]

@@ -42,6 +42,8 @@ from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Merges
 from verifier.programs.sweep import sweep, tasks
 
+pytestmark = pytest.mark.usefixtures("keeps_plain")
+
 LEDGER = ledger_of(None)
 KEY = b"tests"
 

@@ -362,9 +362,7 @@ def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.Monkey
     assert len(said.samples_s(ORIGINAL)) == 31 * len(asked)
 
 
-def test_rounds_that_are_not_to_be_apart_are_of_one_process_and_end_with_the_time(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_rounds_that_are_not_apart_are_of_one_process_and_end_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     ways: list[dict[str, Any]] = []
 
     def compare(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **way: Any) -> Comparison:

@@ -21,7 +21,7 @@ from costmodel.model.objective import Objective, Roofline
 from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.ir.build import dot, kernel, spread, tensor
-from superopt.ir.graph import Node, mk
+from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.lab.training import calibrate as calibrating
 from superopt.lab.training.calibrate import calibrate, fit_cases, keep
 from superopt.lab.training.metrics import kendall_tau, quality
@@ -357,3 +357,33 @@ def test_calibration_measures_fits_and_says_so(folds: int, monkeypatch: pytest.M
     assert calibration.labels.keys() == {c.name for c in cases}
     assert said[0].startswith("pass 1")
     weights_file.decode(weights_file.encode(calibration.coefficients, calibration.card))
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "least", "most"),
+    [("float32", "float32", 1.0, 1.0), ("int8", "int32", 2.0, 10.0), ("int32", "int32", 2.0, 10.0),
+     ("int16", "int16", 30.0, 400.0), ("int8", "int8", 30.0, 400.0)],
+)  # fmt: skip
+def test_products_of_integers_are_priced_as_what_they_are(kind: str, result: str, least: float, most: float) -> None:
+    """XLA:CPU has a routine for results in int32, and loops over single numbers for other integers."""
+
+    def product(of: str, to: str) -> float:
+        a, b = (make_input(name, (512, 512), of) for name in "ab")
+        node = mk("dot_general", a, b, dimension_numbers=(((1,), (0,)), ((), ())), precision=None,
+                  preferred_element_type=to)  # fmt: skip
+        return float(Roofline(weights_file.uncalibrated(), "uncalibrated").price([Graph((a, b), (node,))])[0])
+
+    assert least <= product(kind, result) / product("float32", "float32") <= most
+
+
+def test_convolutions_of_integers_are_priced_as_what_they_are() -> None:
+    def convolution(kind: str) -> float:
+        x, w = make_input("x", (1, 16, 16, 64), kind), make_input("w", (3, 3, 64, 64), kind)
+        node = mk(
+            "conv_general_dilated", x, w, window_strides=(1, 1), padding=((1, 1), (1, 1)), lhs_dilation=(1, 1),
+            rhs_dilation=(1, 1), dimension_numbers=((0, 3, 1, 2), (3, 2, 0, 1), (0, 3, 1, 2)), feature_group_count=1,
+            batch_group_count=1, precision=None, preferred_element_type=None,
+        )  # fmt: skip
+        return float(Roofline(weights_file.uncalibrated(), "uncalibrated").price([Graph((x, w), (node,))])[0])
+
+    assert convolution("int32") > 30.0 * convolution("float32")

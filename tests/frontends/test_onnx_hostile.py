@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import resource
+import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,8 +15,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from superopt.errors import ArgumentError, ExternalDataError, FileLimitError, InputError, ModelFileError
+from superopt.frontends.onnx import data as onnx_data
 from superopt.frontends.onnx import eval as onnx_eval
+from superopt.frontends.onnx import read as onnx_read
 from superopt.frontends.onnx.frontend import UnsupportedOpError, import_model, load_model
+from superopt.pipeline.weights import Shelf
 from tests.support.onnx_models import info, mlp, model, node
 
 
@@ -200,3 +206,100 @@ def test_functions_that_call_each_other_are_refused_at_once() -> None:
     assert time.process_time() - start < 1
     (y,) = load_model(calling(4, 3))(np.array([-1, 2], np.float32))
     np.testing.assert_array_equal(y, [0, 2])
+
+
+def stored_outside(folder: Path, location: str, side: int = 512) -> Path:
+    """A sum of the input and a weight that another file has."""
+    weight = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[side, side], data_location=TensorProto.EXTERNAL)
+    weight.external_data.add(key="location", value=location)
+    one = model([node("Add", "x w", "y")], [info("x", (side, side))], [info("y", (side, side))])
+    one.graph.initializer.append(weight)
+    (folder / "m.onnx").write_bytes(one.SerializeToString())
+    return folder / "m.onnx"
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_files_that_are_shortened_do_not_end_the_process(own: bool, tmp_path: Path) -> None:
+    path = stored_outside(tmp_path, "w.bin")
+    (tmp_path / "w.bin").write_bytes(np.full(512 * 512, 2, np.float32).tobytes())
+    loaded = load_model(path, own=own)
+    os.truncate(tmp_path / "w.bin", 5000)
+    if own:
+        assert (np.asarray(loaded.params["w"]) == 2).all()
+        np.testing.assert_array_equal(loaded(np.zeros((512, 512), np.float32))[0][-1], np.full(512, 2.0))
+        return
+    with Shelf() as shelf, pytest.raises(InputError, match="shortened"):
+        shelf.model(loaded)
+
+
+def test_a_model_that_is_shortened_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = model([node("Add", "x w", "y")], [info("x", (512, 512))], [info("y", (512, 512))],
+                  {"w": np.ones((512, 512), np.float32)})  # fmt: skip
+    (tmp_path / "m.onnx").write_bytes(large.SerializeToString())
+    loaded = load_model(tmp_path / "m.onnx", own=False)
+    lean = onnx_read.lean
+
+    def cut(data: Any) -> Any:
+        os.truncate(tmp_path / "m.onnx", 100)
+        return lean(data)
+
+    monkeypatch.setattr(onnx_read, "lean", cut)
+    with pytest.raises(ModelFileError, match=r"shortened|truncated"):
+        load_model(tmp_path / "m.onnx")
+    with Shelf() as shelf, pytest.raises(InputError, match="shortened"):
+        shelf.model(loaded)
+
+
+@pytest.mark.parametrize("what", ["folder", "file"])
+def test_nothing_outside_is_read_while_the_way_is_exchanged(what: str, tmp_path: Path) -> None:
+    outside, inside, aside = tmp_path / "outside", tmp_path / "m" / "data", tmp_path / "aside"
+    for folder, value in ((outside, 7), (inside, 1)):
+        folder.mkdir(parents=True)
+        (folder / "w.bin").write_bytes(np.full(64, value, np.float32).tobytes())
+    path = stored_outside(tmp_path / "m", "data/w.bin", 8)
+    at, other, kept = (inside, outside, aside) if what == "folder" else (
+        inside / "w.bin", outside / "w.bin", inside / "kept")  # fmt: skip
+    ends = threading.Event()
+
+    def exchange() -> None:
+        while not ends.is_set():
+            at.rename(kept)
+            at.symlink_to(other)
+            at.unlink()
+            kept.rename(at)
+
+    thread = threading.Thread(target=exchange)
+    thread.start()
+    found = {"read": 0, "refused": 0}
+    data = onnx_data.DataFolder(path.parent, path.parent)
+    tensor = onnx.load(path, load_external_data=False).graph.initializer[0]
+    try:
+        for _ in range(3000):
+            data.opened.clear()
+            try:
+                w = onnx_data.tensor_array(tensor, data, "w")
+                found["read"] += 1
+                assert w[0, 0] == 1
+            except ExternalDataError:
+                found["refused"] += 1
+    finally:
+        ends.set()
+        thread.join()
+    assert found["refused"]
+
+
+def test_one_descriptor_serves_all_tensors_of_a_file(tmp_path: Path) -> None:
+    count = 1200
+    nodes = [node("Add", f"{'x' if not i else f'y{i - 1}'} w{i}", f"y{i}") for i in range(count)]
+    one = model(nodes, [info("x", (2,))], [info(f"y{count - 1}", (2,))])
+    for i in range(count):
+        weight = TensorProto(name=f"w{i}", data_type=TensorProto.FLOAT, dims=[2], data_location=TensorProto.EXTERNAL)
+        for key, value in {"location": "w.bin", "offset": str(8 * i)}.items():
+            weight.external_data.add(key=key, value=value)
+        one.graph.initializer.append(weight)
+    (tmp_path / "m.onnx").write_bytes(one.SerializeToString())
+    (tmp_path / "w.bin").write_bytes(np.arange(2 * count, dtype=np.float32).tobytes())
+    before = len(os.listdir("/proc/self/fd"))
+    loaded = load_model(tmp_path / "m.onnx", own=False)
+    assert len(os.listdir("/proc/self/fd")) - before <= 3
+    np.testing.assert_array_equal(loaded.params["w7"], [14, 15])

@@ -28,6 +28,12 @@ def interrupt(*args: Any, **kwargs: Any) -> Judgement:
     raise KeyboardInterrupt
 
 
+@pytest.fixture(autouse=True)
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is at hand is checked, however busy the machine is."""
+    monkeypatch.setattr(superopt.pipeline.run, "AFTER_S", 60.0)
+
+
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the stages begun so far."""

@@ -17,6 +17,8 @@ import superopt
 from superopt.errors import ArgumentError
 from superopt.pipeline import jitted
 
+pytestmark = pytest.mark.usefixtures("keeps_plain")
+
 FAST: dict[str, Any] = {"budget": "20steps", "deterministic": True, "store": False, "rules": ()}
 W = np.linspace(-1, 1, 64, dtype=np.float32).reshape(8, 8)
 X = np.linspace(0, 1, 32, dtype=np.float32).reshape(4, 8)

@@ -37,6 +37,8 @@ from superopt.measure.kernels import XLA
 from superopt.pipeline import run as stages
 from superopt.report.data import read_report
 
+pytestmark = pytest.mark.usefixtures("keeps_plain")
+
 RNG = np.random.default_rng(0)
 
 

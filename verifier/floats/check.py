@@ -21,8 +21,9 @@ Array = Any
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 _SLACK = 2.0  # of bounds that are no worst case
 _AT_ONCE = 1 << 18  # points of a stage
-_SAMPLE = 1 << 18  # points of a result, with all terms of their sums, that are looked at
-_LARGE = 1 << 22  # iterations of a program: of larger ones the first draws alone
+_POINTS, _SAMPLE = 1 << 15, 1 << 18  # of a result that are looked at, and all terms of their sums
+_BLOCK, _OTHER = 100_003, 9_973  # primes: after so many elements what is drawn is drawn again
+_LARGE = 1 << 21  # iterations of a program: of larger ones the first draws alone
 _FIRST = 3
 _ZEROS = 1 / 16  # of the values of all sizes
 _NARROW = 8  # binary digits to either side of 1 within which floats of 16 bits are drawn
@@ -101,7 +102,7 @@ def drawn(before: LoopProgram, draw: Draw, seed: int) -> dict[str, Array]:
 
 
 def _floats(rng: np.random.Generator, draw: Draw, shape: tuple[int, ...], dtype: str) -> Array:
-    x = rng.standard_normal(shape, np.float32)
+    x = np.resize(rng.standard_normal(min(prod(shape), _BLOCK), np.float32), shape)
     if draw.positive:
         np.abs(x, out=x)
         x += np.float32(0.125)
@@ -110,8 +111,8 @@ def _floats(rng: np.random.Generator, draw: Draw, shape: tuple[int, ...], dtype:
     narrow = dtype in ("float16", "bfloat16")
     if draw.spread:
         spread = min(draw.spread, _NARROW) if narrow else draw.spread
-        x *= np.exp2(rng.uniform(-spread, spread, shape)).astype(np.float32)
-        x *= rng.random(shape, np.float32) >= _ZEROS
+        sizes = np.exp2(rng.uniform(-spread, spread, _OTHER)) * (rng.random(_OTHER) >= _ZEROS)
+        x *= np.resize(sizes.astype(np.float32), shape)
     if draw.scale != 1.0:
         x *= np.float32(np.clip(draw.scale, 2.0**-_NARROW, 2.0**_NARROW) if narrow else draw.scale)
     return x.astype(DTYPE[dtype])
@@ -119,7 +120,7 @@ def _floats(rng: np.random.Generator, draw: Draw, shape: tuple[int, ...], dtype:
 
 def values(before: LoopProgram, given: Mapping[str, Array]) -> Iterator[tuple[str, Any, Array]]:
     """Outputs of a loop program whose stages are not scheduled: name, which part, and its values with bounds."""
-    held = {name: x if x.dtype == np.int32 else x.astype(np.float64) for name, x in given.items()}
+    held = dict(given)
     reads = [{e.args[0] for e in subexpressions(stage.value) if e.kind == "load"} for stage in before.stages]
     for number, stage in enumerate(before.stages):
         output = before.buffer(stage.buffer).scope == "output"
@@ -146,7 +147,8 @@ def _filled(stage: Stage, held: Mapping[str, Array], sample: bool) -> Iterator[t
         algebra = Bounds(len(extents), prod(shape))
 
         def read(name: str, index: tuple[Any, ...]) -> Array:
-            return readers[name](*index)
+            x = readers[name](*index)
+            return x if x.dtype in (np.int32, np.complex128) else x.astype(np.float64)
 
         env = dict(zip([a.symbol for a in stage.axes], at, strict=True))
         found = algebra.array(fold(stage.value, algebra, read, env))
@@ -164,7 +166,7 @@ def _pieces(extents: Sequence[int]) -> Iterator[list[Array]]:
 def _places(extents: Sequence[int], terms: float) -> list[Array]:
     """Places along each axis, both ends among them, of which each has so many terms: as many as are looked at."""
     counts = list(extents)
-    while prod(counts) * terms > _SAMPLE and max(counts) > 2:
+    while prod(counts) > min(_POINTS, _SAMPLE / terms) and max(counts) > 2:
         longest = counts.index(max(counts))
         counts[longest] = max(2, counts[longest] * 3 // 4)
     return [

@@ -11,6 +11,7 @@ import atexit
 import hashlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,8 @@ class Referee:
 
     def __init__(self) -> None:
         self._worker = Worker(ProcessLimits(_START_S, _MEMORY_BYTES), module="verifier.rules.referee_worker")
-        self._folder = bundles.scratch_folder(_SCRATCH_BYTES)
+        self._held = ExitStack()
+        self._folder = Path(self._held.enter_context(bundles.scratch_folder(_SCRATCH_BYTES)))
         self._turn = threading.RLock()
         self._sent: set[str] = set()
 
@@ -111,7 +113,7 @@ class Referee:
             self._worker.limits = ProcessLimits(_START_S, _MEMORY_BYTES, processor=True)
             self._worker.ready()
         self._worker.limits = ProcessLimits(seconds, _MEMORY_BYTES, processor=True)
-        path, given = Path(self._folder.name) / "given", {str(i): np.asarray(x) for i, x in enumerate(arrays)}
+        path, given = self._folder / "given", {str(i): np.asarray(x) for i, x in enumerate(arrays)}
         if program.key not in self._sent:
             given["module"] = np.frombuffer(program.module, np.uint8)
         bundles.save(path, given)
@@ -126,7 +128,7 @@ class Referee:
     def close(self) -> None:
         """End the process."""
         self._worker.close()
-        self._folder.cleanup()
+        self._held.close()
 
 
 _SHARED: list[Referee] = []

@@ -5,17 +5,18 @@ A `TensorProto` states its dims, its element type and where its bytes are: in th
 exactly as many as dims and type ask for, and an external file must be a plain file below the model's own folder
 reached without symbolic links and without a second hard link.  Links are followed only where the user names a root
 that they may not leave (caches that keep every file under its digest have such links).  External bytes are
-memory-mapped, so that the weights of a large model are not read before they are used; so are the bytes of large tensors
-in the model's own file while it is read (`Within`).
+read, or memory-mapped where whoever asks copies them anyway; so are the bytes of large tensors in the model's own file
+while it is read (`Within`).
 """
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import stat
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import ml_dtypes
@@ -23,9 +24,10 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from superopt.arrays.placing import mapped, owned
+from superopt.arrays.placing import ShortenedError, mapped, owned
 from superopt.errors import ExternalDataError, InputError, ModelFileError
 from superopt.files.reading import LIMITS, shown
+from superopt.frontends.onnx.wire import LEAST_BYTES
 
 MAX_TENSOR_BYTES = LIMITS.value_bytes
 MAX_DENSE_BYTES = 2**28  # of a sparse tensor made dense, which a file of a few bytes can ask for
@@ -43,11 +45,15 @@ class DataFolder:
         path: the folder of the model, as the user named it.
         target: the folder that the model's file is really in, where its name is a link; else the same.
         root: links are followed as long as they stay below; None follows none.
+        own: whether arrays are to have memory of their own, since the files may not stay as they are.
+        opened: bytes of the files that were opened, by where they stand.
     """
 
     path: Path
     target: Path
     root: Path | None = None
+    own: bool = True
+    opened: dict[Path, np.ndarray] = field(default_factory=dict[Path, np.ndarray])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +137,7 @@ def tensor_array(tensor: TensorProto, folder: DataFolder | None, what: str, with
             raw = _external_bytes(entries, folder, n_bytes, what)
         if bits is None and dtype.kind != "O":
             return raw.view(dtype).reshape(dims)
-        inline = TensorProto(dims=dims, data_type=tensor.data_type, raw_data=raw.tobytes())
+        inline = TensorProto(dims=dims, data_type=tensor.data_type, raw_data=owned(raw).tobytes())
         return _decode(inline, what)
     if tensor.HasField("raw_data"):
         _check_raw(len(tensor.raw_data), n_bytes, dims, what)
@@ -170,8 +176,8 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: DataFolder | None, what
     Raises:
         ModelFileError: values and indices do not agree with each other or with the dims.
     """
-    values = tensor_array(sparse.values, folder, what)
-    indices = tensor_array(sparse.indices, folder, f"indices of {what}")
+    values = owned(tensor_array(sparse.values, folder, what))
+    indices = owned(tensor_array(sparse.indices, folder, f"indices of {what}"))
     dims = tuple(sparse.dims)
     if check_dims(dims, values.dtype, what) * values.dtype.itemsize > MAX_DENSE_BYTES:
         raise ModelFileError(f"{what}: a sparse tensor of shape {list(dims)} is too large to be made dense")
@@ -194,25 +200,75 @@ def _external_bytes(entries: Mapping[str, str], folder: DataFolder | None, n_byt
         raise ExternalDataError(
             f"{what} is stored in the file {shown(location)!r}, and the model was not read from a folder"
         )
-    path = _contained(folder, location, what)
     offset, length = _offset_length(entries, n_bytes, what)
     if length != n_bytes:
         raise ExternalDataError(f"{what} needs {n_bytes} bytes and states a length of {length}")
     try:
-        with path.open("rb") as file:
-            if not os.path.samestat(os.fstat(file.fileno()), os.lstat(path)):
-                raise ExternalDataError(f"{what}: external data {shown(location)!r} was exchanged while it was opened")
-            size = os.fstat(file.fileno()).st_size
-            if offset + length > size:
-                raise ExternalDataError(
-                    f"{what} needs bytes {offset} to {offset + length} of {shown(location)!r}, which has {size}",
-                    hint="the data file is truncated or belongs to another model",
-                )
-            return mapped(file.fileno(), offset, n_bytes)
+        held = _opened(folder, location, what)
     except OSError as error:
         raise ExternalDataError(
             f"{what}: external data {shown(location)!r} cannot be read: {error.strerror}"
         ) from error
+    if offset + length > held.size:
+        raise ExternalDataError(
+            f"{what} needs bytes {offset} to {offset + length} of {shown(location)!r}, which has {held.size}",
+            hint="the data file is truncated or belongs to another model",
+        )
+    found = held[offset : offset + n_bytes]
+    try:
+        return owned(found) if folder.own or n_bytes < LEAST_BYTES else found
+    except ShortenedError as error:
+        raise ExternalDataError(f"{what}: external data {shown(location)!r} was shortened while it was read") from error
+
+
+def _opened(folder: DataFolder, location: str, what: str) -> np.ndarray:
+    """The bytes of an external file, which is opened once for all tensors in it."""
+    base, parts = _contained(folder, location, what)
+    path = base.joinpath(*parts)
+    if path not in folder.opened:
+        try:
+            number = _open_below(base, parts)
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.ENOENT):
+                raise
+            raise ExternalDataError(
+                f"{what}: external data {shown(location)!r} was exchanged while it was opened"
+            ) from error
+        try:
+            _check_plain(os.fstat(number), f"{what}: external data {shown(location, 200)!r}")
+            folder.opened[path] = mapped(number)
+        finally:
+            os.close(number)
+    return folder.opened[path]
+
+
+def _open_below(base: Path, parts: Sequence[str]) -> int:
+    """The descriptor of a file below a folder: each name is looked up in the folder that was opened before it.
+
+    Nobody can lead the way elsewhere by exchanging a folder or a file for a link in the meantime.
+
+    Raises:
+        OSError: there is no such file, or a link on the way.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
+    if os.open not in os.supports_dir_fd:
+        return os.open(base.joinpath(*parts), flags | getattr(os, "O_BINARY", 0))
+    at = os.open(base, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+    try:
+        for name in parts[:-1]:
+            inner = os.open(name, flags | os.O_DIRECTORY, dir_fd=at)
+            os.close(at)
+            at = inner
+        return os.open(parts[-1], flags | os.O_NONBLOCK, dir_fd=at)
+    finally:
+        os.close(at)
+
+
+def _check_plain(status: os.stat_result, what: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        raise ExternalDataError(f"{what} is not a plain file", hint=_LINK_HINT)
+    if status.st_nlink > 1:
+        raise ExternalDataError(f"{what} has a second hard link", hint=_LINK_HINT)
 
 
 def _offset_length(entries: Mapping[str, str], n_bytes: int, what: str) -> tuple[int, int]:
@@ -231,8 +287,12 @@ _LINK_HINT = (
 )
 
 
-def _contained(folder: DataFolder, location: str, what: str) -> Path:
-    """The external file, when it is a plain file inside the folder, or reached by links inside the user's root."""
+def _contained(folder: DataFolder, location: str, what: str) -> tuple[Path, Sequence[str]]:
+    """Where an external file stands: a folder, and names below it that are no links.
+
+    Raises:
+        ExternalDataError: it stands outside of the model's folder and of the user's root, or is no plain file.
+    """
     name = repr(shown(location, 200))
     parts = location.replace("\\", "/").split("/")
     if not location or "\0" in location or location.startswith(("/", "\\")) or ".." in parts or ":" in parts[0]:
@@ -240,28 +300,26 @@ def _contained(folder: DataFolder, location: str, what: str) -> Path:
             f"{what}: external data location {name} leaves the folder of the model",
             hint="external data must be a plain file beside the model, named by a relative path without '..'",
         )
+    parts = [part for part in parts if part not in ("", ".")]
     refused: ExternalDataError | None = None
     for base in dict.fromkeys((folder.path, folder.target)):
         try:
-            path = _below(base, parts, folder.root, f"{what}: external data {name}")
-            status = os.lstat(path)
+            found = _below(base, parts, folder.root, f"{what}: external data {name}")
+            status = os.lstat(found[0].joinpath(*found[1]))
         except OSError as error:
             refused = refused or ExternalDataError(
                 f"{what}: external data file {name} is missing ({error.strerror})",
                 hint=f"it should stand in {folder.path}",
             )
             continue
-        if not stat.S_ISREG(status.st_mode):
-            raise ExternalDataError(f"{what}: external data {name} is not a plain file", hint=_LINK_HINT)
-        if status.st_nlink > 1:
-            raise ExternalDataError(f"{what}: external data {name} has a second hard link", hint=_LINK_HINT)
-        return path
+        _check_plain(status, f"{what}: external data {name}")
+        return found
     assert refused is not None
     raise refused
 
 
-def _below(base: Path, parts: list[str], root: Path | None, what: str) -> Path:
-    """The path of a file below a folder, with links followed inside the root.
+def _below(base: Path, parts: Sequence[str], root: Path | None, what: str) -> tuple[Path, Sequence[str]]:
+    """A folder and names below it that lead to a file, with links followed inside the root.
 
     Raises:
         ExternalDataError: a link without a root, or out of it.
@@ -273,11 +331,11 @@ def _below(base: Path, parts: list[str], root: Path | None, what: str) -> Path:
         if os.path.islink(path) and root is None:
             raise ExternalDataError(f"{what} goes through a symbolic link", hint=_LINK_HINT)
     if root is None:
-        return path
-    real = path.resolve(strict=True)
-    if not real.is_relative_to(root.resolve()):
+        return base, parts
+    real, top = path.resolve(strict=True), root.resolve()
+    if not real.is_relative_to(top):
         raise ExternalDataError(f"{what} leads out of {root}", hint=_LINK_HINT)
-    return real
+    return top, real.relative_to(top).parts
 
 
 def _first_line(error: BaseException) -> str:

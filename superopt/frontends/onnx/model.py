@@ -254,7 +254,7 @@ def load_model(
             model, within = parse_model(source, name)
         else:
             model, within = read_model(source, own)
-            folder = _data_folder(Path(source), data_root)
+            folder = _data_folder(Path(source), data_root, own)
         sizes, bound = dict(dims or {}), dict(values or {})
         names = _open_sizes(model.graph, sizes) if symbolic else {}
         return _assemble(model, name, (folder, within), (sizes, like, names), bound, dict(operators or {}))
@@ -277,12 +277,12 @@ def symbolic_dimensions(source: str | Path | bytes | onnx.ModelProto) -> dict[st
     return found
 
 
-def _data_folder(path: Path, root: str | Path | None) -> DataFolder:
+def _data_folder(path: Path, root: str | Path | None, own: bool) -> DataFolder:
     if root is not None and not Path(root).is_dir():
         raise ArgumentError(
             f"data_root {str(root)!r} is not a folder", hint="give the folder that holds what the links lead to"
         )
-    return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root))
+    return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root), own)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +328,7 @@ def _assemble(
     kept = _fold_constants(nodes, stored, *places)
     wanted = {v for node in kept for v in reads(node)} | {o.name for o in graph.output}
     for key in _only_widened(kept, stored, {o.name for o in graph.output}):
-        stored[key] = stored[key].astype(CARRIER[stored[key].dtype.name])
+        stored[key] = owned(stored[key]).astype(CARRIER[stored[key].dtype.name])
     narrow: dict[str, str] = {}
     for key, array in stored.items():
         if key in wanted and key not in static:
@@ -337,7 +337,8 @@ def _assemble(
                 continue
             if array.dtype.name in CARRIER:
                 narrow[key] = array.dtype.name
-            params[key] = array.astype(CARRIER.get(array.dtype.name, array.dtype), copy=False)
+                array = owned(array).astype(CARRIER[array.dtype.name])
+            params[key] = array
     context = ModelContext(versions, _copies(function_table(model)), folder, name, operators, params.keys())
     parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
     outputs, parts, head, tail = _trace_types(parts)
@@ -349,6 +350,8 @@ def _assemble(
         for o, t in zip(graph.output, outputs, strict=True)
         if t is not None
     )
+    if folder is not None:
+        folder.opened.clear()
     # the function takes its weights as arguments, and does not keep these
     parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
     return OnnxModel(
@@ -572,7 +575,7 @@ def _fold_constants(
         if node.op_type == "Constant" and node.domain in ("", "ai.onnx") and "value" in attrs:
             stored[node.output[0]] = attribute(attrs["value"], folder, within)
         elif node.op_type == "ConstantOfShape" and len(node.input) == 1 and node.input[0] in stored:
-            shape = stored[node.input[0]]
+            shape = owned(stored[node.input[0]])
             value = attribute(attrs["value"], folder).ravel() if "value" in attrs else np.zeros(1, np.float32)
             if value.size != 1 or value.dtype.kind in "iub" or shape.dtype != np.int64 or shape.ndim != 1:
                 kept.append(node)

@@ -17,7 +17,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import defs
 
-from superopt.arrays.placing import mapped
+from superopt.arrays.placing import FileBytes, ShortenedError, mapped
 from superopt.errors import InputError, ModelFileError, UnsupportedOpsetError
 from superopt.files.reading import LIMITS, plain_file, shown
 from superopt.frontends.onnx.data import Within
@@ -64,11 +64,15 @@ def read_model(path: str | Path, own: bool = True) -> tuple[onnx.ModelProto, Wit
                     hint="save the weights as external data",
                 )
             data = mapped(handle.fileno())
+        return parse_model(data, name, own)
     except ModelFileError:
         raise
+    except ShortenedError as error:
+        raise ModelFileError(f"{name} was shortened while it was read") from error
     except InputError as error:
         raise ModelFileError(f"model file {error.args[0]}") from error
-    return parse_model(data, name, own)
+    except OSError as error:
+        raise ModelFileError(f"{name} cannot be read: {error.strerror}") from error
 
 
 def parse_model(data: bytes | np.ndarray, name: str, own: bool = False) -> tuple[onnx.ModelProto, Within | None]:
@@ -78,13 +82,15 @@ def parse_model(data: bytes | np.ndarray, name: str, own: bool = False) -> tuple
         ModelFileError: as `read_model`.
     """
     raw = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+    whole = memoryview(data) if isinstance(data, bytes) else FileBytes(data)
     if not raw.size:
         raise ModelFileError(f"{name} is empty")
+    first = bytes(whole[:64])
     for magic, kind in _MAGIC:
-        if bytes(raw[: len(magic)]) == magic:
+        if first.startswith(magic):
             raise ModelFileError(f"{name} is {kind}, not an ONNX model", hint=_EXPORT_HINT)
     model = onnx.ModelProto()
-    message, place = lean(raw.data)
+    message, place = lean(whole)
     try:
         model.ParseFromString(bytes(message))
     except (DecodeError, RuntimeError, ValueError) as error:

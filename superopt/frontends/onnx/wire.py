@@ -14,6 +14,8 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
+from superopt.arrays.placing import FileBytes
+
 LEAST_BYTES = 1 << 16  # of a tensor: a smaller one is copied sooner than it is found
 _MOST_FIELDS = 1 << 20  # that are walked, in about a second; the largest models have a tenth
 _VARINT, _EIGHT, _LEN, _FOUR = 0, 1, 2, 5
@@ -43,7 +45,7 @@ class _Field:
     value: int = 0  # of a varint
 
 
-def lean(data: memoryview) -> tuple[bytes | memoryview, str]:
+def lean(data: memoryview | FileBytes) -> tuple[bytes | memoryview, str]:
     """The message without the bytes of large tensors, and the name of the "file" in which these are said to be.
 
     Args:
@@ -57,13 +59,13 @@ def lean(data: memoryview) -> tuple[bytes | memoryview, str]:
         found = _Walk(data, name).model()
     except _OddError:
         found = None
-    return (data, "") if found is None else (found, name)
+    return (data[: len(data)], "") if found is None else (found, name)
 
 
 class _Walk:
     """One walk over the bytes of a model; methods give the new bytes of a message, or None where they are the same."""
 
-    def __init__(self, data: memoryview, name: str) -> None:
+    def __init__(self, data: memoryview | FileBytes, name: str) -> None:
         self._data, self._name, self._left = data, name, _MOST_FIELDS
 
     def model(self) -> bytes | None:

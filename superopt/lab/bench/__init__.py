@@ -24,6 +24,7 @@ from typing import Any
 from superopt.errors import UsageError
 from superopt.machine import facts as machine
 from superopt.machine.extras import need
+from superopt.machine.switches import plain_kept
 
 Say = Callable[[str], None]
 Result = tuple[list[dict[str, Any]], dict[str, float], str]
@@ -114,7 +115,8 @@ def run_suite(
         if suite not in suites:
             raise UsageError(f"{spelled} is not for the suite {suite}", hint=", ".join(suites))
         run = functools.partial(run, **{key: value})
-    rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)
+    with plain_kept():
+        rows, summary, text = run(budget=budget or BUDGETS.get(suite, "60s"), cases=tuple(cases), seed=seed, say=say)
     if not rows:
         raise UsageError(f"the suite {suite} has no case named {', '.join(map(repr, cases))}")
     return {

@@ -1,0 +1,47 @@
+"""Ctrl-C where nothing can swallow it.
+
+Python raises KeyboardInterrupt wherever the main thread is, and drops it where that is a callback of the garbage
+collector or a finaliser.  Inside of `heard`, a Ctrl-C that meets one of these comes again a moment later.
+"""
+
+from __future__ import annotations
+
+import gc
+import signal
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+_AGAIN_S = 0.02
+_DEAF = {weakref.WeakSet.__init__.__code__.co_filename, weakref.WeakKeyDictionary.__init__.__code__.co_filename}
+"""Files of code that runs where something is taken off a weak table."""
+
+
+@contextmanager
+def heard() -> Iterator[None]:
+    """Inside, a Ctrl-C is not lost; nothing changes on other threads, or where the user handles the signal."""
+    own = threading.current_thread() is threading.main_thread()
+    if not own or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, _raise)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _raise(number: int, frame: FrameType | None) -> Any:
+    """As the default handler does, but for places from which no exception comes out."""
+    deaf = {getattr(callback, "__code__", None) for callback in gc.callbacks}
+    at = frame
+    while at is not None:
+        code = at.f_code
+        if code in deaf or code.co_name == "__del__" or code.co_filename in _DEAF:
+            threading.Timer(_AGAIN_S, signal.raise_signal, (number,)).start()
+            return
+        at = at.f_back
+    raise KeyboardInterrupt

@@ -1,0 +1,59 @@
+"""The budget of a function that is optimised for several types: its shares, and a line where one takes long."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, parse_budget
+
+DEFAULT_BUDGET = "60s"
+_SILENT_MS = 3000
+_LOG = logging.getLogger("superopt")
+
+
+class Shares:
+    """A budget of which each type has a half of what those before it left, or as much as kernels need.
+
+    A share does not depend on the time that was in fact taken, so that the same calls of another process are answered
+    from the store.  A budget of steps is for each type.
+
+    Args:
+        budget: as `superopt.optimize` takes it.
+    """
+
+    def __init__(self, budget: str | float) -> None:
+        self._budget, self._given_s, self._spent_s = budget, 0.0, 0.0
+
+    def next(self) -> str | float | None:
+        """The budget for another type; None where too little is left.
+
+        Raises:
+            UsageError: it is no budget.
+        """
+        whole_s = parse_budget(self._budget).seconds
+        if whole_s is None:
+            return self._budget
+        left_s = whole_s - self._given_s
+        share_s = max(HALF * left_s, min(left_s, LEAST_KERNELS_S))
+        if self._given_s and (share_s < LEAST_S or self._spent_s > whole_s):
+            return None
+        self._given_s += share_s
+        return share_s
+
+    @contextmanager
+    def spending(self, what: str, share: str | float) -> Iterator[None]:
+        """Count the time of what is done inside, and say so in a line where it is long."""
+        end = f", for {share:.3g} s" if isinstance(share, float) else ""
+        line = threading.Timer(_SILENT_MS / 1000, _LOG.warning, (f"superopt.jit: optimising {what}{end}",))
+        line.daemon = True
+        line.start()
+        begin_s = time.monotonic()
+        try:
+            yield
+        finally:
+            line.cancel()
+            self._spent_s += time.monotonic() - begin_s
