@@ -9,7 +9,7 @@ import pytest
 
 import superopt
 from superopt.errors import InputError
-from superopt.frontends.onnx.frontend import load_model
+from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.frontends.onnx.ops.elementwise import quotient
 from superopt.lab.bench.onnx.types import TypeCase, check, difference, named, reference, typed_cases
 from tests.support.onnx_models import info, model, node
@@ -66,6 +66,30 @@ def test_truth_values_are_scattered_by_or_and_and() -> None:
         scatter = node("ScatterND", "x i u", "y", reduction=reduction)
         one = model([scatter], names, [info("y", (3,), np.bool_)], {"i": places})
         assert np.asarray(load_model(one)(x, new)[0]).tolist() == wanted.tolist()
+
+
+@pytest.mark.parametrize(
+    ("places", "is_block"),
+    [
+        (np.arange(2, 5)[:, None], True),  # as exporters write x[2:5] = u
+        (np.arange(-3, 0)[:, None], True),
+        (np.stack(np.meshgrid([1, 2], [0, 1, 2], indexing="ij"), -1), True),
+        (np.stack(np.meshgrid([1, 2], [0, 1, 2], indexing="xy"), -1), False),
+        (np.array([[2], [4], [3]]), False),
+        (np.array([[[1], [2]]]), False),
+        (np.array([[0, 1], [1, 2]]), False),
+    ],
+)
+def test_a_block_that_is_set_is_no_opaque_scatter(places: np.ndarray, is_block: bool) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((6, 4, 3)).astype(np.float32)
+    u = rng.standard_normal((*places.shape[:-1], *x.shape[places.shape[-1] :])).astype(np.float32)
+    names = [info("x", x.shape), info("u", u.shape)]
+    one = load_model(model([node("ScatterND", "x i u", "y")], names, [info("y", x.shape)], {"i": places}))
+    wanted = x.copy()
+    wanted[tuple(np.moveaxis(places, -1, 0))] = u
+    np.testing.assert_array_equal(one(x, u)[0], wanted)
+    assert bool(import_model(one).opaque_ops) != is_block
 
 
 def test_powers_are_computed_in_a_type_that_holds_both() -> None:

@@ -95,8 +95,34 @@ def _scatter_elements(call: Call, x: Any, indices: Any, updates: Any) -> Any:
 @op("ScatterND")
 def _scatter_nd(call: Call, x: Any, indices: Any, updates: Any) -> Any:
     depth = bounded(indices.shape[-1], x.ndim, "an index depth")
+    known, reduction = _known(call, indices), call.attrs.get("reduction", "none")
+    fits = not has_symbolic(x.shape) and tuple(updates.shape) == (*indices.shape[:-1], *x.shape[depth:])
+    if known is not None and reduction == "none" and fits:
+        first = _block([positive(known[..., i], x.shape[i]) for i in range(depth)])
+        if first is not None:
+            return _with_block(x, first, updates)
     place = tuple(positive(indices[..., i], x.shape[i]) for i in range(depth))
-    return _update(x, place, updates, call.attrs.get("reduction", "none"))
+    return _update(x, place, updates, reduction)
+
+
+def _block(places: list[np.ndarray]) -> list[int] | None:
+    """The first place along each axis, where the places are those of a block in their order: of a slice that is set."""
+    if not places or places[0].ndim != len(places) or not places[0].size:
+        return None
+    first = [int(place.flat[0]) for place in places]
+    steps = np.indices(places[0].shape)
+    whole = all((place == step + low).all() for place, step, low in zip(places, steps, first, strict=True))
+    return first if whole else None
+
+
+def _with_block(x: Any, first: list[int], updates: Any, axis: int = 0) -> Any:
+    """An array with a block of it replaced, axis after axis, as a concatenation: what is left of it stays as it is."""
+    if axis == len(first):
+        return updates
+    low, high = first[axis], first[axis] + updates.shape[axis]
+    inner = _with_block(slice_axis(x, axis, low, high), first, updates, axis + 1)
+    parts = [slice_axis(x, axis, 0, low), inner, slice_axis(x, axis, high, x.shape[axis])]
+    return jnp.concatenate([part for part in parts if part.shape[axis]], axis)
 
 
 def _update(x: Any, place: tuple[Any, ...], updates: Any, reduction: str) -> Any:

@@ -92,6 +92,8 @@ class Served:
             if not selector.select(self._timeout_s):
                 raise ProgramError(f"{self.name}: no answer within {self._timeout_s:.0f} s")
         line = self._process.stdout.readline()
+        while line and not line.startswith(b"{"):  # what a library printed when it was loaded
+            line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)
             said = self._errors.read().decode(errors="replace").strip().splitlines()
