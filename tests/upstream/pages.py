@@ -117,6 +117,13 @@ def _run(code: str, space: dict[str, Any]) -> Any:
 
 
 def _told(value: Any) -> Any:
+    try:
+        return _data(value)
+    except Exception as error:  # of an array that was deleted, or leaked
+        return type(error).__name__
+
+
+def _data(value: Any) -> Any:
     """A value as data: arrays with type, sharding and elements, containers of them, and of anything else its text."""
     import jax
     import numpy as np
@@ -196,8 +203,8 @@ def page_row(path: Path, budget: str) -> dict[str, Any]:
     """A page in both ways."""
     with tempfile.TemporaryDirectory(prefix="superopt-pages-") as folder:
         runs = [_process(path, budget, flag, folder) for flag in ("jax", "superopt")]
-    rows: dict[str, Any] = {"page": path.name, "cells": len(runs[0]), "different": []}
-    if len(runs[0]) != len(runs[1]):
+    rows: dict[str, Any] = {"page": path.name, "cells": len(cells(path)), "different": []}
+    if not len(runs[0]) == len(runs[1]) == rows["cells"]:
         rows["different"].append({"cell": min(map(len, runs)), "code": "", "how": "the process ended"})
     for one, two in zip(*runs, strict=False):
         parts = ((key, difference(one[key], two[key])) for key in ("raised", "printed", "value", "names"))
