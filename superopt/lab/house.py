@@ -64,6 +64,10 @@ UNTUNED = {
     "_DRAWS": "as many as kinds of special numbers",
     "LEAST_BYTES": "of weights in a file",
     "_SMALL_BYTES": "a page",
+    "SHORT_NODES": "says where the original is called, not what is returned",
+    "SHORT_WORK": "the same",
+    "AFTER_S": "of a second after Ctrl-C",
+    "_WAIT_S": "for a process, which goes on",
 }
 """Numbers of these rooms that are no choice between programs or times, and what they are."""
 

@@ -18,6 +18,7 @@ and of `run_events`:
 from __future__ import annotations
 
 import importlib
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,8 @@ class ComparisonSettings:
         min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
         check: compare the outputs first.
         tolerance: what counts as the same value.
+        end_s: instant of `time.monotonic` at which programs are ended, or left behind where they are of this process;
+            what the rounds until then say is the result.
     """
 
     rounds: int = 15
@@ -62,6 +65,7 @@ class ComparisonSettings:
     min_rounds: int = 1
     tolerance: Tolerance = field(default_factory=Tolerance)
     builds_s: float = 0.0
+    end_s: float = math.inf
 
 
 @dataclass(slots=True)

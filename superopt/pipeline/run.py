@@ -670,7 +670,7 @@ def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry], whol
     if not serialisable(called.program):
         return 0.0, 0.0
     live, frozen = imported.live_values, imported.frozen_values
-    settings = ComparisonSettings(1, 0.0)
+    settings = ComparisonSettings(1, 0.0, end_s=whole.end_s)
     found = compare(
         called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker, end_s=whole.end_s
     )
