@@ -35,7 +35,6 @@ from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL, WorkerDiedError
 from superopt.report.data import NativeKernel
 
-_DAY_S = 86400.0
 _WAIT_S = 0.3  # as long as most kernels take
 MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
 _MODULE = "superopt.choose.trial_worker"
@@ -105,7 +104,8 @@ class TrialPool:
 
     def ready(self, end_s: float = math.inf) -> bool:
         """Wait for the processes that are starting, to this instant of `time.monotonic`; whether they have started."""
-        return not wait(self._starting, max(0.0, min(_DAY_S, end_s - time.monotonic()))).not_done
+        left_s = None if end_s == math.inf else max(0.0, end_s - time.monotonic())
+        return not wait(self._starting, left_s).not_done
 
     def make_all(self, jobs: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
         """Compile the kernel of each region and run it between bands; its schedule, or why there is none.

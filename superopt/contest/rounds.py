@@ -132,11 +132,11 @@ class Rounds:
         settings = replace(settings, prune=0.0) if whole else settings
         if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
             settings = replace(settings, check=False)
+        settings = replace(settings, end_s=time.monotonic() + max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s)
         first = self.subject.original if base is None else base.candidate
-        end_s = time.monotonic() + max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s
         return compare(
             first, [x.candidate for x in entries], self.subject.live, self.subject.frozen, settings,
-            worker=self._other if second else self.where, end_s=end_s,
+            worker=self._other if second else self.where,
         )  # fmt: skip
 
     def expected_s(self, count: int, series: Series, *, built: bool, base: int = ORIGINAL) -> float:

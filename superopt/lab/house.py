@@ -66,6 +66,10 @@ UNTUNED = {
     "_SMALL_BYTES": "a page",
     "_MOST_TOLD": "types of arguments in a line",
     "_SILENT_MS": "of a call, until a line is told",
+    "SHORT_NODES": "says where the original is called, not what is returned",
+    "SHORT_WORK": "the same",
+    "AFTER_S": "of a second after Ctrl-C",
+    "_WAIT_S": "for a process, which goes on",
 }
 """Numbers of these rooms that are no choice between programs or times, and what they are."""
 

@@ -50,7 +50,6 @@ def compare(
     *,
     worker: Worker | None = None,
     backend: str = BACKEND,
-    end_s: float = math.inf,
 ) -> Comparison:
     """Check candidates against a reference and time them interleaved with it.
 
@@ -63,8 +62,6 @@ def compare(
         settings: rounds, their length, seed, what to check.
         worker: a running worker; one is started for this call without it.
         backend: `module:function` that builds a program from frozen values.
-        end_s: instant of `time.monotonic` at which programs are ended, or left behind where they are of this process;
-            what the rounds until then say is the result.
     """
     settings = settings or ComparisonSettings()
     seed = settings.seed
@@ -75,15 +72,17 @@ def compare(
         notes = ("timed in the calling process: the program holds operations of that process",) if bound else ()
         record = _Record(len(candidates))
         makers = [_local_maker(p, frozen, backend) for p in programs]
-        left = record.absorb_aside(compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings), end_s)
+        left = record.absorb_aside(
+            compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings), settings.end_s
+        )
         notes = (*notes, LEFT_BEHIND) if left else notes
         return record.comparison(seed, isolated=False, notes=notes)
     with arrays.scratch_folder(_nbytes((*inputs, *frozen.values()))) as folder:
         request = _request(reference, candidates, inputs, frozen, settings, backend, Path(folder))
         if worker is not None:
-            return _with_worker(worker, request, len(candidates), seed, end_s)
+            return _with_worker(worker, request, len(candidates), seed, settings.end_s)
         with Worker() as own:
-            return _with_worker(own, request, len(candidates), seed, end_s)
+            return _with_worker(own, request, len(candidates), seed, settings.end_s)
 
 
 @dataclass(slots=True)

@@ -688,9 +688,7 @@ def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry], whol
     if not serialisable(called.program):
         return 0.0, 0.0
     live, frozen = imported.live_values, imported.frozen_values
-    settings = ComparisonSettings(1, 0.0)
-    found = compare(
-        called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker, end_s=whole.end_s
-    )
+    settings = ComparisonSettings(1, 0.0, end_s=whole.end_s)
+    found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
     built = [one for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
     return (built[-1].build_s, least_s(built[0].samples_s[-1], built[-1].samples_s[-1])) if built else (0.0, 0.0)

@@ -366,7 +366,7 @@ def test_rounds_that_are_not_apart_are_of_one_process_and_end_in_time(monkeypatc
     ways: list[dict[str, Any]] = []
 
     def compare(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **way: Any) -> Comparison:
-        ways.append(way)
+        ways.append({**way, "end_s": settings.end_s})
         base = level(1e-4)
         return Comparison(base, tuple(level(5e-5) for _ in candidates), again_s=base.samples_s)
 

@@ -104,7 +104,9 @@ def test_reference_that_fails_leaves_nothing_to_compare() -> None:
 
 
 def test_in_process_comparison() -> None:
-    result = compare(entry("good"), [entry("same"), entry("raises"), entry("slow")], [X], FROZEN, replace(QUICK, isolate=False))
+    result = compare(
+        entry("good"), [entry("same"), entry("raises"), entry("slow")], [X], FROZEN, replace(QUICK, isolate=False)
+    )
     assert not result.isolated
     assert [type(c) for c in result.candidates] == [Timing, Failure, Timing]
     assert not result.faster(2)
