@@ -23,6 +23,9 @@ serve(lambda: time.sleep(float(sys.argv[2])), lambda: [np.arange(3)], {"version"
 """
 
 
+_ENDS = "raise ValueError('no such thing')"
+
+
 def _served(name: str, seconds: float) -> Served:
     return Served(name, [sys.executable, "-c", _PROGRAM, str(Path(serve.__file__).parent), str(seconds)], 60.0)
 
@@ -36,7 +39,7 @@ def test_programs_in_processes_are_timed_in_turn_and_give_their_results() -> Non
 
 
 def test_a_process_that_ends_says_why() -> None:
-    with pytest.raises(ProgramError, match="no such thing"), Served("x", [sys.executable, "-c", "no such thing"], 60.0):
+    with pytest.raises(ProgramError, match="no such thing"), Served("x", [sys.executable, "-c", _ENDS], 60.0):
         pass
 
 
