@@ -49,7 +49,6 @@ def compare(
     settings: ComparisonSettings | None = None,
     *,
     worker: Worker | None = None,
-    isolate: bool = True,
     backend: str = BACKEND,
     end_s: float = math.inf,
 ) -> Comparison:
@@ -58,12 +57,11 @@ def compare(
     Args:
         reference: what the others are compared with; also timed against itself for the noise floor.
         candidates: programs without macros (expand them first), programs with options of the compiler, entry points,
-            or functions, which need `isolate=False`.
+            or functions, which need settings with `isolate=False`.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
         settings: rounds, their length, seed, what to check.
         worker: a running worker; one is started for this call without it.
-        isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
         backend: `module:function` that builds a program from frozen values.
         end_s: instant of `time.monotonic` at which programs are ended, or left behind where they are of this process;
             what the rounds until then say is the result.
@@ -73,7 +71,7 @@ def compare(
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
     bound = any(not serialisable(_program(p)) for p in programs if isinstance(p, Program | Tuned))
-    if bound or not isolate:
+    if bound or not settings.isolate:
         notes = ("timed in the calling process: the program holds operations of that process",) if bound else ()
         record = _Record(len(candidates))
         makers = [_local_maker(p, frozen, backend) for p in programs]

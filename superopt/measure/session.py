@@ -51,6 +51,7 @@ class ComparisonSettings:
         min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
         check: compare the outputs first.
         tolerance: what counts as the same value.
+        isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
     """
 
     rounds: int = 15
@@ -61,6 +62,7 @@ class ComparisonSettings:
     check: bool = True
     min_rounds: int = 1
     tolerance: Tolerance = field(default_factory=Tolerance)
+    isolate: bool = True
     builds_s: float = 0.0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.emit import generate as generator
 from superopt.kernels.emit.generate import generate
+from superopt.kernels.emit.plan import plan
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
@@ -166,6 +168,39 @@ def test_the_parts_of_a_concatenation_are_loops_of_their_own() -> None:
     arrays = arrays_of(program)
     got = build(generate(apply(program, default_trace(program))), pipeline="none").run(arrays)["out0"]
     np.testing.assert_allclose(got, evaluate(program, arrays)["out0"], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("last", "parts"), [(False, 24), (True, 24), (True, 60)])
+def test_tasks_of_a_concatenation_do_not_lie_across_its_parts(last: bool, parts: int) -> None:
+    """Blocks of channels that do not end where parts do chose among all of them at every element: 2,683 us for 466."""
+
+    def normalised(s: jax.Array, b: jax.Array, *given: jax.Array) -> jax.Array:
+        y = jnp.maximum(jnp.concatenate(given, -1) * s + b, 0)
+        return y if last else y.T
+
+    width = 128 + 32 * parts
+    found = region(normalised, (width,), (width,), (196, 128), *[(196, 32)] * parts)
+    program = from_graph(found.graph.outputs)
+    scheduled = apply(program, default_trace(program, threads=2))
+    (stage,) = scheduled.stages
+    nest = plan(scheduled, stage, host())
+    assert width in [loop.extent for loop in nest.loops]
+    assert prod(loop.extent for loop in nest.tasks) >= 4
+    assert "masked" not in generate(scheduled).module.text()
+    arrays = arrays_of(program)
+    got = build(generate(scheduled), pipeline="none").run(arrays)["out0"]
+    np.testing.assert_allclose(got, evaluate(program, arrays)["out0"], rtol=1e-5, atol=1e-5)
+
+
+def test_a_concatenation_into_another_order_is_priced_above_one_in_the_order_of_its_parts() -> None:
+    parts = [jnp.zeros((196, 32), jnp.float32)] * 24
+
+    def last(*xs: jax.Array) -> jax.Array:
+        return jnp.maximum(jnp.concatenate(xs, -1), 0)
+
+    graphs = [import_function(fn, parts).graph for fn in (last, lambda *xs: last(*xs).T)]
+    same, turned = native.Native().price([region.graph for graph in graphs for region in partition(graph)])
+    assert turned > 1.2 * same
 
 
 def test_the_code_of_a_default_is_written_once(monkeypatch: pytest.MonkeyPatch) -> None:

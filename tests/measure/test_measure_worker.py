@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -103,7 +104,7 @@ def test_reference_that_fails_leaves_nothing_to_compare() -> None:
 
 
 def test_in_process_comparison() -> None:
-    result = compare(entry("good"), [entry("same"), entry("raises"), entry("slow")], [X], FROZEN, QUICK, isolate=False)
+    result = compare(entry("good"), [entry("same"), entry("raises"), entry("slow")], [X], FROZEN, replace(QUICK, isolate=False))
     assert not result.isolated
     assert [type(c) for c in result.candidates] == [Timing, Failure, Timing]
     assert not result.faster(2)

@@ -24,7 +24,7 @@ from superopt.kernels.llvm.module import Value
 from superopt.kernels.loops import simplify
 from superopt.kernels.loops.stage import LoopProgram, Stage
 
-MOST_COPIES = 48  # pieces of one nest
+MOST_COPIES = 48  # pieces of one nest; of one that reduces nothing as many as a concatenation may have parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,8 @@ class Writer:
         if self.em.knobs.cut:
             sides += simplify.guards_in([value])
         found = simplify.cuts(loop.it, low, high, sides, self.em.ranges)
-        if self.pieces * len(found) > MOST_COPIES:
+        reduces = any(e.kind == "reduce" for e in subexpressions(value))
+        if self.pieces * len(found) > (MOST_COPIES if reduces else simplify.MOST_PARTS):
             return [(low, high)]
         return found
 

@@ -35,7 +35,7 @@ from superopt.kernels.loops.stage import Buffer
 
 Ranges = Mapping[Symbol, tuple[int, int]]
 MOST_PIECES = 8  # of one iterator
-MOST_PARTS = 48  # of one iterator where every cut decides a guard: what is left of a concatenation is one part of it
+MOST_PARTS = 96  # of one iterator where every cut decides a guard: what is left of a concatenation is one part of it
 MOST_SPLITS = 8
 
 
