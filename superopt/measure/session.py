@@ -41,23 +41,20 @@ Call = Callable[..., Any]
 class ComparisonSettings:
     """How to compare.
 
-        Attributes:
-            rounds: interleaved rounds.
-            min_time_s: shortest sample; short programs are called several times per sample.
-            seed: of the order within rounds.
-            prune: stop timing a candidate that stays slower than the reference by this factor after three rounds; 0 never.
-            budget_s: stop after the round in which this time is over; 0 is no limit.
-            builds_s: leave out candidates, but for the first, whose build would not end within this time of the start, if
-                it takes as long as the longest candidate so far; 0 is no limit.
-            min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
-            check: compare the outputs first.
-            tolerance: what counts as the same value.
-    <<<<<<< ours
-            isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
-    =======
-            end_s: instant of `time.monotonic` at which programs are ended, or left behind where they are of this process;
-                what the rounds until then say is the result.
-    >>>>>>> theirs
+    Attributes:
+        rounds: interleaved rounds.
+        min_time_s: shortest sample; short programs are called several times per sample.
+        seed: of the order within rounds.
+        prune: stop timing a candidate that stays slower than the reference by this factor after three rounds; 0 never.
+        budget_s: stop after the round in which this time is over; 0 is no limit.
+        builds_s: leave out candidates, but for the first, whose build would not end within this time of the start, if
+            it takes as long as the longest candidate so far; 0 is no limit.
+        min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
+        check: compare the outputs first.
+        tolerance: what counts as the same value.
+        isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
+        end_s: instant of `time.monotonic` at which programs are ended, or left behind where they are of this process;
+            what the rounds until then say is the result.
     """
 
     rounds: int = 15

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from superopt.errors import InputError
+from superopt.ir.text import print_graph
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime import kernel as runtime
@@ -160,6 +162,35 @@ def test_near_values_are_told_from_others() -> None:
     assert not worker._near(bounds, expected, one)
     assert not worker._near(bounds, expected, np.where(np.arange(1000) == 3, np.float32(np.nan), expected))
     assert not worker._near(worker._bounds(expected[:0]), expected, expected)
+
+
+@pytest.mark.parametrize("text", ["softmax f32 5x33", "dot s8 4x32x16"])
+def test_candidates_with_other_values_than_xla_are_refused(text: str, tmp_path: Path) -> None:
+    graph = workload(text)
+    worker.save_problem(tmp_path / "problem", graph, 0)
+    asked = {"graph": print_graph(graph), "problem": str(tmp_path / "problem"), "threads": 1}
+    space = space_of(from_graph(graph.outputs, name="kernel"), threads=1)
+
+    def built(change: Callable[[np.ndarray], np.ndarray]) -> dict[str, Any]:
+        assert list(worker._open(asked)) == [{"event": "opened"}]
+        (session,) = worker._STATE
+        session.expected = [change(x.copy()) for x in session.expected]
+        session.bounds = [worker._bounds(x) for x in session.expected]
+        return list(worker._build({"indices": [0], "traces": [space.trace(space.start)]}))[-1]
+
+    def one_apart(x: np.ndarray) -> np.ndarray:
+        x.reshape(-1)[1] += 1 if x.dtype.kind == "i" else 1e-3
+        return x
+
+    def no_number(x: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(x.size).reshape(x.shape) == 2, np.float32(np.nan), x)
+
+    assert built(lambda x: x)["event"] == "built"
+    for change in (one_apart, no_number) if text.startswith("softmax") else (one_apart,):
+        found = built(change)
+        assert found["event"] == "wrong"
+        assert "is not XLA's" in found["detail"]
+        assert not worker._STATE[0].calls, "it cannot be timed"
 
 
 def test_workers_use_one_thread_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 from rewrites.egraph import perm
 from rewrites.egraph.convert import import_graph
+from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import REDUCTIONS, WINDOWS
@@ -149,6 +151,38 @@ def test_op_in_random_layouts(name: str) -> None:
             assert worst_error(have, want) < 1e-5
         else:
             assert (have[0] == want[0]).all()
+
+
+def test_a_selection_is_not_lowered_as_another_program() -> None:
+    x = make_input("x", (4, 6))
+    y = mk("tanh", mk("exp", x))
+    graph = Graph((x,), (y,))
+    problem = problem_of(graph)
+    selection = State(problem, problem.snapshot.original(), [0] * problem.snapshot.size).choice()
+    assert Lowering(problem.wants).lower(selection, graph).hot.outputs == (y,)
+    for other in (mk("reshape", y, new_sizes=(6, 4)), mk("convert_element_type", y, new_dtype="int32")):
+        with pytest.raises(SuperoptError, match="the lowered program returns"):
+            Lowering(problem.wants).lower(selection, Graph((x,), (other,)))
+
+
+def test_a_selection_with_a_cycle_is_not_lowered() -> None:
+    """Where log(exp(x)) is x, the class of x may be computed by log(y), that of y by exp(x), but not both at once."""
+    x = make_input("x", (4, 6))
+    y = mk("exp", x)
+    graph = Graph((x,), (mk("tanh", mk("log", y)), y))
+    eg = import_graph(graph)
+    refs = dict(zip(dict.fromkeys((*graph.inputs, *graph.nodes())), eg.imported, strict=True))
+    eg.union(refs[x], refs[mk("log", y)])
+    eg.rebuild()
+    snapshot = Snapshot(eg)
+    problem = Problem(snapshot, Pricer(TableObjective()), candidates(snapshot))
+    chosen = list(snapshot.original())
+    selection = State(problem, chosen, [0] * snapshot.size).choice()
+    assert Lowering(problem.wants).lower(selection, graph).hot.outputs
+    (c,) = [i for i, row in enumerate(snapshot.options) if {o.form.op for o in row} == {"input", "log"}]
+    chosen[c] = next(i for i, option in enumerate(snapshot.options[c]) if option.form.op == "log")
+    with pytest.raises(SuperoptError, match="has a cycle"):
+        Lowering(problem.wants).order(replace(selection, options=chosen))
 
 
 def test_table_of_ops_is_covered() -> None:
