@@ -76,14 +76,14 @@ DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
 _COLUMNS = (("figure", "figure", ""), ("value", "value", ""), ("bar", "bar", ""))
 _BARS = {
     "rollcall_proved": ">= 145", "rollcall_all_ranks": ">= 118", "median_ms": "<= 50", "total_s": "< 120",
-    "hostile_false_proofs": "0", "alone_false_proofs": "0", "guarded_false_proofs": "0", "guarded_seen": ">= 0.95", "loops_proved": "0",
-    "loops_refuted": ">= 0.9", "sweep_false_proofs": "0", "int_proved": ">= 0.9", "engineer_proved": ">= 0.9",
-    "must_refute_missed": "0", "refute_median_s": "< 0.3", "exact_with_other_bits": "0", "false_proofs": "0",
-    "unknown_fraction": "< 0.01",
+    "hostile_false_proofs": "0", "alone_false_proofs": "0", "guarded_false_proofs": "0", "guarded_seen": ">= 0.95",
+    "loops_proved": "0", "loops_refuted": ">= 0.9", "sweep_false_proofs": "0", "int_proved": ">= 0.9",
+    "engineer_proved": ">= 0.9", "must_refute_missed": "0", "refute_median_s": "< 0.3",
+    "exact_with_other_bits": "0", "false_proofs": "0", "unknown_fraction": "< 0.01",
     "pair_outputs_proved": ">= 0.8", "pair_faults_proved": "0", "pair_faults_refuted": ">= 0.95",
     "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0", "sums_refused": "0",
-    "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0", "kernel_edits_missed": "0",
-    "kernel_knobs_accepted": "0",
+    "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0",
+    "kernel_edits_missed": "0", "kernel_knobs_accepted": "0",
 }  # fmt: skip
 
 
