@@ -87,6 +87,16 @@ def test_what_no_time_was_left_for_is_not_used_before_it_is_validated(
     assert take_kernels(graph, choices, 1, called=False).kernels == choices  # it is on record
 
 
+def test_what_differs_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    graph, choices = chosen(2.0)
+    monkeypatch.setattr(kernels, "validated", lambda *_: KernelVerdict(UNKNOWN, "nobody reads it", 0.0))
+    monkeypatch.setattr(kernels, "_difference", lambda *_: "it differs from XLA's values")
+    taken = take_kernels(graph, choices, 1, called=False)
+    assert (taken.kernels, taken.waiting) == ((), False)
+    assert "differs" in next(iter(taken.left.values()))
+
+
 def test_of_damaged_or_foreign_files_of_the_cache_nothing_is_believed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
