@@ -28,7 +28,7 @@ _CALLS: list[Callable[[], object]] = []  # of the model that was loaded last
 def _load(request: Mapping[str, Any]) -> Iterator[Event]:
     """Load a model, call it, and say what a call takes and how many make a sample."""
     try:
-        import onnxruntime  # late: only this process has it
+        import onnxruntime  # late: only this process has it  # pyright: ignore[reportMissingImports]
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = request["threads"], 1

@@ -33,8 +33,9 @@ def guarded(seed: int, count: int) -> Iterator[Statement]:
         fit = [way for way in ways if (guard in SCALAR) or way[0] not in ONE_ANSWER]
         way, choose = fit[(number * 3 + number // len(fit)) % len(fit)]
         open_ = make(rng)
-        sides = [_side(choose, open_, side) for side in (left, right)]
-        yield make_statement(f"{guard}, {way}, {claim} ({number})", *sides, _ARGUMENTS, {}, (), f"{__name__}:{guard}")
+        one, other = _side(choose, open_, left), _side(choose, open_, right)
+        name = f"{guard}, {way}, {claim} ({number})"
+        yield make_statement(name, one, other, _ARGUMENTS, {}, (), f"{__name__}:{guard}")
 
 
 def _side(choose: Callable[..., Any], guard: Callable[..., Any], claim: Callable[..., Any]) -> Callable[..., Any]:
