@@ -19,6 +19,7 @@ import numpy as np
 
 from costmodel.arrays import PerFeature, PerKernel, PerStep, StepFeatures, StepOwner
 from costmodel.features.counts import COMPUTE, FIXED, INDEX, MEMORY
+from superopt.machine.jitting import jax_jit
 
 if TYPE_CHECKING:
     import jax
@@ -202,7 +203,7 @@ def _descended(
         )
         return (params, mean, square), None
 
-    @jax.jit
+    @jax_jit
     def run(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
         still = jax.tree.map(jnp.zeros_like, params)
         return jax.lax.scan(step, (params, still, still), jnp.arange(steps, dtype=jnp.float32))[0][0]

@@ -35,6 +35,7 @@ from superopt.kernels.choose.regions import Region, region_of
 from superopt.kernels.llvm.jit import CompileError
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.schedule.trace import trace as frozen_trace
+from superopt.machine.jitting import jax_jit
 
 PACKED = "packed"
 
@@ -96,7 +97,7 @@ def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapp
         raise InputError("; ".join(executable.refused.values()))
     live = [named[node["name"]] for node in program.live_inputs]
     passed = [*live, *executable.packed]
-    call = jax.jit(executable.run_packed).lower(*passed).compile()
+    call = jax_jit(executable.run_packed).lower(*passed).compile()
     return call, passed, range(len(live), len(passed))
 
 

@@ -24,6 +24,7 @@ import jax
 
 from superopt.files.reading import shown
 from superopt.machine import facts as machine
+from superopt.machine.jitting import jax_jit
 
 _NESTED = "compiler_options"  # what JAX's refusal below the top level names
 
@@ -158,7 +159,7 @@ def _refusal(name: str, value: Value) -> str:
 
 @functools.cache
 def _probe() -> jax.stages.Lowered:
-    return jax.jit(lambda x: x + 1.0).lower(jax.ShapeDtypeStruct((), "float32"))
+    return jax_jit(lambda x: x + 1.0).lower(jax.ShapeDtypeStruct((), "float32"))
 
 
 def jit_with(fn: Callable[..., Any], options: Options, **arguments: Any) -> Callable[..., Any]:
@@ -169,10 +170,10 @@ def jit_with(fn: Callable[..., Any], options: Options, **arguments: Any) -> Call
         options: of the compiler.
         arguments: what `jax.jit` is told of the arguments (`static_argnums`, `donate_argnums` and their like).
     """
-    plain = jax.jit(fn, **arguments)
+    plain = jax_jit(fn, **arguments)
     if not options:
         return plain
-    tuned = jax.jit(fn, compiler_options=dict(options), **arguments)
+    tuned = jax_jit(fn, compiler_options=dict(options), **arguments)
 
     @functools.wraps(fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:

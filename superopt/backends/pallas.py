@@ -29,6 +29,7 @@ from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.pallas.scalars import has_code
 from superopt.kernels.schedule.trace import apply
+from superopt.machine.jitting import jax_jit
 
 _DEFAULTS = 3  # schedules that are tried for a region: where a third is not proved either, XLA computes it
 _FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # what Pallas and Triton raise
@@ -109,7 +110,7 @@ def _compiled(name: str, interpret: bool, region: Graph, steps: tuple[Any, ...])
     function = lower(program, interpret)
     names = [node["name"] for node in region.inputs]
     order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
-    return traced(f"{name} {steps}", region, jax.jit(lambda *arrays: function(*[arrays[i] for i in order])))
+    return traced(f"{name} {steps}", region, jax_jit(lambda *arrays: function(*[arrays[i] for i in order])))
 
 
 def _runs(node: Node) -> bool:
@@ -124,7 +125,7 @@ def _unavailable() -> str:
     x = make_input("x", (33, 47))
     value = np.linspace(-3.0, 3.0, 33 * 47, dtype=np.float32).reshape(33, 47)
     try:
-        (got,) = jax.jit(lower(space.scheduled(from_graph((mk("exp", x),))), interpret=False))(value)
+        (got,) = jax_jit(lower(space.scheduled(from_graph((mk("exp", x),))), interpret=False))(value)
         return "" if np.allclose(got, np.exp(value), rtol=1e-5) else "the first kernel gave wrong values"
     except Exception as fault:  # whatever Triton lacks here, programs do without its kernels
         return f"the first kernel failed: {type(fault).__name__}: {fault}"[:200]

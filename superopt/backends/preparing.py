@@ -31,6 +31,7 @@ from superopt.ir.scalar import numpy_dtype
 from superopt.ir.text import print_graph
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.runtime.pages import map_file
+from superopt.machine.jitting import jax_jit
 
 _GIVE_BACK_BYTES = 64 << 20  # of pieces, after which a millisecond is well spent
 ALONE_BYTES = 4 << 20  # of operands and results: below, a compilation of its own costs more than the memory is worth
@@ -123,7 +124,7 @@ _MADE: dict[Any, tuple[tuple[weakref.ref[Any], ...], tuple[weakref.ref[Any], ...
 
 @functools.lru_cache(maxsize=256)
 def _compiled(form: Graph, to_jax: Callable[[Graph], Callable[..., Any]]) -> Callable[..., Any]:
-    return jax.jit(to_jax(form))
+    return jax_jit(to_jax(form))
 
 
 def _stem(piece: Piece, sources: Sequence[Any]) -> Path | None:

@@ -32,6 +32,7 @@ from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Buffer, Scope
 from superopt.kernels.schedule.trace import apply
+from superopt.machine.jitting import jax_jit
 from superopt.measure.kernels import XLA
 from superopt.measure.session import resolve
 from verifier.kernels.check import KernelVerdict
@@ -167,7 +168,7 @@ class Backend(Priced, Protocol):
         Raises:
             SuperoptError: it wrote outside of its buffers, or cannot be run.
         """
-        call = jax.jit(kernel.hot.call)
+        call = jax_jit(kernel.hot.call)
         return [np.asarray(x) for x in call(*[values[b.name] for b in kernel.hot.operands])]
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:

@@ -32,6 +32,7 @@ from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.program import Program
 from superopt.kernels.runtime.pages import enlarge
+from superopt.machine.jitting import jax_jit
 from superopt.measure.kernels import XLA
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
@@ -147,7 +148,7 @@ class Xla(Backend):
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
         """The graph jitted with these options of the compiler."""
-        call = jax.jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
+        call = jax_jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
         return call, operands, [i for i, node in enumerate(graph.inputs) if node["frozen"]]
 
     def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
@@ -274,7 +275,7 @@ class XlaExecutable:
     def lower(self) -> jax.stages.Lowered:
         """The hot part lowered for its declared types (for its HLO, its cost or ahead-of-time compilation)."""
         with _x64(self._wide):
-            return jax.jit(self.run, compiler_options=self.options or None).lower(
+            return jax_jit(self.run, compiler_options=self.options or None).lower(
                 *[jax.ShapeDtypeStruct(n.shape, dtype_of(n.dtype)) for n in self._parts.hot.inputs]  # pyright: ignore[reportArgumentType]
             )
 

@@ -25,6 +25,7 @@ from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.types import FLOATS, INTEGERS, TensorType, range_of
+from superopt.machine.jitting import jax_jit
 from verifier.rules.occurring import Occurring, leaves_numbers
 from verifier.rules.process import processor_s
 from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee
@@ -222,7 +223,7 @@ class Evaluation:
                 if "callback" not in str(error):
                     raise
                 with jax.enable_x64(True):
-                    made = jax.jit(call, compiler_options=_QUICKLY)
+                    made = jax_jit(call, compiler_options=_QUICKLY)
             self._known[side, wide] = made
         if isinstance(made, RefereeProgram):
             return referee().run(made, arrays)
@@ -250,7 +251,7 @@ class Evaluation:
             def kinds(*given: Any) -> Any:
                 return [(jnp.isnan(x).any(), jnp.isinf(x).any()) for x in program(*given)]
 
-            self._watched[side] = graph, nodes, jax.jit(kinds, compiler_options=_QUICKLY)
+            self._watched[side] = graph, nodes, jax_jit(kinds, compiler_options=_QUICKLY)
         graph, nodes, watched = self._watched[side]
         arrays = map(np.asarray, (*live, *(self.shared.arrays[n["name"]] for n in graph.inputs[len(live) :])))
         with jax.enable_x64(True):

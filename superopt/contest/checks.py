@@ -34,6 +34,7 @@ from superopt.ir.types import DTYPES
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import cause_of_run
+from superopt.machine.jitting import jax_jit
 from superopt.measure import Failure, Worker, ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.numerics import Tolerance, output_errors
@@ -295,7 +296,7 @@ def _bits(original: Imported, candidate: Any, live: Sequence[Any], seed: int) ->
     """Where the bits of a program's results differ from those of the function under `jax.jit`, or an empty text."""
     import jax  # late: only where programs run
 
-    function, leaves = jax.jit(original.fn), list(original.examples)
+    function, leaves = jax_jit(original.fn), list(original.examples)
     draws = range(_DRAWS if takes_any_input(original.graph) else 0)
     for draw, inputs in enumerate((live, *(_special(live, seed, kind) for kind in draws))):
         for i, x in zip(original.live, inputs, strict=True):

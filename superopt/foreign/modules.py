@@ -34,6 +34,7 @@ from superopt.foreign.routine_calls import refusal as call_refusal
 from superopt.ir import opaque
 from superopt.ir.graph import Graph, Node
 from superopt.ir.types import STORED_BYTES, TensorType
+from superopt.machine.jitting import jax_jit
 
 PLATFORM = "cpu"
 MOST_BYTES = 1 << 24  # of one module: weights are constants of a graph, an equation holds small tables at most
@@ -61,7 +62,7 @@ def export(call: Callable[..., Sequence[Any]], operands: Sequence[TensorType], r
 
     try:
         with _x64(types):
-            found = jax.export.export(jax.jit(main, keep_unused=True), platforms=(PLATFORM,))(*map(_struct, operands))
+            found = jax.export.export(jax_jit(main, keep_unused=True), platforms=(PLATFORM,))(*map(_struct, operands))
         if found.ordered_effects or found.unordered_effects:
             return b""
         head = _Head(tuple(operands), tuple(results))
@@ -180,7 +181,7 @@ class _Restored:
             return tuple(jnp.zeros(t.shape, t.dtype) for t in head.results)  # pyright: ignore[reportArgumentType]
 
         with _x64((*head.operands, *head.results)):
-            of_types = jax.export.export(jax.jit(like, keep_unused=True), platforms=(PLATFORM,))
+            of_types = jax.export.export(jax_jit(like, keep_unused=True), platforms=(PLATFORM,))
             frame = of_types(*map(_struct, head.operands))
         exported = dataclasses.replace(
             frame,

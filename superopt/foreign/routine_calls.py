@@ -18,6 +18,7 @@ from jax import numpy as jnp
 from jax.lax import linalg
 
 from superopt.files.reading import shown
+from superopt.machine.jitting import jax_jit
 
 _BOTH = (False, True)
 _WRITERS: dict[str, Callable[..., Any]] = {
@@ -98,7 +99,7 @@ def _written(target: str, operands: Operands) -> frozenset[Call]:
     structs = [jax.ShapeDtypeStruct(shape, jnp.dtype(_DTYPES[kind])) for shape, _ in operands]
     try:
         with jax.enable_x64(True):
-            exported = jax.export.export(jax.jit(_WRITERS[name], keep_unused=True), platforms=("cpu",))(*structs)
+            exported = jax.export.export(jax_jit(_WRITERS[name], keep_unused=True), platforms=("cpu",))(*structs)
     except Exception:  # whatever it is: on such operands JAX writes no call
         return frozenset()
     types = [f"tensor<{''.join(f'{n}x' for n in shape)}{element}>" for shape, element in operands]

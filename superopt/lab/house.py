@@ -64,6 +64,7 @@ UNTUNED = {
     "_DRAWS": "as many as kinds of special numbers",
     "LEAST_BYTES": "of weights in a file",
     "_SMALL_BYTES": "a page",
+    "_MOST_LEFT": "entries of a table",
     "_MOST_TOLD": "types of arguments in a line",
     "_SILENT_MS": "of a call, until a line is told",
     "SHORT_NODES": "says where the original is called, not what is returned",

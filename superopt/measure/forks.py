@@ -6,8 +6,9 @@ when the parent does, and is replaced when the environment is another.  It takes
 
     [module, arguments, environment, folder]   with the descriptors of the worker: input, events, errors, status
 
-and writes the number of the process to `status`, and when that ends, its exit status.  Where there can be no such
-process (no Linux, no room), workers are started as processes of their own.
+The worker writes its number to `status` when it leads a group of processes, which can be killed; the process that forked
+it adds its exit status when it ends.  Where there can be no such process (no Linux, no room), workers are started as
+processes of their own.
 """
 
 from __future__ import annotations
@@ -240,8 +241,6 @@ def main(number: int) -> None:
             for descriptor in descriptors[:-1]:
                 os.close(descriptor)
             status[pid] = descriptors[-1]
-            with contextlib.suppress(OSError):
-                os.write(status[pid], f"{pid}\n".encode())
 
 
 def _reap(status: dict[int, int]) -> None:
@@ -268,6 +267,7 @@ def _become(message: Sequence[Any], descriptors: Sequence[int], others: Sequence
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.setsid()
+        os.write(status, f"{os.getpid()}\n".encode())  # from now on it can be ended as a group
         os.dup2(stdin, 0)
         os.dup2(stderr, 2)
         for number in (*others, stdin, stderr, status):

@@ -31,6 +31,7 @@ from superopt.frontends.jax.call import OtherTypesError, unless_sharded
 from superopt.frontends.jax.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax.jaxpr import positional
 from superopt.frontends.jax.placed import is_placed
+from superopt.machine.jitting import jax_jit
 from superopt.machine.shared import Unique
 from superopt.pipeline.optimizer import OptimizeOptions, optimize
 from superopt.pipeline.shares import DEFAULT_BUDGET, Shares
@@ -59,6 +60,11 @@ class JitOptions(OptimizeOptions, total=False):
 
 
 _MOST_TOLD = 4  # types of arguments in a line of progress
+_MOST_LEFT = 4096  # of these: some hundred bytes each
+_LEFT: dict[tuple[Any, ...], None] = {}
+"""Functions of which nothing came, by `_closure` and types: a loop that makes them again does not pay again.
+
+Identities may be used again: that costs a function its optimisation, nothing more."""
 _OF_OPTIMIZE = frozenset(OptimizeOptions.__annotations__)
 _ARRAY = type(jax.device_put(0.0))
 
@@ -123,7 +129,7 @@ class Jitted(Unique, Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
         of_jit = {k: v for k, v in options.items() if k not in _OF_OPTIMIZE}
         jitted: Any = fn._jax if isinstance(fn, Jitted) else fn
-        self._jax: Any = jitted if is_jitted(jitted) and not of_jit else jax.jit(jitted, **of_jit)
+        self._jax: Any = jitted if is_jitted(jitted) and not of_jit else jax_jit(jitted, **of_jit)
         self._options = {k: v for k, v in options.items() if k in _OF_OPTIMIZE}
         self._settings = settings_of(self._jax)
         self._entries: tuple[_Entry, ...] = ()  # replaced as a whole: threads read it without the lock
@@ -239,13 +245,17 @@ class Jitted(Unique, Generic[P, R]):
         return None
 
     def _made(self, args: Any, kwargs: Any, tree: Any, avals: list[Any], context: Any) -> _Entry:
-        options, share = dict(self._options), self._budget.next()
+        options = dict(self._options)
+        asked = (*_closure(unjitted(self._jax)), repr(options), tree, tuple(avals), context)
+        share = None if asked in _LEFT else self._budget.next()
         if share is None:
             entry = _Entry(tree, avals, context, None, self._jax)
         else:
             options["budget"] = share
             with self._budget.spending(f"{getattr(self, '__name__', 'a function')} of {_told(avals)}", share):
                 made = optimize(self._jax, *args, kwargs=kwargs, **options).without_examples()
+            if made.report.original_returned:
+                _leave(asked)
             plain = not made.imported.functions and not made.executable.options
             inside = self._jax if made.report.original_returned and plain else made.inside
             if made.executable.wide and not context[0]:  # its types are none of the process
@@ -304,7 +314,29 @@ class Jitted(Unique, Generic[P, R]):
             raise OtherTypesError
 
         functools.update_wrapper(body, unjitted(self._jax), updated=())
-        return jax.jit(body, **self._settings.arguments)
+        return jax_jit(body, **self._settings.arguments)
+
+
+def _closure(fn: Any) -> tuple[Any, ...]:
+    """The code of a function and what it holds, by identity: equal for functions that a loop makes again."""
+    if isinstance(fn, functools.partial):
+        return (*_closure(fn.func), *map(id, fn.args), *fn.keywords, *map(id, fn.keywords.values()))
+    held = (*(getattr(fn, "__closure__", None) or ()), *(getattr(fn, "__defaults__", None) or ()))
+    return (getattr(fn, "__code__", id(fn)), *(id(_content(x)) for x in held))
+
+
+def _content(held: Any) -> Any:
+    try:
+        return held.cell_contents if isinstance(held, types.CellType) else held
+    except ValueError:  # of a cell that has none yet
+        return None
+
+
+def _leave(asked: tuple[Any, ...]) -> None:
+    """Note that such a function is left to `jax.jit` for such arguments."""
+    _LEFT[asked] = None
+    while len(_LEFT) > _MOST_LEFT:
+        _LEFT.pop(next(iter(_LEFT)), None)
 
 
 def _frozen_places(made: Optimized) -> frozenset[int]:

@@ -70,3 +70,20 @@ def test_a_worker_works_in_the_folder_of_its_parent(tmp_path: Path, monkeypatch:
         monkeypatch.chdir(tmp_path)
         with Worker() as two:
             assert Path(f"/proc/{started(two)}/cwd").resolve() == tmp_path
+
+
+def test_a_forked_worker_leads_its_group_as_soon_as_it_is_known() -> None:
+    """Else a worker that is ended at once goes on, and the call that ended it waits for it."""
+    for _ in range(20):
+        mine, theirs = os.pipe()
+        process = forks.fork("superopt.measure.worker", ["0"], {}, theirs)
+        assert isinstance(process, forks.Forked)
+        try:
+            assert os.getpgid(process.pid) == process.pid
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            assert process.wait(timeout=10.0) == -signal.SIGKILL
+            for stream in (process.stdin, process.stderr):
+                stream.close()
+            os.close(mine)
+            os.close(theirs)

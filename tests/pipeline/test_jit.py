@@ -19,6 +19,7 @@ import pytest
 import superopt
 from superopt.errors import ArgumentError
 from superopt.pipeline import jitted, shares
+from superopt.pipeline.optimizer import optimize
 from superopt.pipeline.shares import Shares
 
 pytestmark = pytest.mark.usefixtures("keeps_plain")
@@ -481,3 +482,31 @@ def test_sharded_arguments_are_left_to_jax(devices: int, tmp_path: Path) -> None
         [sys.executable, str(script), str(devices)], cwd=tmp_path, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_functions_that_a_loop_makes_again_are_optimised_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lambda or a partial in a loop is another object each time, and the same function."""
+    asked: list[object] = []
+    monkeypatch.setattr(jitted, "optimize", lambda *given, **options: asked.append(1) or optimize(*given, **options))
+
+    def scaled(x: jax.Array, n: int) -> jax.Array:
+        return x * n + 1
+
+    for _ in range(3):
+        np.testing.assert_array_equal(superopt.jit(lambda x: scaled(x, 2), budget="1s", store=False)(np.ones(4)), 3)
+        by_partial = superopt.jit(functools.partial(scaled, n=3), budget="1s", store=False)
+        np.testing.assert_array_equal(by_partial(np.ones(4)), 4)
+    assert len(asked) == 2
+    superopt.jit(functools.partial(scaled, n=3), budget="2s", store=False)(np.ones(4))  # asked for more
+    assert len(asked) == 3
+
+
+def test_jit_takes_the_place_of_that_of_jax() -> None:
+    code = """
+import jax, jax.numpy as jnp, superopt
+jax.jit = superopt.jit(budget="1s", store=False)
+f = jax.jit(lambda x: jnp.tanh(x) * 2)
+print(float(f(0.0)), float(jax.grad(lambda x: jax.jit(jnp.sin)(x))(0.0)))
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert ran.stdout.split() == ["0.0", "1.0"], ran.stderr[-2000:]

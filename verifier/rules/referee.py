@@ -20,6 +20,7 @@ import jax
 import numpy as np
 
 from superopt.arrays import bundles
+from superopt.machine.jitting import jax_jit
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 
 SECONDS = 30.0
@@ -67,7 +68,7 @@ def exported(
     types = [jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments]
     try:
         with wide_types(x64):
-            jitted: Any = jax.jit(lambda *xs: tuple(fn(*xs)), keep_unused=True)  # pyright: ignore
+            jitted: Any = jax_jit(lambda *xs: tuple(fn(*xs)), keep_unused=True)  # pyright: ignore
             found = jax.export.export(jitted, platforms=("cpu",))(*types)
     except Exception as error:  # whatever JAX raises is why there is no program
         raise UnansweredError(_first(error)) from error

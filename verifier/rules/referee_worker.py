@@ -15,13 +15,14 @@ import jax
 import numpy as np
 
 from superopt.arrays import bundles
+from superopt.machine.jitting import jax_jit
 from superopt.measure.session import Event
 from superopt.measure.worker import serve
 
 _MOST = 64
 """Programs that are kept."""
 _KNOWN: dict[str, Any] = {}
-_JIT: Any = jax.jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+_JIT: Any = jax_jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any:

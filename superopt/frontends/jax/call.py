@@ -32,6 +32,7 @@ from jax.core import Tracer
 from superopt.frontends.jax.boundary import Inside, enter, fix, holds_static, leave, leave_keys, outside
 from superopt.frontends.jax.held import NO_SETTINGS, JitSettings, hold, is_jit_disabled, is_jitted, settings_of_jax
 from superopt.frontends.jax.placed import has_several_devices, is_placed, is_sharded
+from superopt.machine.jitting import jax_jit
 
 if TYPE_CHECKING:
     from superopt.frontends.jax.jaxpr import Imported
@@ -96,7 +97,7 @@ def calls_of_import(imported: Imported, executable: Prepared) -> tuple[Direct | 
 
     @functools.lru_cache(1)
     def jitted() -> Callable[..., Any]:
-        return imported.fn if is_jitted(imported.fn) else jax.jit(imported.fn, **imported.settings.given_away)
+        return imported.fn if is_jitted(imported.fn) else jax_jit(imported.fn, **imported.settings.given_away)
 
     def placed(*args: Any, **kwargs: Any) -> Any:
         return jitted()(*args, **kwargs)

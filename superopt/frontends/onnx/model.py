@@ -61,6 +61,7 @@ from superopt.frontends.onnx.schema import attribute
 from superopt.frontends.symbolic.known import live
 from superopt.ir.index import Poly
 from superopt.machine.barrier import cause_of_run
+from superopt.machine.jitting import jax_jit
 
 MAX_STATIC_INTS = 1024
 MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
@@ -177,7 +178,7 @@ class OnnxModel:
         taken = ready if self.head is None else self.head(ready)
         try:
             with jax.enable_x64(True):
-                results = jax.block_until_ready(jax.jit(self.fn)(dict(self.params), *taken))
+                results = jax.block_until_ready(jax_jit(self.fn)(dict(self.params), *taken))
         except JaxRuntimeError as error:
             raise InputError(f"{self.name} cannot be run: {cause_of_run(type(error).__name__, str(error))}") from error
         return results if self.tail is None else self.tail([*results, *ready])

@@ -23,6 +23,7 @@ from superopt.frontends.stablehlo.read import DIALECTS, HloBlock, HloOp, Type, r
 from superopt.frontends.stablehlo.sizes import SizeFacts, is_known
 from superopt.frontends.symbolic.known import equal_shapes, integers, number
 from superopt.ir.scalar import SCALARS
+from superopt.machine.jitting import jax_jit
 
 Value = Any
 """A traced array, or a NumPy array of a constant."""
@@ -301,7 +302,7 @@ def _comparator(dtypes: tuple[str, ...], keys: int) -> list[str] | None:
     """How JAX writes the comparison of a sort by the first operands."""
     types = [jax.ShapeDtypeStruct((2,), jnp.dtype(t)) for t in dtypes]
     with jax.enable_x64(True):
-        text = jax.jit(lambda *xs: lax.sort(xs, num_keys=keys)).lower(*types).as_text()
+        text = jax_jit(lambda *xs: lax.sort(xs, num_keys=keys)).lower(*types).as_text()
     ops = (op for block in read_module(text.encode()).functions.values() for op in block.ops)
     return next((_told(op.blocks[0], {}) for op in ops if op.name == "stablehlo.sort"), None)
 

@@ -23,6 +23,7 @@ from superopt.kernels.runtime.ffi_layout import FfiLayout, FfiUnavailable, layou
 from superopt.kernels.runtime.pool import field
 from superopt.kernels.runtime.team import at
 from superopt.machine.barrier import warned
+from superopt.machine.jitting import jax_jit
 from superopt.machine.shared import once
 
 __all__ = ["FfiUnavailable", "codes", "emit_handler", "probe", "register"]
@@ -152,7 +153,7 @@ def _try() -> None:
     f.ret("ptr", "null")
     compiled = jit.compile(module.text(), "none")
     name = register(f"probe_{compiled.digest}", jit.load(compiled).address("handler"))
-    call = jax.jit(lambda x: jax.ffi.ffi_call(name, jax.ShapeDtypeStruct((len(facts),), np.int32))(x))
+    call = jax_jit(lambda x: jax.ffi.ffi_call(name, jax.ShapeDtypeStruct((len(facts),), np.int32))(x))
     with jax.ensure_compile_time_eval(), jax.default_device(jax.local_devices(backend="cpu")[0]):
         got = [int(x) for x in np.asarray(call(np.asarray([[12345]], np.int32)))]
     least = [shape.size("CallFrame"), shape.size("Api"), shape.size("Buffer")]
