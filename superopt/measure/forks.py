@@ -6,9 +6,9 @@ when the parent does, and is replaced when the environment is another.  It takes
 
     [module, arguments, environment, folder]   with the descriptors of the worker: input, events, errors, status
 
-The worker writes its number to `status` when it leads a group of processes, which can be killed; the process that forked
-it adds its exit status when it ends.  Where there can be no such process (no Linux, no room), workers are started as
-processes of their own.
+The worker writes its number to `status` when it leads a group of processes, which can be killed; the process that
+forked it adds its exit status when it ends.  Where there can be no such process (no Linux, no room), workers are
+started as processes of their own.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class JitOptions(OptimizeOptions, total=False):
 
 _MOST_TOLD = 4  # types of arguments in a line of progress
 _MOST_LEFT = 4096  # of these: some hundred bytes each
-_LEFT: dict[tuple[Any, ...], None] = {}
+_LEFT = dict[tuple[Any, ...], None]()
 """Functions of which nothing came, by `_closure` and types: a loop that makes them again does not pay again.
 
 Identities may be used again: that costs a function its optimisation, nothing more."""
