@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 Thunk = Callable[[], object]
 MAX_CALLS = 10_000
-SLOW_CALL_S = 0.2  # a call of this length is a sample, whatever came before it
+SLOW_CALL_S = 2.0  # a call as long is a sample; first calls of short programs took half a second at most
 
 
 def seconds_of(thunk: Thunk, calls: int) -> float:

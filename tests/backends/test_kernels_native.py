@@ -15,7 +15,7 @@ import superopt
 from superopt.backends import mixed
 from superopt.backends.xla import build
 from superopt.errors import InputError
-from superopt.frontends.jax.call import wrap_like_original
+from superopt.frontends.jax.call import calls_of_import
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, frozen_cut, split
 from superopt.kernels.choose.choice import Choice, choices_of
@@ -81,7 +81,7 @@ def test_values_are_those_of_xla_and_nothing_is_left_to_it(built: tuple[Imported
 def test_under_jit_vmap_and_grad(built: tuple[Imported, Program, Any]) -> None:
     imported, _, executable = built
     params, x = jax.tree_util.tree_unflatten(imported.in_tree, imported.examples)[0]
-    call = wrap_like_original(imported, executable)
+    call = calls_of_import(imported, executable)[1]
     close(call(params, x), layer(params, x))
     close(jax.jit(call)(params, x), layer(params, x))
     xs = np.stack([x, -x, 2 * x])
@@ -96,7 +96,7 @@ def test_under_jit_vmap_and_grad(built: tuple[Imported, Program, Any]) -> None:
 
 def test_other_frozen_values_are_packed_again(built: tuple[Imported, Program, Any]) -> None:
     imported, _, executable = built
-    call = wrap_like_original(imported, executable)
+    call = calls_of_import(imported, executable)[1]
     others, x = weights(seed=1)
     close(call(others, x), layer(others, x))
     close(jax.jit(call)(others, x), layer(others, x))
@@ -104,7 +104,7 @@ def test_other_frozen_values_are_packed_again(built: tuple[Imported, Program, An
 
 def test_vmap_over_frozen_values(built: tuple[Imported, Program, Any]) -> None:
     imported, _, executable = built
-    call = wrap_like_original(imported, executable)
+    call = calls_of_import(imported, executable)[1]
     many = [weights(seed=s) for s in range(3)]
     stacked = jax.tree_util.tree_map(lambda *a: np.stack(a), *[p for p, _ in many])
     x = many[0][1]

@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from superopt.backends.xla import build, to_jax
 from superopt.errors import ArgumentError, SuperoptError
-from superopt.frontends.jax.call import wrap_like_original
+from superopt.frontends.jax.call import calls_of_import
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
@@ -177,7 +177,7 @@ def test_positional_and_keyword_calls_are_the_same() -> None:
         return x - y
 
     imported = import_function(f, (rand(2),), {"y": rand(2, seed=1)})
-    g = wrap_like_original(imported, build(original_program(imported.graph)))
+    g = calls_of_import(imported, build(original_program(imported.graph)))[1]
     check_close(g(rand(2), rand(2, seed=1)), g(y=rand(2, seed=1), x=rand(2)))
 
 
@@ -267,7 +267,7 @@ def test_long_chains_need_no_recursion() -> None:
 def wrapped(name: str, frozen: Any = ()) -> tuple[Any, Any, tuple[Any, ...]]:
     fn, args = CASES[name]()
     imported = import_function(fn, args, frozen=frozen)
-    return wrap_like_original(imported, build(original_program(imported.graph), imported.frozen_values)), fn, args
+    return calls_of_import(imported, build(original_program(imported.graph), imported.frozen_values))[1], fn, args
 
 
 @pytest.mark.parametrize("name", ["mlp", "scan_rnn", "while_loop", "kv_cache", "random", "passthrough", "scalars"])
@@ -321,7 +321,7 @@ def test_wrapped_derivative_keeps_custom_rules_and_integer_arguments() -> None:
 
     args = (rand(5, 2), ints(3, below=5))
     imported = import_function(fn, args)
-    g = wrap_like_original(imported, build(original_program(imported.graph)))
+    g = calls_of_import(imported, build(original_program(imported.graph)))[1]
     got = jax.grad(lambda t: g(t, args[1])[0])(args[0])
     check_close(got, jax.grad(lambda t: fn(t, args[1])[0])(args[0]))
     assert float(got.max()) >= 7
@@ -360,7 +360,7 @@ def test_effects_happen_once_per_call() -> None:
 
     a, b, x = jnp.ones(2), jnp.full(2, 3.0), jnp.arange(2.0)
     imported = import_function(fn, (a, x), frozen=0)
-    g = wrap_like_original(imported, build(original_program(imported.graph), imported.frozen_values))
+    g = calls_of_import(imported, build(original_program(imported.graph), imported.frozen_values))[1]
     for count, w in enumerate((a, a, a, b, b, a), 1):
         check_close(g(w, x), w * x)
         assert len(seen) == count
@@ -372,7 +372,7 @@ def test_wrapped_keeps_name_and_doc() -> None:
         return x
 
     imported = import_function(named, (rand(2),))
-    g = wrap_like_original(imported, build(original_program(imported.graph)))
+    g = calls_of_import(imported, build(original_program(imported.graph)))[1]
     assert (g.__name__, g.__doc__) == ("named", "Say hello.")
 
 
@@ -389,7 +389,7 @@ def test_wrapped_keeps_name_and_doc() -> None:
 )
 def test_calls_that_do_not_fit(args: Any, kwargs: Any, says: str) -> None:
     imported = import_function(lambda x, y: x.sum(1) + y, (rand(2, 3), rand(2)))
-    g = wrap_like_original(imported, build(original_program(imported.graph)))
+    g = calls_of_import(imported, build(original_program(imported.graph)))[1]
     with pytest.raises(ArgumentError) as caught:
         g(*args, **kwargs)
     assert says in str(caught.value)

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from superopt.backends.xla import build
 from superopt.errors import ArgumentError
 from superopt.frontends.jax.boundary import outside
-from superopt.frontends.jax.call import wrap_like_original
+from superopt.frontends.jax.call import calls_of_import
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
 from tests.support.jax_programs import rand
@@ -26,7 +26,7 @@ class Program:
     def __init__(self, fn: Any, *args: Any, **options: Any) -> None:
         self.imported = import_function(fn, args, **options)
         executable = build(original_program(self.imported.graph), self.imported.frozen_values)
-        self.call = outside(self.imported.fn, wrap_like_original(self.imported, executable))
+        self.call = outside(self.imported.fn, calls_of_import(self.imported, executable)[1])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)

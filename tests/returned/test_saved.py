@@ -120,7 +120,7 @@ def test_frozen_arguments_are_looked_at_in_every_call(tmp_path) -> None:
             np.testing.assert_array_equal(call(w, x), want)
             np.testing.assert_array_equal(call(w, x=x), want)
     for other in (w + 1, w[:4], jnp.asarray(w) * 2, 1.0, "text"):
-        with pytest.raises(ArgumentError, match=r"frozen|text"):
+        with pytest.raises(ArgumentError, match=r"frozen|is a str"):
             loaded(other, x)
         with pytest.raises(OtherTypesError):
             loaded.direct(other, x)

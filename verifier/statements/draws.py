@@ -61,7 +61,7 @@ def _drawn(node: Node, kind: str, told: Sequence[float], seed: tuple[int, int]) 
     shape = sizes_of(node)
     rng = np.random.default_rng((*seed, 7))
     if node.dtype == "bool":
-        made = rng.random(shape) > 0.5
+        made = np.asarray(rng.random(shape) > 0.5)
         if kind in ("beyond", "far"):
             made[...] = True
         elif kind == "negative":
