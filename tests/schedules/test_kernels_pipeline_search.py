@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -178,7 +179,7 @@ class Dying:
     def __init__(self, deadly: int) -> None:
         self.deadly, self.requests = deadly, 0
 
-    def request(self, message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    def request(self, message: Mapping[str, Any], end_s: float = math.inf) -> Iterator[dict[str, Any]]:
         _, trace = json.loads(Path(message["path"]).read_text(encoding="utf-8"))
         self.requests += 1
         if self.requests - 1 == self.deadly:
