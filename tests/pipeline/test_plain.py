@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -36,6 +37,7 @@ from superopt.measure import Comparison, Timing, Worker
 from superopt.measure.kernels import XLA
 from superopt.pipeline import run as stages
 from superopt.report.data import read_report
+from superopt.store import Store
 
 pytestmark = pytest.mark.usefixtures("keeps_plain")
 
@@ -92,12 +94,18 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
 
     class Counting:
         batch, backend = 1, pool.backend
-        start = pool.start
+        start, ready = pool.start, pool.ready
         spent_s = property(lambda _: pool.spent_s)
 
-        def make_all(self, jobs: Any) -> Any:
+        def make_all(self, jobs: Any, end_s: float = math.inf) -> Any:
             made.append(len(jobs))
-            return pool.make_all(jobs)
+            return pool.make_all(jobs, end_s)
+
+    class Slow(Counting):
+        def make_all(self, jobs: Any, end_s: float = math.inf) -> Any:
+            found = super().make_all(jobs, end_s)
+            time.sleep(max(0.0, end_s - time.monotonic()))
+            return found
 
     def deep(w: Any, x: Any) -> Any:
         for _ in range(4):
@@ -120,8 +128,10 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     assert maker.seconds_for(three) == 0.0, "the code of a kernel that was timed is kept"
     assert not maker.has_made(three)
     several = import_function(lambda x: (jnp.tanh(x), jnp.exp(x).sum(0), jnp.sin(x), x @ x.T), (values(20, 30),))
-    none = KernelMaker(Counting()).make(in_regions("own form", own_form(several.graph)), 0.0)  # pyright: ignore[reportArgumentType]
-    assert 0 < len(none.choices) < 4  # the first batch is made in any case
+    form = in_regions("own form", own_form(several.graph))
+    some = KernelMaker(Slow()).make(form, 3.0)  # pyright: ignore[reportArgumentType]
+    assert 0 < len(some.choices) < 4  # the first batch, which takes all of the time
+    assert not KernelMaker(Counting()).make(form, 0.0).choices  # pyright: ignore[reportArgumentType]
 
 
 def test_code_that_was_made_beside_the_search_takes_no_time(pool: TrialPool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,13 +238,14 @@ def test_a_plain_candidate_that_computes_something_else_is_refused(monkeypatch: 
 def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(
     budget: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def outcome(imported: Any, entries: Any, *_: Any) -> Any:
+    def outcome(imported: Any, entries: Any, *_: Any, **__: Any) -> Any:
         assert entries[0].name == "own form"
         slow = [timing(7.0 + i) for i in range(len(entries) - 1)]
         return outcome_of(entries, timing(9.0), (timing(3.0), *slow), timing(9.0))
 
     monkeypatch.setattr(stages, "contest", outcome)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget=budget, store=False, rules=[])
+    assert "the contest" not in fast.report.lost
     assert fast.report.implementation["form"] == "own form"
     assert fast.kernels
 
@@ -264,7 +275,7 @@ def test_unusable_weights_of_the_model_of_our_kernels_are_told(monkeypatch: pyte
 
 
 def test_what_the_original_takes_to_be_built_is_told_with_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages.Run, "_ran", lambda run: time.sleep(1.0) or 0.0)
+    monkeypatch.setattr(stages.Run, "_ran", lambda run, whole: time.sleep(1.0) or 0.0)
     report = superopt.optimize(
         lambda x: x + 1.0, values(3), budget="20steps", store=False, rules=[], kernels=False
     ).report
@@ -275,7 +286,7 @@ def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monk
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing else is built")
 
-    monkeypatch.setattr(stages.Run, "_ran", lambda run: 1e6)
+    monkeypatch.setattr(stages.Run, "_ran", lambda run, whole: 1e6)
     monkeypatch.setattr(stages, "explore", never)
     monkeypatch.setattr(stages, "_built_in", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
@@ -314,19 +325,34 @@ def outcome_of(entries: Any, original: Timing, rows: Any, again: Timing) -> Outc
 
 @BUDGETS
 @pytest.mark.usefixtures("unsearched")
-def test_a_verdict_reached_under_noise_is_marked_and_not_stored(
+def test_a_verdict_reached_under_noise_is_stored_with_a_mark_and_timed_again(
     budget: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
-    def outcome(imported: Any, entries: Any, *_: Any) -> Any:
+    timed: list[int] = []
+
+    def outcome(imported: Any, entries: Any, *_: Any, **__: Any) -> Any:
         rows = [noisy(9.0, 0.4, i) for i in range(len(entries))]
         return outcome_of(entries, noisy(10.0, 0.4, 50), rows, noisy(10.0, 0.4, 51))
 
+    def duel(rounds: Any, entries: Any) -> Series:
+        timed.append(len(entries))
+        return outcome(None, entries).chosen
+
+    def marks() -> list[bool]:
+        with Store(path) as store:
+            return [kept["in_doubt"] for _, kept in store.items("runs")]
+
     monkeypatch.setattr(stages, "contest", outcome)
-    options: dict[str, Any] = {"frozen": 0, "budget": budget, "rules": [], "store": tmp_path / "store.sqlite"}
+    monkeypatch.setattr(stages, "duel", duel)
+    path = tmp_path / "store.sqlite"
+    options: dict[str, Any] = {"frozen": 0, "budget": budget, "rules": [], "store": path}
     fast = superopt.optimize(network, WEIGHTS, IMAGE, **options)
     assert any("too noisy" in note for note in fast.report.notes)
+    assert (timed, marks()) == ([], [True])
     again = superopt.optimize(network, WEIGHTS, IMAGE, **options)
-    assert not any("from the store" in note for note in again.report.notes)
+    assert any("from the store" in note for note in again.report.notes)
+    assert any("too noisy" in note for note in again.report.notes), "the doubt is told as long as there is one"
+    assert (timed, marks()) == ([1], [True])
 
 
 def test_search_false_takes_no_other_meaning_from_wrong_options() -> None:
@@ -341,7 +367,7 @@ def test_what_the_search_finds_is_made_in_kernels_and_contested(
 ) -> None:
     entered: list[Any] = []
 
-    def outcome(imported: Any, entries: Any, *_: Any) -> Any:
+    def outcome(imported: Any, entries: Any, *_: Any, **__: Any) -> Any:
         entered.extend(entries)
         return outcome_of(entries, timing(10.0), [timing(9.0 - i) for i in range(len(entries))], timing(10.0))
 
