@@ -49,7 +49,7 @@ class Pool(TrialPool):
     def start(self) -> None:
         """No processes."""
 
-    def make_all(self, jobs: Sequence[tuple[Graph, Trace]]) -> list[Trace | str]:
+    def make_all(self, jobs: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
         return [native.default_trace(g) if trace is None else trace for g, trace in jobs]
 
 
