@@ -29,6 +29,8 @@ from superopt.measure import Timing, Tuned, compare
 from superopt.measure.session import ComparisonSettings
 from superopt.report.data import Measurement, Report
 from superopt.returned.optimized import Optimized
+from verifier.kernels.check import KernelVerdict
+from verifier.verdict import UNKNOWN
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 
@@ -207,6 +209,7 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     close(gradient, jax.grad(lambda x: layer(params, x)[0][:, 0].sum())(x))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("superopt.backends.made.agrees", lambda key: False)
+        patched.setattr("superopt.certify.kernels.validated", lambda *_: KernelVerdict(UNKNOWN, "nobody reads it", 0.0))
         patched.setattr("superopt.certify.kernels._difference", lambda *_: "it differs")
         without = superopt.load(path)
     assert without.kernels == ()
