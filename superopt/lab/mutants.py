@@ -244,7 +244,20 @@ def tried(
 def _noticed(copy: Path, tests: Sequence[str], most_s: float) -> str:
     """The first test that fails on the copy; empty where none does."""
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-P", "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header", *tests]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "pytest",
+        "-x",
+        "-q",
+        "-n",
+        "0",
+        "-p",
+        "no:cacheprovider",
+        "--no-header",
+        *tests,
+    ]
     try:
         done = subprocess.run(
             command, cwd=copy, env=environment, capture_output=True, text=True, timeout=most_s, check=False

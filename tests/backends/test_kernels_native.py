@@ -208,7 +208,7 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     gradient = jax.grad(lambda x: loaded(params, x)[0][:, 0].sum())(x)
     close(gradient, jax.grad(lambda x: layer(params, x)[0][:, 0].sum())(x))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("superopt.backends.made.agrees", lambda key: False)
+        patched.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nothing is on record
         patched.setattr("superopt.certify.kernels.validated", lambda *_: KernelVerdict(UNKNOWN, "nobody reads it", 0.0))
         patched.setattr("superopt.certify.kernels._difference", lambda *_: "it differs")
         without = superopt.load(path)
