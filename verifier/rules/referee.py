@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from superopt.arrays import bundles
-from superopt.machine.jitting import jax_jit
+from superopt.machine.jitting import jax_jit  # pyright: ignore[reportUnknownVariableType]
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 
 SECONDS = 30.0

@@ -15,7 +15,7 @@ import jax
 import numpy as np
 
 from superopt.arrays import bundles
-from superopt.machine.jitting import jax_jit
+from superopt.machine.jitting import jax_jit  # pyright: ignore[reportUnknownVariableType]
 from superopt.measure.session import Event
 from superopt.measure.worker import serve
 
