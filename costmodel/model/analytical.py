@@ -19,7 +19,6 @@ import numpy as np
 
 from costmodel.arrays import PerFeature, PerKernel, PerStep, StepFeatures, StepOwner
 from costmodel.features.counts import COMPUTE, FIXED, INDEX, MEMORY
-from superopt.machine.jitting import jax_jit
 
 if TYPE_CHECKING:
     import jax
@@ -203,7 +202,6 @@ def _descended(
         )
         return (params, mean, square), None
 
-    @jax_jit
     def run(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
         still = jax.tree.map(jnp.zeros_like, params)
         return jax.lax.scan(step, (params, still, still), jnp.arange(steps, dtype=jnp.float32))[0][0]

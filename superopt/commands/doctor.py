@@ -13,7 +13,6 @@ from superopt.certify.proving import verify
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.kernels.llvm.cpu import host
 from superopt.machine import facts as machine
-from superopt.machine.jitting import jax_jit
 from superopt.store import Store
 
 CALIBRATION_S = 30.0  # the micro-suite times its 60 kernels at least in that time, on two cores
@@ -60,7 +59,7 @@ def _xla() -> str:
     import jax  # late: the point is to see whether it loads
 
     device = jax.devices()[0]
-    total = float(jax_jit(lambda x: (x @ x).sum())(jax.numpy.ones((64, 64))))
+    total = float(jax.jit(lambda x: (x @ x).sum())(jax.numpy.ones((64, 64))))
     if total != 64.0**3:
         raise RuntimeError(f"a 64x64 product summed to {total}")
     return f"{device.platform}, jitted product correct"

@@ -32,7 +32,6 @@ from superopt.arrays import bundles as arrays
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 from superopt.machine import facts as machine
-from superopt.machine.jitting import jax_jit
 from superopt.measure import loop
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import Failure
@@ -171,7 +170,7 @@ def kernel_events(
     how = KernelSettings(**fields)
     rng = np.random.default_rng(how.seed)
     start = time.monotonic()
-    empty = jax_jit(_empty)
+    empty = jax.jit(_empty)
     tiny = jax.device_put(np.zeros(4, np.float32))
 
     def dispatch() -> None:

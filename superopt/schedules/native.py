@@ -16,7 +16,6 @@ from superopt.kernels.llvm.types import vector
 from superopt.kernels.loops.stage import Buffer, LoopProgram
 from superopt.kernels.runtime.kernel import Code, Phase, build
 from superopt.kernels.runtime.pages import enlarge
-from superopt.machine.jitting import jax_jit
 from superopt.measure import loop
 
 Call = Callable[[], Any]
@@ -38,7 +37,7 @@ def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads
     if prepare is not None:
         values |= build(generate(prepare)).run(values)
     kernel = build(generate(hot), threads_hint=threads)
-    jitted = jax_jit(kernel.call)
+    jitted = jax.jit(kernel.call)
     operands = [jax.numpy.asarray(values[b.name]) for b in kernel.operands]
     made = set() if prepare is None else {b.name for b in prepare.buffers if b.scope == "output"}
     for b, x in zip(kernel.operands, operands, strict=True):

@@ -19,7 +19,6 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
-from superopt.machine.jitting import jax_jit
 from superopt.measure import loop
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.native import kernel_calls, peak_gflops
@@ -86,7 +85,7 @@ def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, An
     arrays = example_arrays(graph, seed)
     with jax.enable_x64(needs_x64(graph)):
         ours, _ = kernel_calls(apply(from_graph(graph.outputs, name="kernel"), trace), arrays, threads)
-        jitted = jax_jit(to_jax(graph))
+        jitted = jax.jit(to_jax(graph))
         operands = [jax.numpy.asarray(arrays[node["name"]]) for node in graph.inputs]
         calls = [ours, lambda: jax.block_until_ready(jitted(*operands))]
         samples = loop.samples(calls, _SAMPLE_S, _ROUNDS, seed)

@@ -45,7 +45,6 @@ from superopt.kernels.loops.show import digest
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import Code, GuardError, Kernel, Room, build
 from superopt.kernels.schedule.trace import apply
-from superopt.machine.jitting import jax_jit
 from superopt.measure import loop
 from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, output_errors
 from superopt.measure.worker import serve
@@ -116,7 +115,7 @@ def reference(graph: Graph, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray
     from superopt.backends.xla import needs_x64, to_jax  # late: jax takes half a second, and workers do without
 
     with jax.enable_x64(needs_x64(graph)):
-        results = jax_jit(to_jax(graph))(*[arrays[node["name"]] for node in graph.inputs])
+        results = jax.jit(to_jax(graph))(*[arrays[node["name"]] for node in graph.inputs])
         return [np.asarray(x) for x in results]
 
 

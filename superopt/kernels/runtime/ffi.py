@@ -23,7 +23,6 @@ from superopt.kernels.runtime.ffi_layout import FfiLayout, FfiUnavailable, layou
 from superopt.kernels.runtime.pool import field
 from superopt.kernels.runtime.team import at
 from superopt.machine.barrier import warned
-from superopt.machine.jitting import jax_jit
 from superopt.machine.shared import once
 
 __all__ = ["FfiUnavailable", "codes", "emit_handler", "probe", "register"]
@@ -129,6 +128,8 @@ def _try() -> None:
     if not cpu.supported():
         raise FfiUnavailable("no code is generated for this processor (AVX-512, or AVX2 with FMA, is needed)")
     import jax
+
+    from superopt.machine.jitting import jax_jit  # late, as JAX itself
 
     shape, module = layout(), Module()
     f = module.function("handler", [("ptr", "frame")], returns="ptr", internal=False)
