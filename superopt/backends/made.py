@@ -131,7 +131,7 @@ def _path(key: str, cache: Path | None) -> Path:
 
 
 def _rows(path: Path) -> Any:
-    """What was written to a file; None where there is nothing, or something else."""
+    """The content of a sealed file; None where there is none, or the seal does not fit."""
     content = unsealed(path)
     return None if content is None else json.loads(content)
 

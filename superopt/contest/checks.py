@@ -126,7 +126,7 @@ class Builds:
 
     @property
     def has_run(self) -> bool:
-        """Has the original given results?"""
+        """Whether the original has given results."""
         return bool(self._results)
 
     def _called(self) -> None:

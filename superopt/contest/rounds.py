@@ -286,7 +286,7 @@ class Series:
         return ratio is not None and ratio.low > 1.0 and ratio.high <= 2.0 * ratio.low
 
     def is_slower(self, number: int) -> bool:
-        """Is an entry slower than the original beyond doubt: by few rounds, where it takes twice as long?"""
+        """Whether an entry is slower than the original beyond doubt; few rounds suffice at twice the time."""
         ratio = self.ratio(number)
         if ratio is None:
             return False

@@ -23,7 +23,7 @@ _TRIES = 3
 
 
 def sealed(path: Path, content: bytes) -> bytes:
-    """What to write to a file: its content under the seal of its name in its folder."""
+    """Bytes of a sealed file: its content under the seal of its name in its folder."""
     return _seal(path, content).encode() + b"\n" + content
 
 

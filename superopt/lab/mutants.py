@@ -40,7 +40,7 @@ INSTEAD = {
 """Operator -> what takes its place."""
 
 NEVER = "(False)"
-"""What takes the place of a guard."""
+"""The condition in the place of a guard."""
 
 TOO_LONG = "too long"
 """Said of tests that did not end."""

@@ -87,7 +87,7 @@ def compare(
 
 @dataclass(slots=True)
 class Ran:
-    """What calls of a program gave, as far as they came.
+    """Results of calls of a program, as far as they came.
 
     Attributes:
         results: of each call, in order.

@@ -84,7 +84,7 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 class _Request:
-    """What a request says of programs and arrays."""
+    """Programs and arrays of a request."""
 
     def __init__(self, request: Mapping[str, Any]) -> None:
         self._backend, self._placed = request["backend"], request["placed"]

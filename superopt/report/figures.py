@@ -55,7 +55,7 @@ def error(value: float | None) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """How many times as fast."""
+    """A ratio of speeds, with its unit."""
     return NONE if value is None else f"{value:.2f}x"
 
 
@@ -76,7 +76,7 @@ def written(path: str, value: Any) -> str:
 
 
 def found(record: Any, path: str) -> Any:
-    """What stands at a path of a record; numbers are places in a list."""
+    """Return the value at a path of a record; numbers are places in a list."""
     for word in path.split("/"):
         record = record[int(word)] if isinstance(record, list | tuple) else record[word]
     return record

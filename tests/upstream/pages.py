@@ -167,7 +167,7 @@ def _plain(text: str) -> str:
 
 
 def difference(one: Any, two: Any) -> str:
-    """How two outcomes differ, or an empty text; floats may differ by rounding."""
+    """The difference of two outcomes, or an empty text; floats may differ by rounding."""
     import numpy as np
 
     if isinstance(one, Mapping) and isinstance(two, Mapping):

@@ -23,12 +23,12 @@ def has_several_devices() -> bool:
 
 
 def is_placed(leaves: Iterable[Any]) -> bool:
-    """Is one of these arrays, traced or not, sharded, on another device than the default one, or written to?"""
+    """Whether one of these arrays, traced or not, is sharded, on another device than the default one, or a `Ref`."""
     return any(map(_placed, leaves)) or not jax.sharding.get_abstract_mesh().empty
 
 
 def is_sharded(leaves: Iterable[Any]) -> bool:
-    """Is one of these arguments of a call sharded, or on another device than the default one?"""
+    """Whether an argument of a call is sharded, or on another device than the default one."""
     return has_several_devices() and any(isinstance(x, jax.Array) and _elsewhere(x) for x in leaves)
 
 

@@ -60,7 +60,7 @@ class Served:
                 stream.close()
 
     def seconds(self) -> float:
-        """What a call takes."""
+        """Seconds of a call."""
         return float(self._ask({"seconds": SAMPLE_S})["seconds"])
 
     def outputs(self) -> list[np.ndarray]:
