@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from jax import export, lax
 
 import superopt
+from superopt.frontends.symbolic.paths import Path, followed
 from superopt.lab.bench.verifier import GUARDED, LOOPS
 from superopt.lab.corpora.statements.guarded import guarded
 from superopt.lab.corpora.statements.loops import loops
@@ -147,6 +149,42 @@ def test_branches_on_other_things_are_none_on_sizes() -> None:
             return x
 
     assert superopt.verify(fn, lambda x: 2 * x, "n").status == PROVED
+
+
+def test_code_that_the_garbage_collector_runs_is_not_the_program() -> None:
+    """Callbacks of the collector, and finalizers of cycles, run at any instruction: in one trace and not in another."""
+    first, runs = True, list[str]()
+
+    def told(phase: str, info: dict[str, int]) -> None:
+        runs.append(phase.upper() if first else phase)
+
+    class Cycle:
+        def __init__(self) -> None:
+            self.own = self
+
+        def __del__(self) -> None:
+            runs.append("FIRST" if first else "next")
+
+    def way() -> Path:
+        with followed() as path:
+            for _ in range(50):
+                Cycle()
+        assert path is not None
+        return path
+
+    before = gc.get_threshold()
+    gc.callbacks.append(told)
+    gc.set_threshold(7)
+    try:
+        one = way()
+        first = False
+        two = way()
+    finally:
+        gc.callbacks.remove(told)
+        gc.set_threshold(*before)
+    assert gc.isenabled()
+    assert not one.differs(two)
+    assert not two.differs(one)
 
 
 # ---- what ends XLA

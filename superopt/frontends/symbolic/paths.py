@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -80,11 +82,38 @@ def followed(fn: Callable[..., Any] | None = None) -> Generator[Path | None]:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return step
 
-    sys.settrace(enter)
-    try:
-        yield path
-    finally:
-        sys.settrace(before)
+    with _COLLECTOR.paused():
+        sys.settrace(enter)
+        try:
+            yield path
+        finally:
+            sys.settrace(before)
+
+
+class _Collector:
+    """The garbage collector, whose callbacks and finalizers run at any instruction and are no part of a program."""
+
+    def __init__(self) -> None:
+        self._lock, self._pauses, self._ran = threading.Lock(), 0, True
+
+    @contextmanager
+    def paused(self) -> Generator[None]:
+        """Collect nothing inside, whichever threads are inside at once."""
+        with self._lock:
+            if not self._pauses:
+                self._ran = gc.isenabled()
+                gc.disable()
+            self._pauses += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._pauses -= 1
+                if not self._pauses and self._ran:
+                    gc.enable()
+
+
+_COLLECTOR = _Collector()
 
 
 def question(symbolic: Path, numbers: Path | None) -> SizeComparison | None:
