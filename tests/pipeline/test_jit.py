@@ -501,10 +501,22 @@ def test_functions_that_a_loop_makes_again_are_optimised_once(monkeypatch: pytes
     assert len(asked) == 3
 
 
-def test_jit_takes_the_place_of_that_of_jax() -> None:
-    code = """
+_AT_ONCE = """
 import jax, jax.numpy as jnp, superopt
 jax.jit = superopt.jit(budget="1s", store=False)
+"""
+_BEFORE_ITS_IMPORT = """
+import jax, jax.numpy as jnp
+def jit(*given, **options):
+    import superopt
+    return superopt.jit(*given, budget="1s", store=False, **options)
+jax.jit = jit
+"""
+
+
+@pytest.mark.parametrize("replace", [_AT_ONCE, _BEFORE_ITS_IMPORT], ids=["at once", "before its import"])
+def test_jit_takes_the_place_of_that_of_jax(replace: str) -> None:
+    code = f"""{replace}
 f = jax.jit(lambda x: jnp.tanh(x) * 2)
 print(float(f(0.0)), float(jax.grad(lambda x: jax.jit(jnp.sin)(x))(0.0)))
 """
