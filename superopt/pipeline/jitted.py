@@ -137,6 +137,7 @@ class Jitted(Unique, Generic[P, R]):
         self._frozen: frozenset[int] = frozenset()
         self._budget = Shares(self._options.get("budget", DEFAULT_BUDGET))
         self._lock = threading.RLock()
+        self._refused = False  # types by the dispatcher since its cache was cleared
         self._dispatch = self._dispatcher()
         self._likely: Callable[..., Any] = self._jax if self._settings.placed else self._found
         if self._settings.placed:
@@ -216,6 +217,7 @@ class Jitted(Unique, Generic[P, R]):
                     except ProgramError:
                         return self._jax(*args, **kwargs)  # which raises what the function itself does
         if entry.inside is not None:
+            self._forget_refusals()
             return self._dispatch(*args, **kwargs)
         assert entry.made is not None
         self._frozen = _frozen_places(entry.made)
@@ -298,6 +300,12 @@ class Jitted(Unique, Generic[P, R]):
                 key.append((aval.shape, aval.dtype, aval.weak_type))
         return tuple(key)
 
+    def _forget_refusals(self) -> None:
+        """Clear the compiled part of the dispatcher's cache: JAX takes types that raised once the slow way for ever."""
+        if self._refused:
+            self._refused = False
+            getattr(self._dispatch, "_clear_cache", self._dispatch.clear_cache)()
+
     def _dispatcher(self) -> Any:
         """A jitted function with the programs for all types inside."""
 
@@ -311,6 +319,7 @@ class Jitted(Unique, Generic[P, R]):
             for entry in self._entries:
                 if entry.inside is not None and entry.fits(tree, avals, context):
                     return entry.inside(*args, **kwargs)
+            self._refused = True
             raise OtherTypesError
 
         functools.update_wrapper(body, unjitted(self._jax), updated=())

@@ -501,6 +501,21 @@ def test_functions_that_a_loop_makes_again_are_optimised_once(monkeypatch: pytes
     assert len(asked) == 3
 
 
+def test_calls_of_known_types_run_no_code_of_python_in_jax() -> None:
+    fn = superopt.jit(lambda x: jnp.tanh(x) * 2 + x, budget="1s", store=False)
+    arguments = [jnp.ones(n) for n in (3, 4, 5)]
+    for x in arguments * 2:
+        fn(x)
+    entered = set[str]()
+    sys.setprofile(lambda frame, event, _: entered.add(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        for x in arguments:
+            fn(x)
+    finally:
+        sys.setprofile(None)
+    assert not [name for name in entered if name.endswith(("pjit.py", "pxla.py"))]
+
+
 _AT_ONCE = """
 import jax, jax.numpy as jnp, superopt
 jax.jit = superopt.jit(budget="1s", store=False)

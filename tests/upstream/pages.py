@@ -135,6 +135,8 @@ def _data(value: Any) -> Any:
         return {type(value).__name__: [_told(v) for v in value]}
     if callable(value) or isinstance(value, types.ModuleType):
         return "callable"
+    if isinstance(value, str):
+        return _plain(value)[:2000]
     return _plain(f"{type(value).__name__}: {value!r}")[:2000]
 
 
