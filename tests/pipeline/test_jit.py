@@ -391,6 +391,22 @@ def test_a_function_is_traced_once_for_each_type(frozen: int | None) -> None:
         assert traces == [2]
 
 
+def test_functions_of_python_are_called_as_often_as_by_jax() -> None:
+    calls = list[float]()
+
+    def host(x: np.ndarray) -> np.ndarray:
+        calls.append(float(x))
+        return x + 1
+
+    def body(x: jax.Array, _: Any) -> Any:
+        return jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x), None
+
+    ours = superopt.jit(lambda x: jnp.tanh(jax.lax.scan(body, x, None, length=2)[0]), budget="1s", store=False)
+    np.testing.assert_allclose(ours(jnp.float32(1)), np.tanh(3.0), rtol=1e-6)
+    np.testing.assert_allclose(ours(jnp.float32(1)), np.tanh(3.0), rtol=1e-6)
+    assert calls == [1, 2, 1, 2]
+
+
 def test_one_budget_for_all_types(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     whole = jitted.optimize

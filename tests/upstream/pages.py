@@ -33,7 +33,7 @@ _FENCE = re.compile(
 )
 _OPTION = re.compile(r"\A(---\n.*?\n---\n|(:[\w-]+:.*\n)+)", re.S)
 _ADDRESS = re.compile(
-    r"\b0x[0-9a-f]+\b|\bid=\d+|/[\w/.-]+\.py\b|line \d+|\bline\d+"
+    r"\b0x[0-9a-fA-F]+\b|\bid=\d+|/[\w/.-]+\.py\b|line \d+|\bline\d+"
     r"|, metadata=\{[^}]*\}|\bloc\([^\n]*\)|^#loc.*$|^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:.+\n)*",
     re.M,
 )  # places in memory, files and texts of programs
@@ -186,7 +186,8 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:e[-+]?\d+)?")
 
 
 def _same_text(one: str, two: str) -> bool:
-    """Are two texts equal but for the last digits of numbers?"""
+    """Whether two texts are equal but for the last digits of numbers and the order of lines, which effects may have."""
+    one, two = ("\n".join(sorted(text.splitlines())) for text in (one, two))
     if " ".join(_NUMBER.sub("#", one).split()) != " ".join(_NUMBER.sub("#", two).split()):
         return False
     pairs = zip(map(float, _NUMBER.findall(one)), map(float, _NUMBER.findall(two)), strict=False)

@@ -87,9 +87,7 @@ def _nested(given: dict[str, Any]) -> Any:
 CASES: dict[str, Callable[[str], tuple[Call, Call]]] = {
     "jit, one type": lambda budget: _jitted(_small, [(x,) for x in _vectors(SIZES[:1])], budget),
     "jit, ten types": lambda budget: _jitted(_small, [(x,) for x in _vectors(SIZES)], budget),
-    "jit, a tree": lambda budget: _jitted(
-        _nested, [({"a": x, "b": (x, x)},) for x in _vectors(SIZES[:1])], budget
-    ),
+    "jit, a tree": lambda budget: _jitted(_nested, [({"a": x, "b": (x, x)},) for x in _vectors(SIZES[:1])], budget),
     "jit, ten types of layers": lambda budget: _jitted(
         _layers, [(_weights(3), jnp.ones((n, 16))) for n in range(1, 11)], budget
     ),
