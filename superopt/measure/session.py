@@ -88,10 +88,9 @@ def compare_events(
     settings: ComparisonSettings,
 ) -> Iterator[Event]:
     """Build all, check all, time all; exceptions of candidates become `failed` events."""
-    import jax  # late: only where programs run
 
     start = time.monotonic()
-    live = [jax.device_put(x) for x in inputs]
+    live = loop.on_device(inputs)
     yield {"event": "begin", "index": REFERENCE, "stage": "build"}
     try:
         reference, build_s, expected = _built(make_reference, live)
@@ -144,7 +143,7 @@ def run_events(make: Make, inputs: Sequence[Sequence[Any]]) -> Iterator[Event]:
         call = made.call if isinstance(made, Kept) else made
         for number, given in enumerate(inputs):
             start = time.perf_counter()
-            outputs = jax.block_until_ready(call(*[jax.device_put(x) for x in given]))
+            outputs = jax.block_until_ready(call(*loop.on_device(given)))
             seconds = time.perf_counter() - start
             if isinstance(made, Kept) and not number:
                 made.build_s = max(made.build_s, seconds)

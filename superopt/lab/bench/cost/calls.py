@@ -101,7 +101,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Time the calls of every case, each in a process of its own."""
     rows: list[dict[str, Any]] = []
     for case in (name for name in CASES if wanted(name, cases)):
-        rows.append(in_own_process("superopt.lab.bench.calls", case, budget, seed, _TIMEOUT_S))
+        rows.append(in_own_process("superopt.lab.bench.cost.calls", case, budget, seed, _TIMEOUT_S))
         say(f"{case}: {rows[-1].get('failure') or format(rows[-1]['ratio'], '.2f')}")
     good = [row for row in rows if "failure" not in row]
     summary = {
