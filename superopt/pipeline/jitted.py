@@ -68,7 +68,8 @@ _LEFT = dict[tuple[Any, ...], None]()
 
 Identities may be used again: that costs a function its optimisation, nothing more."""
 _OF_OPTIMIZE = frozenset(OptimizeOptions.__annotations__)
-_ARRAY = type(jax.device_put(0.0))
+with jax.ensure_compile_time_eval():  # where this is imported while a function is traced
+    _ARRAY = type(jax.device_put(0.0))
 
 
 @overload

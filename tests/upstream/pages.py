@@ -33,7 +33,7 @@ _FENCE = re.compile(
 )
 _OPTION = re.compile(r"\A(---\n.*?\n---\n|(:[\w-]+:.*\n)+)", re.S)
 _ADDRESS = re.compile(
-    r"\b0x[0-9a-fA-F]+\b|\bid=\d+|/[\w/.-]+\.py\b|line \d+|\bline\d+"
+    r"\b0x[0-9a-fA-F]+\b|\bid=\d+|\b\d{13,15}\b|/[\w/.-]+\.py\b|line \d+|\bline\d+"
     r"|, metadata=\{[^}]*\}|\bloc\([^\n]*\)|^#loc.*$|^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:.+\n)*",
     re.M,
 )  # places in memory, files and texts of programs
