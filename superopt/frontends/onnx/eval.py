@@ -49,6 +49,7 @@ from superopt.frontends.onnx.schema import (
     schema_of,
     substitute,
 )
+from superopt.frontends.onnx.steps import deciding, inside
 from superopt.frontends.symbolic.known import SizeArray, has_symbolic, integers, live, number
 
 Value = Any
@@ -225,6 +226,7 @@ class Scope:
 
     Attributes:
         step: number of the step, of the body of a loop.
+        deciding: names of the values whose last digit decides.
     """
 
     context: ModelContext
@@ -237,6 +239,7 @@ class Scope:
     depth: int = 0
     trips: int = 1
     step: Value = None
+    deciding: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Value:
         """Value of a name, here or in an enclosing graph."""
@@ -295,6 +298,11 @@ class Call:
     def wants(self, index: int) -> bool:
         """Whether the output at this position is read by anybody."""
         return index < len(self.node.output) and bool(self.node.output[index])
+
+    @property
+    def decides(self) -> bool:
+        """Whether a step reads a result, so that its last digit counts."""
+        return not self.scope.deciding.isdisjoint(self.node.output)
 
     def static(self, value: Value, what: str = "") -> np.ndarray:
         """The NumPy value of an operand.
@@ -376,8 +384,9 @@ def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
     for sparse in graph.sparse_initializer:
         if sparse.values.name not in scope.values:
             scope.values[sparse.values.name] = sparse_array(sparse, context.folder, repr(sparse.values.name))
-    run_nodes(ordered(graph.node, context.name), scope)
-    return [scope.get(o.name) for o in graph.output]
+    results = [o.name for o in graph.output]
+    run_nodes(ordered(graph.node, context.name), scope, results)  # the next step of a loop may decide by them
+    return [scope.get(name) for name in results]
 
 
 def run_subgraph(
@@ -399,8 +408,12 @@ def run_subgraph(
     return run_graph(graph, inner)
 
 
-def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
-    """Evaluate the nodes in order; their results enter the scope."""
+def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope, wanted: Collection[str] = ()) -> None:
+    """Evaluate the nodes in order; their results enter the scope.
+
+    `wanted`: those whose last digit decides outside of it.
+    """
+    scope.deciding = deciding(nodes, wanted, scope.context.functions)
     for node in nodes:
         for name in node.output:
             if name:
@@ -664,5 +677,6 @@ def _run_function(
         for name, formal in schema.attributes.items():
             if name not in actual and formal.default_value.name:
                 actual[name] = formal.default_value
-    run_nodes(ordered([substitute(n, actual) for n in body.node], body.name), inner)
+    nodes = ordered([substitute(n, actual) for n in body.node], body.name)
+    run_nodes(nodes, inner, inside(body.output, node.output, scope.deciding))
     return [inner.get(o) if o in inner.values else None for o in body.output]
