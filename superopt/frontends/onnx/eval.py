@@ -27,6 +27,7 @@ from jax.errors import InconclusiveDimensionOperation
 
 from superopt.errors import FileLimitError, InputError, SuperoptError
 from superopt.files.reading import LIMITS, Allowance, FileLimits, shown
+from superopt.foreign.onnx_calls import spent_s
 from superopt.frontends.onnx.data import MAX_TENSOR_BYTES, DataFolder, sparse_array, tensor_array
 from superopt.frontends.onnx.host import (
     Deferred,
@@ -38,7 +39,7 @@ from superopt.frontends.onnx.host import (
     in_program,
     run_on_host,
 )
-from superopt.frontends.onnx.read import DOMAINS, label, nested, ordered, reads
+from superopt.frontends.onnx.read import DOMAINS, label, nested, ordered, reads, subgraphs
 from superopt.frontends.onnx.schema import (
     attribute,
     check_call,
@@ -88,11 +89,11 @@ _OPERAND_ERRORS = (
 
 
 class Work(Allowance):
-    """The work and the time of this thread that are left for the conversion of a model of so many nodes."""
+    """Work that is left for the conversion of a model of so many nodes, and time, of this thread and of the host."""
 
     def __init__(self, what: str, nodes: int) -> None:
         super().__init__(what, 0, MAX_STEPS, FileLimits(seconds=SECONDS + SECONDS_PER_NODE * nodes))
-        self.thread_until = time.thread_time() + self.seconds
+        self.thread_until = _own_time() + self.seconds
 
     def spend(self, work: int = 1) -> None:
         """Use some of it.
@@ -103,8 +104,12 @@ class Work(Allowance):
         self.left -= work
         if self.left < 0:
             raise FileLimitError(f"{self.what} takes more than {self.work} evaluations of nodes to convert")
-        if time.thread_time() > self.thread_until:
+        if _own_time() > self.thread_until:
             raise FileLimitError(f"{self.what} takes more than {self.seconds:.0f} s to convert")
+
+
+def _own_time() -> float:
+    return time.thread_time() + spent_s()
 
 
 class UnsupportedOpError(InputError):
@@ -477,9 +482,10 @@ def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Seq
     if node.op_type == "Loop" and not domain and isinstance(values[0], np.ndarray) and values[0].size == 1:
         check_trips(node, int(values[0].ravel()[0]), scope.trips, MAX_HOST_TRIPS)
     opsets = {**scope.opsets, "": scope.opsets.get("", scope.context.opsets[""])}
-    needed = {domain: version for domain, version in opsets.items() if domain in ("", node.domain)}
     outside = {name: scope.get(name) for name in sorted(captured(node))}
-    functions = tuple(scope.context.functions.values()) if outside else ()
+    functions = tuple(scope.context.functions.values()) if subgraphs(node) else ()
+    domains = {"", node.domain, *(f.domain for f in functions)}
+    needed = {domain: version for domain, version in opsets.items() if domain in domains}
     return run_on_host(HostNode(node, tuple(values), outside, needed, functions))
 
 
