@@ -418,3 +418,10 @@ def test_usage() -> None:
     for given in ((lambda x: x,), (3,), (lambda x: x, 3)):
         with pytest.raises(UsageError):
             superopt.verify(*given)
+
+
+def test_a_scalar_integer_of_a_counterexample_is_made_simpler() -> None:
+    found = superopt.verify(
+        lambda x, i: lax.dynamic_slice(x, (i,), (2,)) + i, lambda x, i: x[:2] + i, "n", "int32[]", constraints=("n >= 3",)
+    )
+    assert found.status == REFUTED

@@ -583,6 +583,8 @@ class Terms(Places):
         """Fold over fresh bound variables; short products are written out."""
         sizes = [unwrap(n).subst(self.settled) for n in extents]
         counts = [n.value for n in sizes]
+        rounds = monoid in ("sum", "prod") and dtype in FLOATS
+        by = f"{self.added_by} {len(sizes)}" if rounds and self.added_by else ""
         few = None not in counts and math.prod(n or 0 for n in counts) <= UNROLLED
         bitwise = monoid == "xor" or (monoid in ("and", "or") and dtype in INTEGERS)
         if few and (bitwise or monoid == "prod"):
@@ -592,13 +594,12 @@ class Terms(Places):
         binders: list[tuple[str, Poly]] = []
         index = [self.variable(n, "k", binders) for n in sizes]
         term = body(*index)
-        rounds = kind in ("sum", "prod") and dtype in FLOATS
         kind = f"{kind}[{dtype}]" if rounds and self.apart else kind
         every = kind == "and"  # all of them: not that some one is not
         if every:
             kind, term = "or", self._logical("not", (term,))
         for name, n in reversed(binders):
-            term = Reduce(kind, name, n, term)
+            term = Reduce(kind, name, n, term, by)
         if every:
             term = self._logical("not", (term,))
         if rounds and binders:

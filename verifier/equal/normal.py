@@ -28,7 +28,7 @@ from superopt.ir.ops.table import PARTIAL
 from superopt.ir.scalar import COMPARISONS, LOGICAL, SCALARS
 from superopt.ir.types import FLOATS, INTEGERS
 from verifier.equal import conditions as c
-from verifier.equal.classes import INF, AtomLabels, infinite
+from verifier.equal.classes import INF, ORDERED, AtomLabels, infinite
 from verifier.equal.definedness import Definedness
 from verifier.equal.domains import Domains
 from verifier.equal.monomial import (
@@ -170,8 +170,8 @@ class Normaliser:
         if t.kind != "sum" or (self.laws == EXACT and not self.inside):
             raise Unsupported(f"reduction {t.kind}")
         out = [x for m in self.nf(t.body) for x in self._bound(t, m)]
-        # one sum has one value, whatever a step makes of it: its summands are looked at, not their order
-        return out if self.laws != EXACT else [Monomial(atoms=(self.labels.classes.atom("rsum", [out]),))]
+        # what a step makes of a sum depends on the order in which it is added up, and on what adds it up
+        return out if self.laws != EXACT else [Monomial(atoms=(self.labels.classes.atom(f"{ORDERED}{t.by}]", [out]),))]
 
     def _bound(self, t: Reduce, m: Monomial) -> NF:
         """A summand under the binder of a reduction; none where it is 0."""

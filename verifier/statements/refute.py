@@ -362,7 +362,7 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
                 most = int(info.max)
                 ends = [int(info.min), most, 0, 1, 2, most - 1, *(n for n in TIES if n < most)]
                 made = rng.choice(np.array(ends, node.dtype), shape)
-            out[node["name"]] = made.astype(node.dtype)
+            out[node["name"]] = np.asarray(made, node.dtype)
             continue
         made: Any = rng.integers(-2, 4, shape) if attempt == 0 else rng.integers(1, 5, shape)
         if attempt == 4:
