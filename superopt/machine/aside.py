@@ -100,9 +100,9 @@ def _at_exit() -> None:
             return
     except KeyboardInterrupt:
         raised = KeyboardInterrupt
-    if raised is None:
-        _end(lambda: os._exit(_CUT))
-    _end(_interrupted if issubclass(raised, KeyboardInterrupt) else lambda: os._exit(1))
+    if raised is not None and issubclass(raised, KeyboardInterrupt):
+        _end(_interrupted)
+    _end(lambda: os._exit(_CUT if raised is None else 1))
 
 
 def _waited() -> None:

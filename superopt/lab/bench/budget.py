@@ -51,7 +51,7 @@ _COLUMNS = (
 _MARK = "SUPEROPT_BENCH_RUN"  # in the environment of a run and of all processes that it starts
 _BEGUN = "called"
 INTERRUPTS = (  # program, how it is called, line that is waited for, seconds after it, whole group
-    ("squeezenet", "optimize", "", 1.0, True),
+    ("squeezenet", "optimize", _BEGUN, 0.0, True),
     ("squeezenet", "optimize", _BEGUN, 0.2, False),
     ("squeezenet", "optimize", "import", 0.7, True),
     ("squeezenet", "optimize", "plain", 0.3, False),
@@ -84,7 +84,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
                 rows.append(_of_slow(name, seed))
                 say(f"{name}: {rows[-1].get('failure') or format(rows[-1]['seconds'], '.1f')}")
     for number, (program, how, line, after_s, group) in enumerate(INTERRUPTS):
-        name = f"{CTRL_C}:{program}:{how}:{line or 'start'}+{after_s:g}{':group' if group else ''}"
+        name = f"{CTRL_C}:{program}:{how}:{line}+{after_s:g}{':group' if group else ''}"
         if wanted(name, cases):
             rows.append(once([__name__, name, seed], lambda name=name, number=number: _interrupted(name, number, seed)))
             say(f"{name}: {rows[-1].get('failure') or format(rows[-1]['seconds'], '.2f')}, {rows[-1].get('form')}")
@@ -132,7 +132,7 @@ def _interrupted(name: str, number: int, seed: int) -> dict[str, Any]:
         )  # fmt: skip
         assert process.stdout is not None
         told = ""
-        while line and told != line:
+        while told != line:
             told = process.stdout.readline().partition(":")[0].strip()
             if not told:
                 return {"case": name, "failure": f"it ended before the line {line!r}"}

@@ -155,7 +155,7 @@ def _onnx_products(steps: int) -> Original:
 _BY_CALLBACK = {
     "callback": (jax.pure_callback, 1),
     "callback-loop": (jax.pure_callback, _TURNS),
-    "io-callback": (functools.partial(io_callback, ordered=True), 1),
+    "io-callback": (lambda slow, kind, x: io_callback(slow, kind, x, ordered=True), 1),
 }
 _BY_STEPS = {
     "fori": (_fori, 4096),
