@@ -506,7 +506,7 @@ class Run:
                 return replace(checked, notes=(*checked.notes, *refused))
             name = winner.implementation.get("form") or (winner.winner.name if winner.winner else "the program")
             refused.append(f"{name}: {checked.verdict}")
-        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused)))
+        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused), refused=bool(refused)))
 
     def _at_hand(self, judgement: Judgement) -> Judgement:
         """What is returned where the search was cut off: the plain candidate, a prediction, or what there was."""
@@ -649,7 +649,8 @@ class Run:
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         lost = judgement.noisy and judgement.returns_original
-        if not (judgement.interrupted or lost or hurried or self.barrier.lost):
+        refused = judgement.refused and judgement.returns_original
+        if not (judgement.interrupted or lost or hurried or refused or self.barrier.lost):
             store, unproved, noisy = self.tools.store, self.library.unproved, judgement.noisy
             self.barrier.around(
                 "the entry in the store", lambda: remember(store, key, result, unproved, in_doubt=noisy), None

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,6 +25,7 @@ from superopt.choose import trials
 from superopt.choose.forms import that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
 from superopt.choose.trials import TrialPool
+from superopt.contest import checks
 from superopt.contest.contest import Outcome
 from superopt.contest.rounds import Series
 from superopt.errors import SuperoptError
@@ -472,3 +474,16 @@ def test_an_interruption_while_forms_are_made_ends_the_search(monkeypatch: pytes
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.kernels
     assert "interrupted" in fast.report.verdict
+
+
+def test_a_refusal_on_these_inputs_is_not_kept_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain() -> str:
+        fast = superopt.optimize(
+            lambda x: jnp.tanh(x @ x), np.ones((64, 64), np.float32), search=False, budget="10s", store=tmp_path / "a.db"
+        )
+        return fast.report.verdict
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "_difference", lambda *_: "the output differs from the original's")
+        assert "refused" in plain()
+    assert "plain program returned" in plain()

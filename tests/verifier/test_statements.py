@@ -422,6 +422,10 @@ def test_usage() -> None:
 
 def test_a_scalar_integer_of_a_counterexample_is_made_simpler() -> None:
     found = superopt.verify(
-        lambda x, i: lax.dynamic_slice(x, (i,), (2,)) + i, lambda x, i: x[:2] + i, "n", "int32[]", constraints=("n >= 3",)
+        lambda x, i: lax.dynamic_slice(x, (i,), (2,)) + i,
+        lambda x, i: x[:2] + i,
+        "n",
+        "int32[]",
+        constraints=("n >= 3",),
     )
     assert found.status == REFUTED
