@@ -103,3 +103,28 @@ def test_tables_are_of_their_kind(member: str, value: Any, cause: str) -> None:
     read: Any = saved_files._modules if member == "modules.json" else lambda held: saved_files._kernels(held, None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=cause):
         read(Holding())
+
+
+def difference(a: jax.Array, b: jax.Array) -> jax.Array:
+    return jnp.maximum(a, 0.0) - b
+
+
+OTHER_CALLS: dict[str, tuple[dict[str, Callable[[bytes], bytes]], str]] = {
+    "names": (meta(names=lambda names: names[::-1]), "names other arguments than the original takes"),
+    "live": (meta(live=lambda live: live[::-1]), "would pass other arguments"),
+    "results": (
+        {"original": lambda data: data.strip() + b", " + data.split()[-1] + b"\n"},
+        "another structure of results than the original",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_CALLS)
+def test_calls_that_the_original_does_not_take_are_not_validated(name: str, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"budget": "20steps", "deterministic": True, "store": False}
+    path = superopt.optimize(difference, X, X, **settings).save(tmp_path / "d.superopt")
+    assert superopt.load(path).validate().valid
+    changes, cause = OTHER_CALLS[name]
+    told = superopt.load(edited(path, tmp_path / "e.superopt", **changes)).validate()
+    assert not told.valid
+    assert cause in told.cause
