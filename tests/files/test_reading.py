@@ -172,7 +172,13 @@ def test_members_have_the_size_that_they_state(tmp_path: Path) -> None:
         archive.limits = FileLimits(text_bytes=150)
         with pytest.raises(FileLimitError, match=r"'a.txt' has more than 150 bytes"):
             archive.read("a.txt")
+        with pytest.raises(InputError, match="holds no 'z'"):
+            archive.read("z")
     whole = path.read_bytes()
+    at = whole.rindex(b"PK\x01\x02", 0, whole.rindex(b"a.txt")) + 24  # the size that its list of members states
+    (tmp_path / "stated.zip").write_bytes(whole[:at] + (201).to_bytes(4, "little") + whole[at + 4 :])
+    with plain_file(tmp_path / "stated.zip") as handle, pytest.raises(InputError, match="not the size that it states"):
+        Archive(handle, known).read("a.txt")
     with zipfile.ZipFile(path) as held:
         at = held.getinfo("b").header_offset
     (tmp_path / "headless.zip").write_bytes(whole[:at] + b"XK" + whole[at + 2 :])
@@ -189,6 +195,14 @@ def test_members_have_the_size_that_they_state(tmp_path: Path) -> None:
         archive._begin = lambda row: 0  # type: ignore[method-assign]
         with pytest.raises(InputError, match="not what its digest says"):
             filled(archive, "b", 256)
+
+
+def test_archives_are_written_to_plain_files_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place, text in ((tmp_path, "regular"), (tmp_path / "pipe", "regular"), (tmp_path / "none" / "x", "folder")):
+        with pytest.raises(OSError, match=text):
+            write(place)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "pipe"]
 
 
 def test_plain_data_has_limits() -> None:

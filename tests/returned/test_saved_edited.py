@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,7 @@ def text(member: str, old: str, new: str) -> dict[str, Callable[[bytes], bytes]]
     return {member: lambda data: data.replace(old.encode(), new.encode())}
 
 
-EDITS: dict[str, tuple[dict[str, Callable[[bytes], bytes] | None], str]] = {
+EDITS: dict[str, tuple[Mapping[str, Callable[[bytes], bytes] | None], str]] = {
     "format": (meta(format=lambda n: n + 1), "it has format"),
     "parameters": (meta(parameters=lambda p: [*p, "more"]), "3 positional arguments, its structure has other ones"),
     "neither": (meta(live=lambda _: []), "not each live or frozen"),
