@@ -39,6 +39,7 @@ from verifier.statements.refute import (
     Pairing,
     StatementDifference,
     differ_at,
+    differ_by_conversions,
     differ_on,
     show_sizes,
     simpler,
@@ -196,6 +197,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
             elif found is None:
                 found = clearest(differ_on(pair, at, values) for at, values in done.suspects)
                 found = found or _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
+                found = found or differ_by_conversions(pair)
     except OtherGraph as other:
         verdict, found = replace(verdict, status=UNKNOWN, domain=None, cause=str(other)), None
     if found is not None and verdict.proved:
@@ -459,7 +461,9 @@ def _test(statement: Statement, found: StatementDifference) -> str:
     except (KeyError, IndexError):  # an operation without a written form, or another number of outputs
         return ""
     names = {name: identifier(name) for name in values}
-    return written(statement.name, names, values, sides[0], sides[1], found.cause)
+    return written(
+        statement.name, names, values, sides[0], sides[1], found.cause, found.tolerance, statement.specs.wide
+    )
 
 
 def _body(graph: Graph | None, output: int, cause: str) -> list[str]:
