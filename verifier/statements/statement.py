@@ -461,9 +461,9 @@ def _test(statement: Statement, found: StatementDifference) -> str:
     except (KeyError, IndexError):  # an operation without a written form, or another number of outputs
         return ""
     names = {name: identifier(name) for name in values}
-    return written(
-        statement.name, names, values, sides[0], sides[1], found.cause, found.tolerance, statement.specs.wide
-    )
+    whole = found.index is not None and np.asarray(found.results[0]).dtype.kind in "biu"
+    told = 0.0 if whole else found.tolerance
+    return written(statement.name, names, values, *sides, found.cause, told, statement.specs.wide)
 
 
 def _body(graph: Graph | None, output: int, cause: str) -> list[str]:
