@@ -85,7 +85,8 @@ def written(
         wide: arrays have the 64 bits that they say.
     """
     arguments = ", ".join(names.values())
-    within = f"rtol={tolerance:g}, atol={tolerance:g}"
+    both = f"right({arguments}), left({arguments})"
+    near = f"assert_allclose({both}, rtol={tolerance:g}, atol={tolerance:g})"
     arrays = [f"    {names[k]} = {_array(np.asarray(values[k]))}" for k in names]
     said = [f"    # the right side {cause}"] if cause else []
     switch = ["", 'jax.config.update("jax_enable_x64", True)'] if wide else []
@@ -109,7 +110,7 @@ def written(
             f"def test_{re.sub(r'[^0-9A-Za-z_]', '_', title)}():",
             *arrays,
             *said,
-            f"    np.testing.assert_allclose(right({arguments}), left({arguments}), {within})",
+            f"    np.testing.{near if tolerance else f'assert_array_equal({both})'}",
             "",
         ]
     )

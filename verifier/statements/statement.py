@@ -463,7 +463,7 @@ def _test(statement: Statement, found: StatementDifference) -> str:
     names = {name: identifier(name) for name in values}
     whole = found.index is not None and np.asarray(found.results[0]).dtype.kind in "biu"
     told = 0.0 if whole else found.tolerance
-    return written(statement.name, names, values, *sides, found.cause, told, statement.specs.wide)
+    return written(statement.name, names, values, sides[0], sides[1], found.cause, told, statement.specs.wide)
 
 
 def _body(graph: Graph | None, output: int, cause: str) -> list[str]:
