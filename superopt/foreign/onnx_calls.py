@@ -86,14 +86,21 @@ def _checked(model: bytes, results: Results, operands: Sequence[Any]) -> list[np
     return found
 
 
-def check_known(model: bytes) -> None:
-    """Whether the reference evaluator has the operators of a small model.
+def known_types(model: bytes) -> list[tuple[tuple[int, ...], int] | None]:
+    """Shape and ONNX's element type of the results of a small model's last node, None where they cannot be inferred.
 
     Raises:
-        InputError: it has not.
+        InputError: the reference evaluator does not have the operator.
+        FileLimitError: to infer them takes more time or memory than is accepted.
     """
     need("onnx", _PURPOSE)
-    EVALUATOR.ask(model, run=False)
+    found = EVALUATOR.ask(model, task="types")
+    return [None if kind is None else (tuple(kind[0].tolist()), int(kind[1])) for kind in found]
+
+
+def spent_s() -> float:
+    """Processor time that models on the host have taken for this thread."""
+    return EVALUATOR.spent_s
 
 
 def evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:

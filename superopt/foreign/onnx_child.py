@@ -14,10 +14,12 @@ import os
 import resource
 import signal
 import sys
+import time
 from typing import Any
 
 import numpy as np
 import onnx
+import onnx.shape_inference
 
 from superopt.errors import InputError
 from superopt.files.reading import cause_of
@@ -42,13 +44,15 @@ def main() -> None:
         while True:
             message, values = unpacked(read)
             model = read(message["model"])
+            begin_s, results, told = time.process_time(), list[Any](), {"error": "", "memory": False}
             try:
                 limits.set(message["seconds"], message["bytes"])
                 signal.signal(signal.SIGIO, signal.SIG_DFL)
-                pieces = packed({"error": ""}, _run(model, values) if message["run"] else _look(model))
+                results = _TASKS[message["task"]](model, values)
             except Exception as error:  # of NumPy, Python and the evaluator's own operators
-                pieces = packed({"error": _told(error)})
+                told = {"error": _told(error), "memory": isinstance(error, MemoryError)}
             signal.signal(signal.SIGIO, signal.SIG_IGN)
+            pieces = packed({**told, "spent_s": time.process_time() - begin_s}, results)
             out.writelines(pieces)
             out.flush()
 
@@ -65,15 +69,40 @@ def _evaluator_of(model: bytes) -> tuple[Bounded, tuple[str, ...]]:
     return Bounded(parsed), tuple(v.name for v in parsed.graph.input)
 
 
-def _look(model: bytes) -> list[Any]:
-    _evaluator_of(model)
-    return []
+def _types(model: bytes, values: list[Any]) -> list[Any]:
+    """Shape and element type of each result, None where they cannot be inferred, once it is known that it can be run.
+
+    The model's last node is the one that is asked for: those before it were asked for before.
+    """
+    parsed = onnx.load_model_from_string(model)
+    last = onnx.ModelProto()
+    last.CopyFrom(parsed)
+    del last.graph.node[:-1], last.graph.output[:]
+    Bounded(last)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(parsed, data_prop=True)
+    except MemoryError:
+        raise
+    except Exception:  # inference may raise anything: then nothing is known
+        return [None] * len(parsed.graph.output)
+    return [_type(output.type) for output in inferred.graph.output]
+
+
+def _type(kind: onnx.TypeProto) -> list[np.ndarray] | None:
+    tensor = kind.tensor_type
+    if kind.WhichOneof("value") != "tensor_type" or not tensor.elem_type or not tensor.HasField("shape"):
+        return None
+    sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+    return None if min(sizes, default=0) < 0 else [np.array(sizes, np.int64), np.array(tensor.elem_type)]
 
 
 def _run(model: bytes, values: list[Any]) -> list[Any]:
     evaluator, names = _evaluator_of(model)
     with np.errstate(all="ignore"):
         return list(evaluator.run(None, dict(zip(names, values, strict=True))))
+
+
+_TASKS = {"run": _run, "types": _types}
 
 
 class _Limits:

@@ -28,6 +28,7 @@ SECONDS_PER_MB = 50.0  # of what is given: the evaluator's loops over boxes take
 MEMORY_BYTES = 4 << 30
 MEMORY_PER_BYTE = 64  # that is given
 _WAITS = 20.0  # times the processor time, for machines where others run too
+_MEMORY = "operators that run on the host take more memory than is accepted"
 _HINT = "run the model in another runtime, or give the operator a function (load_model, operators=)"
 
 
@@ -39,14 +40,20 @@ class HostProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._left: subprocess.Popen[bytes] | None = None  # kept, or Python would complain that it runs
         self._results = -1
+        self._spent = threading.local()
+
+    @property
+    def spent_s(self) -> float:
+        """Processor time of the process for requests of this thread."""
+        return getattr(self._spent, "seconds", 0.0)
 
     @property
     def pid(self) -> int | None:
         """Of the process, while there is one."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
-    def ask(self, model: bytes, values: Sequence[Any] = (), *, run: bool = True) -> list[Any]:
-        """Outputs of a model for these inputs; of none, where it is only looked whether it can be run.
+    def ask(self, model: bytes, values: Sequence[Any] = (), *, task: str = "run") -> list[Any]:
+        """Outputs of a model for these inputs, or the `types` of its outputs, where it can be run.
 
         Raises:
             InputError: the reference evaluator cannot run it.
@@ -55,7 +62,7 @@ class HostProcess:
         given = size_of(values)
         seconds = SECONDS + SECONDS_PER_MB * given / 1e6
         limits = {"seconds": seconds, "bytes": MEMORY_BYTES + MEMORY_PER_BYTE * given}
-        pieces = packed({"run": run, "model": len(model), **limits}, values)
+        pieces = packed({"task": task, "model": len(model), **limits}, values)
         with self._lock:
             process = self._ensure()
             answered = False
@@ -68,6 +75,9 @@ class HostProcess:
             finally:
                 if not answered:  # died, Ctrl-C, or too late: of no further use
                     self._close()
+        self._spent.seconds = self.spent_s + message["spent_s"]
+        if message["memory"]:
+            raise FileLimitError(_MEMORY, hint=_HINT)
         if message["error"]:
             raise InputError(message["error"])
         return results
@@ -103,8 +113,8 @@ class HostProcess:
             return FileLimitError(
                 f"operators that run on the host take more than {seconds:.0f} s of processor time", hint=_HINT
             )
-        if code == -signal.SIGKILL:
-            return FileLimitError("operators that run on the host take more memory than is accepted", hint=_HINT)
+        if code in (-signal.SIGKILL, -signal.SIGABRT):  # ended by the system, or by a library that got no memory
+            return FileLimitError(_MEMORY, hint=_HINT)
         what = signal.Signals(-code).name if code is not None and code < 0 else f"status {code}"
         return InputError(f"ONNX's reference evaluator ended with {what}", hint=_HINT)
 

@@ -247,8 +247,9 @@ class _Record:
             reference = self.failures.get(REFERENCE) or Failure("run", "no round was completed")
             lost = Failure("run", f"nothing to compare with: the reference failed ({reference.cause})")
             return Comparison(reference, tuple(self.failures.get(i, lost) for i in range(self.count)), isolated, notes)
-        base = self.samples[REFERENCE]
-        reference = self._timing(REFERENCE, paired_ratio(self.samples[AGAIN], base, seed=seed))
+        base, again = self.samples[REFERENCE], self.samples.get(AGAIN, [])
+        itself = paired_ratio(again, base, seed=seed) if again else Speedup(1.0, 0.0, math.inf)
+        reference = self._timing(REFERENCE, itself)
         found: list[Timing | Failure] = []
         for i in range(self.count):
             if i in self.failures:
@@ -257,7 +258,7 @@ class _Record:
                 found.append(self._timing(i, paired_ratio(base, self.samples[i], seed=seed)))
             else:
                 found.append(Failure("run", "no round was completed"))
-        return Comparison(reference, tuple(found), isolated, notes, tuple(self.samples[AGAIN]))
+        return Comparison(reference, tuple(found), isolated, notes, tuple(again))
 
     def _timing(self, index: int, ratio: Speedup) -> Timing:
         ready = self.ready[index]

@@ -36,7 +36,7 @@ from superopt.contest.judgement import (
     settled,
     undecided,
 )
-from superopt.contest.rounds import CALLS, ORIGINAL, Entry, Rounds, Subject, least_s
+from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Subject, least_s, rounds_fit
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -202,7 +202,8 @@ class Run:
         request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
         builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
         subject = Subject.of(self.imported)
-        with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
+        known_s = self._known_s(LEAST_S)
+        with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
             series = duel(rounds, [candidate_of(plain)[0]])
         ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
         if ratio is None or before_s is None or after_s is None:
@@ -248,7 +249,9 @@ class Run:
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
             whole = self.limits.after(code_s).until(self.clock.begin_s)
             return self._contested(made, judgement, whole, apart=False)
-        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, [candidate_of(x)[0] for x in made], whole))
+        known_s = self._known_s(self._for_rounds_s(whole))
+        entries = [candidate_of(form)[0] for form in made]
+        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, entries, whole, known_s))
         self._prove()
         validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
         with self.clock.stage("ahead"), validating:
@@ -274,6 +277,14 @@ class Run:
             judgement = replace(judgement, notes=(*judgement.notes, _UNPRICED))
         return self._contested(made, judgement, limits)
 
+    def _known_s(self, left_s: float) -> float:
+        """What a call of the original takes, where the fewest rounds with it would take longer than this; or 0."""
+        call_s = self.builds.call_s
+        return 0.0 if rounds_fit(call_s, left_s) else call_s
+
+    def _for_rounds_s(self, limits: SearchBudget) -> float:
+        return max(limits.left_s, HALF * LEAST_KERNELS_S)
+
     def _limits(self, follow_s: float) -> SearchBudget:
         """What is left of the whole call beyond what is to follow."""
         return self.limits.after(self.clock.elapsed_s + follow_s).until(time.monotonic())
@@ -282,11 +293,11 @@ class Run:
         """What the first call of the original took, the build included, when its results are there for the check.
 
         Raises:
-            OriginalLostError: there are none, or the fewest rounds of the original would not end in the time.
+            OriginalLostError: there are none, or one call of it is all that fits, and there is nothing to compare yet.
         """
         _ = self.builds.wanted
         call_s = self.builds.call_s
-        if CALLS * call_s > max(whole.left_s, HALF * LEAST_KERNELS_S):
+        if self.ready is None and self._known_s(self._for_rounds_s(whole)):
             raise OriginalLostError(f"a call of it takes {call_s:.3g} s: the time does not suffice for comparing")
         return self.builds.build_s
 
@@ -464,7 +475,8 @@ class Run:
         if not made and found is not None:
             candidates = as_xla_computes(found)
         entries = [entry for entry, _ in candidates]
-        said = contest(self.imported, entries, request, self.tools.worker, self.clock.say, apart=apart)
+        where, known_s = self.tools.worker, self._known_s(self._for_rounds_s(limits))
+        said = contest(self.imported, entries, request, where, self.clock.say, apart=apart, known_s=known_s)
         chosen = [decided(said, number, candidates, judgement) for number in said.order]
         if chosen and found is not None and chosen[0].winner is not None and not chosen[0].kernels:
             first = chosen[0]
@@ -604,8 +616,9 @@ class Run:
                 judgement = given_back(self.imported, self.barrier)
             with of_the_program():
                 executable = executable or self._built(judgement)
-                if self.imported.whole:
-                    executable.compile(*self.imported.live_values)
+                if self.imported.whole:  # on a thread of its own: the compiler hears no Ctrl-C
+                    end_s = self.limits.until(self.clock.begin_s).end_s
+                    Aside(lambda: executable.compile(*self.imported.live_values)).by(end_s)
             if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
                 with suppress(OriginalLostError):
                     _ = self.builds.wanted
@@ -677,8 +690,12 @@ def _defect(what: str) -> None:
     raise KernelDefectError(what)
 
 
-def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry], whole: SearchBudget) -> tuple[float, float]:
+def _built_in(
+    worker: Worker, imported: Imported, entries: Sequence[Entry], whole: SearchBudget, known_s: float
+) -> tuple[float, float]:
     """Have the worker of the comparisons build the original, then these programs, which it keeps if they are slow.
+
+    The original is neither built nor called where a call of it is known to take too long for rounds (`known_s`).
 
     Returns:
         Seconds of the last one that was built: programs in kernels are built in a fraction of the original's time;
@@ -688,7 +705,8 @@ def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry], whol
     if not serialisable(called.program):
         return 0.0, 0.0
     live, frozen = imported.live_values, imported.frozen_values
-    settings = ComparisonSettings(1, 0.0, end_s=whole.end_s)
+    settings = ComparisonSettings(1, 0.0, end_s=whole.end_s, known_s=known_s)
     found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
     built = [one for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
-    return (built[-1].build_s, least_s(built[0].samples_s[-1], built[-1].samples_s[-1])) if built else (0.0, 0.0)
+    original_s = 0.0 if known_s or not built else built[0].samples_s[-1]
+    return (built[-1].build_s, least_s(original_s, built[-1].samples_s[-1])) if built else (0.0, 0.0)

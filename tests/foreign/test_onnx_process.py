@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from superopt.errors import FileLimitError, InputError
 from superopt.foreign import onnx_process
 from superopt.foreign.onnx_process import EVALUATOR, HostProcess
 from superopt.foreign.onnx_values import packed, unpacked
+from superopt.frontends.onnx import eval as onnx_eval
 from superopt.frontends.onnx.frontend import load_model
 from tests.support.onnx_models import info, model, node
 
@@ -60,6 +62,29 @@ def doubling() -> onnx.ModelProto:
     return model(nodes, [info("a0", (1,), object)], [info("a40", (1,), object)])
 
 
+def growing(inside: str, times: int = 27) -> onnx.ModelProto:
+    """A list of sizes joined to itself, whose values inference of types would hold: gigabytes that no node makes."""
+    start = helper.make_node("Constant", [], ["s0"], value=helper.make_tensor("t", TensorProto.INT64, [2], [1, 1]))
+    doubled = [start, *[node("Concat", f"s{k} s{k}", f"s{k + 1}", axis=0) for k in range(times)]]
+    sized, added = node("Shape", f"s{times}", "q"), node("Add", "i q", "y")
+    functions = []
+    if inside == "function":
+        imports = [helper.make_opsetid("", 20)]
+        functions = [helper.make_function("f", "grow", [], ["q"], [*doubled, sized], imports)]
+        doubled, sized = [], node("grow", "", "q", domain="f")
+    y = onnx.ValueInfoProto(name="y")
+    if inside == "loop":
+        inputs = [info("k", (), np.int64), info("d", (), bool)]
+        body = helper.make_graph([*doubled, sized, added, node("Identity", "d", "e")], "b", inputs,
+                                 [info("e", (), bool), y])  # fmt: skip
+        made = helper.make_node("Loop", ["three", "c"], ["y"], body=body)
+    else:
+        body = helper.make_graph([*doubled, sized, added], "b", [], [y])
+        made = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    nodes = [node("NonZero", "x", "i"), node("ReduceMax", "x", "m", keepdims=0), node("Cast", "m", "c", to=9), made]
+    return model(nodes, [info("x", (4, 5))], [y], {"three": np.array(3)}, functions=functions)
+
+
 @pytest.fixture
 def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_process, "SECONDS", 0.5)
@@ -80,6 +105,33 @@ def test_time_and_memory_are_bounded_at_import_and_at_calls() -> None:
     with pytest.raises(InputError, match=r"TreeEnsemble cannot be computed .*nested too deep"):
         load_model(circular())(np.zeros((2, 1), np.float32))
     np.testing.assert_array_equal(loaded(np.array(["ab"], object), x)[0], [0.0])
+
+
+@pytest.mark.parametrize("inside", ["branch", "loop", "function"])
+@pytest.mark.usefixtures("hurried")
+def test_types_are_inferred_under_the_same_limits(inside: str) -> None:
+    x = np.ones((4, 5), np.float32)
+    assert (load_model(growing(inside, 3))(x)[0] == 16 + np.stack(np.nonzero(x))).all()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(FileLimitError, match=r"memory|processor time"):
+        load_model(growing(inside))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+def test_time_on_the_host_counts_for_the_conversion(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx_eval, "SECONDS", 0.3)
+    monkeypatch.setattr(onnx_eval, "SECONDS_PER_NODE", 0.0)
+    many = growing("branch", 15)
+    names = [f"y{k}" for k in range(40)]
+    for k, name in enumerate(names):
+        again = many.graph.node.add()
+        again.CopyFrom(many.graph.node[3])
+        again.output[0] = name
+        again.name = f"n{k}"
+    begin_s = time.thread_time()
+    with pytest.raises(FileLimitError, match="to convert"):
+        load_model(many)
+    assert time.thread_time() - begin_s < 0.3  # the rest was the host's
 
 
 @pytest.mark.usefixtures("hurried")
@@ -138,7 +190,8 @@ def test_it_ends_with_what_started_it(end: signal.Signals, tmp_path: Path) -> No
         import sys, threading, time
         import numpy as np
         from superopt.foreign.onnx_process import EVALUATOR
-        from superopt.frontends.onnx.frontend import load_model
+        from superopt.frontends.onnx import eval as onnx_eval
+from superopt.frontends.onnx.frontend import load_model
         loaded = load_model(sys.argv[1])
         loaded(np.array(["a"], object), np.zeros(1, np.float32))
         threading.Timer(1.0, lambda: print(EVALUATOR.pid, flush=True)).start()

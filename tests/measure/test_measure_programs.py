@@ -15,7 +15,7 @@ from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import NATIVE
 from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, session, time_kernels
-from superopt.measure.compare import serialisable
+from superopt.measure.compare import ran, serialisable
 from superopt.measure.kernels import XLA, KernelSettings, copies, kernel_events
 from superopt.measure.session import ComparisonSettings
 
@@ -148,3 +148,13 @@ def test_calls_take_turns_with_copies_of_frozen_operands(backend: str) -> None:
 
     assert [turns(n) for n in (0, 31, 96)] == [1, 1, 3]
     assert copies(32, 1 << 40) == 64
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_wide_inputs_are_wide_in_a_worker(dtype: str) -> None:
+    x = make_input("x", (2,), dtype)
+    program = original_program(Graph((x,), (mk("add", x, x),)))
+    given = np.array([2**40 + 1, 1], dtype)
+    with Worker() as worker:
+        found = ran(program, [[given]], {}, worker=worker)
+    np.testing.assert_array_equal(found.results[0][0], 2 * given)

@@ -27,6 +27,7 @@ from jax.errors import InconclusiveDimensionOperation
 
 from superopt.errors import FileLimitError, InputError, SuperoptError
 from superopt.files.reading import LIMITS, Allowance, FileLimits, shown
+from superopt.foreign.onnx_calls import spent_s
 from superopt.frontends.onnx.data import MAX_TENSOR_BYTES, DataFolder, sparse_array, tensor_array
 from superopt.frontends.onnx.host import (
     Deferred,
@@ -38,7 +39,7 @@ from superopt.frontends.onnx.host import (
     in_program,
     run_on_host,
 )
-from superopt.frontends.onnx.read import DOMAINS, label, nested, ordered, reads
+from superopt.frontends.onnx.read import DOMAINS, label, nested, ordered, reads, subgraphs
 from superopt.frontends.onnx.schema import (
     attribute,
     check_call,
@@ -49,6 +50,7 @@ from superopt.frontends.onnx.schema import (
     schema_of,
     substitute,
 )
+from superopt.frontends.onnx.steps import deciding, inside
 from superopt.frontends.symbolic.known import SizeArray, has_symbolic, integers, live, number
 
 Value = Any
@@ -87,11 +89,11 @@ _OPERAND_ERRORS = (
 
 
 class Work(Allowance):
-    """The work and the time of this thread that are left for the conversion of a model of so many nodes."""
+    """Work that is left for the conversion of a model of so many nodes, and time, of this thread and of the host."""
 
     def __init__(self, what: str, nodes: int) -> None:
         super().__init__(what, 0, MAX_STEPS, FileLimits(seconds=SECONDS + SECONDS_PER_NODE * nodes))
-        self.thread_until = time.thread_time() + self.seconds
+        self.thread_until = _own_time() + self.seconds
 
     def spend(self, work: int = 1) -> None:
         """Use some of it.
@@ -102,8 +104,12 @@ class Work(Allowance):
         self.left -= work
         if self.left < 0:
             raise FileLimitError(f"{self.what} takes more than {self.work} evaluations of nodes to convert")
-        if time.thread_time() > self.thread_until:
+        if _own_time() > self.thread_until:
             raise FileLimitError(f"{self.what} takes more than {self.seconds:.0f} s to convert")
+
+
+def _own_time() -> float:
+    return time.thread_time() + spent_s()
 
 
 class UnsupportedOpError(InputError):
@@ -225,6 +231,7 @@ class Scope:
 
     Attributes:
         step: number of the step, of the body of a loop.
+        deciding: names of the values whose last digit decides.
     """
 
     context: ModelContext
@@ -237,6 +244,7 @@ class Scope:
     depth: int = 0
     trips: int = 1
     step: Value = None
+    deciding: frozenset[str] = frozenset()
 
     def get(self, name: str) -> Value:
         """Value of a name, here or in an enclosing graph."""
@@ -295,6 +303,11 @@ class Call:
     def wants(self, index: int) -> bool:
         """Whether the output at this position is read by anybody."""
         return index < len(self.node.output) and bool(self.node.output[index])
+
+    @property
+    def decides(self) -> bool:
+        """Whether a step reads a result, so that its last digit counts."""
+        return not self.scope.deciding.isdisjoint(self.node.output)
 
     def static(self, value: Value, what: str = "") -> np.ndarray:
         """The NumPy value of an operand.
@@ -376,8 +389,9 @@ def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
     for sparse in graph.sparse_initializer:
         if sparse.values.name not in scope.values:
             scope.values[sparse.values.name] = sparse_array(sparse, context.folder, repr(sparse.values.name))
-    run_nodes(ordered(graph.node, context.name), scope)
-    return [scope.get(o.name) for o in graph.output]
+    results = [o.name for o in graph.output]
+    run_nodes(ordered(graph.node, context.name), scope, results)  # the next step of a loop may decide by them
+    return [scope.get(name) for name in results]
 
 
 def run_subgraph(
@@ -399,8 +413,12 @@ def run_subgraph(
     return run_graph(graph, inner)
 
 
-def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope) -> None:
-    """Evaluate the nodes in order; their results enter the scope."""
+def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope, wanted: Collection[str] = ()) -> None:
+    """Evaluate the nodes in order; their results enter the scope.
+
+    `wanted`: those whose last digit decides outside of it.
+    """
+    scope.deciding = deciding(nodes, wanted, scope.context.functions)
     for node in nodes:
         for name in node.output:
             if name:
@@ -464,9 +482,10 @@ def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Seq
     if node.op_type == "Loop" and not domain and isinstance(values[0], np.ndarray) and values[0].size == 1:
         check_trips(node, int(values[0].ravel()[0]), scope.trips, MAX_HOST_TRIPS)
     opsets = {**scope.opsets, "": scope.opsets.get("", scope.context.opsets[""])}
-    needed = {domain: version for domain, version in opsets.items() if domain in ("", node.domain)}
     outside = {name: scope.get(name) for name in sorted(captured(node))}
-    functions = tuple(scope.context.functions.values()) if outside else ()
+    functions = tuple(scope.context.functions.values()) if subgraphs(node) else ()
+    domains = {"", node.domain, *(f.domain for f in functions)}
+    needed = {domain: version for domain, version in opsets.items() if domain in domains}
     return run_on_host(HostNode(node, tuple(values), outside, needed, functions))
 
 
@@ -664,5 +683,6 @@ def _run_function(
         for name, formal in schema.attributes.items():
             if name not in actual and formal.default_value.name:
                 actual[name] = formal.default_value
-    run_nodes(ordered([substitute(n, actual) for n in body.node], body.name), inner)
+    nodes = ordered([substitute(n, actual) for n in body.node], body.name)
+    run_nodes(nodes, inner, inside(body.output, node.output, scope.deciding))
     return [inner.get(o) if o in inner.values else None for o in body.output]

@@ -22,10 +22,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import onnx
-from onnx import helper, numpy_helper, shape_inference
+from onnx import helper, numpy_helper
 
 from superopt.errors import FileLimitError, InputError
-from superopt.foreign.onnx_calls import PREFIX, HostPart, check_known, evaluate, host_call
+from superopt.foreign.onnx_calls import PREFIX, HostPart, evaluate, host_call, known_types
 from superopt.frontends.onnx.read import free_names, label, subgraphs
 from superopt.frontends.symbolic.known import SizeArray
 from superopt.ir.types import DTYPES
@@ -299,7 +299,7 @@ def run_on_host(source: HostNode) -> list[Any]:
         results = iter(evaluate(data, ()))
         return [None if d is None else _plain(next(results), source.node) for d in deferred]
     try:
-        check_known(data)
+        found = iter(known_types(data))
     except FileLimitError:
         raise
     except InputError as error:
@@ -307,7 +307,7 @@ def run_on_host(source: HostNode) -> list[Any]:
             f"{label(source.node)} has no implementation here, and none in ONNX's reference evaluator",
             hint='give one to load_model: operators={"domain.Name": function}',
         ) from error
-    types = _types(deferred)
+    types = [None if d is None else _type(next(found)) for d in deferred]
     ready = [d for d, t in zip(deferred, types, strict=True) if d is not None and t is not None]
     values, before = _called(ready, [t for t in types if t is not None]) if ready else ([], False)
     made = iter(values)
@@ -335,26 +335,12 @@ def _plain(value: Any, node: onnx.NodeProto) -> Any:
     return array
 
 
-def _types(values: Sequence[Deferred | None]) -> list[jax.ShapeDtypeStruct | None]:
-    """The types of deferred values, where they are tensors of numbers whose shape can be inferred."""
-    model, _ = _island([v for v in values if v is not None])
-    try:
-        inferred = shape_inference.infer_shapes(model, data_prop=True)
-    except Exception:  # inference may raise anything: then nothing is known
-        return [None] * len(values)
-    kinds = iter(inferred.graph.output)
-    return [None if v is None else _type(next(kinds).type) for v in values]
-
-
-def _type(kind: onnx.TypeProto) -> jax.ShapeDtypeStruct | None:
-    tensor = kind.tensor_type
-    if kind.WhichOneof("value") != "tensor_type" or not tensor.elem_type or not tensor.HasField("shape"):
+def _type(kind: tuple[tuple[int, ...], int] | None) -> jax.ShapeDtypeStruct | None:
+    """The type of a value, where it is a tensor of numbers that a program can hold."""
+    if kind is None:
         return None
-    sizes = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    if min(sizes, default=0) < 0 or dtype.name not in DTYPES:
-        return None
-    return jax.ShapeDtypeStruct(tuple(sizes), dtype)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(kind[1]))
+    return jax.ShapeDtypeStruct(kind[0], dtype) if dtype.name in DTYPES else None
 
 
 # ---- calls inside of programs

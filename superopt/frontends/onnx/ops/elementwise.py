@@ -82,15 +82,38 @@ op(*_UNARY, fold=True)(_unary)
 @op("Mean", fold=True, wide=True)
 def _mean(call: Call, *operands: Any) -> Any:
     total = functools.reduce(broadcast_room(call, *operands).add, operands)
-    return total / np.asarray(len(operands), total.dtype)
+    return ratio(call, total, np.asarray(len(operands), total.dtype))
 
 
-@op("Div", fold=True)
-def _div(call: Call, a: Any, b: Any) -> Any:
+def ratio(call: Call, a: Any, b: Any) -> Any:
+    """A quotient of floats as the result of a node: rounded once where a step reads it."""
     xp = broadcast_room(call, a, b)
-    if is_float(np.dtype(a.dtype)):
+    known = b if isinstance(b, np.ndarray) else call.static(b) if _is_known(call, b) else None
+    if xp is np or not call.decides or (known is not None and _has_exact_reciprocals(known)):
         return xp.divide(a, b)
-    return size_quotient(a, b) if _sized(a, b) else quotient(xp, a, b)
+    return divided(a, b)
+
+
+def _has_exact_reciprocals(x: np.ndarray) -> bool:
+    """Whether all are powers of two, whose reciprocals are normal numbers."""
+    mantissa, exponent = np.frexp(x)
+    return bool(np.all((np.abs(mantissa) == 0.5) & (np.abs(exponent) < np.finfo(x.dtype).maxexp - 2)))
+
+
+def divided(x: Any, by: Any) -> Any:
+    """A quotient of floats, rounded once.
+
+    XLA multiplies by the reciprocal of what is broadcast, which is off by one behind a rounding: so each element has a
+    divisor of its own, which the compiler cannot tell to be all the same.
+    """
+    return x / jnp.where(x != x, np.ones((), x.dtype), by)
+
+
+@op("Div", fold=True, wide=True)
+def _div(call: Call, a: Any, b: Any) -> Any:
+    if is_float(np.dtype(a.dtype)):
+        return ratio(call, a, b)
+    return size_quotient(a, b) if _sized(a, b) else quotient(broadcast_room(call, a, b), a, b)
 
 
 def quotient(xp: Any, a: Any, b: Any) -> Any:

@@ -20,6 +20,7 @@ from superopt.errors import InputError
 from superopt.frontends.onnx.data import is_float
 from superopt.frontends.onnx.eval import Call, bounded, op
 from superopt.frontends.onnx.ops.conv import Pads, window_pads
+from superopt.frontends.onnx.ops.elementwise import ratio
 
 MAX_EXTENT = 2**24
 MAX_OFFSETS = 4096
@@ -117,8 +118,8 @@ def _average_pool(call: Call, x: Any) -> Any:
     window = window_of(call, x.shape[2:])
     total = _reduce(x, 0, lax.add, window)
     if all(pad == (0, 0) for pad in window.pads):
-        return total / np.asarray(math.prod(window.sizes), x.dtype)
-    return total / _counts(call, x.shape[2:], window, np.dtype(x.dtype))
+        return ratio(call, total, np.asarray(math.prod(window.sizes), x.dtype))
+    return ratio(call, total, _counts(call, x.shape[2:], window, np.dtype(x.dtype)))
 
 
 def _counts(call: Call, space: Sequence[int], w: Window, dtype: np.dtype) -> np.ndarray:
@@ -147,7 +148,7 @@ def _lp_pool(call: Call, x: Any) -> Any:
 @op("GlobalAveragePool", wide=True)
 def _global_average_pool(call: Call, x: Any) -> Any:
     count = np.asarray(math.prod(x.shape[2:]), x.dtype)
-    return jnp.sum(x, tuple(range(2, x.ndim)), keepdims=True) / count
+    return ratio(call, jnp.sum(x, tuple(range(2, x.ndim)), keepdims=True), count)
 
 
 @op("GlobalMaxPool")

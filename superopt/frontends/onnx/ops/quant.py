@@ -13,7 +13,7 @@ from onnx import helper
 from superopt.frontends.onnx.data import is_float
 from superopt.frontends.onnx.eval import Call, op
 from superopt.frontends.onnx.ops.conv import convolve
-from superopt.frontends.onnx.ops.elementwise import cast
+from superopt.frontends.onnx.ops.elementwise import cast, divided
 from superopt.frontends.onnx.ops.linalg import along, centred, matmul
 from superopt.frontends.onnx.ops.movement import axis_of, slice_axis
 
@@ -44,15 +44,6 @@ def _spread(call: Call, value: Any, x: Any) -> Any:
 
 def _narrow(value: Any) -> bool:
     return np.dtype(value.dtype).name in _SMALL_INTS
-
-
-def divided(x: Any, by: Any) -> Any:
-    """A quotient of floats, rounded once.
-
-    XLA multiplies by the reciprocal of what is broadcast, which is off by one behind a rounding: so each element has a
-    divisor of its own, which the compiler cannot tell to be all the same.
-    """
-    return x / jnp.where(x != x, np.ones((), x.dtype), by)
 
 
 def quantise(x: Any, scale: Any, zero: Any, dtype: np.dtype, saturate: bool, precision: Any = None) -> Any:

@@ -14,7 +14,7 @@ from jax import lax
 
 from superopt.frontends.onnx.data import is_float
 from superopt.frontends.onnx.eval import Call, op
-from superopt.frontends.onnx.ops.elementwise import quotient
+from superopt.frontends.onnx.ops.elementwise import quotient, ratio
 from superopt.frontends.onnx.ops.movement import axes_of, axis_of
 from superopt.frontends.symbolic.known import value_of
 
@@ -72,7 +72,7 @@ def _mean(call: Call, x: Any, axes: Any = None) -> Any:
     chosen = _axes(call, x, axes)
     count = math.prod(x.shape[a] for a in chosen)
     if is_float(np.dtype(x.dtype)):
-        return _total(call, x, chosen) / value_of(count, x.dtype)
+        return ratio(call, _total(call, x, chosen), value_of(count, x.dtype))
     return _integer_mean(call, x, chosen, count) if count else _total(call, x, chosen)  # 0, as ONNX Runtime has it
 
 
