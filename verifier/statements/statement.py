@@ -327,7 +327,7 @@ def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> tuple
             raise stop from None
         done.__dict__.update(again.__dict__)
     if made.lowest:
-        domain = replace(domain, assumptions=(NOT_EMPTY, *domain.assumptions))
+        domain = replace(domain, assumptions=tuple(dict.fromkeys((NOT_EMPTY, *domain.assumptions))))
     return domain, asked
 
 
