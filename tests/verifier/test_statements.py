@@ -421,11 +421,11 @@ def test_usage() -> None:
 
 
 def test_a_scalar_integer_of_a_counterexample_is_made_simpler() -> None:
-    found = superopt.verify(
-        lambda x, i: lax.dynamic_slice(x, (i,), (2,)) + i,
-        lambda x, i: x[:2] + i,
-        "n",
-        "int32[]",
-        constraints=("n >= 3",),
-    )
-    assert found.status == REFUTED
+    def once(x: Any, i: Any, j: Any) -> Any:
+        return lax.dynamic_slice(x, (jnp.clip(i, 0, x.shape[0] - 5) + jnp.clip(j, 0, 3),), (2,))
+
+    def twice(x: Any, i: Any, j: Any) -> Any:
+        return lax.dynamic_slice(lax.dynamic_slice(x, (i,), (5,)), (j,), (2,))
+
+    found = superopt.verify(twice, once, "n", "int32[]", "int32[]", constraints=("n >= 5",))
+    assert found.status == REFUTED  # JAX adds the size to an index below 0
