@@ -39,7 +39,7 @@ from superopt.contest.judgement import (
 from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Subject, least_s, rounds_fit
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
-from superopt.explore.exploration import explore
+from superopt.explore.exploration import Begun, begin, explore
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
@@ -60,13 +60,14 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
+AFTER_S = 0.5  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
+_EARLY = 0.2  # of the whole time, for a round of the search while processes start and the plain candidate is made
 _NO_TIME = "the time does not suffice for a search"
 _UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
-_HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
+_HURRIED = "builds are too slow for the budget: one round was searched, and the contest is of what the check takes"
 
 
 class Clock:
@@ -128,6 +129,7 @@ class Run:
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
+    begun: Begun | None = None
     _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
@@ -198,6 +200,7 @@ class Run:
 
     def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
         """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
+        self.builds.rest_s = LEAST_S
         _ = self.builds.wanted
         request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
         builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
@@ -236,10 +239,17 @@ class Run:
         # else weights are not read for it while other processes are there
         yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth)
         if self.kernels:
-            plain = self._plain(whole.stage().left_s)
+            left_s = whole.stage().left_s
+            making = Aside(lambda: self._plain(left_s))
+            if self.limits.is_kept:  # this process has nothing to do while others start and make kernels
+                self._prove()
+                self._begin(whole)
+            plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
             if plain is not None and not plain.same_as_original:
                 made.append(plain)
                 self.ready = candidate_of(plain)[1]
+            if self._interrupted_early:
+                raise KeyboardInterrupt
         with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
@@ -248,11 +258,15 @@ class Run:
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
             whole = self.limits.after(code_s).until(self.clock.begin_s)
+            if self.begun is not None:
+                self._explore(whole.stage(share=0.0))
+                self._in_kernels(made, whole.stage(), 0.0, 0.0)
             return self._contested(made, judgement, whole, apart=False)
         known_s = self._known_s(self._for_rounds_s(whole))
         entries = [candidate_of(form)[0] for form in made]
         ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, entries, whole, known_s))
-        self._prove()
+        if self.begun is None:
+            self._prove()
         validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
         with self.clock.stage("ahead"), validating:
             again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
@@ -295,6 +309,7 @@ class Run:
         Raises:
             OriginalLostError: there are none, or one call of it is all that fits, and there is nothing to compare yet.
         """
+        self.builds.rest_s = whole.stage().left_s
         _ = self.builds.wanted
         call_s = self.builds.call_s
         if self.ready is None and self._known_s(self._for_rounds_s(whole)):
@@ -348,9 +363,24 @@ class Run:
                 let=(SuperoptError, *FIRST),
             )
 
+    def _begin(self, whole: SearchBudget) -> None:
+        """The first round of the search, by the models alone, in a part of the time."""
+        request = self.request.within(whole.stage(share=_EARLY))
+        with self.clock.stage("first round"):
+            self.begun = self.barrier.around(
+                "the first round of the search",
+                lambda: begin(self.imported.graph, self.library.rules, request, self.clock.say),
+                None,
+                let=FIRST,
+            )
+
+    @property
+    def _interrupted_early(self) -> bool:
+        return self.begun is not None and self.begun.interrupted
+
     def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
         """What the search finds, where there is time left for it, and kernels of these regions made by now."""
-        if self.limits.is_kept and limits.left_s < LEAST_S:
+        if self.limits.is_kept and limits.left_s < LEAST_S and self.begun is None:
             self.clock.say("no time was left to search")
             return
         with self.clock.stage("explore"):
@@ -364,6 +394,7 @@ class Run:
                     None if self.request.deterministic else self.alone,
                     made,
                     self.maker.meanwhile if self.kernels and self.maker and not self.request.deterministic else None,
+                    self.begun,
                 ),
                 None,
             )
@@ -637,6 +668,7 @@ class Run:
                 "the report",
                 lambda: make_report(
                     name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
+                    drawn=not (judgement.interrupted or self.barrier.interrupted),
                 ),
                 Report(
                     program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
