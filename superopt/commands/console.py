@@ -22,6 +22,7 @@ import click
 from superopt.errors import SuperoptError, UsageError
 from superopt.machine.aside import end_with
 from superopt.machine.extras import EXTRA_OF, missing
+from superopt.machine.interrupts import heard
 from superopt.report import json_text
 
 OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
@@ -75,7 +76,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
     def run(**options: Any) -> None:
         _heed_interruptions()
         try:
-            with warnings.catch_warnings():
+            with heard(), warnings.catch_warnings():
                 warnings.showwarning = _show_warning
                 status = _naming_extras(command, options)
         except SuperoptError as error:

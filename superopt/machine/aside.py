@@ -20,7 +20,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 from superopt.machine.interrupts import HEARD
 
@@ -84,7 +84,7 @@ class Aside(Generic[T]):
             return None
 
 
-def end_with(status: int) -> None:
+def end_with(status: int) -> NoReturn:
     """End the process with this status, at once where work goes on that nobody waits for."""
     if _RUNNING:
         _end(lambda: os._exit(status))

@@ -17,7 +17,7 @@ from typing import Any
 
 _AGAIN_S = 0.02
 HEARD = threading.Event()
-"""Set by the first Ctrl-C inside of `heard`: work that goes on is of no use any more."""
+"""Set by a Ctrl-C inside of the last `heard`: work that goes on is of no use any more."""
 _DEAF = {weakref.WeakSet.__init__.__code__.co_filename, weakref.WeakKeyDictionary.__init__.__code__.co_filename}
 """Files of code that runs where something is taken off a weak table."""
 
@@ -30,6 +30,7 @@ def heard() -> Iterator[None]:
         yield
         return
     signal.signal(signal.SIGINT, _raise)
+    HEARD.clear()
     try:
         yield
     finally:
