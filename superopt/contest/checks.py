@@ -70,7 +70,8 @@ class Builds:
         end_s: instant of `time.monotonic` at which the original is ended, or left behind where it runs here.
         rest_s: how long calls of the original after the first are waited for, once somebody waits for its results.
         build_s: what the first call of the original took, the build included.
-        call_s: what its last call took, or has taken when it was given up.
+        call_s: what its last call took, or had taken when it was given up.
+        given_up: a call after the first had not ended when it was not waited for any longer.
     """
 
     def __init__(
@@ -90,7 +91,7 @@ class Builds:
         self._lock = threading.Lock()
         self._calls: Aside[None] | None = None
         self._results: list[list[np.ndarray]] = []
-        self._first, self._last_s, self._given_up = threading.Event(), 0.0, False
+        self._first, self._last_s, self.given_up = threading.Event(), 0.0, False
 
     @classmethod
     def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> Builds:
@@ -125,7 +126,7 @@ class Builds:
             if time.monotonic() >= self.end_s:
                 break
         try:
-            if not self._given_up:
+            if not self.given_up:
                 calls.result(min(self.end_s, time.monotonic() + self.rest_s))
         except TimeOverError:
             if not self._results:
@@ -136,7 +137,7 @@ class Builds:
 
     def _give_up(self) -> None:
         """End the call of the original that goes on, or leave it behind: its results are not needed."""
-        self._given_up = True
+        self.given_up = True
         self.call_s = time.monotonic() - self._last_s
         if self.worker is not None:
             self.worker.close()
@@ -167,14 +168,14 @@ class Builds:
             for given in inputs:
                 begin_s = time.perf_counter()
                 results = _arrays(original(*given))
-                if self._given_up:
+                if self.given_up:
                     return
                 self._take(results, time.perf_counter() - begin_s)
 
     def _called_there(self, worker: Worker, inputs: Sequence[Sequence[Any]]) -> None:
         program = original_program(self.graph)
         found = ran(program, inputs, self.frozen, worker=worker, end_s=self.end_s, take=self._take)
-        over = self._given_up or (found.lost is not None and found.lost.detail == TIME_OVER)
+        over = self.given_up or (found.lost is not None and found.lost.detail == TIME_OVER)
         if over and found.results:
             return
         if found.raised is not None and not found.results:

@@ -313,7 +313,8 @@ class Run:
         _ = self.builds.wanted
         call_s = self.builds.call_s
         if self.ready is None and self._known_s(self._for_rounds_s(whole)):
-            raise OriginalLostError(f"a call of it takes {call_s:.3g} s: the time does not suffice for comparing")
+            more = "more than " if self.builds.given_up else ""
+            raise OriginalLostError(f"a call of it takes {more}{call_s:.3g} s: the time does not suffice for comparing")
         return self.builds.build_s
 
     def chosen(self) -> Judgement:
@@ -658,6 +659,7 @@ class Run:
         if self.library.unproved:
             note = f"{self.library.unproved} rules were not proved in the time, and not used"
             judgement = replace(judgement, notes=(*judgement.notes, note))
+        late = judgement.returns_original and self.clock.elapsed_s > (self.whole_s or math.inf)
         with self.clock.stage("explain"):
             memory = {
                 "frozen_bytes": executable.frozen_bytes,
@@ -668,7 +670,7 @@ class Run:
                 "the report",
                 lambda: make_report(
                     name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
-                    drawn=not (judgement.interrupted or self.barrier.interrupted),
+                    drawn=not (judgement.interrupted or self.barrier.interrupted or late),
                 ),
                 Report(
                     program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
