@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -472,3 +473,27 @@ def test_an_interruption_while_forms_are_made_ends_the_search(monkeypatch: pytes
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.kernels
     assert "interrupted" in fast.report.verdict
+
+
+def test_the_first_round_is_searched_while_the_plain_candidate_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes take seconds to start, in which this one has nothing else to do."""
+    searched = threading.Event()
+    begin, make = stages.begin, stages.KernelMaker.make
+    waited: list[bool] = []
+
+    def begun(*given: Any) -> Any:
+        found = begin(*given)
+        searched.set()
+        return found
+
+    def made(self: Any, *given: Any) -> Any:
+        waited.append(searched.wait(60.0))
+        return make(self, *given)
+
+    monkeypatch.setattr(stages, "begin", begun)
+    monkeypatch.setattr(stages.KernelMaker, "make", made)
+    x = np.ones((32, 64), np.float32)
+    report = superopt.optimize(lambda x: jnp.tanh(x @ x.T) + 1.0, x, budget="20s", store=False).report
+    assert waited[0]
+    assert "first round" in [stage.name for stage in report.stages]
+    assert report.search["proposals"] > 0
