@@ -294,7 +294,7 @@ class Run:
     def _known_s(self, left_s: float) -> float:
         """What a call of the original takes, where the fewest rounds with it would take longer than this; or 0."""
         call_s = self.builds.call_s
-        return 0.0 if rounds_fit(call_s, left_s) else call_s
+        return 0.0 if rounds_fit(call_s, left_s) and not self.builds.given_up else call_s
 
     def _for_rounds_s(self, limits: SearchBudget) -> float:
         return max(limits.left_s, HALF * LEAST_KERNELS_S)
