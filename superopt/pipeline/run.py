@@ -241,7 +241,9 @@ class Run:
         if self.kernels:
             left_s = whole.stage().left_s
             making = Aside(lambda: self._plain(left_s))
-            if self.limits.is_kept:  # this process has nothing to do while others start and make kernels
+            if (
+                self.limits.is_kept and whole.left_s >= LEAST_S
+            ):  # this process has nothing to do while others start and make kernels
                 self._prove()
                 self._begin(whole)
             plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
@@ -260,7 +262,8 @@ class Run:
             whole = self.limits.after(code_s).until(self.clock.begin_s)
             if self.begun is not None:
                 self._explore(whole.stage(share=0.0))
-                self._in_kernels(made, whole.stage(), 0.0, 0.0)
+                if self.found is not None:
+                    self._in_kernels(made, whole.stage(), 0.0, 0.0)
             return self._contested(made, judgement, whole, apart=False)
         known_s = self._known_s(self._for_rounds_s(whole))
         entries = [candidate_of(form)[0] for form in made]
