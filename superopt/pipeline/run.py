@@ -180,7 +180,8 @@ class Run:
         if not self.builds.on_disk:  # what the check compares with, while other processes make kernels
             self.builds.begin()
             Aside(lambda: self.builds.truth)
-        plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
+        with self.clock.stage("plain"):
+            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
         if plain.same_as_original:
@@ -246,7 +247,8 @@ class Run:
             ):  # this process has nothing to do while others start and make kernels
                 self._prove()
                 self._begin(whole)
-            plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
+            with self.clock.stage("plain"):  # what it has left to do
+                plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
             if plain is not None and not plain.same_as_original:
                 made.append(plain)
                 self.ready = candidate_of(plain)[1]
@@ -346,14 +348,12 @@ class Run:
         return found or judgement.interrupted or self.barrier.interrupted
 
     def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
-        with self.clock.stage("plain"):
-            form = own_form(self.imported.graph)
-            maker = self.maker
-            if not kernels or maker is None:
-                return KernelProgram("own form", form)
-            return self.barrier.around(
-                "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
-            )
+        form, maker = own_form(self.imported.graph), self.maker
+        if not kernels or maker is None:
+            return KernelProgram("own form", form)
+        return self.barrier.around(
+            "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
+        )
 
     def _prove(self) -> None:
         """The rules of the search; of those that are in no store as many as can be proved in their part of the time."""
