@@ -39,6 +39,7 @@ from superopt.measure import Failure, Worker, ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import differ_by_rounding
 from superopt.measure.numerics import Tolerance, output_errors
+from superopt.measure.process import TIME_OVER
 from superopt.report.data import NumericCheck
 
 if TYPE_CHECKING:
@@ -52,6 +53,7 @@ LIMIT_PREFIX_STEPS = 1e8
 SHORT_NODES, SHORT_WORK = 200, 1e9
 LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, of 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
+_WAIT_S = 0.05  # between two looks at whether the calls of the original ended without results
 
 
 class Builds:
@@ -67,8 +69,10 @@ class Builds:
 
     Attributes:
         end_s: instant of `time.monotonic` at which the original is ended, or left behind where it runs here.
+        rest_s: how long calls of the original after the first are waited for, once somebody waits for its results.
         build_s: what the first call of the original took, the build included.
-        call_s: what its last call took.
+        call_s: what its last call took, or had taken when it was given up.
+        given_up: a call after the first had not ended when it was not waited for any longer.
     """
 
     def __init__(
@@ -82,12 +86,13 @@ class Builds:
     ) -> None:
         self.graph, self.live, self.frozen, self.seed, self.exact = graph, live, frozen, seed, exact
         self.worker = worker if serialisable(original_program(graph)) and not is_short(graph) else None
-        self.end_s = math.inf
+        self.end_s = self.rest_s = math.inf
         self.build_s = self.call_s = 0.0
         self._candidate: tuple[Any, ...] = (None,)
         self._lock = threading.Lock()
         self._calls: Aside[None] | None = None
         self._results: list[list[np.ndarray]] = []
+        self._first, self._last_s, self.given_up = threading.Event(), 0.0, False
 
     @classmethod
     def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> Builds:
@@ -115,15 +120,28 @@ class Builds:
 
         Raises:
             ProgramError: it cannot be built, or called on the example inputs.
-            OriginalLostError: its calls have not ended at `end_s`, or ended their process.
+            OriginalLostError: its first call has not ended at `end_s`, or ended its process.
         """
         calls = self.begin()
+        while not (calls.done or self._first.wait(min(_WAIT_S, max(0.0, self.end_s - time.monotonic())))):
+            if time.monotonic() >= self.end_s:
+                break
         try:
-            calls.result(self.end_s)
+            if not self.given_up:
+                calls.result(min(self.end_s, time.monotonic() + self.rest_s))
         except TimeOverError:
-            here = f"; {LEFT_BEHIND}" if self.worker is None else ""
-            raise OriginalLostError(f"a call of it had not ended when the time was over{here}") from None
-        return tuple(zip(self.inputs, self._results, strict=False))
+            if not self._results:
+                here = f"; {LEFT_BEHIND}" if self.worker is None else ""
+                raise OriginalLostError(f"a call of it had not ended when the time was over{here}") from None
+            self._give_up()
+        return tuple(zip(self.inputs, tuple(self._results), strict=False))
+
+    def _give_up(self) -> None:
+        """End the call of the original that goes on, or leave it behind: its results are not needed."""
+        self.given_up = True
+        self.call_s = time.monotonic() - self._last_s
+        if self.worker is not None:
+            self.worker.close()
 
     @property
     def has_run(self) -> bool:
@@ -150,12 +168,17 @@ class Builds:
             original = build(original_program(self.graph), self.frozen)
             for given in inputs:
                 begin_s = time.perf_counter()
-                self._take(_arrays(original(*given)), time.perf_counter() - begin_s)
+                results = _arrays(original(*given))
+                if self.given_up:
+                    return
+                self._take(results, time.perf_counter() - begin_s)
 
     def _called_there(self, worker: Worker, inputs: Sequence[Sequence[Any]]) -> None:
-        found = ran(original_program(self.graph), inputs, self.frozen, worker=worker, end_s=self.end_s)
-        for results, seconds in zip(found.results, found.seconds, strict=True):
-            self._take(results, seconds)
+        program = original_program(self.graph)
+        found = ran(program, inputs, self.frozen, worker=worker, end_s=self.end_s, take=self._take)
+        over = self.given_up or (found.lost is not None and found.lost.detail == TIME_OVER)
+        if over and found.results:
+            return
         if found.raised is not None and not found.results:
             raise ProgramError(f"{_CANNOT}: {cause_of_run(*found.raised, _LONGEST)}")
         if len(found.results) < len(self.inputs):
@@ -166,6 +189,8 @@ class Builds:
         self.build_s, self.call_s = max(self.build_s, seconds), seconds
         if len(self._results) < len(self.inputs):
             self._results.append(results)
+        self._last_s = time.monotonic()
+        self._first.set()
 
     def candidate(
         self, program: Program, options: Options | None = None, kernels: Sequence[Choice] = ()
