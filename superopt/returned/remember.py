@@ -155,8 +155,6 @@ def _is_original(program: Program, graph: Graph) -> bool:
 def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[Choice, ...]]:
     """What an entry holds, with the constants of this call."""
     allowance = Allowance("the entry of the store", sum(len(x) for x in (kept["hot"], kept["prepare"] or "")))
-    if not isinstance(kept["modules"], dict):
-        raise InputError("its modules are no table")
     restore(kept["modules"])
     prepare = None
     if kept["prepare"] is not None:
