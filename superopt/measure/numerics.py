@@ -32,7 +32,7 @@ class OutputError:
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """What is accepted, as multiples of the dtype's usual bound (1e-4 for float32, elementwise tenfold)."""
+    """Accepted errors, as multiples of the dtype's usual bound (1e-4 for float32, elementwise tenfold)."""
 
     normwise: float = 1.0
     elementwise: float = 10.0
