@@ -144,14 +144,16 @@ def contest(
     *,
     options: bool = True,
     apart: bool = True,
+    known_s: float = 0.0,
 ) -> Outcome:
     """Time the entries against the original until the rounds say which to return, or the time is over.
 
     They are built and timed in processes of their own, of which one is given; in that one alone without `apart`, and
-    no options of the compiler are tried then.
+    no options of the compiler are tried then.  `known_s` is what a call of the original took before where that is too
+    long for rounds; it is not called again then.
     Where results are to be exact, no options of the compiler are tried, since they change rounding.
     """
-    with Rounds(Subject.of(imported), request, where, apart) as rounds:
+    with Rounds(Subject.of(imported), request, where, apart, known_s=known_s) as rounds:
         return _Contest(rounds, list(entries), say).held(options and apart and not request.exact)
 
 

@@ -84,6 +84,7 @@ class Rounds:
         where: the process in which programs are built and timed.
         apart: short programs are timed in a second process as well.
         builds_s: what builds may take beyond the time of the rounds.
+        known_s: what a call of the original took before, where it takes too long for rounds; or 0.
     """
 
     subject: Subject
@@ -91,6 +92,7 @@ class Rounds:
     where: Worker
     apart: bool = True
     builds_s: float = 0.0
+    known_s: float = 0.0
     _batches: int = 0
     _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
     _other: Worker = field(default_factory=Worker)  # which starts when it is asked
@@ -128,6 +130,7 @@ class Rounds:
             budget_s=min(ROUNDS * SAMPLE_S * (len(entries) + 2), max(SAMPLE_S, left_s)),
             builds_s=0.0 if known else max(SAMPLE_S, HALF * left_s),
             tolerance=Tolerance(0.0, 0.0) if self.request.exact else Tolerance(),
+            known_s=self.known_s if base is None else 0.0,
         )  # fmt: skip
         settings = replace(settings, prune=0.0) if whole else settings
         if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
@@ -141,7 +144,8 @@ class Rounds:
 
     def expected_s(self, count: int, series: Series, *, built: bool, base: int = ORIGINAL) -> float:
         """What a batch of so many entries is likely to take, by a series; they are built where they are not kept."""
-        rounds_s = max(ROUNDS * SAMPLE_S, ENOUGH_ROUNDS * (series.median_s(base) or 0.0)) * (count + 2)
+        base_s = 0.0 if base == ORIGINAL and self.known_s else series.median_s(base) or 0.0
+        rounds_s = max(ROUNDS * SAMPLE_S, ENOUGH_ROUNDS * base_s) * (count + 2)
         return rounds_s + sum(
             n * s for n, s in ((1, series.original_build_s), (count, series.build_s)) if not built or s < SLOW_S
         )
@@ -152,9 +156,13 @@ def least_s(original_s: float, other_s: float) -> float:
     return 2.0 * ENOUGH_ROUNDS * 2.0 * (original_s + other_s)
 
 
-CALLS = (
-    2 * ENOUGH_ROUNDS + 2
-)  # of the original in the fewest rounds, in which it takes part twice, with what goes before
+def rounds_fit(call_s: float, left_s: float) -> bool:
+    """Whether the fewest rounds of an original, in which it takes part twice, end in the time."""
+    return _CALLS * call_s <= left_s
+
+
+_CALLS = 2 * ENOUGH_ROUNDS + 2  # of the original in the fewest rounds, with what goes before
+_FROM_ONE = 1.4  # how far one call of the original may be from others
 
 
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
@@ -243,12 +251,22 @@ class Series:
             pairs = [(p, s[base], s[number]) for p, s, _ in self._batches if base in s and number in s]
             if not pairs:
                 return None
-            self._known[base, number] = _paired(pairs, self.seed)
+            ratio = _paired(pairs, self.seed)
+            if base == ORIGINAL and not self._has_again:
+                ratio = Speedup(ratio.ratio, ratio.low / _FROM_ONE, ratio.high * _FROM_ONE)
+            self._known[base, number] = ratio
         return self._known[base, number]
+
+    @property
+    def _has_again(self) -> bool:
+        """Whether the original took part in rounds, in place of one call before them."""
+        return any(again for _, _, again in self._batches)
 
     @property
     def noise_floor(self) -> float:
         """How far the original is from itself."""
+        if self._batches and not self._has_again:
+            return _FROM_ONE - 1.0
         pairs = [(p, again, s[ORIGINAL]) for p, s, again in self._batches if again]
         return _paired(pairs, self.seed).noise if pairs else float("inf")
 

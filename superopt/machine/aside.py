@@ -1,20 +1,35 @@
 """Work on a thread of its own, which its caller may leave behind.
 
 Calls into XLA, LLVM and functions of users cannot be ended from outside.  On a thread of its own such a call keeps
-nobody: who waits for it waits to an instant, and Ctrl-C ends the wait.  The thread ends with its work or with the
-process, whichever is first.
+nobody: who waits for it waits to an instant, and Ctrl-C ends the wait.
+
+An interpreter that shuts down ends each thread that takes its lock, and with code of XLA below on the stack that
+aborts the process.  So what is left behind is waited for when the process is about to end; after Ctrl-C or an error the
+process is ended there, with the status that it would have had.
 """
 
 from __future__ import annotations
 
+import atexit
+import contextlib
+import logging
 import math
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
+
+from superopt.machine.interrupts import HEARD
 
 T = TypeVar("T")
 _WAIT_S = 3600.0  # the longest wait that locks know is some years, and they say so with an error
+_SILENT_S, _OTHERS_S = 3.0, 0.3  # of waiting at the end; of what else is to be done there after Ctrl-C
+_CUT = 130  # status, as shells have it, of a program that caught Ctrl-C and ends while calls go on
+_LOG = logging.getLogger("superopt")
+_RUNNING = set["Aside[Any]"]()
 
 
 class TimeOverError(Exception):
@@ -29,6 +44,9 @@ class Aside(Generic[T]):
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._done = threading.Event()
+        atexit.unregister(_at_exit)
+        atexit.register(_at_exit)  # the last one is called first: before libraries end what the work uses
+        _RUNNING.add(self)
         threading.Thread(target=self._run, name="superopt aside", daemon=True).start()
 
     def _run(self) -> None:
@@ -37,6 +55,7 @@ class Aside(Generic[T]):
         except BaseException as error:  # it is raised where the result is asked for
             self._error = error
         finally:
+            _RUNNING.discard(self)
             self._done.set()
 
     @property
@@ -63,3 +82,57 @@ class Aside(Generic[T]):
             return self.result(end_s)
         except TimeOverError:
             return None
+
+
+def end_with(status: int) -> NoReturn:
+    """End the process with this status, at once where work goes on that nobody waits for."""
+    if _RUNNING:
+        _end(lambda: os._exit(status))
+    sys.exit(status)
+
+
+def _at_exit() -> None:
+    """Wait for what was left behind; after Ctrl-C or an error, end the process here."""
+    if not _RUNNING:
+        return
+    raised = (
+        None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
+    )  # what ended the program, if it was not caught
+    try:
+        if raised is None and not HEARD.is_set():
+            _waited()
+            return
+    except KeyboardInterrupt:
+        raised = KeyboardInterrupt
+    if raised is not None and issubclass(raised, KeyboardInterrupt):
+        _end(_interrupted)
+    _end(lambda: os._exit(_CUT if raised is None else 1))
+
+
+def _waited() -> None:
+    end_s = time.monotonic() + _SILENT_S
+    for work in tuple(_RUNNING):
+        if work._done.wait(max(0.0, end_s - time.monotonic())):
+            continue
+        _LOG.warning("superopt: a call that was left behind has not ended; the process waits for it (Ctrl-C ends it)")
+        work._done.wait()
+
+
+def _end(process: Callable[[], None]) -> None:
+    """End the process after what others have registered for its end, but not long after."""
+    last = threading.Timer(_OTHERS_S, process)
+    last.daemon = True
+    last.start()
+    atexit.unregister(_at_exit)
+    with contextlib.suppress(BaseException):
+        atexit._run_exitfuncs()  # pyright: ignore[reportPrivateUsage] (nothing public calls them)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    process()
+
+
+def _interrupted() -> None:
+    """As Python ends after a Ctrl-C that nobody caught."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    os.kill(os.getpid(), signal.SIGINT)

@@ -109,6 +109,7 @@ def ran(
     *,
     worker: Worker,
     end_s: float = math.inf,
+    take: Callable[[list[np.ndarray], float], object] = lambda results, seconds: None,
 ) -> Ran:
     """Call a program, built once, on several lists of inputs in a worker.
 
@@ -118,6 +119,7 @@ def ran(
         frozen: values of the frozen inputs by name.
         worker: where; a program that was slow to build is kept there.
         end_s: instant of `time.monotonic` at which the worker is killed.
+        take: called with the results of each call and its seconds as soon as they are there.
     """
     found = Ran()
     every = [x for given in inputs for x in given]
@@ -134,6 +136,7 @@ def ran(
                 at = folder / f"arrays{len(found.results)}"
                 found.results.append([np.array(x) for x in arrays.load(at).values()])
                 found.seconds.append(event["seconds"])
+                take(found.results[-1], found.seconds[-1])
         except WorkerDiedError as death:
             found.lost = death.failure
     return found
@@ -247,8 +250,9 @@ class _Record:
             reference = self.failures.get(REFERENCE) or Failure("run", "no round was completed")
             lost = Failure("run", f"nothing to compare with: the reference failed ({reference.cause})")
             return Comparison(reference, tuple(self.failures.get(i, lost) for i in range(self.count)), isolated, notes)
-        base = self.samples[REFERENCE]
-        reference = self._timing(REFERENCE, paired_ratio(self.samples[AGAIN], base, seed=seed))
+        base, again = self.samples[REFERENCE], self.samples.get(AGAIN, [])
+        itself = paired_ratio(again, base, seed=seed) if again else Speedup(1.0, 0.0, math.inf)
+        reference = self._timing(REFERENCE, itself)
         found: list[Timing | Failure] = []
         for i in range(self.count):
             if i in self.failures:
@@ -257,7 +261,7 @@ class _Record:
                 found.append(self._timing(i, paired_ratio(base, self.samples[i], seed=seed)))
             else:
                 found.append(Failure("run", "no round was completed"))
-        return Comparison(reference, tuple(found), isolated, notes, tuple(self.samples[AGAIN]))
+        return Comparison(reference, tuple(found), isolated, notes, tuple(again))
 
     def _timing(self, index: int, ratio: Speedup) -> Timing:
         ready = self.ready[index]

@@ -241,7 +241,7 @@ def _compiled(
 ) -> loop.Thunk:
     import jax  # late: only where programs run
 
-    given = [jax.device_put(_random(node.shape, node.dtype, rng)) for node in graph.inputs]
+    given = loop.on_device([_random(node.shape, node.dtype, rng) for node in graph.inputs])
     call, operands, frozen = alone(graph, given, options)
     turns = [operands]
     for _ in range(copies(sum(operands[i].nbytes for i in frozen), footprint) - 1):

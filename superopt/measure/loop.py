@@ -9,6 +9,7 @@ import itertools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 Thunk = Callable[[], object]
 MAX_CALLS = 10_000
@@ -21,6 +22,14 @@ def seconds_of(thunk: Thunk, calls: int) -> float:
     for _ in range(calls):
         thunk()
     return (time.perf_counter() - start) / calls
+
+
+def on_device(arrays: Sequence[Any]) -> list[Any]:
+    """Arrays on the device of the process, 64-bit numbers as such whatever JAX is set to."""
+    import jax  # late: only where programs run
+
+    with jax.enable_x64(True):
+        return [jax.device_put(x) for x in arrays]
 
 
 def calls_for(thunk: Thunk, min_time_s: float) -> int:

@@ -155,11 +155,9 @@ class Worker:
         return (_processor_s(self._process.pid) or 0.0) if self._process is not None else 0.0
 
     def end(self) -> None:
-        """Kill the worker for good, whatever thread waits for it: requests fail from now on."""
+        """Close the worker for good, whatever thread waits for it or starts it: requests fail from now on."""
         self._over = True
-        process = self._process
-        if process is not None:
-            _kill(process)
+        self.close()
 
     def close(self) -> None:
         """Kill the worker's process group and reap it; a request of another thread fails, and does the rest."""

@@ -33,6 +33,8 @@ from superopt.measure.numerics import OutputError, Tolerance, output_errors
 REFERENCE, AGAIN = -1, -2
 PRUNE_ROUNDS = 3
 _LONGEST = 4000  # characters of what a program raised
+_APART = 2.0  # a factor that one call of each is enough for
+_NOT_APART = "a call of the original takes too long for rounds, and one call of each does not tell which is faster"
 Event = dict[str, Any]
 Call = Callable[..., Any]
 
@@ -55,6 +57,8 @@ class ComparisonSettings:
         isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
         end_s: instant of `time.monotonic` at which programs are ended, or left behind where they are of this process;
             what the rounds until then say is the result.
+        known_s: what a call of the reference takes, where the fewest rounds with it would take too long.  It is not
+            called then, and what takes neither half nor twice as long as that call is out.
     """
 
     rounds: int = 15
@@ -68,6 +72,7 @@ class ComparisonSettings:
     isolate: bool = True
     builds_s: float = 0.0
     end_s: float = math.inf
+    known_s: float = 0.0
 
 
 @dataclass(slots=True)
@@ -88,32 +93,37 @@ def compare_events(
     settings: ComparisonSettings,
 ) -> Iterator[Event]:
     """Build all, check all, time all; exceptions of candidates become `failed` events."""
-    import jax  # late: only where programs run
 
     start = time.monotonic()
-    live = [jax.device_put(x) for x in inputs]
+    live = loop.on_device(inputs)
     yield {"event": "begin", "index": REFERENCE, "stage": "build"}
-    try:
-        reference, build_s, expected = _built(make_reference, live)
-    except Exception as error:  # whatever the reference raises is the answer: data, with its cause
-        yield _failed(REFERENCE, "build", error)
-        return
-    thunks = {REFERENCE: reference, AGAIN: reference}
-    calls = {REFERENCE: loop.calls_for(reference, settings.min_time_s)}
-    calls[AGAIN] = calls[REFERENCE]
-    yield {"event": "ready", "index": REFERENCE, "build_s": build_s, "calls": calls[REFERENCE], "errors": []}
-    longest_s = 0.0
+    thunks: dict[int, loop.Thunk] = {}
+    calls: dict[int, int] = {}
+    expected: list[np.ndarray] | None = None
+    if settings.known_s:
+        yield {"event": "ready", "index": REFERENCE, "build_s": 0.0, "calls": 1, "errors": []}
+    else:
+        try:
+            reference, build_s, expected = _built(make_reference, live)
+        except Exception as error:  # whatever the reference raises is the answer: data, with its cause
+            yield _failed(REFERENCE, "build", error)
+            return
+        thunks = {REFERENCE: reference, AGAIN: reference}
+        calls = {REFERENCE: loop.calls_for(reference, settings.min_time_s)}
+        calls[AGAIN] = calls[REFERENCE]
+        yield {"event": "ready", "index": REFERENCE, "build_s": build_s, "calls": calls[REFERENCE], "errors": []}
+    longest_s, before = 0.0, len(thunks)
     for index, make in make_candidates.items():
         end_s = time.monotonic() - start + longest_s
-        if settings.builds_s and len(thunks) > 2 and end_s > settings.builds_s:
+        if settings.builds_s and len(thunks) > before and end_s > settings.builds_s:
             yield _out(index, "timeout", "not built: the time does not suffice")
             continue
         yield {"event": "begin", "index": index, "stage": "build"}
         try:
             thunk, build_s, outputs = _built(make, live)
             longest_s = max(longest_s, build_s)
-            errors = output_errors(expected, outputs) if settings.check else ()
-            if wrong := _wrong(errors, expected, settings.tolerance):
+            errors = output_errors(expected, outputs) if settings.check and expected is not None else ()
+            if wrong := _wrong(errors, expected or (), settings.tolerance):
                 yield {
                     "event": "failed",
                     "index": index,
@@ -123,12 +133,18 @@ def compare_events(
                 }
                 continue
             calls[index] = loop.calls_for(thunk, settings.min_time_s)
+            if settings.known_s and not _is_apart(settings.known_s, loop.seconds_of(thunk, calls[index])):
+                yield _out(index, "timeout", _NOT_APART)
+                continue
         except Exception as error:  # a candidate may raise anything; it is reported with its cause
             yield _failed(index, "build", error)
             continue
         thunks[index] = thunk
         ready = {"event": "ready", "index": index, "build_s": build_s, "calls": calls[index], "errors": _plain(errors)}
         yield ready
+    if not thunks:
+        yield _out(REFERENCE, "timeout", _NOT_APART)
+        return
     yield from _rounds(thunks, calls, settings)
 
 
@@ -144,7 +160,7 @@ def run_events(make: Make, inputs: Sequence[Sequence[Any]]) -> Iterator[Event]:
         call = made.call if isinstance(made, Kept) else made
         for number, given in enumerate(inputs):
             start = time.perf_counter()
-            outputs = jax.block_until_ready(call(*[jax.device_put(x) for x in given]))
+            outputs = jax.block_until_ready(call(*loop.on_device(given)))
             seconds = time.perf_counter() - start
             if isinstance(made, Kept) and not number:
                 made.build_s = max(made.build_s, seconds)
@@ -157,7 +173,6 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Comp
     index_of = sorted(thunks)
     active = set(range(len(index_of)))
     slowness: dict[int, list[float]] = {i: [] for i in active}
-    first = index_of.index(REFERENCE)
     ordered, counts = [thunks[i] for i in index_of], [calls[i] for i in index_of]
     start = time.monotonic()
     seconds: dict[int, float] = {}
@@ -168,9 +183,11 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Comp
         seconds[i] = sample_s
         if len(seconds) < len(active):
             continue
-        yield {"event": "round", "seconds": {str(index_of[j]): s for j, s in seconds.items()}}
+        told = {index_of[j]: s for j, s in seconds.items()}
+        told.setdefault(REFERENCE, settings.known_s)
+        yield {"event": "round", "seconds": {str(index): s for index, s in told.items()}}
         for j, s in seconds.items():
-            slowness[j].append(s / seconds[first])
+            slowness[j].append(s / told[REFERENCE])
         seconds = {}
         if settings.prune and k + 1 == PRUNE_ROUNDS:
             for j in [j for j in active if index_of[j] >= 0 and min(slowness[j]) > settings.prune]:
@@ -179,6 +196,11 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Comp
         over = settings.budget_s and time.monotonic() - start > settings.budget_s
         if over and k + 1 >= settings.min_rounds:
             return
+
+
+def _is_apart(known_s: float, seconds: float) -> bool:
+    """Whether one call of each of two programs tells which is the faster."""
+    return not 1.0 / _APART < seconds / known_s < _APART
 
 
 def resolve(target: str, path: str | None = None) -> Any:

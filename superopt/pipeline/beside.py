@@ -10,6 +10,7 @@ import jax
 from superopt.backends.xla import XlaExecutable
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.machine.budget import LEAST_S, SearchBudget
+from superopt.measure.loop import on_device
 from superopt.measure.peers import MOST_S, NAME, SHARE, Beside, beside_onnx_runtime, has_onnx_runtime
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import PeerTiming
@@ -36,7 +37,7 @@ def peers_of(
         return (PeerTiming(name=NAME, failure="a part of the model is computed on the host"),)
     if left_s < LEAST_S:
         return (PeerTiming(name=NAME, failure="no time was left of the budget"),)
-    live = [jax.device_put(x) for x in imported.live_values]
+    live = on_device(imported.live_values)
 
     def call() -> object:
         return jax.block_until_ready(executable(*live))

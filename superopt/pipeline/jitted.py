@@ -7,7 +7,8 @@ function (with options of the compiler, frozen arguments or large prepared tenso
 arguments.
 
 The budget is one for all types: each new one has a half of what is left, and where that is too little it is left to
-`jax.jit`, which is also where sharded arguments and such that are written to go.
+`jax.jit`, which is also where sharded arguments and such that are written to go, and functions that call back into
+Python: what these print or count is seen as often as their user calls them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from superopt.frontends.jax.boundary import fix, holds_static
 from superopt.frontends.jax.call import OtherTypesError, unless_sharded
 from superopt.frontends.jax.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax.jaxpr import positional
+from superopt.frontends.jax.kept import calls_python
 from superopt.frontends.jax.placed import is_placed
 from superopt.machine.jitting import jax_jit
 from superopt.machine.shared import Unique
@@ -66,7 +68,8 @@ _LEFT = dict[tuple[Any, ...], None]()
 
 Identities may be used again: that costs a function its optimisation, nothing more."""
 _OF_OPTIMIZE = frozenset(OptimizeOptions.__annotations__)
-_ARRAY = type(jax.device_put(0.0))
+with jax.ensure_compile_time_eval():  # where this is imported while a function is traced
+    _ARRAY = type(jax.device_put(0.0))
 
 
 @overload
@@ -83,10 +86,10 @@ def jit(fn: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             A budget of seconds is one for the function: each new structure, shape and dtype has a half of what is left;
             one of steps is for each of them, so that their order does not matter.
 
-    Calls under a JAX trace before the first concrete call run the original, and so do sharded arguments, a `Ref`, and
-    types for which the budget has nothing left.  One thread optimises at a time, others wait for it; where it takes
-    more than three seconds a line says so.  `lower`, `trace` and `eval_shape` are those of `jax.jit`: they say what the
-    original is.
+    Calls under a JAX trace before the first concrete call run the original, and so do sharded arguments, a `Ref`,
+    functions that call back into Python, and types for which the budget has nothing left.  One thread optimises at a
+    time, others wait for it; where it takes more than three seconds a line says so.  `lower`, `trace` and `eval_shape`
+    are those of `jax.jit`: they say what the original is.
 
     Raises (when called):
         Exception: what `jax.jit` raises for arguments that are no arrays and not static, or that the function refuses.
@@ -137,6 +140,7 @@ class Jitted(Unique, Generic[P, R]):
         self._frozen: frozenset[int] = frozenset()
         self._budget = Shares(self._options.get("budget", DEFAULT_BUDGET))
         self._lock = threading.RLock()
+        self._refused = False  # types by the dispatcher since its cache was cleared
         self._dispatch = self._dispatcher()
         self._likely: Callable[..., Any] = self._jax if self._settings.placed else self._found
         if self._settings.placed:
@@ -216,6 +220,7 @@ class Jitted(Unique, Generic[P, R]):
                     except ProgramError:
                         return self._jax(*args, **kwargs)  # which raises what the function itself does
         if entry.inside is not None:
+            self._forget_refusals()
             return self._dispatch(*args, **kwargs)
         assert entry.made is not None
         self._frozen = _frozen_places(entry.made)
@@ -247,7 +252,8 @@ class Jitted(Unique, Generic[P, R]):
     def _made(self, args: Any, kwargs: Any, tree: Any, avals: list[Any], context: Any) -> _Entry:
         options = dict(self._options)
         asked = (*_closure(unjitted(self._jax)), repr(options), tree, tuple(avals), context)
-        share = None if asked in _LEFT else self._budget.next()
+        left = asked in _LEFT or self._calls_python(args, kwargs)
+        share = None if left else self._budget.next()
         if share is None:
             entry = _Entry(tree, avals, context, None, self._jax)
         else:
@@ -263,6 +269,12 @@ class Jitted(Unique, Generic[P, R]):
             entry = _Entry(tree, avals, context, made, inside)
         self._take((entry, *self._entries))
         return entry
+
+    def _calls_python(self, args: Any, kwargs: Any) -> bool:
+        try:
+            return calls_python(self._jax.trace(*args, **kwargs).jaxpr)
+        except Exception:  # `optimize` takes more than `jax.jit`, or says what is wrong
+            return False
 
     def _take(self, entries: tuple[_Entry, ...]) -> None:
         self._entries = entries
@@ -298,6 +310,12 @@ class Jitted(Unique, Generic[P, R]):
                 key.append((aval.shape, aval.dtype, aval.weak_type))
         return tuple(key)
 
+    def _forget_refusals(self) -> None:
+        """Clear the compiled part of the dispatcher's cache: JAX takes types that raised once the slow way for ever."""
+        if self._refused:
+            self._refused = False
+            getattr(self._dispatch, "_clear_cache", self._dispatch.clear_cache)()
+
     def _dispatcher(self) -> Any:
         """A jitted function with the programs for all types inside."""
 
@@ -311,6 +329,7 @@ class Jitted(Unique, Generic[P, R]):
             for entry in self._entries:
                 if entry.inside is not None and entry.fits(tree, avals, context):
                     return entry.inside(*args, **kwargs)
+            self._refused = True
             raise OtherTypesError
 
         functools.update_wrapper(body, unjitted(self._jax), updated=())

@@ -199,8 +199,8 @@ def optimize(
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
         worker, pool = Worker(), TrialPool(backend=backend)
         kernels_alone = Worker(ONE_KERNEL, inline=True)
-        stack.callback(barrier.around, "the end of processes", worker.close, None)
-        stack.callback(barrier.around, "the end of processes", kernels_alone.close, None)
+        stack.callback(barrier.around, "the end of processes", worker.end, None)
+        stack.callback(barrier.around, "the end of processes", kernels_alone.end, None)
         stack.callback(barrier.around, "the end of processes", pool.close, None)
         maker = barrier.around(
             "the maker of kernels",

@@ -36,10 +36,10 @@ from superopt.contest.judgement import (
     settled,
     undecided,
 )
-from superopt.contest.rounds import CALLS, ORIGINAL, Entry, Rounds, Subject, least_s
+from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Subject, least_s, rounds_fit
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
-from superopt.explore.exploration import explore
+from superopt.explore.exploration import Begun, begin, explore
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
@@ -60,13 +60,14 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
+AFTER_S = 0.5  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
+_EARLY = 0.2  # of the whole time, for a round of the search while processes start and the plain candidate is made
 _NO_TIME = "the time does not suffice for a search"
 _UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
-_HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
+_HURRIED = "builds are too slow for the budget: one round was searched, and the contest is of what the check takes"
 
 
 class Clock:
@@ -128,6 +129,7 @@ class Run:
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
+    begun: Begun | None = None
     _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
@@ -178,7 +180,8 @@ class Run:
         if not self.builds.on_disk:  # what the check compares with, while other processes make kernels
             self.builds.begin()
             Aside(lambda: self.builds.truth)
-        plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
+        with self.clock.stage("plain"):
+            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
         if plain.same_as_original:
@@ -198,11 +201,13 @@ class Run:
 
     def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
         """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
+        self.builds.rest_s = LEAST_S
         _ = self.builds.wanted
         request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
         builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
         subject = Subject.of(self.imported)
-        with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
+        known_s = self._known_s(LEAST_S)
+        with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
             series = duel(rounds, [candidate_of(plain)[0]])
         ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
         if ratio is None or before_s is None or after_s is None:
@@ -235,10 +240,20 @@ class Run:
         # else weights are not read for it while other processes are there
         yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth)
         if self.kernels:
-            plain = self._plain(whole.stage().left_s)
+            left_s = whole.stage().left_s
+            making = Aside(lambda: self._plain(left_s))
+            if (
+                self.limits.is_kept and whole.left_s >= LEAST_S
+            ):  # this process has nothing to do while others start and make kernels
+                self._prove()
+                self._begin(whole)
+            with self.clock.stage("plain"):  # what it has left to do
+                plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
             if plain is not None and not plain.same_as_original:
                 made.append(plain)
                 self.ready = candidate_of(plain)[1]
+            if self._interrupted_early:
+                raise KeyboardInterrupt
         with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
@@ -247,9 +262,16 @@ class Run:
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
             whole = self.limits.after(code_s).until(self.clock.begin_s)
+            if self.begun is not None:
+                self._explore(whole.stage(share=0.0))
+                if self.found is not None:
+                    self._in_kernels(made, whole.stage(), 0.0, 0.0)
             return self._contested(made, judgement, whole, apart=False)
-        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, [candidate_of(x)[0] for x in made], whole))
-        self._prove()
+        known_s = self._known_s(self._for_rounds_s(whole))
+        entries = [candidate_of(form)[0] for form in made]
+        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, entries, whole, known_s))
+        if self.begun is None:
+            self._prove()
         validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
         with self.clock.stage("ahead"), validating:
             again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
@@ -274,6 +296,14 @@ class Run:
             judgement = replace(judgement, notes=(*judgement.notes, _UNPRICED))
         return self._contested(made, judgement, limits)
 
+    def _known_s(self, left_s: float) -> float:
+        """What a call of the original takes, where the fewest rounds with it would take longer than this; or 0."""
+        call_s = self.builds.call_s
+        return 0.0 if rounds_fit(call_s, left_s) and not self.builds.given_up else call_s
+
+    def _for_rounds_s(self, limits: SearchBudget) -> float:
+        return max(limits.left_s, HALF * LEAST_KERNELS_S)
+
     def _limits(self, follow_s: float) -> SearchBudget:
         """What is left of the whole call beyond what is to follow."""
         return self.limits.after(self.clock.elapsed_s + follow_s).until(time.monotonic())
@@ -282,12 +312,14 @@ class Run:
         """What the first call of the original took, the build included, when its results are there for the check.
 
         Raises:
-            OriginalLostError: there are none, or the fewest rounds of the original would not end in the time.
+            OriginalLostError: there are none, or one call of it is all that fits, and there is nothing to compare yet.
         """
+        self.builds.rest_s = whole.stage().left_s
         _ = self.builds.wanted
         call_s = self.builds.call_s
-        if CALLS * call_s > max(whole.left_s, HALF * LEAST_KERNELS_S):
-            raise OriginalLostError(f"a call of it takes {call_s:.3g} s: the time does not suffice for comparing")
+        if self.ready is None and self._known_s(self._for_rounds_s(whole)):
+            more = "more than " if self.builds.given_up else ""
+            raise OriginalLostError(f"a call of it takes {more}{call_s:.3g} s: the time does not suffice for comparing")
         return self.builds.build_s
 
     def chosen(self) -> Judgement:
@@ -316,14 +348,12 @@ class Run:
         return found or judgement.interrupted or self.barrier.interrupted
 
     def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
-        with self.clock.stage("plain"):
-            form = own_form(self.imported.graph)
-            maker = self.maker
-            if not kernels or maker is None:
-                return KernelProgram("own form", form)
-            return self.barrier.around(
-                "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
-            )
+        form, maker = own_form(self.imported.graph), self.maker
+        if not kernels or maker is None:
+            return KernelProgram("own form", form)
+        return self.barrier.around(
+            "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
+        )
 
     def _prove(self) -> None:
         """The rules of the search; of those that are in no store as many as can be proved in their part of the time."""
@@ -337,9 +367,24 @@ class Run:
                 let=(SuperoptError, *FIRST),
             )
 
+    def _begin(self, whole: SearchBudget) -> None:
+        """The first round of the search, by the models alone, in a part of the time."""
+        request = self.request.within(whole.stage(share=_EARLY))
+        with self.clock.stage("first round"):
+            self.begun = self.barrier.around(
+                "the first round of the search",
+                lambda: begin(self.imported.graph, self.library.rules, request, self.clock.say),
+                None,
+                let=FIRST,
+            )
+
+    @property
+    def _interrupted_early(self) -> bool:
+        return self.begun is not None and self.begun.interrupted
+
     def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
         """What the search finds, where there is time left for it, and kernels of these regions made by now."""
-        if self.limits.is_kept and limits.left_s < LEAST_S:
+        if self.limits.is_kept and limits.left_s < LEAST_S and self.begun is None:
             self.clock.say("no time was left to search")
             return
         with self.clock.stage("explore"):
@@ -353,6 +398,7 @@ class Run:
                     None if self.request.deterministic else self.alone,
                     made,
                     self.maker.meanwhile if self.kernels and self.maker and not self.request.deterministic else None,
+                    self.begun,
                 ),
                 None,
             )
@@ -464,7 +510,8 @@ class Run:
         if not made and found is not None:
             candidates = as_xla_computes(found)
         entries = [entry for entry, _ in candidates]
-        said = contest(self.imported, entries, request, self.tools.worker, self.clock.say, apart=apart)
+        where, known_s = self.tools.worker, self._known_s(self._for_rounds_s(limits))
+        said = contest(self.imported, entries, request, where, self.clock.say, apart=apart, known_s=known_s)
         chosen = [decided(said, number, candidates, judgement) for number in said.order]
         if chosen and found is not None and chosen[0].winner is not None and not chosen[0].kernels:
             first = chosen[0]
@@ -494,7 +541,7 @@ class Run:
                 return replace(checked, notes=(*checked.notes, *refused))
             name = winner.implementation.get("form") or (winner.winner.name if winner.winner else "the program")
             refused.append(f"{name}: {checked.verdict}")
-        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused)))
+        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused), refused=bool(refused)))
 
     def _at_hand(self, judgement: Judgement) -> Judgement:
         """What is returned where the search was cut off: the plain candidate, a prediction, or what there was."""
@@ -604,8 +651,9 @@ class Run:
                 judgement = given_back(self.imported, self.barrier)
             with of_the_program():
                 executable = executable or self._built(judgement)
-                if self.imported.whole:
-                    executable.compile(*self.imported.live_values)
+                if self.imported.whole:  # on a thread of its own: the compiler hears no Ctrl-C
+                    end_s = self.limits.until(self.clock.begin_s).end_s
+                    Aside(lambda: executable.compile(*self.imported.live_values)).by(end_s)
             if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
                 with suppress(OriginalLostError):
                     _ = self.builds.wanted
@@ -614,6 +662,7 @@ class Run:
         if self.library.unproved:
             note = f"{self.library.unproved} rules were not proved in the time, and not used"
             judgement = replace(judgement, notes=(*judgement.notes, note))
+        late = judgement.returns_original and self.clock.elapsed_s > (self.whole_s or math.inf)
         with self.clock.stage("explain"):
             memory = {
                 "frozen_bytes": executable.frozen_bytes,
@@ -624,6 +673,7 @@ class Run:
                 "the report",
                 lambda: make_report(
                     name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
+                    drawn=not (judgement.interrupted or self.barrier.interrupted or late),
                 ),
                 Report(
                     program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
@@ -636,7 +686,8 @@ class Run:
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         lost = judgement.noisy and judgement.returns_original
-        if not (judgement.interrupted or lost or hurried or self.barrier.lost):
+        refused = judgement.refused and judgement.returns_original
+        if not (judgement.interrupted or lost or hurried or refused or self.barrier.lost):
             store, unproved, noisy = self.tools.store, self.library.unproved, judgement.noisy
             self.barrier.around(
                 "the entry in the store", lambda: remember(store, key, result, unproved, in_doubt=noisy), None
@@ -677,8 +728,12 @@ def _defect(what: str) -> None:
     raise KernelDefectError(what)
 
 
-def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry], whole: SearchBudget) -> tuple[float, float]:
+def _built_in(
+    worker: Worker, imported: Imported, entries: Sequence[Entry], whole: SearchBudget, known_s: float
+) -> tuple[float, float]:
     """Have the worker of the comparisons build the original, then these programs, which it keeps if they are slow.
+
+    The original is neither built nor called where a call of it is known to take too long for rounds (`known_s`).
 
     Returns:
         Seconds of the last one that was built: programs in kernels are built in a fraction of the original's time;
@@ -688,7 +743,8 @@ def _built_in(worker: Worker, imported: Imported, entries: Sequence[Entry], whol
     if not serialisable(called.program):
         return 0.0, 0.0
     live, frozen = imported.live_values, imported.frozen_values
-    settings = ComparisonSettings(1, 0.0, end_s=whole.end_s)
+    settings = ComparisonSettings(1, 0.0, end_s=whole.end_s, known_s=known_s)
     found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
     built = [one for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
-    return (built[-1].build_s, least_s(built[0].samples_s[-1], built[-1].samples_s[-1])) if built else (0.0, 0.0)
+    original_s = 0.0 if known_s or not built else built[0].samples_s[-1]
+    return (built[-1].build_s, least_s(original_s, built[-1].samples_s[-1])) if built else (0.0, 0.0)

@@ -18,7 +18,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from superopt import load, optimize
 from superopt.arrays.placing import give_back, mapped, owned, pieces, place, place_of, release
-from superopt.lab.bench.memory import watch
+from superopt.lab.bench.cost.memory import watch
 
 ROLLUP = Path("/proc/self/smaps_rollup")
 COUNT, SIDE, SMALL = 6, 2048, 16  # matrices of 16 MB: larger than what the C library would hide in what it keeps

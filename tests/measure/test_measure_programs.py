@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +17,7 @@ from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import NATIVE
 from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, session, time_kernels
-from superopt.measure.compare import serialisable
+from superopt.measure.compare import ran, serialisable
 from superopt.measure.kernels import XLA, KernelSettings, copies, kernel_events
 from superopt.measure.session import ComparisonSettings
 
@@ -148,3 +150,37 @@ def test_calls_take_turns_with_copies_of_frozen_operands(backend: str) -> None:
 
     assert [turns(n) for n in (0, 31, 96)] == [1, 1, 3]
     assert copies(32, 1 << 40) == 64
+
+
+@pytest.mark.parametrize("dtype", ["int64", "float64"])
+def test_wide_inputs_are_wide_in_a_worker(dtype: str) -> None:
+    x = make_input("x", (2,), dtype)
+    program = original_program(Graph((x,), (mk("add", x, x),)))
+    given = np.array([2**40 + 1, 1], dtype)
+    with Worker() as worker:
+        found = ran(program, [[given]], {}, worker=worker)
+    np.testing.assert_array_equal(found.results[0][0], 2 * given)
+
+
+def test_a_reference_that_is_known_is_not_called() -> None:
+    """One call of each tells which of two programs is faster, if one takes twice as long."""
+    called: list[str] = []
+
+    def maker(name: str, seconds: float) -> session.Make:
+        def call(x: jax.Array) -> tuple[jax.Array]:
+            called.append(name)
+            time.sleep(seconds)
+            return (x,)
+
+        return lambda: call
+
+    settings = ComparisonSettings(4, 0.0, known_s=0.2)
+    makers = {0: maker("fast", 0.01), 1: maker("level", 0.15), 2: maker("slow", 0.5)}
+    events = list(session.compare_events(maker("original", 0.2), makers, [X], settings))
+    assert "original" not in called
+    assert [e["index"] for e in events if e["event"] == "failed"] == [1]
+    rounds = [e["seconds"] for e in events if e["event"] == "round"]
+    assert [r["-1"] for r in rounds] == [0.2] * 4
+    assert len([r for r in rounds if "2" in r]) == session.PRUNE_ROUNDS
+    level = list(session.compare_events(maker("original", 0.2), {0: makers[1]}, [X], settings))
+    assert [e["index"] for e in level if e["event"] == "failed"] == [0, session.REFERENCE]

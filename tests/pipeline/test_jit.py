@@ -391,6 +391,22 @@ def test_a_function_is_traced_once_for_each_type(frozen: int | None) -> None:
         assert traces == [2]
 
 
+def test_functions_of_python_are_called_as_often_as_by_jax() -> None:
+    calls = list[float]()
+
+    def host(x: np.ndarray) -> np.ndarray:
+        calls.append(float(x))
+        return x + 1
+
+    def body(x: jax.Array, _: Any) -> Any:
+        return jax.pure_callback(host, jax.ShapeDtypeStruct((), jnp.float32), x), None
+
+    ours = superopt.jit(lambda x: jnp.tanh(jax.lax.scan(body, x, None, length=2)[0]), budget="1s", store=False)
+    np.testing.assert_allclose(ours(jnp.float32(1)), np.tanh(3.0), rtol=1e-6)
+    np.testing.assert_allclose(ours(jnp.float32(1)), np.tanh(3.0), rtol=1e-6)
+    assert calls == [1, 2, 1, 2]
+
+
 def test_one_budget_for_all_types(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     whole = jitted.optimize
@@ -501,12 +517,40 @@ def test_functions_that_a_loop_makes_again_are_optimised_once(monkeypatch: pytes
     assert len(asked) == 3
 
 
-def test_jit_takes_the_place_of_that_of_jax() -> None:
-    code = """
+def test_calls_of_known_types_run_no_code_of_python_in_jax() -> None:
+    fn = superopt.jit(lambda x: jnp.tanh(x) * 2 + x, budget="1s", store=False)
+    arguments = [jnp.ones(n) for n in (3, 4, 5)]
+    for x in arguments * 2:
+        fn(x)
+    entered = set[str]()
+    sys.setprofile(lambda frame, event, _: entered.add(frame.f_code.co_filename) if event == "call" else None)
+    try:
+        for x in arguments:
+            fn(x)
+    finally:
+        sys.setprofile(None)
+    assert not [name for name in entered if name.endswith(("pjit.py", "pxla.py"))]
+
+
+_AT_ONCE = """
 import jax, jax.numpy as jnp, superopt
 jax.jit = superopt.jit(budget="1s", store=False)
+"""
+_BEFORE_ITS_IMPORT = """
+import jax, jax.numpy as jnp
+def jit(*given, **options):
+    import superopt
+    return superopt.jit(*given, budget="1s", store=False, **options)
+jax.jit = jit
+"""
+
+
+@pytest.mark.parametrize("replace", [_AT_ONCE, _BEFORE_ITS_IMPORT], ids=["at once", "before its import"])
+def test_jit_takes_the_place_of_that_of_jax(replace: str) -> None:
+    code = f"""{replace}
+print(len(jax.make_jaxpr(lambda x: jax.jit(lambda y: y * 2)(x))(1.0).eqns))
 f = jax.jit(lambda x: jnp.tanh(x) * 2)
 print(float(f(0.0)), float(jax.grad(lambda x: jax.jit(jnp.sin)(x))(0.0)))
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert ran.stdout.split() == ["0.0", "1.0"], ran.stderr[-2000:]
+    assert ran.stdout.split() == ["1", "0.0", "1.0"], ran.stderr[-2000:]

@@ -17,6 +17,7 @@ import contextlib
 import io
 import json
 import os
+import random
 import re
 import subprocess
 import sys
@@ -31,11 +32,14 @@ _FENCE = re.compile(
     r"^```(?:\{code-cell\}[^\n]*|python|pycon|\{code-block\} python)[ \t]*\n(.*?)^```[ \t]*$", re.M | re.S
 )
 _OPTION = re.compile(r"\A(---\n.*?\n---\n|(:[\w-]+:.*\n)+)", re.S)
-_ADDRESS = re.compile(r"\b0x[0-9a-f]+\b|\bid=\d+|/[\w/.-]+\.py\b|line \d+|\bline\d+")
+_ADDRESS = re.compile(
+    r"\b0x[0-9a-fA-F]+\b|\bid=\d+|\b\d{13,15}\b|/[\w/.-]+\.py\b|line \d+|\bline\d+"
+    r"|, metadata=\{[^}]*\}|\bloc\([^\n]*\)|^#loc.*$|^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:.+\n)*",
+    re.M,
+)  # places in memory, files and texts of programs
 _TIME = re.compile(r"[\d.,]+ ?(?:ns|µs|us|μs|ms|s)\b|[\d.]+ (?:seconds|secs)|\(.*?mean ± std.*\)")
 _MAGIC = re.compile(r"^\s*(%timeit\s+(?:-\w+\s+\S+\s+)*|%time\s+|[%!].*$)", re.M)
 _TIMEOUT_S = 1200.0
-_JIT = "__jit"
 
 
 def cells(path: Path) -> list[str]:
@@ -58,7 +62,10 @@ def _unprompted(code: str) -> str:
 def outcomes(path: Path, budget: str, replaced: bool) -> Iterator[dict[str, Any]]:
     """What each cell of a page does in this process."""
     import jax
+    import numpy as np
 
+    random.seed(0)
+    np.random.seed(0)
     programs: list[Any] = []
 
     def jit(*args: Any, **options: Any) -> Any:
@@ -70,7 +77,8 @@ def outcomes(path: Path, budget: str, replaced: bool) -> Iterator[dict[str, Any]
 
     space = types.ModuleType("__main__")
     sys.modules["__main__"] = space
-    vars(space)[_JIT] = jit if replaced else jax.jit
+    if replaced:
+        jax.jit = jit
     for number, code in enumerate(cells(path)):
         before, out = dict(vars(space)), io.StringIO()
         row: dict[str, Any] = {"cell": number, "code": code[:200], "raised": "", "value": ""}
@@ -93,24 +101,8 @@ def outcomes(path: Path, budget: str, replaced: bool) -> Iterator[dict[str, Any]
 _MOST_TEXT = 400
 
 
-class _OtherJit(ast.NodeTransformer):
-    """`jax.jit`, however the page names it, as the one of this run."""
-
-    def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
-        """The attribute of the module."""
-        self.generic_visit(node)
-        named = isinstance(node.value, ast.Name) and node.value.id == "jax" and node.attr == "jit"
-        return ast.copy_location(ast.Name(_JIT, node.ctx), node) if named else node
-
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
-        """The name that is imported."""
-        names = [x.asname or x.name for x in node.names if node.module == "jax" and x.name == "jit"]
-        given = [ast.parse(f"{name} = {_JIT}").body[0] for name in names]
-        return [node, *(ast.copy_location(x, node) for x in given)]
-
-
 def _run(code: str, space: dict[str, Any]) -> Any:
-    tree = ast.fix_missing_locations(_OtherJit().visit(ast.parse(code)))
+    tree = ast.parse(code)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     exec(compile(tree, "<cell>", "exec"), space)
     return None if last is None else eval(compile(ast.Expression(last.value), "<cell>", "eval"), space)
@@ -143,6 +135,8 @@ def _data(value: Any) -> Any:
         return {type(value).__name__: [_told(v) for v in value]}
     if callable(value) or isinstance(value, types.ModuleType):
         return "callable"
+    if isinstance(value, str):
+        return _plain(value)[:2000]
     return _plain(f"{type(value).__name__}: {value!r}")[:2000]
 
 
@@ -192,7 +186,8 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:e[-+]?\d+)?")
 
 
 def _same_text(one: str, two: str) -> bool:
-    """Are two texts equal but for the last digits of numbers?"""
+    """Whether two texts are equal but for the last digits of numbers and the order of lines, which effects may have."""
+    one, two = ("\n".join(sorted(text.splitlines())) for text in (one, two))
     if " ".join(_NUMBER.sub("#", one).split()) != " ".join(_NUMBER.sub("#", two).split()):
         return False
     pairs = zip(map(float, _NUMBER.findall(one)), map(float, _NUMBER.findall(two)), strict=False)

@@ -418,3 +418,14 @@ def test_usage() -> None:
     for given in ((lambda x: x,), (3,), (lambda x: x, 3)):
         with pytest.raises(UsageError):
             superopt.verify(*given)
+
+
+def test_a_scalar_integer_of_a_counterexample_is_made_simpler() -> None:
+    def once(x: Any, i: Any, j: Any) -> Any:
+        return lax.dynamic_slice(x, (jnp.clip(i, 0, x.shape[0] - 5) + jnp.clip(j, 0, 3),), (2,))
+
+    def twice(x: Any, i: Any, j: Any) -> Any:
+        return lax.dynamic_slice(lax.dynamic_slice(x, (i,), (5,)), (j,), (2,))
+
+    found = superopt.verify(twice, once, "n", "int32[]", "int32[]", constraints=("n >= 5",))
+    assert found.status == REFUTED  # JAX adds the size to an index below 0

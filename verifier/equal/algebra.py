@@ -540,10 +540,14 @@ class Terms(Places):
         known = position(t, entries=True)
         if known is not None:
             return known
+        if isinstance(t, Where) and t.guard in (c.TRUE, c.FALSE):
+            return self._index(t.then if t.guard == c.TRUE else t.orelse, facts)
         if isinstance(t, Where) and (one := indicator(t.guard)) is not None:
             then = self._index(t.then, (*facts, *c.clauses(t.guard)))
             orelse = self._index(t.orelse, (*facts, *c.clauses(c.negate(t.guard))))
             return orelse + (then - orelse) * one
+        if isinstance(t, Apply) and t.fn == "select_n" and (guard := self._condition(t.args[0], facts)) is not None:
+            return self._index(Where(guard, t.args[2], t.args[1]), facts)
         if isinstance(t, Apply) and t.fn.partition("[")[0] in (*RING, *LATTICE, "convert"):
             parts = [self._index(a, facts) for a in t.args]
             if t.fn.startswith("convert["):
@@ -556,6 +560,17 @@ class Terms(Places):
                     raise Wraps(f"an index is computed by {t.fn.partition('[')[0]} in {kind}, which may wrap")
                 return made
         raise NotImplementedError("an index that is computed by " + (t.fn if isinstance(t, Apply) else "a reduction"))
+
+    def _condition(self, t: Term, facts: tuple[Cond, ...]) -> Cond | None:
+        """A comparison of integers that are computed as indices are; None for other truth values."""
+        known = index_condition(t)
+        if known is not None or not isinstance(t, Apply) or t.fn not in COMPARISONS or id(t) in self.floating:
+            return known
+        a, b = (self._index(x, facts) for x in t.args)
+        made = {
+            "lt": c.lt(a, b), "gt": c.lt(b, a), "ge": c.ge(a, b), "le": c.ge(b, a), "eq": c.eq(a, b), "ne": c.ne(a, b),
+        }[t.fn]  # fmt: skip
+        return c.TRUE if self.known(made) else c.FALSE if self.known(c.negate(made)) else made
 
     def from_index(self, index: Int, dtype: str) -> Term:
         """An index as a scalar."""
@@ -583,6 +598,8 @@ class Terms(Places):
         """Fold over fresh bound variables; short products are written out."""
         sizes = [unwrap(n).subst(self.settled) for n in extents]
         counts = [n.value for n in sizes]
+        rounds = monoid in ("sum", "prod") and dtype in FLOATS
+        by = f"{self.added_by} {len(sizes)}" if rounds and self.added_by else ""
         few = None not in counts and math.prod(n or 0 for n in counts) <= UNROLLED
         bitwise = monoid == "xor" or (monoid in ("and", "or") and dtype in INTEGERS)
         if few and (bitwise or monoid == "prod"):
@@ -592,13 +609,12 @@ class Terms(Places):
         binders: list[tuple[str, Poly]] = []
         index = [self.variable(n, "k", binders) for n in sizes]
         term = body(*index)
-        rounds = kind in ("sum", "prod") and dtype in FLOATS
         kind = f"{kind}[{dtype}]" if rounds and self.apart else kind
         every = kind == "and"  # all of them: not that some one is not
         if every:
             kind, term = "or", self._logical("not", (term,))
         for name, n in reversed(binders):
-            term = Reduce(kind, name, n, term)
+            term = Reduce(kind, name, n, term, by)
         if every:
             term = self._logical("not", (term,))
         if rounds and binders:

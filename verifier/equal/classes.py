@@ -26,6 +26,8 @@ from verifier.equal.weights import equal, groups
 
 SETS = ("rmax", "ror[", "rand[")
 """Classes of sets, in which an entry counts once."""
+ORDERED = "rsum["
+"""Classes of sums of floats as they are added up: summand by summand in order."""
 ORDERS = 24
 FEW = 5
 """Parameters up to which all orders are looked at."""
@@ -97,11 +99,18 @@ class ClassTable:
         return None
 
     def _same(self, fn: str, p: NF, q: NF, facts: tuple[Cond, ...]) -> bool:
+        if fn.startswith(ORDERED):
+            return _summands(p) == _summands(q)
         notes = len(self.ctx.notes)
         same = equal(self.ctx, p, q, facts, exists=fn.startswith(SETS))
         if not same:
             del self.ctx.notes[notes:]  # a failed guess is no cause of failure
         return same
+
+
+def _summands(p: NF) -> list[str]:
+    """The summands at each place of a range."""
+    return sorted(f"{m.coef}*{canonical(m)}" for m in p)
 
 
 def _shape(p: NF) -> str:

@@ -32,12 +32,14 @@ class Places:
         products: a product of sizes -> its factors, outermost first.
         settled: sizes that a premise says in terms of others.
         guards: conditions of choices, also of those that premises and ranges decide.
+        added_by: the operation that is looked at, and in which order it adds up; empty where no graph is.
     """
 
     ctx: Context
     products: dict[Poly, tuple[Poly, ...]] = field(default_factory=dict[Poly, tuple[Poly, ...]], kw_only=True)
     settled: Mapping[str, Poly] = field(default_factory=dict[str, Poly], kw_only=True)
     guards: dict[Cond, None] = field(default_factory=dict[Cond, None], kw_only=True)
+    added_by: str = field(default="", init=False)
     _original: dict[Poly, Extent] = field(default_factory=dict[Poly, Extent], init=False)
     _known: dict[tuple[Cond, tuple[Poly, ...]], bool] = field(default_factory=dict[Any, Any], init=False)
 
@@ -72,6 +74,7 @@ class Places:
 
     def site(self, node: Node) -> Site:
         """Types and attributes of a node over symbols."""
+        self.added_by = node.op + " from the end" * bool(dict(node.attrs).get("reverse"))
         return Site(
             tuple([self._type(x.type) for x in node.inputs]),
             self._type(node.type),

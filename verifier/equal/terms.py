@@ -71,13 +71,15 @@ class Reduce:
     """`kind` of `body` for `var` = 0 .. size - 1.
 
     Kinds are sum, prod, max and min, of truth values `or` and `and`, and bit by bit `or[int32]`, `and[uint8]`,
-    `xor[bool]` and so on, which say their type.
+    `xor[bool]` and so on, which say their type.  `by` names the operation that adds floats up, and in which order: by
+    another one the sum is rounded otherwise.
     """
 
     kind: str
     var: str
     size: Poly
     body: Term
+    by: str = ""
 
 
 Term: TypeAlias = "Read | Const | Size | Infinity | Apply | Where | Reduce"
@@ -91,7 +93,10 @@ _Bound: TypeAlias = "tuple[tuple[str, str], ...]"
 
 
 def alike(a: Term, b: Term) -> bool:
-    """Are two terms the same but for the names of bound variables and the order of operands that commute?"""
+    """Are two terms the same but for the names of bound variables and the order of operands that commute?
+
+    Sums of floats are the same where one operation adds them up in one order.
+    """
     known: dict[tuple[int, int, _Bound], bool] = {}
 
     def same(x: Term, y: Term, bound: _Bound) -> bool:
@@ -127,7 +132,7 @@ def _same(x: Term, y: Term, bound: _Bound, same: Callable[[Term, Term, _Bound], 
             alike_guards = x.guard.subst(here) == y.guard.subst(there)
             return alike_guards and same(x.then, y.then, bound) and same(x.orelse, y.orelse, bound)
         case Reduce(), Reduce():
-            outer = x.kind == y.kind and x.size.subst(here) == y.size.subst(there)
+            outer = (x.kind, x.by) == (y.kind, y.by) and x.size.subst(here) == y.size.subst(there)
             return outer and same(x.body, y.body, (*bound, (x.var, y.var)))
         case _:
             return x == y

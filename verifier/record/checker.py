@@ -289,9 +289,10 @@ class _Values:
         return float(self.point.arrays[json.loads(label.removeprefix("?"))][tuple(args)])
 
     def _function(self, fn: str, sums: Json, at: Names) -> float:
-        if fn in ("rmax", "rprod", "rsum"):
+        added = fn.startswith("rsum[")
+        if fn in ("rmax", "rprod") or added:
             found = [self._product(m, x) for m in sums[0] for x in _bound(self.row, m, at, self.point.arrays)]
-            if fn == "rsum":
+            if added:
                 return math.fsum(found)
             return max(found, default=-math.inf) if fn == "rmax" else math.prod(found)
         args = [self.sum(p, at) for p in sums]

@@ -23,6 +23,24 @@ from superopt.ir.types import TensorType
 
 _KNOWN: dict[Any, str] = {}  # (primitive, parameters, types) -> key
 _MOST_KNOWN = 4096
+_CALLBACKS = frozenset({"pure_callback", "io_callback"})  # and those of debugging, whose calls are had once anyway
+
+
+def calls_python(closed: core.ClosedJaxpr) -> bool:
+    """Whether an equation, of a body inside too, calls a function of Python that its user gave."""
+    todo: list[Any] = [closed]
+    while todo:
+        x = todo.pop()
+        if isinstance(x, core.ClosedJaxpr):
+            todo.append(x.jaxpr)
+        elif isinstance(x, core.Jaxpr):
+            for eqn in x.eqns:
+                if eqn.primitive.name in _CALLBACKS:
+                    return True
+                todo += eqn.params.values()
+        elif isinstance(x, tuple | list):
+            todo += x
+    return False
 
 
 def types_of(eqn: core.JaxprEqn) -> tuple[TensorType, ...]:

@@ -35,12 +35,13 @@ SUITES = {
     "ablation": f"{_HERE}.ablation:run",
     "alternatives": f"{_HERE}.alternatives:run",
     "budget": f"{_HERE}.budget:run",
+    "calls": f"{_HERE}.cost.calls:run",
     "core": f"{_HERE}.core:run",
     "exports": f"{_HERE}.peers.exports:run",
     "faults": f"{_HERE}.faults.suite:run",
     "joint": f"{_HERE}.joint:run",
     "kernels": f"{_HERE}.kernels:run",
-    "memory": f"{_HERE}.memory:run",
+    "memory": f"{_HERE}.cost.memory:run",
     "native": f"{_HERE}.core:run_native",
     "objective": f"{_HERE}.objective:run",
     "onnx-nodes": f"{_HERE}.onnx.nodes:run",
@@ -67,6 +68,7 @@ OPTIONS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
 """Option that some suites take -> its spelling, its default, and these suites."""
 BUDGETS = {
     "aa": "6s",
+    "calls": "3s",
     "exports": "20s",
     "joint": "",  # each case has its own
     "kernels": "8s",

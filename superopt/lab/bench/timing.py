@@ -163,7 +163,8 @@ def _sample(call: Callable[[], Any], repeats: int, wait: Callable[[Any], Any]) -
 
 def _repeats(call: Callable[[], Any], wait: Callable[[Any], Any], sample_s: float) -> int:
     wait(call())
-    wait(call())
+    if _sample(call, 1, wait) > sample_s:
+        return 1
     fastest = _sample(call, 3, wait)
     if 3 * fastest < sample_s:  # these calls may have touched new memory, and too few repeats measure cold caches
         fastest = min(fastest, *[_sample(call, 3, wait) for _ in range(4)])

@@ -128,7 +128,7 @@ def _ways(case: str, layers: int, side: int, budget: str, seed: int, folder: Pat
 
 def _watched(*arguments: str) -> Peak | str:
     with tempfile.TemporaryDirectory(prefix="superopt-bench-") as cache:
-        command = [sys.executable, "-P", "-m", "superopt.lab.bench.memory", *arguments]
+        command = [sys.executable, "-P", "-m", "superopt.lab.bench.cost.memory", *arguments]
         return watch(command, {"XDG_CACHE_HOME": cache})
 
 
