@@ -30,7 +30,7 @@ def test_values_of_another_kind_are_infinitely_far(have: np.ndarray, value: np.n
 @pytest.mark.parametrize(
     ("one", "other", "found"),
     [
-        (literal(0.7, "float32"), literal(np.float32(1) / np.float32(0.7), "float32"), True),
+        (literal(0.7, "float32"), literal(float(np.float32(1) / np.float32(0.7)), "float32"), True),
         (literal(0.7, "float32"), literal(1.43, "float32"), False),
         (literal(2.0, "float32"), literal(0.5, "float64"), False),
         (literal(0.0, "float32"), literal(math.inf, "float32"), False),
