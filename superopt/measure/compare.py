@@ -190,7 +190,7 @@ def serialisable(program: Program) -> bool:
 
 
 class _Record:
-    """What the events of one attempt add up to."""
+    """The sum of the events of one attempt."""
 
     def __init__(self, count: int, failures: dict[int, Failure] | None = None) -> None:
         self.count = count
@@ -350,7 +350,7 @@ def _program(candidate: Program | Tuned) -> Program:
 
 
 def _given(candidate: Program | Tuned) -> dict[str, Any]:
-    """What the backend is given besides the program: nothing that it need not know."""
+    """The data that the backend is given besides the program: nothing that it need not know."""
     if not isinstance(candidate, Tuned):
         return {}
     options = {"options": dict(candidate.options)} if candidate.options else {}
@@ -358,7 +358,7 @@ def _given(candidate: Program | Tuned) -> dict[str, Any]:
 
 
 def _backend(candidate: Program | Tuned) -> str:
-    """What builds it; empty where the comparison says."""
+    """The backend that builds it; empty where the comparison says."""
     if not isinstance(candidate, Tuned):
         return ""
     return CLOSED if candidate.closed else KERNELS if candidate.kernels else ""

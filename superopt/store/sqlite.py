@@ -214,7 +214,7 @@ class _NewerSchemaError(Exception):
 
 
 def _may_be_store(path: Path) -> bool:
-    """Is there no file, an empty one, or one that was a store: does it name most of the tables where SQLite does?
+    """Whether there is no file, an empty one, or one that was a store: most tables are named where SQLite does.
 
     The tables of a database that is being written may still be in the file beside it.
     """

@@ -43,6 +43,12 @@ def test_a_result_is_like_itself(same: np.ndarray) -> None:
     assert not _wrong((error,), [same], Tolerance())
 
 
+def test_complex_numbers_are_compared_by_their_parts() -> None:
+    (error,) = output_errors([ONES + 1j * ONES], [ONES + 1j * (ONES + np.float32(1e-6))])
+    assert 0 < error.normwise < 1e-5
+    assert Tolerance().accepts(error, "float32")
+
+
 def test_errors_are_relative_to_all_and_to_each() -> None:
     (error,) = output_errors([ONES], [ONES + np.array([0, 0, 0, 1e-2], np.float32)])
     assert math.isclose(error.normwise, 5e-3, rel_tol=1e-4)
