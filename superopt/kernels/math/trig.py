@@ -87,7 +87,7 @@ def _fast(m: Lanes, name: str, x: str) -> str:
 
 
 def _reduced(m: Lanes, x: str) -> tuple[str, str, Lanes]:
-    """Rest of x by pi/2, in [-pi/4, pi/4], and the number of multiples as integers (low bits)."""
+    """Return the remainder of x by pi/2, in [-pi/4, pi/4], and the number of multiples as integers (low bits)."""
     d = m.of("float64")
     wide = m.cast("fpext", x, "float64") if m.dtype == "float32" else x
     shifted = d.fma(wide, d.const(2.0 / math.pi), d.const(_MAGIC))
