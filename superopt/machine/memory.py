@@ -1,8 +1,8 @@
-"""Memory that results of calls are written to, kept by the process from call to call.
+"""Keeps freed memory in the process from call to call, so that results need no fresh pages.
 
-XLA takes the memory of results and of what lies between kernels from the C library, which gives large pieces back to
-the operating system at once or after a few calls, depending on what else was freed.  Fresh memory is cleared page by
-page at the first write, which takes longer than most kernels that write it (docs/kernels.md).
+XLA takes the memory of results and intermediate values from the C library.  That gives large pieces back to the
+operating system at once or after a few calls, depending on what else was freed.  Fresh memory is cleared page by page
+at the first write, which takes longer than most kernels that write it (docs/kernels.md).
 """
 
 from __future__ import annotations
