@@ -32,11 +32,11 @@ class Algebra(Protocol[S, I, B]):
         ...
 
     def op(self, fn: str, dtype: str, *args: S) -> S:
-        """A scalar function of `superopt.ir.scalar` on operands of this dtype (of the cases, for `select_n`)."""
+        """Apply a scalar function of `superopt.ir.scalar` to operands of this dtype (of the cases, for `select_n`)."""
         ...
 
     def convert(self, value: S, source: str, target: str) -> S:
-        """The value in another dtype."""
+        """Convert the value to another dtype."""
         ...
 
     def where(self, guard: B | bool, then: Callable[[], S], orelse: Callable[[], S]) -> S:
@@ -44,15 +44,15 @@ class Algebra(Protocol[S, I, B]):
         ...
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., S], dtype: str) -> S:
-        """Unordered fold of `body(*k)` over all `0 <= k < extents`; the identity of the monoid where that is empty."""
+        """Fold `body(*k)` over all `0 <= k < extents`, in any order; the identity of the monoid where that is empty."""
         ...
 
     def to_index(self, value: S) -> I:
-        """An integer scalar as an index."""
+        """Convert an integer scalar to an index."""
         ...
 
     def from_index(self, index: I | int, dtype: str) -> S:
-        """An index as a scalar of this dtype."""
+        """Convert an index to a scalar of this dtype."""
         ...
 
     def clip(self, index: I | int, low: Size, high: Size) -> I:
@@ -68,7 +68,7 @@ class Algebra(Protocol[S, I, B]):
         ...
 
     def regroup(self, index: Sequence[I | int], outer: Shape, inner: Shape) -> Sequence[I]:
-        """The index in `inner` with the same row-major position as `index` in `outer` (equal numbers of elements)."""
+        """Return the index in `inner` at the same row-major position as `index` in `outer` (shapes of equal size)."""
         ...
 
 

@@ -36,7 +36,7 @@ _CALLED = {"round": "round_even", "square": "mul", "integer_pow": "mul"}  # op -
 
 
 def accepts(op: str, name: str) -> bool:
-    """Does this op take operands of this dtype?"""
+    """Whether this op takes operands of this dtype."""
     fn = SCALARS.get(_CALLED.get(op, op))
     return fn is None or fn.accepts(name)
 

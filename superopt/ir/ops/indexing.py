@@ -119,7 +119,7 @@ def _gather_rule(types: Types, attrs: Values) -> TensorType:
 
 
 def fill_value(name: str) -> bool | int | float:
-    """What mode `fill` gives outside the operand."""
+    """Return the value that mode `fill` gives outside the operand."""
     if is_float(name):
         return float("nan")
     if name == "bool":
