@@ -58,7 +58,7 @@ def suite() -> list[MicroCase]:
 
 
 def shuffled(cases: list[MicroCase]) -> list[MicroCase]:
-    """Tasks in a fixed random order, so that a short budget covers all kinds; the forms of a task stay together."""
+    """Return tasks in a fixed random order, so that a short budget covers all kinds; a task's forms stay together."""
     order = sorted({c.task for c in cases})
     random.Random(0).shuffle(order)
     place = {task: i for i, task in enumerate(order)}
@@ -340,7 +340,7 @@ def _composites() -> Iterator[MicroCase]:
 
 
 def _library() -> Iterator[MicroCase]:
-    """What the macro rules of the library make of heavy ops: exactly the forms that a search prices."""
+    """Yield the forms that the library's macro rules make of heavy ops: exactly those that a search prices."""
     rules = [rule for rule in library.load() if rule.mode == "macro"]
     sources: list[tuple[str, str, str, Node]] = []
     for layouts in ("NCHW,OIHW,NCHW", "NHWC,HWIO,NHWC"):
