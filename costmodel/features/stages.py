@@ -420,7 +420,7 @@ def _existing(stage: Stage, tile: Tile, lane: Symbol, lanes: int) -> tuple[float
 
 
 def _operands(accesses: Sequence[_Access], lane: Symbol) -> tuple[_Access | None, _Access | None]:
-    """Return the accesses of most elements that stand still and that move along the lane."""
+    """Return the access of most elements among those that stand still along the lane, and among those that move."""
     still = [x for x in accesses[:-1] if not x.strides.get(lane)]
     moving = [x for x in accesses[:-1] if x.strides.get(lane)]
     return tuple(max(some, key=lambda x: x.count, default=None) for some in (still, moving))  # pyright: ignore

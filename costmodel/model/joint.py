@@ -167,8 +167,9 @@ class Joint:
         return sorted(error for model in self.models.values() for error in model.errors())
 
     def error_of(self, share: float) -> float:
-        """Return the bound on the models' errors over such a share of the timed kernels, as a factor; infinite without
-        any.
+        """Return the bound on the models' errors over this share of the timed kernels, as a factor.
+
+        It is infinite where no kernel was timed.
         """
         errors = self.errors()
         return errors[min(int(share * len(errors)), len(errors) - 1)] if errors else np.inf
@@ -257,7 +258,8 @@ class Joint:
     def learn(self, jobs: Sequence[KernelJob], seconds: Sequence[float]) -> None:
         """Record timings of kernels with weights as cold as in the program.
 
-        A kernel that reads more weights than all else was timed as it is among others; it would take less alone.
+        Timings of a kernel whose traffic is mostly weights include the slowdown among other kernels
+        (`Boundary.company`), which is divided out.
         """
         for name, model in self.models.items():
             company = 1.0 if name == XLA or self.own is None else self.own.boundary.company

@@ -61,7 +61,7 @@ def packing_of(nodes: Sequence[Node], apart: Container[Node] = ()) -> Packing:
     """Choose the packing of tensors of these types.
 
     Args:
-        apart: those that stay as they are whatever their size.
+        apart: tensors that stay alone whatever their size.
     """
     by_dtype: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):

@@ -168,7 +168,10 @@ def _found(stem: Path, piece: Piece) -> Sequence[Any] | None:
 
 
 def _given(stem: Path, piece: Piece, results: Sequence[Any]) -> Sequence[Any]:
-    """Write results to shared files, each visible only when complete; return them unchanged where that fails."""
+    """Write results to shared files, each visible only when complete, and return them as mapped from there.
+
+    They are returned unchanged where that fails.
+    """
     try:
         for i, x in enumerate(results):
             part = Path(f"{stem}-{i}.{os.getpid()}")

@@ -65,7 +65,7 @@ def types_of(found: Exploration) -> dict[int, str]:
 
 
 def as_written(nodes: Sequence[DrawnNode], types: Mapping[int, str]) -> tuple[DrawnNode, ...]:
-    """Return the nodes with these types; an axis order is shown for a value only where it differs from its class's."""
+    """Return the nodes with these types; layouts are kept only where the type has the axis order of its class."""
     return tuple(
         replace(node, type=types[node.id], layout=node.layout if types[node.id] == node.type else "")
         if node.id in types

@@ -159,7 +159,7 @@ def regions(rows: Sequence[NativeKernel], apart: int = 0, apart_ms: float = 0.0)
 
 
 def model_figures(found: Exploration, uses: Sequence[KernelUse]) -> dict[str, Any]:
-    """Return the model's errors on timed kernels, and the share of the program inside its training domain."""
+    """Return the model's errors on timed kernels, and the share of the program outside its training domain."""
     errors = found.model.errors()
     total = sum(k.ms for k in uses) or 1.0
     timed = sum(k.ms for k in uses if k.timed) / total

@@ -1,12 +1,12 @@
-"""The protocol that denotations are written against.
+"""The algebra protocol: the operations in which each op's semantics, its denotation, is written once.
 
 An op's denotation gives the value of its output at one index in an abstract algebra K.  K has three sorts: scalars S,
 indices I and guards B.  Indices are mathematical integers: they have `+ - *` with integers and sizes, `//` and `%` by
 positive sizes, and `< <= > >=` that give guards (a Python bool where the answer is known).  They never wrap.
 
 Choosing K derives a facet: NumPy gives the interpreter, the free algebra gives loop expressions, counts give costs.
-What an algebra owes (tested over the whole op table): folding the free form equals the direct denotation; `where` of
-True and False choose; a reduction over extents 1 is its body; `regroup` there and back is the identity.
+Every algebra must satisfy laws, tested over the whole op table: folding the free form equals the direct denotation;
+`where` of True and False choose; a reduction over extents 1 is its body; `regroup` there and back is the identity.
 """
 
 from __future__ import annotations

@@ -163,8 +163,8 @@ def _behind(right: Size, left: Size) -> bool:
 def regroup(index: Sequence[Any], outer: Shape, inner: Shape) -> list[Any]:
     """Return the index in `inner` at the same row-major position as `index` in `outer`.
 
-    An axis of one element is read at 0 whatever its index.  Under a guard the index may be larger (a part of a
-    concatenation at its place there), and where the guard holds it is 0.
+    An axis of one element is always read at 0.  Under a guard its index may be larger (a part of a concatenation at its
+    place there), and where the guard holds it is 0.
     """
     found: list[Any] = [0] * len(inner)
     for ins, outs in common_groups(outer, inner):

@@ -91,14 +91,14 @@ def _input_rule(types: Types, attrs: Values) -> TensorType:
 
 
 def graph(value: Any) -> Graph:
-    """Check that a value is a body."""
+    """Canonical form of a body of control flow."""
     if not isinstance(value, Graph):
         raise ShapeError(f"expected a Graph, got {type(value).__name__}")
     return value
 
 
 def graphs(value: Any) -> tuple[Graph, ...]:
-    """Check that a value is several bodies."""
+    """Canonical form of several bodies."""
     return tuple([graph(v) for v in value])
 
 
@@ -162,7 +162,7 @@ def _opaque_rule(types: Types, attrs: Values) -> Types:
 
 
 def _result_rule(types: Types, attrs: Values) -> TensorType:
-    """The types given are all results of the operand."""
+    """Return the types of the result; the given types are all results of the operand."""
     index: int = attrs["index"]
     found = dict(enumerate(types)).get(index)
     if found is None:

@@ -106,7 +106,7 @@ def define(
 
 
 def size(value: Any) -> Size:
-    """An integer or a symbolic size."""
+    """Canonical form of an integer or a symbolic size."""
     if type(value) is int or isinstance(value, Poly):
         return value
     if isinstance(value, bool | np.bool_):
@@ -118,12 +118,12 @@ def size(value: Any) -> Size:
 
 
 def sizes(value: Any) -> tuple[Size, ...]:
-    """A tuple of integers or symbolic sizes."""
+    """Canonical form of a tuple of integers or symbolic sizes."""
     return tuple([size(v) for v in _items(value)])
 
 
 def axes(value: Any) -> tuple[Size, ...]:
-    """A set of axes, in increasing order."""
+    """Canonical form of a set of axes: in increasing order."""
     got = sizes(value)
     if len(set(got)) != len(got):
         raise ShapeError(f"repeated axes: {got}")
@@ -131,29 +131,29 @@ def axes(value: Any) -> tuple[Size, ...]:
 
 
 def nested(value: Any) -> tuple[Any, ...]:
-    """Integers in tuples of any depth."""
+    """Canonical form of integers in tuples of any depth."""
     return tuple([nested(v) if isinstance(v, tuple | list | np.ndarray) else size(v) for v in _items(value)])
 
 
 def flag(value: Any) -> bool:
-    """A truth value."""
+    """Canonical form of a truth value."""
     return bool(value)
 
 
 def text(value: Any) -> str:
-    """A string."""
+    """Canonical form of a string."""
     if not isinstance(value, str):
         raise ShapeError(f"expected a string, got {value!r}")
     return value
 
 
 def dtype(value: Any) -> str:
-    """The NumPy name of a dtype."""
+    """Canonical form of a dtype: its NumPy name."""
     return value if isinstance(value, str) else str(np.dtype(value))
 
 
 def optional(domain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """None, or a value of the domain."""
+    """Return the domain of None and the values of a domain."""
 
     def check(value: Any) -> Any:
         return None if value is None else domain(value)
@@ -162,7 +162,7 @@ def optional(domain: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def one_of(*allowed: Any) -> Callable[[Any], Any]:
-    """One of a few values."""
+    """Return the domain of a few values."""
 
     def check(value: Any) -> Any:
         if value not in allowed:
@@ -182,7 +182,7 @@ def _items(value: Any) -> list[Any]:
 
 
 def show(types: Iterable[TensorType]) -> str:
-    """Operand types for a message."""
+    """Format operand types for a message."""
     return ", ".join(map(str, types))
 
 

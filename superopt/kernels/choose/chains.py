@@ -348,7 +348,7 @@ class _Chain(_Steps):
             self.do("transform_layout", name, [["permute", order]], "new")
 
     def _along(self, reader: str, name: str, lane: Symbol) -> None:
-        """Lay out the elements that a reader takes along its lane next to each other."""
+        """Make the axis of a buffer that a reader's lane indexes its last, contiguous one."""
         index = next(e for e in loads(self.program.stage(reader)) if e.args[0] == name).args[1]
         at = [d for d, i in enumerate(index) if not isinstance(i, int) and lane in i.symbols]
         if at:

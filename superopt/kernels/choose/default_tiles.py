@@ -60,7 +60,7 @@ class _Setting:
     """A contraction of a program as one intrinsic computes it on a machine.
 
     Attributes:
-        lane: by name, as `analyse` was asked for it.
+        lane: name of the lane axis, as passed to `analyse`.
         merge: whether all axes of B are merged into one.
     """
 

@@ -26,7 +26,7 @@ _OF_IMAGES = frozenset(("broadcast_in_dim", "concatenate", "pad", "slice"))  # a
 
 
 def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
-    """Return the program with images channels last, and the nodes to keep in memory; None where nothing is to be moved.
+    """Return the program with images channels last, and the nodes to keep in memory; None where nothing moves.
 
     A program whose images already lie channels last comes back as it is.
     """

@@ -59,7 +59,7 @@ class Compiled:
     """One relocatable object.
 
     Attributes:
-        digest: identifies text, pipeline asked for, and version of LLVM.
+        digest: identifies text, requested pipeline, and version of LLVM.
         object: the object file: ELF, Mach-O or COFF.
         pipeline: the pipeline chosen.
         spills: moves of vector registers to and from the stack in innermost loops.

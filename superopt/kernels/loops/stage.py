@@ -65,7 +65,7 @@ class Tile:
         lanes: the axis along the vectors, by name.
         vectors: vectors of a tile along `lanes`.
         depth: reduction iterators by name, outermost first.
-        unroll: how many steps of the innermost reduction iterator are written out.
+        unroll: unroll factor of the innermost reduction iterator.
     """
 
     intrinsic: str

@@ -81,7 +81,7 @@ class Kernel:
     """Mapped code with its buffers; made by `build`.
 
     Raises:
-        UnsupportedKernel: there is no memory for what its tasks may need.
+        UnsupportedKernel: there is not enough memory for its tasks.
 
     Attributes:
         phases, pointers: as in the code.
