@@ -133,7 +133,7 @@ def root(node: Node) -> LoopRoot:
     counts = Counts(float)
     reduces = node.op in REDUCTIONS
     counts["output"] = elements(node)
-    inner = node.inputs[0] if reduces else node  # what the innermost loop runs along
+    inner = node.inputs[0] if reduces else node  # the axis of the innermost loop
     shape = inner.types[0].shape
     minor = float(shape[-1]) if shape else 1.0  # pyright: ignore[reportArgumentType] (concrete sizes)
     counts["rows"] = elements(inner) / max(minor, 1.0)

@@ -342,7 +342,7 @@ def _shares(value: Expr, cut: bool) -> dict[Expr, float]:
         return dict.fromkeys(parts, 1.0)
     found = dict.fromkeys(parts, 0.0)
     found[value] = 1.0
-    for e in reversed(parts):  # what uses a part comes before it
+    for e in reversed(parts):  # the users of a part come before it
         shares = [1.0] * len(e.operands)
         if e.kind == "where":
             held = _held(e.args[0])
@@ -487,7 +487,7 @@ def _footprint(x: _Access, loops: Sequence[_Loop]) -> float:
             by_stride[stride] = by_stride.get(stride, 0) + loop.trips - 1
     run, apart, span = float(x.size), 1.0, float(x.size)
     for stride, steps in sorted(by_stride.items()):
-        if stride <= max(run, _LINE):  # falls on or next to what is covered
+        if stride <= max(run, _LINE):  # falls on or next to covered bytes
             run += stride * steps
         else:
             apart *= steps + 1

@@ -205,7 +205,7 @@ def _turns(node: Node) -> bool:
     return False
 
 
-# ---- what is materialised
+# ---- materialised values
 
 
 def _kept(entry: NodeFacts) -> NodeFacts | None:
@@ -245,7 +245,7 @@ def roots(kernel: Reached) -> list[NodeFacts]:
     if len(kept) <= 1:
         return list(kept)
     if len(outputs) == 1 and len(order) == 1 + len(outputs[0].inputs) and outputs[0].kind.heavy:
-        return [outputs[0]]  # one routine on what is given
+        return [outputs[0]]  # one routine on the kernel's inputs
     if any(output.costly for output in outputs):
         _keep_shared(kept, order)
     return [e for e in order if e in kept]

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COUNT = len(INDEX)
 REFERENCE_S = 5e-6  # kernels under this are mostly dispatch
-NOISE_US = 0.5  # what a label is uncertain by, however short the kernel
+NOISE_US = 0.5  # uncertainty of a label, however short the kernel
 # features that no kernel of a suite shows: a guess of the right order
 DEFAULT_S = np.array([*[1e-10] * len(COMPUTE), *[5e-11] * len(MEMORY), *[2e-6] * len(FIXED)])
 _C = slice(0, len(COMPUTE))
@@ -227,7 +227,7 @@ def _least_squares(table: FeatureTable, measured_s: PerKernel, weights: PerKerne
     wanted = np.concatenate([measured_s * scale, np.full(COUNT, 1.0 / _FAR)])
     norm = np.linalg.norm(a, axis=0)
     found = nnls(a / norm, wanted, maxiter=50 * COUNT)[0] / norm
-    # what a feature may cost at most without exceeding any kernel that shows it; a small share of that is the floor
+    # the most a feature may cost without exceeding any kernel that has it; a small share of that is the floor
     bound = np.full(rows.shape, np.inf)
     np.divide((measured_s + 1e-6)[:, None], rows, out=bound, where=rows > 0)
     least = bound.min(axis=0, initial=np.inf)

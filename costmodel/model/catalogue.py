@@ -50,7 +50,7 @@ class Catalogue:
         self._types: dict[Hashable, int] = {}
         self._heavy: dict[Hashable, tuple[int, ...]] = {}
         self._loop: dict[int, int] = {}  # kind -> row of the loop that it is the root of
-        self._codes: list[int] = []  # of each kind, what its readers see of it
+        self._codes: list[int] = []  # of each kind, as its readers see it
         self._columns = _Grown(3, np.int64)  # of each kind, the features that evaluating it counts in,
         self._times = _Grown(3)  # and how often
         self._rows = _Grown(_COUNT + 1)

@@ -89,7 +89,7 @@ class Forward:
         width, nodes, edges = self.width, len(batch.rows), len(batch.sources)
         start = self._started()
         h = start[:, :width].take(batch.rows, axis=0)
-        # own part and messages of every node, then what operands say along edges
+        # own part and messages of every node, then operands' messages along edges
         parts = self._room("parts", 3 * nodes + edges, width)
         along = parts[3 * nodes :]
         said = parts[: 3 * nodes]

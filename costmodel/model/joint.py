@@ -31,7 +31,7 @@ from superopt.kernels.choose.regions import is_inside
 from superopt.machine.facts import beyond_caches
 from superopt.measure.kernels import XLA
 
-MOST = 0.75  # of the timed kernels: what the models were off by for so many is what they may be off by elsewhere
+MOST = 0.75  # share of the timed kernels: the models' error on so many of them is assumed elsewhere
 HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
 
 

@@ -28,7 +28,7 @@ from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 
 _PRIOR = 2.0  # timings that say nothing: a first kernel may be a disturbed one, and its kind has others
-_BOUND = math.log(4.0)  # processors without AVX-512 take 1.5 to 2 times what the labels say (docs/costmodel.md)
+_BOUND = math.log(4.0)  # processors without AVX-512 take 1.5 to 2 times as long as the labels (docs/costmodel.md)
 _HEAVY = ("macro", *sorted(CONVOLUTIONS), *sorted(PRODUCTS), "concatenate", "gather")
 
 

@@ -28,8 +28,8 @@ from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, Kernel, Phase
 from superopt.machine.facts import usable_cores
 
-_SOURCES = ("kernels", "ir", "backends")  # of the package: whatever code is made by, and handed over for validation
-Parts = tuple[Kernel, Kernel | None]  # the kernel, and what packs its frozen operands
+_SOURCES = ("kernels", "ir", "backends")  # folders of the package that generate code and hand it over for validation
+Parts = tuple[Kernel, Kernel | None]  # the kernel, and the one that packs its frozen operands
 
 
 def key_of(graph: Graph, trace: tuple[Any, ...] | None) -> str:
@@ -51,7 +51,7 @@ def find(key: str, cache: Path | None = None) -> Parts | None:
     try:
         rows = _rows(_path(key, cache))
         codes = [None if row is None else (_code(row), str(row["object"])) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError):  # nothing there, or not what `keep` wrote
+    except (OSError, ValueError, KeyError, TypeError):  # no file, or one that `keep` did not write
         return None
     objects = [None if code is None else jit.find(code[1], cache) for code in codes]
     if (

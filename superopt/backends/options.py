@@ -27,7 +27,7 @@ from superopt.files.reading import shown
 from superopt.machine import facts as machine
 from superopt.machine.jitting import jax_jit
 
-_NESTED = "compiler_options"  # what JAX's refusal below the top level names
+_NESTED = "compiler_options"  # the option that JAX's refusal below the top level names
 
 Value = bool | str
 Options = Mapping[str, Value]

@@ -32,7 +32,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.machine.jitting import jax_jit
 
 _DEFAULTS = 3  # schedules that are tried for a region: where a third is not proved either, XLA computes it
-_FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # what Pallas and Triton raise
+_FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # errors of Pallas and Triton
 
 
 class Pallas(Backend):
@@ -130,5 +130,5 @@ def _unavailable() -> str:
     try:
         (got,) = jax_jit(lower(space.scheduled(from_graph((mk("exp", x),))), interpret=False))(value)
         return "" if np.allclose(got, np.exp(value), rtol=1e-5) else "the first kernel gave wrong values"
-    except Exception as fault:  # whatever Triton lacks here, programs do without its kernels
+    except Exception as fault:  # whatever Triton lacks here, programs go on without its kernels
         return f"the first kernel failed: {type(fault).__name__}: {fault}"[:200]

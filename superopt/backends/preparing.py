@@ -112,7 +112,7 @@ def _run(piece: Piece, sources: Sequence[Any], to_jax: Callable[[Graph], Callabl
             release(x)
         if stem is not None:
             results = _given(stem, piece, results)
-    if all(isinstance(x, jax.Array) or place_of(x) is not None for x in sources):  # what never changes
+    if all(isinstance(x, jax.Array) or place_of(x) is not None for x in sources):  # arrays that never change
         for stale in [k for k, (_, made) in _MADE.items() if any(ref() is None for ref in made)]:
             del _MADE[stale]
         _MADE[key] = (tuple(map(weakref.ref, sources)), tuple(map(weakref.ref, results)))
@@ -193,7 +193,7 @@ def taken(x: Any) -> Any:
         return jax.device_put(x.read())
     if isinstance(x, np.ndarray):
         if place_of(x) is None:
-            own = aligned(x.shape, x.dtype)  # `device_put(x, may_alias=False)` takes over what is aligned all the same
+            own = aligned(x.shape, x.dtype)  # `device_put(x, may_alias=False)` takes over aligned arrays all the same
             own[...] = x
             x = own
         return jax.device_put(x)

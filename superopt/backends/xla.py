@@ -189,7 +189,7 @@ class XlaExecutable:
         self.prepared_bytes = sum(map(array_bytes, held.values()))
         passed = () if program.prepare is None else program.prepare.outputs
         self._live = len(program.hot.inputs) - len(passed)
-        # what prepares nothing is called with the very arrays of the user, as the reference of comparisons must be
+        # a program that prepares nothing is called with the user's own arrays, as the reference of comparisons must be
         apart = {x for node in program.hot.nodes() if node.op == "opaque" for x in node.inputs}
         self._packing = packing_of(program.hot.inputs[self._live :] if self._computed else (), apart)
         self.packed = self.pack(self.prepared)

@@ -50,8 +50,8 @@ from verifier.verdict import PROVED, REFUTED, UNKNOWN
 MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
 MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of a call without a clock
 MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated, and
-_FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # what each takes there (19 to 35), of this part of the machine's memory
-MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
+_FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # bytes of an element there (19 to 35); the part of memory it may fill
+MOST_SECONDS = 3.0  # for all kernels of a file together, beside the rest of loading
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
 # kernels of ResNet-50, of Inception v1 (plain) and 12 of Winograd take 8.9, 12.6, 14.0 s; said are 11.0, 11.6, 13.7

@@ -116,10 +116,10 @@ def _run(file: str) -> list[tuple[Any, bool]]:
             runpy.run_path(file, run_name="superopt_verify")
     except SuperoptError:
         raise
-    except SystemExit as error:  # the end of the file, unless it says that something went wrong
+    except SystemExit as error:  # the end of the file, unless its status reports an error
         if error.code not in (None, 0):
             raise InputError(f"{file} ends itself: exit status {error.code}", hint="run it by itself") from error
-    except Exception as error:  # whatever a user's file does
+    except Exception as error:  # a user's file may raise anything
         raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}", hint="run it by itself") from error
     finally:
         sys.path.remove(folder)

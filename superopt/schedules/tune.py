@@ -63,7 +63,7 @@ _DUEL_ROUNDS, _LEAST_ROUNDS = 21, 5
 _FINAL_SHARE = 0.15
 _REST_S, _RESTED = 0.005, 0.3  # of a process that rests: a look, and the processors used meanwhile
 _MOST_ROWS = 400  # that the model is conditioned on
-_SPREAD = 0.5  # how much a point is preferred for what the model does not know about it
+_SPREAD = 0.5  # weight of the model's uncertainty in the order of points (exploration)
 _HOPELESS = 4.0  # a first call that takes this much longer than the best so far is timed once more and left
 _SLOW = 1.4  # so is a candidate whose first two samples take this much longer
 _LIMITS = ProcessLimits(silence_s=30.0, memory_bytes=6 << 30)

@@ -238,7 +238,7 @@ def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray], 
 def _time(request: Mapping[str, Any]) -> Iterator[Event]:
     session = _STATE[0]
     calls = [session.calls[digest] for digest in request["digests"]]
-    session.calls.clear()  # who wants to time one again builds it again
+    session.calls.clear()  # a candidate to be timed again is built again
     first = [session.first[digest] for digest in request["digests"]]
     peaks = [f"peak {k}" for k in range(request.get("peak", 0))]
     calls, first = calls + [_peak() for _ in peaks], first + [0.0] * len(peaks)

@@ -32,7 +32,7 @@ from superopt.ir.types import DTYPES, TensorType
 
 TABLE: dict[str, Op] = {}
 
-_CALLED = {"round": "round_even", "square": "mul", "integer_pow": "mul"}  # op -> what it applies, of another name
+_CALLED = {"round": "round_even", "square": "mul", "integer_pow": "mul"}  # op -> its function, of another name
 
 
 def accepts(op: str, name: str) -> bool:

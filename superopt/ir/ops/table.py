@@ -131,7 +131,7 @@ define(
 )  # fmt: skip
 
 
-# ---- ops by what they are
+# ---- ops by kind
 
 
 def _of(family: str) -> frozenset[str]:

@@ -89,7 +89,7 @@ def traces(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> It
     for plainness in _PLAINNESS:
         try:
             steps = trace(_chosen(program, cpu, threads, plainness)[1])
-        except InputError:  # a primitive refuses what an estimate asks for
+        except InputError:  # a primitive refuses a step that an estimate asks for
             continue
         if steps not in seen:
             seen.add(steps)

@@ -58,7 +58,7 @@ class _Joining:
             for x in region.reads:
                 self.readers.setdefault(x, set()).add(region.root)
         seen = {n for r in regions for n in r.nodes}
-        other = {x for n in graph.nodes() if n not in seen for x in n.inputs}  # read by what XLA computes
+        other = {x for n in graph.nodes() if n not in seen for x in n.inputs}  # read by nodes that XLA computes
         self.apart = {*graph.outputs, *kept, *other}
 
     def join(self, last: Region) -> None:

@@ -52,7 +52,7 @@ def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
             inputs.append(lies)
 
     def laid(node: Node, value: Node) -> Node:
-        if node not in moved:  # what undoes a transpose that was put in is left out: it lies so already
+        if node not in moved:  # a transpose that undoes an inserted one is left out: the value has that layout already
             lies = value.inputs[0].inputs[0] if _is_turn(value, order) and _is_turn(value.inputs[0], back) else None
             return lies if lies is not None and lies in kept else value
         lies = mk("transpose", value, permutation=order)

@@ -29,7 +29,7 @@ _EXTREMES = ("max", "min")
 MOST_PAIRS = 20_000
 DEEPEST = 150
 
-Facts = frozenset[tuple[str, str]]  # ("in", stage), ("off", field of a licence), ("has", what a contraction is made of)
+Facts = frozenset[tuple[str, str]]  # ("in", stage), ("off", field of a licence), ("has", an operation of a contraction)
 Pairs = tuple[tuple[Symbol, Symbol], ...]  # iterators of the sums around both sides
 
 
@@ -155,7 +155,7 @@ class _Matching:
             self.depth += 1
             back = tuple([(y, x) for x, y in sums])
             found = self._alike(a, at, b, bt, sums)
-            for peel in (self._peeled, self._filled):  # what both read is not looked into
+            for peel in (self._peeled, self._filled):  # a buffer that both read is not expanded
                 if found is None:
                     found = peel(a, at, b, bt, sums)
                 if found is None:

@@ -134,7 +134,7 @@ class Writer:
     def _loop(self, j: int, loop: Loop, value: Expr, guard: Truth) -> None:
         em = self.em
         pieces = self._cuts(loop, value, guard, 0, loop.extent)
-        steady = loop.how in ("serial", "lane") and not em.awaits(value)  # no prefix over what is filled anew
+        steady = loop.how in ("serial", "lane") and not em.awaits(value)  # no prefix over a buffer that is filled anew
         running = Running(em, value, loop.it, loop.how == "lane") if steady else None
         keep = self.pieces
         self.pieces *= len(pieces)

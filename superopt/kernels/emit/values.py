@@ -71,7 +71,7 @@ class Emitter:
         self.lane: Symbol | None = None
         self.lanes = 0
         self.tail: int | str | None = None  # active lanes, where not all are
-        self.guards: Guards = ()  # what the current value stands under
+        self.guards: Guards = ()  # guards around the current value
         self.spread: dict[Symbol, tuple[int, ...]] = {}  # offsets of the points
         self.points = 1
         self.point = 0

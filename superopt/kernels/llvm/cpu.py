@@ -15,7 +15,7 @@ from superopt.machine.facts import Machine, describe, own
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 _AVX2 = ("avx2", "fma", "f16c")
-_WIDE = ("avx512", "avx10", "amx", "vaes", "vpclmulqdq", "evex512")  # prefixes of what needs AVX-512 or has tiles
+_WIDE = ("avx512", "avx10", "amx", "vaes", "vpclmulqdq", "evex512")  # prefixes of features with AVX-512 or tiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from superopt.ir.index import bounds
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.stage import LoopProgram, Stage, Tile
 
-_MANY = 1 << 31  # what counts iterations
-_AT_ONCE = 64  # what becomes so many values in registers
+_MANY = 1 << 31  # most of a knob that counts iterations
+_AT_ONCE = 64  # most of a knob that becomes so many values in registers
 KNOBS: dict[str, tuple[int, int] | tuple[str, ...]] = {
     "vectors": (1, _AT_ONCE), "rows": (0, _AT_ONCE), "accumulators": (1, _AT_ONCE), "window": (0, 4096),
     "cache": ("none", "scratch", "output"), "keep": ("costly", "all"), "cut": (0, 1), "transpose": (0, 1),

@@ -191,7 +191,7 @@ def fused_with(
     return fused, [root.substitute(mapping) for root in roots]
 
 
-# ---- what ranges decide
+# ---- decisions by ranges
 
 
 def decide(root: Expr, ranges: Ranges) -> Expr:

@@ -186,7 +186,7 @@ def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
         if target in FLOATS:
             return held.cast("fpext" if target == "float64" else "fptrunc", x, target)
         there = held.of(target)
-        if there.bits < 32:  # what is left fits 32 bits: one instruction converts it
+        if there.bits < 32:  # the rest fits 32 bits: one instruction converts it
             low, high = (
                 (-1 << (there.bits - 1), (1 << (there.bits - 1)) - 1) if there.signed else (0, (1 << there.bits) - 1)
             )

@@ -70,7 +70,7 @@ def _fast(m: Lanes, name: str, x: str) -> str:
     z = m.mul(r, r)
     sine = m.fma(m.mul(r, z), m.polynomial(z, _SIN[m.dtype]), r)
     cosine = m.fma(z, m.const(-0.5), m.const(1.0))
-    # what the subtraction dropped, with the higher terms
+    # the rounding error of the subtraction, with the higher terms
     dropped = m.fma(z, m.const(-0.5), m.sub(m.const(1.0), cosine))
     cosine = m.add(cosine, m.fma(m.mul(z, z), m.polynomial(z, _COS[m.dtype]), dropped))
     swap = i.compare("ne", i.op("and", quadrant, i.const(1)), i.const(0))

@@ -120,7 +120,7 @@ def probe() -> str:
     """
     try:
         _try()
-    except (SuperoptError, RuntimeError, ValueError, OSError) as error:  # what jax and LLVM raise
+    except (SuperoptError, RuntimeError, ValueError, OSError) as error:  # the errors that jax and LLVM raise
         warned(f"kernels are not used, programs run on XLA alone: {error}", RuntimeWarning, stacklevel=3)
         return str(error)
     return ""

@@ -32,7 +32,7 @@ from superopt.machine.shared import once
 Array = np.ndarray[Any, np.dtype[Any]]
 SERIAL_BELOW_MICROSECONDS = 2.0  # asking helpers that are awake costs about 1
 MOST_THREADS = 256
-MOST_STACK_BYTES = 4 << 20  # half of what threads usually have
+MOST_STACK_BYTES = 4 << 20  # half of a thread's usual stack
 _SERIAL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
 _UNKNOWN_MICROSECONDS = 1000.0  # of a phase without an estimate: shared until it is measured
@@ -222,7 +222,7 @@ class Room:
             given = arrays.get(b.name)
             key = (b, id(given) if b.scope in ("input", "frozen") else None, turn if b.scope == "frozen" else 0)
             if key not in self._known:
-                self._known[key] = (b, given, *_place(b, arrays, True, self._taken))  # what was given keeps its id
+                self._known[key] = (b, given, *_place(b, arrays, True, self._taken))  # a given array keeps its id
             found.append(self._known[key][2:])
         return found
 

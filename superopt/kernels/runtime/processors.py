@@ -29,7 +29,7 @@ def note(f: Function, used: str) -> str:
     """Add the processor of this thread to the set; return whether it was there already."""
     f.module.declare("declare i32 @sched_getcpu()")
     cpu = f.value(f"sext i32 {f.call('i32', 'sched_getcpu')} to i64")
-    known = f.value(f"icmp ult i64 {cpu}, {8 * SET_BYTES}")  # -1 where it cannot be told
+    known = f.value(f"icmp ult i64 {cpu}, {8 * SET_BYTES}")  # -1 where it is unknown
     return f.value(f"trunc i64 {f.if_(known, lambda: [_add(f, used, cpu)], lambda: [0], ['i64'])[0]} to i1")
 
 

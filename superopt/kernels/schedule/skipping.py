@@ -18,7 +18,7 @@ from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, inverse, last
 from superopt.kernels.schedule.edit import plain, require, with_stage
 
-_LEAST = -1e30  # what a mask keeps in place of minus infinity: exp of it less any score is 0
+_LEAST = -1e30  # a mask's substitute for minus infinity: exp of it less any score is 0
 
 
 def skip(program: LoopProgram, stage: str, dim: int) -> LoopProgram:
@@ -65,7 +65,7 @@ def _begins(program: LoopProgram, stage: Stage, dim: int) -> bool:
     return all(decide(substitute(p, {its[dim]: 0})) is True for p in held)
 
 
-Limit = tuple[Symbol, Size]  # an iterator over the axis of the buffer, and what must be >= 0 there
+Limit = tuple[Symbol, Size]  # an iterator over the axis of the buffer, and the term that must be >= 0 there
 
 
 def _limits(program: LoopProgram, stage: Stage, dim: int) -> list[Limit]:
