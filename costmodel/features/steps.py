@@ -33,7 +33,7 @@ SAME_COST = {
     for name, fn in SCALARS.items()
     if fn.like or (fn.transcendental and name not in FUNCTIONS)
 }
-"""Those that cost what another does; a function of which nothing is said, what the slowest does."""
+"""Ops that cost the same as another; a function of unknown cost counts as the slowest."""
 CONTROL = table.CONTROL - {"result"}
 HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | {"dynamic_update_slice"}
 VIEW = VIEWS | {"concatenate", "dynamic_slice", "gather"}

@@ -43,4 +43,4 @@ class Boundary:
 
 
 NOTHING = Boundary(0.0, 1.0, 0.0)
-"""A program takes what its kernels take."""
+"""No costs between kernels: a program takes the sum of its kernels."""

@@ -46,7 +46,7 @@ _CARDS = (
     Card("L40S", 8.64e11, 91.6e12, 362e12),
     Card("L4", 3e11, 30.3e12, 121e12),
 )
-"""By the data sheets of NVIDIA; of several memories the slowest."""
+"""From NVIDIA's data sheets; where a card comes with several memories, the slowest."""
 UNKNOWN = Card("unknown", 1.56e12, 19.5e12, 312e12)
 """A card without a sheet here is priced as an A100: ratios of kernels matter, not seconds."""
 

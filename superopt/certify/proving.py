@@ -119,7 +119,7 @@ def statement(*given: Any, constraints: Sequence[str] = (), name: str = "", **na
 
 
 def rule(*given: Any, constraints: Sequence[str] = (), name: str = "", **named: Any) -> Any:
-    """A proved rule: from its text, or from two JAX functions and the shapes of their arguments.
+    """Make a proved rule from its text, or from two JAX functions and the shapes of their arguments.
 
         superopt.rule("dot-assoc: A[*m *k] B[*k *l] C[*l *n]\\n  dot(dot(A, B, k), C, l) == dot(A, dot(B, C, l), k)")
         superopt.rule(lambda a, b: (a @ b).T, lambda a, b: b.T @ a.T, "m k", "k n", name="transposed-product")

@@ -27,7 +27,7 @@ from verifier.verdict import ValidityDomain
 
 SEED, TRIES = 100, 8
 NEAR = 1e-3
-"""What rounding in float32 may make of small integers, relative to an element of about their size."""
+"""Rounding error of small integers in float32, relative to an element of about their size."""
 
 
 def by_xla(rule: Rule, domain: ValidityDomain) -> str:

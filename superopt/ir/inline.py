@@ -9,7 +9,7 @@ from superopt.ir.index import Poly
 from superopt.ir.program import map_nodes, replace
 
 STEPS = 16
-"""Longest loop that is written out."""
+"""Most steps of a loop that is unrolled."""
 
 
 def inline(graph: Graph) -> Graph:

@@ -280,4 +280,4 @@ PREDICATES = frozenset(name for name, f in SCALARS.items() if f.predicate)
 COMPARISONS = frozenset(name for name in PREDICATES if SCALARS[name].arity == 2)
 LOGICAL = frozenset({"and", "or", "xor", "not"})
 UNROUNDED = PREDICATES | {name for name, f in SCALARS.items() if f.closed and name != "nextafter"}
-"""Functions that a wider type does not round otherwise."""
+"""Functions that round the same in a wider type."""

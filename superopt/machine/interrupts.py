@@ -17,7 +17,7 @@ from typing import Any
 
 _AGAIN_S = 0.02
 _DEAF = {weakref.WeakSet.__init__.__code__.co_filename, weakref.WeakKeyDictionary.__init__.__code__.co_filename}
-"""Files of code that runs where something is taken off a weak table."""
+"""Files whose code runs while entries are removed from weak tables."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.regions import Region, region_of
 
 NATIVE = "native"
-"""The backend of choices that name none, as in files that were written before there was another."""
+"""The backend of choices that name none, as in files written before there were several."""
 
 
 @dataclass(frozen=True, slots=True)

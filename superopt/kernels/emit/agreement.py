@@ -136,7 +136,7 @@ class _Matching:
         self.depth = 0
 
     def same(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
-        """Return the facts (stages, roundings) needed for both sides to denote the same; None if that is not shown.
+        """Return the stages and roundings on which a match of both sides relies; None if no match is shown.
 
         Args:
             a: one side.

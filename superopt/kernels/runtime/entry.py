@@ -32,7 +32,7 @@ FIELDS = {
     )
 }
 WORK = {name: 8 * i for i, name in enumerate(("work", "alone", "shared", "calls"))}
-"""What calls of a kernel have measured, in cycles: its tasks together; a call without and with helpers; how many."""
+"""Measurements of a kernel's calls, in cycles: all tasks; a call without and with helpers; the number of calls."""
 PHASE = {"function": 0, "tasks": 8}
 PHASE_BYTES = 16
 BUFFER = {
