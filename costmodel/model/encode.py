@@ -169,7 +169,7 @@ class KernelEncoder:
 
 
 def prior_seconds(table: FeatureTable, coefficients: Coefficients) -> PerKernel:
-    """Return seconds by the roofline, at least the measurable minimum: kernels without a step have none."""
+    """Return seconds by the roofline, at least the measurable minimum, which kernels without steps get."""
     return np.maximum(analytical.seconds(table, coefficients), LEAST_S)
 
 

@@ -437,11 +437,9 @@ class ChainSizes:
 def chosen(sizes: ChainSizes, cpu: Cpu, threads: int) -> ChainDecisions | None:
     """Return decisions with the largest block of rows whose buffers fit the cache and that leaves enough tasks.
 
-    The result is None where no block fits.  The smallest block may take a thread's share of the last-level cache: long
-    rows
-    are read there three times for thousands of multiply-adds an element, which costs less than a second pass over the
-    keys
-    would.
+    The result is None where no block fits.  The smallest block may take a thread's share of the last-level cache.  Long
+    rows are read there three times for thousands of multiply-adds an element, which costs less than a second pass over
+    the keys would.
     """
     best: ChainDecisions | None = None
     for count in (4, 2, 1):

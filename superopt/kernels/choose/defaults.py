@@ -80,10 +80,8 @@ def traces(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> It
     """Yield default schedules, each plainer than the one before.
 
     The generator may refuse a schedule, for a tile that reads in an order it does not know or for reductions unrolled
-    at too
-    many points.  A plainer one can then succeed.  The last one runs one element after the other, with every sum in a
-    stage
-    of its own.
+    at too many points.  A plainer one can then succeed.  The last one runs one element after the other, with every sum
+    in a stage of its own.
     """
     cpu, seen = cpu or host(), set[Trace]()
     for plainness in _PLAINNESS:

@@ -12,9 +12,8 @@ from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
 def hoisted(program: LoopProgram) -> tuple[LoopProgram | None, LoopProgram]:
     """Split a program into the stages that read only frozen buffers, to be run once, and the rest.
 
-    The outputs of the first program are those of its buffers that the second reads, under the same names, where they
-    are
-    frozen inputs.  Stages that must round a value alike (`agreement`) stay together.
+    The outputs of the first program are those of its buffers that the second reads, under the same names; there they
+    are frozen.  Stages that must round a value alike (`agreement`) stay together.
 
     Returns:
         (prepare, hot); prepare is None where no scratch buffer depends on frozen buffers alone.

@@ -234,7 +234,7 @@ def blocks(sizes: TransformSizes) -> list[int]:
 
 
 def tiles(sizes: TransformSizes, cpu: Cpu) -> list[tuple[int, int]]:
-    """Return vectors and rows of the tiles that registers hold, from four rows on where there are as many."""
+    """Return vectors and rows of the tiles that registers hold, with at least four rows where so many fit."""
     found: list[tuple[int, int]] = []
     for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
         most = max(1, min((cpu.registers - 2 - vectors) // vectors, sizes.rows * sizes.across))

@@ -249,7 +249,7 @@ class _Sum:
 
 
 def _steps(evaluator: Evaluator, frame: Frame, score: Expr, it: Symbol, size: int, total: int) -> Block:
-    """Return the chunks of the iterator in which some row of the block has an unmasked score."""
+    """Return the number of chunks up to the last in which some row of the block has an unmasked score."""
     last: Block | None = None
     for p in _kept(score, it):
         beyond = p + of_atom(it)  # the iterator is at most this

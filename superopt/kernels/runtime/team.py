@@ -207,7 +207,7 @@ def _emit_helper(module: Module) -> None:
 
 
 def _emit_hire(module: Module) -> None:
-    """Write the start of helpers until there are so many.
+    """Write a function that starts helpers until there are so many.
 
     One caller at a time starts them while others go on; after a failure nobody tries again.
     """
