@@ -19,7 +19,7 @@ from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS, REDUCTIONS, 
 from superopt.ir.program import type_bytes
 
 ENCODING_VERSION = 1
-OPCODES = ("other", *TABLE)  # of weights on disk: as their card lists them (`costmodel.model.learned_file`)
+OPCODES = ("other", *TABLE)  # weights on disk have the list of their card (`costmodel.model.learned_file`)
 OPCODE = {op: i for i, op in enumerate(OPCODES)}
 _REGISTER = 16
 _COMMON, _DOT, _CONV, _WINDOW, _REDUCE, _MOVE = 0, 20, 34, 52, 57, 62

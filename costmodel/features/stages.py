@@ -72,8 +72,8 @@ GROUPS: dict[str, tuple[str, str]] = {  # first and last name of each group
     "caches": ("program_l1", "scratch_share"), "threads": ("threads", "log_task_seconds"),
     "tiles": ("rows", "streams"), "writing": ("knob_rows", "cut"),
 }  # fmt: skip
-FMA_S = 2.74e-10  # of one of many independent vector multiply-adds, on the machine of the first labels
-HERTZ = 3.5e9  # of estimates; a wrong clock is a constant factor, which is learned
+FMA_S = 2.74e-10  # seconds of one of many independent vector multiply-adds, on the machine of the first labels
+HERTZ = 3.5e9  # clock of estimates; a wrong clock is a constant factor, which is learned
 _LINE = 64
 _COUNTED: tuple[str, ...] = ("simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads")
 _BANDWIDTH = (48.0, 24.0, 6.0)  # bytes per cycle of one thread from beyond each cache: prior only, corrected by fits
@@ -81,7 +81,7 @@ _COST = {"load": 0.7, "op": 0.6, "convert": 0.8, "where": 0.8, "index": 0.8}  # 
 _TRANSCENDENTAL, _QUOTIENT, _GATHER, _TRANSPOSE, _STORE, _SCATTER = 14.0, 8.0, 2.5, 5.0, 1.2, 3.0
 _SHUFFLE, _NEAR = 1.5, 4  # cycles by stride of loads that are shuffled out of whole vectors, and the largest stride
 _SHORT = 512  # bytes of a run that no prefetcher follows
-_SCAN = 1.6  # of an element of a prefix, whose lanes wait for each other
+_SCAN = 1.6  # cycles of an element of a prefix, whose lanes wait for each other
 _REMAINDER = 700.0  # of a vector
 _TASK_S, _WAKE_S, _CALL_S = 4e-8, 1.5e-6, 2e-7
 

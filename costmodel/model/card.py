@@ -18,7 +18,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 from superopt.ir.scalar import DTYPE
 
-LAUNCH_S = 3e-6  # of a kernel after another on the same stream: the order of magnitude that CUDA's documentation gives
+LAUNCH_S = 3e-6  # launch of a kernel after another on the same stream: the order of magnitude in CUDA's documentation
 _TRANSCENDENTAL = 4.0  # operations: special function units have a quarter of the rate
 
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REPRESENTATIVES = 512
 QUANTILE = 0.995
 LEAST_RADIUS = 0.25
-_SCALE_SIZE = 0.08  # of one unit of log time or log size against a share of one
+_SCALE_SIZE = 0.08  # weight of one unit of log time or log size against a share of one
 
 
 @dataclass(frozen=True, slots=True, eq=False)

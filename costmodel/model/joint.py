@@ -32,7 +32,7 @@ from superopt.machine.facts import beyond_caches
 from superopt.measure.kernels import XLA
 
 MOST = 0.75  # share of the timed kernels: the models' error on so many of them is assumed elsewhere
-HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
+HANDOVER_S = 4e-5  # one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -29,9 +29,9 @@ from superopt.errors import InputError
 from superopt.files.reading import cause_of, field, json_of, shown, text_file
 
 _MOST = 4096  # layers and units of a network: beyond all that can be evaluated while searching
-_LARGEST = 500.0  # of any value: the shipped ones stay below 40, and powers of e to this are finite
+_LARGEST = 500.0  # largest weight: the shipped ones stay below 40, and powers of e to this are finite
 SHIPPED = Path(__file__).parents[1] / "weights" / "learned.safetensors"
-NATIVE = SHIPPED.with_name("native.safetensors")  # of kernels of our own
+NATIVE = SHIPPED.with_name("native.safetensors")  # the model of our own kernels
 FORMAT = 3
 _BEFORE_OPS = KERNEL_WIDTH + POOLED_WIDTH - len(OPCODES)  # inputs that do not count nodes by op
 

@@ -20,7 +20,7 @@ from costmodel.model.encode import (
 from costmodel.model.forward import Forward
 from costmodel.model.model import Model
 
-_NODES = 1024  # of a batch: its arrays stay in the second-level cache
+_NODES = 1024  # nodes of a batch: its arrays stay in the L2 cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)

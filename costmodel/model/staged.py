@@ -32,7 +32,7 @@ FORMAT = 1
 CALL_S = 1e-7  # seconds of any call, whatever its stages are
 _SECONDS = stages.NAMES.index("log_seconds")
 _TENSORS = ("mean", "std", "ranks", "w1", "b1", "w2", "b2", "w3", "b3")
-_MOST_LOG = 12.0  # of a correction
+_MOST_LOG = 12.0  # bound of a correction, in log time
 
 
 @dataclass(frozen=True, slots=True, eq=False)

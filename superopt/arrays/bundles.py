@@ -23,7 +23,7 @@ import numpy as np
 from superopt.arrays.folders import folder_at, folder_in
 from superopt.arrays.placing import SHARED, made_folder, mapped, write_aligned
 
-ON_DISK_BYTES = 64 << 20  # of weights: fewer are no burden, and written to memory in less than 0.1 s
+ON_DISK_BYTES = 64 << 20  # weights; fewer are no burden, and written to memory in less than 0.1 s
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:

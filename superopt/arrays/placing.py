@@ -34,11 +34,11 @@ ALIGN = 64  # bytes: JAX takes over arrays that begin at a multiple
 SHARED = Path("/dev/shm")
 _PIECE = 1 << 22  # bytes that are read at a time
 Place = tuple[str, str, tuple[int, ...], int]  # file, dtype, shape, offset
-_LOCK = threading.RLock()  # of the tables below, which threads of one process share
+_LOCK = threading.RLock()  # guards the tables below, which threads of one process share
 _PLACES: dict[int, tuple[weakref.ref[np.ndarray], Place]] = {}
 _OPEN: dict[str, np.ndarray] = {}  # the file of another process that is in use here, and the arrays read from it
 _SEEN: dict[Place, np.ndarray] = {}
-# of files, read-only, so that nothing is lost where pages go -> where they begin, in memory and in which file
+# read-only maps of files, so that released pages lose nothing -> begin in memory, file, begin in the file
 _MAPS: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int, int]] = weakref.WeakKeyDictionary()
 
 

@@ -33,8 +33,8 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.runtime.pages import map_file
 from superopt.machine.jitting import jax_jit
 
-_GIVE_BACK_BYTES = 64 << 20  # of pieces, after which a millisecond is well spent
-ALONE_BYTES = 4 << 20  # of operands and results: below, a compilation of its own costs more than the memory is worth
+_GIVE_BACK_BYTES = 64 << 20  # bytes of pieces after which a millisecond is well spent
+ALONE_BYTES = 4 << 20  # operands and results; below, a compilation of its own costs more than the memory is worth
 
 
 @dataclass(frozen=True, slots=True)

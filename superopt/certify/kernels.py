@@ -47,9 +47,9 @@ from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
-MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
+MOST_ELEMENTS = 1 << 23  # values of a kernel: random arrays, results and their float64 take about 30 bytes each
 MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of a call without a clock
-MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated, and
+MOST_IN_FIELD = 1 << 26  # elements in the buffers of a kernel whose code is validated, and
 _FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # bytes of an element there (19 to 35); the part of memory it may fill
 MOST_SECONDS = 3.0  # for all kernels of a file together, beside the rest of loading
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
@@ -57,9 +57,9 @@ _TRANSCENDENTALS_PER_S = 2e8
 # kernels of ResNet-50, of Inception v1 (plain) and 12 of Winograd take 8.9, 12.6, 14.0 s; said are 11.0, 11.6, 13.7
 _ITERATIONS_PER_S = 9e8  # of code in the field; 2e8 on a slower machine
 _VALUES_PER_S = 4e7  # of a loop program in the field: sums and products
-_FUNCTIONS_PER_S = 4e6  # of these functions
+_FUNCTIONS_PER_S = 4e6  # transcendental functions in the field
 _FUNCTIONS = frozenset(name for name, fn in SCALARS.items() if fn.transcendental)
-_CODE_S = 0.018  # for an operation, to write the code of a kernel, to read it, and to compile what it is rewritten to
+_CODE_S = 0.018  # per operation, to write the code of a kernel, to read it, and to compile its rewritten form
 _TOO_LONG = "no time was left for it"
 _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
@@ -264,7 +264,7 @@ def validated(
             return backend.validate(graph, trace)
         except MemoryError:
             pass
-        except Exception as error:  # of text that nobody has thought of: the program must not be lost with it
+        except Exception as error:  # unforeseen text: the program must not be lost with it
             return KernelVerdict(UNKNOWN, f"validation failed: {in_one_line(error)}", 0.0)
     return KernelVerdict(UNKNOWN, _TOO_MUCH, 0.0)
 

@@ -19,7 +19,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 
 FORMAT = 1
-_STEPS_OF_INSTANCE = 100  # of the allowance of a file: about the tokens that an instance takes as text
+_STEPS_OF_INSTANCE = 100  # steps of a file's allowance: about the tokens of an instance as text
 Axis = tuple[tuple[int, int], ...]
 Layout = tuple[Axis, ...]
 

@@ -27,7 +27,7 @@ from superopt.search.state import State
 
 Group = tuple[tuple[int, int], ...]  # (class, option) pairs that flip together
 _SITES = 12  # places tried per rule
-_FLIPS = 600  # in all
+_FLIPS = 600  # flips tried in all
 
 
 def state_of(found: Exploration, finalist: Finalist) -> State:

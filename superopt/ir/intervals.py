@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-Interval: TypeAlias = "tuple[float, float]"  # of exact integers, floats only where an end is infinite
+Interval: TypeAlias = "tuple[float, float]"  # ends are exact integers, floats only where infinite
 INF = math.inf
 
 

@@ -37,7 +37,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _STEP = 256  # tokens between two looks at the allowance
-_WIDEST_BYTES = 16  # of an element whose dtype is not in the table of types
+_WIDEST_BYTES = 16  # bytes of an element whose dtype is not in the table of types
 _CONSTANT_WORDS = {"None": None, "True": True, "False": False}
 
 

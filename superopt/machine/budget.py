@@ -20,8 +20,8 @@ from superopt.errors import UsageError
 _UNITS = {"ms": 1e-3, "s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 WORTH = 1.03  # a difference of two times: the best of four equal programs looks 1.6 % faster (`bench --suite aa`)
 HALF = 0.5  # share of the time left after known later stages that a stage may take; the rest goes to the others
-PROGRAMS = 4  # of the search, that are built: in 17 contests (suite `joint`) the fastest was within 1.10 of the first
-LEAST_KERNELS_S = 5.0  # of less is no time for kernels, whose processes take two to start, and half is the search's
+PROGRAMS = 4  # programs of the search to build: in 17 contests (suite `joint`) the fastest was within 1.10 of the first
+LEAST_KERNELS_S = 5.0  # less is too short for kernels: their processes take 2 s to start, and half is the search's
 LEAST_S = 1.0  # a search of less finds nothing: saturation alone takes half of it
 
 

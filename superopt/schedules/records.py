@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 _MOST_SEARCHES, _MOST_OTHERS, _EACH = 64, 8, 40
-_MOST_ROWS = 1000  # of an operator
+_MOST_ROWS = 1000  # records of an operator
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,7 +53,7 @@ from superopt.kernels.schedule.trace import apply
 Point = Mapping[str, Any]
 Trace = list[list[Any]]
 _PLAIN = ContractionDecisions()
-_FEW_ROWS = 16  # of products that read each panel once
+_FEW_ROWS = 16  # rows of products that read each panel once
 _WRITTEN_OUT = 64  # steps of a reduction that may be written out
 _LEAST_WORK = 20_000  # multiplications of a task below which splitting costs more than it brings
 

@@ -51,9 +51,9 @@ from superopt.measure.worker import serve
 from superopt.schedules import native
 
 Event = dict[str, Any]
-_MOST_PACKED_BYTES = 512 << 20  # of packed operands that are kept for other candidates, copies in turn counted
+_MOST_PACKED_BYTES = 512 << 20  # packed operands kept for other candidates, copies for turns included
 _MOST_TURNS = 1024  # copies of 64 kB are 64 MB; to bring less takes a microsecond
-# of an output's norm 1e-5 for float32, of an element (or of the root mean square of all) 5e-5
+# 1e-5 of an output's norm for float32, 5e-5 of an element (or of the root mean square of all)
 TOLERANCE = Tolerance(normwise=0.1, elementwise=0.5)
 _RACED = 2  # samples after which a slow candidate is left
 _SIGNED, _UNSIGNED = (-50, 50), (0, 100)

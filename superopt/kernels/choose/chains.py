@@ -285,7 +285,7 @@ class _Chain(_Steps):
         with suppress(InputError):  # no factor stands for all terms of the sum
             self.do("factor_out", self.name, reductions(self._stage()).index(self._whole()))
         lane = [a for a in self._stage().axes if a.extent > 1][-1].symbol
-        for x in dict.fromkeys(self._whole().args[2].operands):  # of a square both at once
+        for x in dict.fromkeys(self._whole().args[2].operands):  # both factors of a square at once
             if x.symbols.isdisjoint(self._whole().args[1]):
                 continue
             if x.kind == "load" and (lane not in x.symbols or x.args[0] in self.local or self._beside(x, lane)):
@@ -387,7 +387,7 @@ def _around(total: Expr, inner: Expr) -> Expr:
 
 
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-_LOCAL = 0.75  # of a cache that the buffers of a task may take
+_LOCAL = 0.75  # share of a cache that the buffers of a task may take
 
 
 @dataclass(frozen=True, slots=True)

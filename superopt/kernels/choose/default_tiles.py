@@ -27,7 +27,7 @@ from superopt.kernels.schedule.tensorizing import ContractionDecisions
 CYCLES_PER_MICROSECOND = 3500.0
 FORK = 4 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
 _TASK = 1500.0  # cycles that a task costs beside its work
-_LATE = 0.3  # of a task's work: how much later than the others the last one ends
+_LATE = 0.3  # share of a task's work by which the last task ends later than the others
 _SCATTER = 30.0  # cycles of a vector whose lanes are not next to each other in the output
 _TRANSPOSE = 100.0  # cycles of a square of vectors transposed and stored
 _COPY = 1.5  # cycles to copy an element
@@ -35,7 +35,7 @@ _LATENCY = 4  # steps of a tile with fewer accumulators take as long
 _LEAST = 1 << 12  # multiply-adds below which a tile is not worth its code
 # vectors and panels that one row reads at once
 _STREAMS = ((4, 4), (4, 3), (2, 4), (3, 4), (3, 3), (4, 2), (2, 3), (2, 2))
-_FEW_TILES = 4  # that read a panel: the first one, which brings it into the cache, counts
+_FEW_TILES = 4  # tiles that read a panel: below, the first one, which brings it into the cache, counts
 _SLOW_ROWS = 6  # rows of a tile from which B is prefetched
 _AHEAD = 3072  # bytes
 _FROM_L3, _FROM_MEMORY = 24.0, 8.0  # bytes per cycle of one thread

@@ -40,13 +40,13 @@ from superopt.kernels.choose.regions import (
 )
 from superopt.kernels.loops.program import between_transforms
 
-VIEWS = table.VIEWS - {"pad"}  # which chooses between an element and a value
+VIEWS = table.VIEWS - {"pad"}  # a pad chooses between an element and a value
 
 _MOST_NODES = 96
-_MOST_VALUES = 96  # of nodes at indices, for one element: regions of whole networks take up to 94
-_TRANSCENDENTAL = 8.0  # of a transcendental function, in operations
+_MOST_VALUES = 96  # values of nodes at indices for one element: regions of whole networks take up to 94
+_TRANSCENDENTAL = 8.0  # cost of a transcendental function, in operations
 _AGAIN = 1.3  # work of a joint kernel over that of two, at most
-_ROW_BYTES = 1 << 19  # of a row that a kernel goes through more than once
+_ROW_BYTES = 1 << 19  # bytes of a row that a kernel may read more than once
 
 
 def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]:

@@ -28,7 +28,7 @@ from superopt.kernels.loops.stage import Axis, LoopProgram, Stage, extent
 from superopt.kernels.schedule.trace import apply
 
 _INTRINSICS = {"float32": "fma_f32", "float64": "fma_f64"}
-_LOCAL = 0.75  # of the second-level cache that the planes of a task may take, as in chains
+_LOCAL = 0.75  # share of the L2 cache that the planes of a task may take, as in chains
 _FROM_L3 = 48.0  # bytes per cycle of one thread, twice that of default_tiles: half of it hides behind the sums
 _MOVE = 4.0  # cycles to transform a vector of a plane: the 50,000 of 56 x 56 x 64 take 50 us
 Steps = list[list[Any]]

@@ -27,7 +27,7 @@ from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.runtime.kernel import Code, Phase
 from superopt.kernels.schedule.intrinsics import intrinsic
 
-MOST_NODES = 20_000  # of the expression of a stage
+MOST_NODES = 20_000  # nodes in the expression of a stage
 
 
 def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DEFAULT) -> Code:

@@ -50,7 +50,7 @@ class Writer:
     def __init__(self, em: Emitter, nest: Nest, program: LoopProgram, placed: Sequence[Placed] = ()) -> None:
         self.em, self.nest, self.program = em, nest, program
         self.placed = [(self._position(p), p) for p in placed]
-        self.pieces = 1  # of the loops around
+        self.pieces = 1  # product of the pieces of the loops around
         self.in_output = False  # is the row of the output a buffer of the row?
         self.started = nest.stage.combine is None
         self.store = self._store if nest.stage.combine is None else self._accumulate

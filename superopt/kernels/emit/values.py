@@ -81,7 +81,7 @@ class Emitter:
         self.levels: list[Level] = []
         self._inside: dict[Expr, bool] = {}
         self._depths: dict[frozenset[Symbol], int] = {}  # until an iterator is bound or forgotten
-        self._offsets: dict[frozenset[Symbol], list[tuple[int, ...]]] = {}  # of every point, until there are others
+        self._offsets: dict[frozenset[Symbol], list[tuple[int, ...]]] = {}  # per point, until the points change
         self._reductions: dict[Expr, list[tuple[Expr, bool]]] = {}
         self.push()
 

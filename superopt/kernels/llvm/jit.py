@@ -42,8 +42,8 @@ PIPELINES: tuple[Pipeline, ...] = ("none", "lite", "O2", "O3")
 _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
 _HOPELESS = 128  # spills that instruction combining alone does not mend
 _FORMAT = 3
-MOST_BYTES = 256 << 20  # of the files in a folder
-_ENDINGS = (".object", ".kernel", ".agrees", ".verdict")  # of the files in a folder
+MOST_BYTES = 256 << 20  # bytes of all files in a cache folder
+_ENDINGS = (".object", ".kernel", ".agrees", ".verdict")  # endings of the files in a cache folder
 _UNFINISHED, _UNFINISHED_S = ".part", 600.0  # ending of a file that is being written, and how long that takes at most
 _CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
 

@@ -19,7 +19,7 @@ from superopt.kernels.llvm.types import BYTES, constant_mask, element_of, lanes_
 
 MOST_VALUES = 40_000  # instructions of a function: LLVM takes a minute for as many
 _APART = 8  # instructions for each lane of what has no instruction for all: a branch and a load or a store of its own
-MOST_ON_STACK_BYTES = 256 << 10  # of one array that may also lie on the heap
+MOST_ON_STACK_BYTES = 256 << 10  # bytes on the stack of one array that may also lie on the heap
 Value: TypeAlias = "int | str"
 Lines: TypeAlias = "list[str | Lines]"
 Body: TypeAlias = "Callable[[Value, list[Value]], Sequence[Value] | None]"

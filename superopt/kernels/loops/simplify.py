@@ -35,8 +35,8 @@ from superopt.ir.index import (
 from superopt.kernels.loops.stage import Buffer
 
 Ranges = Mapping[Symbol, tuple[int, int]]
-MOST_PIECES = 8  # of one iterator
-MOST_PARTS = 96  # of one iterator where every cut decides a guard: what is left of a concatenation is one part of it
+MOST_PIECES = 8  # pieces of one iterator
+MOST_PARTS = 96  # pieces of one iterator where every cut decides a guard: each piece of a concatenation is one part
 MOST_SPLITS = 8
 
 

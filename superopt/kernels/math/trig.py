@@ -12,7 +12,7 @@ import math
 from superopt.kernels.llvm.types import mangled
 from superopt.kernels.math.lanes import Lanes, per_lane
 
-_PARTS = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)  # of pi/2
+_PARTS = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)  # pi/2 as a sum of three floats
 _MAGIC = 1.5 * 2.0**52
 _LIMIT = {"float32": 2.0**31, "float64": 2.0**22}
 _SIN = {

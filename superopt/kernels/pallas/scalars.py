@@ -22,7 +22,7 @@ from superopt.ir.scalar import DTYPE, HALVES, SCALARS
 Block = Any  # a jax array (or tracer) or a NumPy scalar
 
 _WIDE = ("int64", "uint64", "float64")
-_LACKING = frozenset(["lgamma", "digamma", "bessel_i0e", "bessel_i1e"])  # of the table: Triton has all others
+_LACKING = frozenset(["lgamma", "digamma", "bessel_i0e", "bessel_i1e"])  # functions of the table that Triton lacks
 
 
 def held(dtype: str) -> np.dtype[Any]:

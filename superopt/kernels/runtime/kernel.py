@@ -35,10 +35,10 @@ MOST_THREADS = 256
 MOST_STACK_BYTES = 4 << 20  # half of a thread's usual stack
 _SERIAL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-_UNKNOWN_MICROSECONDS = 1000.0  # of a phase without an estimate: shared until it is measured
+_UNKNOWN_MICROSECONDS = 1000.0  # time of a phase without an estimate: shared until it is measured
 _BAND_BYTES = 4096
 _ALIGN = 64
-_ROOM_BYTES = 16 << 20  # that a room takes at once
+_ROOM_BYTES = 16 << 20  # bytes that a room allocates at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,10 +41,10 @@ GRAIN = 1 * CYCLES_PER_MICROSECOND  # work for each participant
 CHUNK = CYCLES_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
 WAKE = 40 * CYCLES_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
 SHORT_WORK = 2 * WAKE  # below, sharing may cost as much as it saves: up to 35 us where processors are far apart
-EVERY = 1024  # of so many calls some are to learn:
+EVERY = 1024  # calls, of which the first are trials:
 TRIES = 16, 4  # with helpers, who have to wake first, and without
 _STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32, "shares": 40, "processors": LINE}
-_COUNTERS = LINE + SET_BYTES  # of the first phase
+_COUNTERS = LINE + SET_BYTES  # offset of the first phase's counters
 
 
 def emit_region(module: Module) -> None:

@@ -20,7 +20,7 @@ IMPORTS = {"aligned_alloc": "runtime.room", "free": "runtime.vacate"}
 """Function of the C library that kernels call -> what they are linked to."""
 _ALIGN = 64
 _STATE = ("owner", "base", "end", "top", "rooms")
-_HELD: list[mmap.mmap] = []  # of this process: never given back, since a task may be in it
+_HELD: list[mmap.mmap] = []  # reserves of this process: never freed, since a task may be using one
 
 
 def emit_rooms(module: Module) -> None:
@@ -61,7 +61,7 @@ def _emit_room(module: Module) -> None:
 def _emit_vacate(module: Module) -> None:
     f = module.function("runtime.vacate", [("ptr", "room")], internal=False)
     room = f.value("ptrtoint ptr %room to i64")
-    mine = f.value(f"icmp eq i64 {relaxed(f, _at('owner'))}, {_thread(f)}")  # of others the reserve may change now
+    mine = f.value(f"icmp eq i64 {relaxed(f, _at('owner'))}, {_thread(f)}")  # ownership by another thread may change now
 
     def back() -> None:
         f.store("i64", f.minimum(f.load("i64", _at("top")), room), _at("top"))

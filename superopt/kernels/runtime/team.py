@@ -20,7 +20,7 @@ from collections.abc import Callable
 
 from superopt.kernels.llvm.module import Function, Module, Value
 
-CYCLES_PER_MICROSECOND = 2800  # of the time stamp counter, roughly: what is derived from it needs no more
+CYCLES_PER_MICROSECOND = 2800  # cycles of the time stamp counter, roughly: nothing derived from it needs more
 MOST_HELPERS = 63
 LONG, SHORT = 100 * CYCLES_PER_MICROSECOND, 5 * CYCLES_PER_MICROSECOND  # how long a helper stays awake
 _SIG_SETMASK = 2

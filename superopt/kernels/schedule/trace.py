@@ -17,7 +17,7 @@ from superopt.kernels.loops.ranges import require_within
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule import PRIMITIVES
 
-_MOST_INTEGER = 1 << 40  # in a step: beyond any extent, and quick to calculate with
+_MOST_INTEGER = 1 << 40  # largest integer in a step: beyond any extent, and quick to calculate with
 
 Step = tuple[Any, ...]
 Trace = tuple[Step, ...]
