@@ -4,8 +4,8 @@ XLA calls a routine for each heavy op (product, convolution, window reduction, p
 else into loops: one per materialised value, elementwise producers and views fused into it.  A value is materialised
 when it is a result, a heavy op reads or makes it, a reduction makes it, or it is expensive and several steps read it.
 
-Inside a loop a node is *evaluated* once per element that its readers ask for (broadcasts repeat, slices leave out), and
-a leaf is *touched* in as many distinct elements as the loop reads of it.
+Inside a loop a node is *evaluated* once per element that its readers need (broadcasts repeat, slices leave out).  A
+leaf is *touched* in as many distinct elements as the loop reads of it.
 
 Kernels of a search share most of their nodes, and nodes differ by little.  Facts that depend on op, attributes and
 types alone are a `Kind`; facts that depend on the operands are a `NodeFacts`.  Both are made once

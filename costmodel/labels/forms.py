@@ -1,7 +1,7 @@
 """Alternative forms of one operation, as kernel graphs in physical layout.
 
 A convolution is a convolution in several layouts, a product over patches, a sum of shifted products or, when depthwise,
-of shifted multiply-adds; a pool is a window reduction or a maximum of slices.  The search chooses among such forms, so
+of shifted multiply-adds.  A pool is a window reduction or a maximum of slices.  The search chooses among such forms, so
 the cost model is calibrated on them.  Layout strings name physical axes: `NHWC`, `OIHW`.
 """
 

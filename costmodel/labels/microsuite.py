@@ -2,8 +2,8 @@
 
 Shapes come from the families of networks in use (residual, mobile and inception nets, transformers, recurrent cells)
 and from a spread of sizes around them, none from one particular program.  `kind` names the family that the fit is
-validated on as a whole; cases of equal `task` compute the same function in different forms, and the order inside a
-task is what a search depends on most.
+validated on as a whole.  Cases of equal `task` compute the same function in different forms; a search depends most on
+their order inside a task.
 """
 
 from __future__ import annotations

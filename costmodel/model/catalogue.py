@@ -2,7 +2,7 @@
 
 An entry is made once per node and dropped with the node.  Facts that depend on op, attributes and operand types alone
 are made once for all nodes that agree in them.  A kernel that is new to a search then costs the entries of its one or
-two new nodes and a walk over its loops; all arithmetic on features is done for a whole batch of kernels at once.
+two new nodes and a walk over its loops.  All arithmetic on features is done for a whole batch of kernels at once.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Disk cache of the kernels of regions, keyed by region and schedule, so that their code is not generated again.
 
-Generating the code of a region takes ten times as long as reading its object, and several processes of one call need
-every region: the one that tries it, the one that times whole programs, the user's.  The rest of a kernel is therefore
-stored beside its object (`kernels/jit`): its phases, its buffers and the name of its object.  The key covers everything
-that the code depends on: region, schedule, processor, versions, and the sources of the generator.  Verdicts on a kernel
-are stored there, too, and hold only for the exact bytes of its objects.  All files are sealed (`files.seals`): a
-damaged or foreign file is a miss.
+Generating the code of a region takes ten times as long as reading its object.  Several processes of one call need every
+region: the one that tries it, the one that times whole programs, the user's.  The rest of a kernel is therefore stored
+beside its object (`kernels/jit`): its phases, its buffers and the name of its object.  The key covers everything that
+the code depends on: region, schedule, processor, versions, and the sources of the generator.  Verdicts on a kernel are
+stored there, too, and hold only for the exact bytes of its objects.  All files are sealed (`files.seals`): a damaged or
+foreign file is a miss.
 """
 
 from __future__ import annotations

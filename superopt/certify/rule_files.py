@@ -1,7 +1,7 @@
 """Files of rules and statements, and the library, for the command `superopt verify`.
 
 A text file holds rules.  A Python file may hold rules as a text named RULES, which is read and not run.  It may also
-make statements and rules by `superopt.statement` and `superopt.rule`; then it is run once, under the name
+make statements and rules by `superopt.statement` and `superopt.rule`.  Then it is run once, under the name
 `superopt_verify` with its folder on the path, so that code under `__name__ == "__main__"` is left out.  Everything
 given to those two functions is proved afterwards, so that the first failure does not hide the others.
 

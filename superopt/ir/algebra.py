@@ -5,8 +5,9 @@ indices I and guards B.  Indices are mathematical integers: they have `+ - *` wi
 positive sizes, and `< <= > >=` that give guards (a Python bool where the answer is known).  They never wrap.
 
 Choosing K derives a facet: NumPy gives the interpreter, the free algebra gives loop expressions, counts give costs.
-Every algebra must satisfy laws, tested over the whole op table: folding the free form equals the direct denotation;
-`where` of True and False choose; a reduction over extents 1 is its body; `regroup` there and back is the identity.
+Every algebra must satisfy laws, which are tested over the whole op table.  Folding the free form equals the direct
+denotation.  `where` of True and False choose; a reduction over extents 1 is its body; `regroup` there and back is the
+identity.
 """
 
 from __future__ import annotations

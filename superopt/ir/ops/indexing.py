@@ -2,7 +2,7 @@
 
 A start read from a tensor is clipped so that the slice stays inside; this is the meaning of the primitives
 (`lax.dynamic_slice` wraps negative starts before it binds one).  `gather` in mode `fill` gives a fill value (NaN, the
-least signed or the greatest unsigned integer, True) wherever the slice would leave the operand; mode
+least signed or the greatest unsigned integer, True) wherever the slice would leave the operand.  Mode
 `promise_in_bounds` reads as `clip`, which is the same where the promise holds.
 """
 

@@ -1,8 +1,8 @@
 """Options of code generation: which inexact steps are allowed, and how a stage is written.
 
 A licence changes results only by rounding (class `real`): the denotation is over the reals.  Under `STRICT` every
-scalar function is applied as written and rounded as its dtype says, so that pointwise results have the bits of the
-reference interpreter, and a function without an exact instruction sequence is refused.
+scalar function is applied as written and rounded as its dtype says.  Pointwise results then have the bits of the
+reference interpreter.  A function without an exact instruction sequence is refused.
 """
 
 from __future__ import annotations

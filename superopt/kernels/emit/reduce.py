@@ -1,8 +1,8 @@
 """Emits reductions as loops.
 
-A reduction that differs between lanes keeps one vector accumulator per point, all points in one loop over its
-iterators (several lane vectors per pass over memory).  One that is the same in all lanes runs along the lanes itself,
-over the iterator with unit stride in most loads, with several accumulators, and is folded across the lanes at the end.
+A reduction that differs between lanes keeps one vector accumulator per point, all points in one loop over its iterators
+(several lane vectors per pass over memory).  One that is the same in all lanes runs along the lanes itself, over the
+iterator with unit stride in most loads.  It has several accumulators and is folded across the lanes at the end.
 
 A guard whose other branch is the identity bounds the loop instead of choosing in it.  Iterators are cut where guards
 become known, so the pieces of a concatenation are loops of their own.  Short windows are unrolled (`_most_written`).

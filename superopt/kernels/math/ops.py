@@ -1,7 +1,7 @@
 """Arithmetic, predicates and conversions of the scalar table on vectors, for every dtype, with the table's semantics.
 
-Integers wrap, division by 0 gives -1 and the remainder then the dividend, shifts by the width or more give 0 or the
-sign, max and min propagate NaN, floats convert to integers towards zero and saturate.  16-bit floats are float32 in
+Integers wrap.  Division by 0 gives -1 and the remainder then the dividend.  Shifts by the width or more give 0 or the
+sign.  Max and min propagate NaN, floats convert to integers towards zero and saturate.  16-bit floats are float32 in
 registers: `from_memory` and `to_memory` are the only places that see 16 bits, `rounded` is their rounding alone.
 """
 

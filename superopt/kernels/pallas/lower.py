@@ -1,7 +1,7 @@
 """Lowers loop programs to JAX callables made of Pallas kernels.
 
-A phase is a kernel.  The parallel axes of its stage are the grid, the last one fastest; serial axes are a loop inside a
-program of the grid; vector and unrolled axes are the dimensions of its block, the last one innermost.  Neighbouring
+A phase is a kernel.  The parallel axes of its stage are the grid, the last one fastest.  Serial axes are a loop inside
+a program of the grid.  Vector and unrolled axes are the dimensions of its block, the last one innermost.  Neighbouring
 phases over one grid that do not read each other are one kernel with several outputs, which share common values.
 
     split out0 o0 [128]; split out0 o1 [64]; reorder; parallel o0_0, o1_0; unroll o0_1; vectorize o1_1

@@ -1,8 +1,8 @@
 """Keeps participants of a region on processors of their own, as LLVM code.
 
 The operating system may put two threads of a region on one processor while another is idle, above all after something
-else ran for a moment, and leave them there for tens of milliseconds.  Each then waits while the other works, and the
-region runs at the speed of one thread less.
+else ran for a moment.  It may leave them there for tens of milliseconds.  Each then waits while the other works, and
+the region runs at the speed of one thread less.
 
 So every participant notes its processor in a set that belongs to the region.  A helper that finds its processor taken
 moves, before it claims any task, to an allowed one that nobody of the region is on.  It is then free to go anywhere

@@ -61,7 +61,7 @@ def _emit_room(module: Module) -> None:
 def _emit_vacate(module: Module) -> None:
     f = module.function("runtime.vacate", [("ptr", "room")], internal=False)
     room = f.value("ptrtoint ptr %room to i64")
-    mine = f.value(f"icmp eq i64 {relaxed(f, _at('owner'))}, {_thread(f)}")  # ownership by another thread may change now
+    mine = f.value(f"icmp eq i64 {relaxed(f, _at('owner'))}, {_thread(f)}")  # another owner may change now
 
     def back() -> None:
         f.store("i64", f.minimum(f.load("i64", _at("top")), room), _at("top"))

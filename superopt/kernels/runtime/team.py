@@ -1,9 +1,9 @@
 """A team of helper threads of this process, as LLVM code: how they are asked to join a region, and how they wait.
 
-A helper that has nothing to do stays awake for a bounded time (LONG, or SHORT where its last wait was longer than
-that), yielding to any other thread, then sleeps on a semaphore of its own.  Its slot holds its state: BUSY (it will
-look into the slot before it rests), AWAKE, ASLEEP, or the address of the state of a region that it is to join. Every
-step is atomic.
+A helper that has nothing to do stays awake for a bounded time, yielding to any other thread, then sleeps on a semaphore
+of its own.  The time is LONG, or SHORT where its last wait was longer than that.  Its slot holds its state: BUSY (it
+will look into the slot before it rests), AWAKE, ASLEEP, or the address of the state of a region that it is to join.
+Every step is atomic.
 
     helper   BUSY -> AWAKE -> ASLEEP, waits for the semaphore; a state that it finds there -> BUSY, and joins.
     caller   AWAKE | BUSY | ASLEEP -> state, posting the semaphore where the helper was ASLEEP.
