@@ -36,7 +36,7 @@ def make_report(
 
     Args:
         found: the result of the search; None where there was none.
-        barrier: guards each part of the report: one that fails is left out.
+        barrier: what each part of the report stands behind: one that fails is left out.
     """
     unknown: dict[str, str] = {}
     searched: dict[str, Any] = {}
@@ -86,7 +86,7 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
 def _of_program(
     imported: Imported, found: Exploration | None, judgement: Judgement, request: Request, barrier: Barrier
 ) -> dict[str, Any]:
-    """Return the kernels of the returned program, drawn and in a table, with one figure for each."""
+    """The kernels of the returned program, drawn and in a table, with one figure for each."""
     winner, in_regions = judgement.winner, bool(judgement.regions) and not judgement.returns_original
 
     def table() -> tuple[KernelUse, ...]:

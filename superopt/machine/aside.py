@@ -24,11 +24,11 @@ from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 _WAIT_S = 3600.0  # the longest wait that locks know is some years, and they say so with an error
-_SILENT_S, _OTHERS_S = 3.0, 0.3  # seconds of silent waiting at the end; seconds for other exit handlers after Ctrl-C
+_SILENT_S, _OTHERS_S = 3.0, 0.3  # of waiting at the end; of what else is to be done there after Ctrl-C
 _CUT = 130  # status, as shells have it, of a program that caught Ctrl-C and ends while calls go on
 _LOG = logging.getLogger("superopt")
 _RUNNING = set["Aside[Any]"]()
-_INTERRUPTED = threading.Event()  # Ctrl-C ended a wait: the awaited result is of no use any more
+_INTERRUPTED = threading.Event()  # Ctrl-C ended a wait: what was waited for is of no use any more
 
 
 class TimeOverError(Exception):
@@ -36,7 +36,7 @@ class TimeOverError(Exception):
 
 
 class Aside(Generic[T]):
-    """Work started on a thread of its own."""
+    """Work that has begun on a thread of its own."""
 
     def __init__(self, work: Callable[[], T]) -> None:
         self._work = work
@@ -88,7 +88,7 @@ class Aside(Generic[T]):
 
 
 def _at_exit() -> None:
-    """Wait for abandoned work; after Ctrl-C or an error, end the process here."""
+    """Wait for what was left behind; after Ctrl-C or an error, end the process here."""
     if not _RUNNING:
         return
     raised = (
