@@ -45,7 +45,7 @@ class Mixed:
 
     Attributes:
         program: the program with opaque nodes in place of regions.
-        kernels: in the order of the choices; None where a region is left to XLA.
+        kernels: the kernels in the order of the choices; None where a region is left to XLA.
         refused: number of the choice -> the reason why it is left to XLA.
     """
 

@@ -35,7 +35,7 @@ class Packing:
     Attributes:
         count: number of tensors.
         alone: positions of those that stay as they are.
-        buffers: of each buffer the (position, start, shape) of its tensors, in elements.
+        buffers: for each buffer, the (position, start, shape) of its tensors, in elements.
     """
 
     count: int

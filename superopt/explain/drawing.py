@@ -79,8 +79,8 @@ class _Fused:
     """The partition of a side into kernels.
 
     Attributes:
-        kernel: of each class in use, the class whose kernel computes it (the first that does).
-        seconds, timed: of each kernel, by the class that it computes, and whether it was timed.
+        kernel: class in use -> the class whose kernel computes it (the first that does).
+        seconds, timed: class that a kernel computes -> its seconds, and whether it was timed.
     """
 
     kernel: Mapping[int, int]

@@ -71,7 +71,7 @@ class Op:
         complete: fills the defaults that depend on other attributes (strides of ones).
         product: sums products over pairs of axes; dimension_numbers are contracted and batch axes of both operands.
         view: only moves elements, or makes them from their positions, so every reader can recompute it.
-        partial, poles, kept: as of a scalar function (`superopt.ir.scalar`), for an op that computes one.
+        partial, poles, kept: those of the scalar function (`superopt.ir.scalar`) that the op computes.
     """
 
     name: str

@@ -26,7 +26,7 @@ def arithmetic(m: Lanes, fn: str, args: tuple[str, ...], which: str = "bool", st
     """Write a function of the table that is not transcendental.
 
     Args:
-        m: where to write, and the dtype computed in.
+        m: emitter of instructions in the dtype of the computation.
         fn: name of the function.
         args: operands.
         which: dtype of the first operand of `select_n`.

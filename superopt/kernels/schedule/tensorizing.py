@@ -108,9 +108,8 @@ def tensorize(program: LoopProgram, stage: str, decisions: Pairs = ()) -> LoopPr
 
     Args:
         program: a well-formed program.
-        stage: with the contraction, not scheduled yet.
-        decisions: fields of `ContractionDecisions` and their values; truth
-            values may be 0 and 1.
+        stage: the stage with the contraction, not scheduled yet.
+        decisions: fields of `ContractionDecisions` and their values; truth values may be 0 and 1.
 
     Raises:
         InputError: the stage holds no contraction that the intrinsic fits, a decision does not fit it, or the
