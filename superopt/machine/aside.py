@@ -1,11 +1,11 @@
-"""Work on a thread of its own, which its caller may leave behind.
+"""Work on a thread of its own, which its caller may abandon.
 
-Calls into XLA, LLVM and functions of users cannot be ended from outside.  On a thread of its own such a call keeps
-nobody: who waits for it waits to an instant, and Ctrl-C ends the wait.
+Calls into XLA, LLVM and functions of users cannot be ended from outside.  On a thread of its own such a call blocks
+nobody: the caller waits with a deadline, and Ctrl-C ends the wait.
 
-An interpreter that shuts down ends each thread that takes its lock, and with code of XLA below on the stack that
-aborts the process.  So what is left behind is waited for when the process is about to end; after Ctrl-C or an error the
-process is ended there, with the status that it would have had.
+An interpreter that shuts down ends each thread that takes its lock, and with code of XLA below on the stack that aborts
+the process.  So the process waits for abandoned calls before it ends.  After Ctrl-C or an error it is ended there, with
+the status that it would have had.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _RUNNING = set["Aside[Any]"]()
 
 
 class TimeOverError(Exception):
-    """The work had not ended at the instant to which it was waited for; it goes on."""
+    """The work had not ended by the deadline of the wait; it goes on."""
 
 
 class Aside(Generic[T]):
@@ -60,11 +60,11 @@ class Aside(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the work has ended."""
         return self._done.is_set()
 
     def result(self, end_s: float = math.inf) -> T:
-        """The result, waited for to this instant of `time.monotonic`; errors of the work are raised here.
+        """Return the result, waiting until this instant of `time.monotonic`; errors of the work are raised here.
 
         Raises:
             TimeOverError: it has not ended by then.
@@ -77,7 +77,7 @@ class Aside(Generic[T]):
         return self._result[0]
 
     def by(self, end_s: float) -> T | None:
-        """The result, if there is one by this instant; errors of the work are raised here."""
+        """Return the result if there is one by this instant, else None; errors of the work are raised here."""
         try:
             return self.result(end_s)
         except TimeOverError:
@@ -119,7 +119,7 @@ def _waited() -> None:
 
 
 def _end(process: Callable[[], None]) -> None:
-    """End the process after what others have registered for its end, but not long after."""
+    """End the process after the exit handlers that others registered, but not long after."""
     last = threading.Timer(_OTHERS_S, process)
     last.daemon = True
     last.start()
@@ -133,6 +133,6 @@ def _end(process: Callable[[], None]) -> None:
 
 
 def _interrupted() -> None:
-    """As Python ends after a Ctrl-C that nobody caught."""
+    """End the process by SIGINT, as Python does after a Ctrl-C that nobody caught."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)
