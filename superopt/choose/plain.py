@@ -274,7 +274,7 @@ class KernelMaker:
         self._taken = self._taken.and_more(operations, self._pool.spent_s - spent_s, proof_s)
         for region in order[:done]:
             if self._made[region.graph].failure and time.monotonic() < end_s:
-                self._made[region.graph] = self._plainer(region, self._made[region.graph])
+                self._made[region.graph] = self._plainer(region, self._made[region.graph], end_s)
         if order:
             self._progress(f"{done} of {len(order)} kernels made in {time.monotonic() - begin:.1f} s")
 
@@ -284,13 +284,16 @@ class KernelMaker:
         self._made |= proved(self.backend, made, self._store, self._progress)
         return time.thread_time() - begin_s
 
-    def _plainer(self, region: Region, failed: Trial) -> Trial:
-        """The kernel with the next plainer default that can be made and is proved; the failed one if there is none."""
+    def _plainer(self, region: Region, failed: Trial, end_s: float) -> Trial:
+        """The kernel with the next plainer default that can be made and is proved; the failed one if there is none.
+
+        None is begun, and what is begun is ended, at the instant `end_s`.
+        """
         try:
             refused = failed.trace or default_trace(self.backend, region.graph)
             for trace in self.backend.default_traces(region.graph):
-                if trace != refused:
-                    (found,) = self._pool.make_all([(region.graph, trace)])
+                if trace != refused and time.monotonic() < end_s:
+                    (found,) = self._pool.make_all([(region.graph, trace)], end_s)
                     made = {region.graph: _made(region, found)}
                     trial = proved(self.backend, made, self._store, self._progress)[region.graph]
                     if not trial.failure:

@@ -20,7 +20,9 @@ from typing import Any
 import click
 
 from superopt.errors import SuperoptError, UsageError
+from superopt.machine.aside import end_with
 from superopt.machine.extras import EXTRA_OF, missing
+from superopt.machine.interrupts import heard
 from superopt.report import json_text
 
 OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
@@ -74,7 +76,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
     def run(**options: Any) -> None:
         _heed_interruptions()
         try:
-            with warnings.catch_warnings():
+            with heard(), warnings.catch_warnings():
                 warnings.showwarning = _show_warning
                 status = _naming_extras(command, options)
         except SuperoptError as error:
@@ -85,12 +87,12 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             sys.exit(error.exit_status)
         except KeyboardInterrupt:
             click.echo("superopt: interrupted", err=True)
-            sys.exit(130)
+            end_with(130)
         except Exception:  # a fault of ours: the traceback is what a report of it needs
             traceback.print_exc()
             click.echo("superopt: internal error, see above", err=True)
             sys.exit(INTERNAL)
-        sys.exit(status or OK)
+        end_with(status or OK)
 
     return run
 

@@ -39,6 +39,8 @@ class Judgement:
         own_form: the program is the original's own form, not one that the search found.
         noisy: the rounds leave a doubt about which program is the fastest; the original is not kept then, and another
             program is marked, to be timed again when it is recalled.
+        refused: a program gave other results than the original on these inputs; on others it may not, so that this is
+            not kept.
         interrupted: the user ended the measuring; nothing more is to be begun, and the result is not kept.
     """
 
@@ -63,6 +65,7 @@ class Judgement:
     unchecked: bool = False
     own_form: bool = False
     noisy: bool = False
+    refused: bool = False
     interrupted: bool = False
 
     @property
@@ -99,7 +102,7 @@ def settled(imported: Imported, judgement: Judgement, builds: Builds) -> Judgeme
         measured=of_original(judgement.measured.before_ms, judgement.measured.noise_floor),
         finalists=judgement.finalists, notes=judgement.notes,
         tuning=judgement.tuning, native=tuple(replace(row, used=False) for row in judgement.native),
-        interrupted=judgement.interrupted,
+        interrupted=judgement.interrupted, refused=True,
     )  # fmt: skip
 
 

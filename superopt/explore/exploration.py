@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.model.joint import Joint
-from rewrites.build.expander import library_expander
+from rewrites.build.expander import Expand, library_expander
 from rewrites.egraph.convert import import_into
 from rewrites.egraph.graph import EGraph
 from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
@@ -53,6 +53,46 @@ def _nothing(_: Sequence[Graph]) -> AbstractContextManager[object]:
     return nullcontext()
 
 
+@dataclass(slots=True)
+class Begun:
+    """A search that has begun by the models alone, while other processes start; `explore` goes on with it."""
+
+    imported: Graph
+    graph: Graph
+    bodies: _Bodies
+    expand: Expand
+    run: _Run
+
+    @property
+    def interrupted(self) -> bool:
+        """Has the user ended it?"""
+        return self.bodies.interrupted or self.run.interrupted
+
+
+def begin(
+    imported: Graph,
+    rules: Sequence[Rule],
+    request: Request,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Begun:
+    """Grow the e-graph and search it once, before anything of this machine is timed."""
+    begun = _begun(imported, rules, request, progress)
+    begun.run.rounds += 1
+    begun.run.search()
+    return begun
+
+
+def _begun(imported: Graph, rules: Sequence[Rule], request: Request, progress: Callable[[str], None]) -> Begun:
+    bodies = _Bodies(rules, request, body_sizes(imported))
+    graph = improve_bodies(imported, bodies.improved)
+    if bodies.interrupted:
+        request = request.within(replace(request.budget, end_s=time.monotonic()))
+    expand = library_expander(rules)
+    model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
+    eg = import_into(ProvingEGraph(exact=request.exact), graph)
+    return Begun(imported, graph, bodies, expand, _Run(eg, rules, request, model, progress))
+
+
 def explore(
     imported: Graph,
     rules: Sequence[Rule],
@@ -61,33 +101,30 @@ def explore(
     worker: Worker | None = None,
     made: Sequence[Graph] = (),
     meanwhile: Meanwhile | None = None,
+    begun: Begun | None = None,
 ) -> Exploration:
     """Grow, then search in rounds; between rounds grow near the best and time the kernels in use.
 
     Kernels are timed in the worker; nothing is where there is none.  Those of `made`, regions of the program's own
     form, are timed first, in half of what a round may take.  Regions of the best form of each round are handed to
-    `meanwhile`, for the time of the search of the next.  With numerics `exact` the e-graph's own laws are only
-    those that keep every bit; `rules` are the caller's business.
+    `meanwhile`, for the time of the search of the next.  What has `begun` goes on.
+    With numerics `exact` the e-graph's own laws are only those that keep every bit; `rules` are the caller's business.
     """
     notes: list[str] = []
-    bodies = _Bodies(rules, request, body_sizes(imported))
-    graph = improve_bodies(imported, bodies.improved)
+    begun = begun or _begun(imported, rules, request, progress)
+    graph, bodies, run = begun.graph, begun.bodies, begun.run
     if bodies.plans:
         notes.append(f"{len(bodies.plans)} bodies of control flow were optimised by the model alone")
     if bodies.left_out:
         notes.append(f"{bodies.left_out} bodies of control flow were left as they are for lack of time")
     if bodies.interrupted:
         request = request.within(replace(request.budget, end_s=time.monotonic()))
-    expand = library_expander(rules)
-    model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
+    model = run.model
     timer = None if worker is None else KernelTimer(model, worker)
     if timer is not None and made:
         timed = timer.calibrate(made, request.budget.stage(share=1.0 / _ROUNDS).part_s())
         progress(f"{timed} of {len(set(made))} kernels of the program's own form timed")
-    eg, beside = import_into(ProvingEGraph(exact=request.exact), graph), meanwhile or _nothing
-    run = _Run(eg, rules, request, model, timer, progress, beside)
-    while not run.done:
-        run.step()
+    run.go_on(request, timer, meanwhile or _nothing)
     interrupted = run.interrupted or bodies.interrupted
     if interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
@@ -99,7 +136,7 @@ def explore(
         imported=imported,
         graph=graph,
         result=run.found,
-        expand=expand,
+        expand=begun.expand,
         model=model,
         timer=timer,
         growth=_growth_figures(run.growth),
@@ -118,9 +155,10 @@ class _Run:
     rules: Sequence[Rule]
     request: Request
     model: Joint
-    timer: KernelTimer | None
     progress: Callable[[str], None]
-    meanwhile: Meanwhile
+    timer: KernelTimer | None = None
+    meanwhile: Meanwhile = _nothing
+    rounds: int = _ROUNDS
     forms: Forms = field(default_factory=Forms)
     growth: list[GrowthReport] = field(default_factory=list[GrowthReport])
     searches: list[Statistics] = field(default_factory=list[Statistics])
@@ -148,6 +186,15 @@ class _Run:
         assert self.result is not None
         return self.result
 
+    def go_on(self, request: Request, timer: KernelTimer | None, meanwhile: Meanwhile) -> None:
+        """All rounds that are left, within what is asked now, with what was timed meanwhile."""
+        self.request, self.timer, self.meanwhile = request, timer, meanwhile
+        if self.result is not None:
+            self.pricer = Pricer(self.model)
+            self.done = self._ended()
+        while not self.done:
+            self.step()
+
     def step(self) -> None:
         """One round: search, and where another follows, time kernels and grow near the best.
 
@@ -155,16 +202,16 @@ class _Run:
         """
         number = len(self.searches) + 1
         if self.result is None:
-            self._search()
+            self.search()
         else:
-            self.barrier.around(f"round {number} of the search", self._search, None)
+            self.barrier.around(f"round {number} of the search", self.search, None)
         if not self._ended():
             self.barrier.around(f"what follows round {number} of the search", self._prepare, None)
         self.done = self._ended()
 
     def _ended(self) -> bool:
         """Is there to be no more of this?"""
-        over = len(self.searches) == _ROUNDS or self.limits.left_s <= 0.0
+        over = len(self.searches) == self.rounds or self.limits.left_s <= 0.0
         return self.interrupted or bool(self.barrier.lost) or over
 
     @property
@@ -172,10 +219,11 @@ class _Run:
         """By the user?"""
         return self.barrier.interrupted or self.found.interrupted
 
-    def _search(self) -> None:
+    def search(self) -> None:
+        """One search of the e-graph as it is, from the best that is known."""
         number = len(self.searches)
-        last = number == _ROUNDS - 1
-        limits = self.round_limits = self.limits.stage(share=1.0 / (_ROUNDS - number))
+        last = number == self.rounds - 1
+        limits = self.round_limits = self.limits.stage(share=1.0 / (self.rounds - number))
         settings = SearchSettings(
             _searching(limits if last else limits.stage()),
             self.request.seed + number,
@@ -211,7 +259,7 @@ class _Run:
 
     def _timing_s(self) -> float:
         """Seconds for the kernels after a round: as much as each search and each timing to come, whatever it took."""
-        return self.limits.stage(share=1.0 / (_ROUNDS - len(self.searches))).part_s()
+        return self.limits.stage(share=1.0 / (self.rounds - len(self.searches))).part_s()
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""

@@ -39,7 +39,7 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a file may ask for.
+    """Limits of a file.
 
     Attributes:
         text_bytes: of a program's text; the largest networks of the benchmarks print less than 1 MB.

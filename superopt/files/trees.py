@@ -54,7 +54,7 @@ class Structure:
         self._made: tuple[Any, Any] | None = None
 
     def matches(self, tree: Any) -> bool:
-        """Is this a structure of JAX (`PyTreeDef`) with this plain form?"""
+        """Whether this is a structure of JAX (`PyTreeDef`) with this plain form."""
         if any(tree == known for known in self._known):
             return True
         if tree.num_leaves != self.num_leaves or not self._is_form_of(tree):
@@ -368,7 +368,7 @@ def _type(name: str) -> type:
 
 
 def _held(aux: Any, name: str) -> Any:
-    """What a node holds besides its children; a static argument is held by the node itself."""
+    """The data of a node besides its children; a static argument is held by the node itself."""
     match aux:
         case {"of": [{"list": ["value", plain]}, *_]} if name == STATIC and not isinstance(plain, dict | list):
             value = _value(plain, name)
@@ -378,7 +378,7 @@ def _held(aux: Any, name: str) -> Any:
 
 
 def _value(aux: Any, name: str) -> Any:
-    """What a node holds besides its children, from its plain form."""
+    """The data of a node besides its children, from its plain form."""
     match aux:
         case None | bool() | int() | float() | str():
             return aux
@@ -471,7 +471,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_found(value: Any) -> bool:
-    """Is it what its module has under its name, so that the name says all?"""
+    """Whether its module has it under its name, so that the name says all."""
     found: Any = sys.modules.get(getattr(value, "__module__", None) or "")
     for part in str(getattr(value, "__qualname__", "<none>")).split("."):
         found = getattr(found, part, None)
@@ -479,7 +479,7 @@ def _is_found(value: Any) -> bool:
 
 
 def _contents(value: Any) -> list[Any]:
-    """What tells an object from others of its class.
+    """The data that tell an object from others of its class.
 
     Raises:
         InputError: nothing does but where it lies.

@@ -247,7 +247,7 @@ def _refused(code: bytes, head: _Head, asked: Asked) -> str:
 
 
 def _beyond(module: Any, head: _Head, asked: Asked) -> str:
-    """What a module does that is more than to compute results of these types from operands, or an empty text."""
+    """The thing a module does beyond computing results of these types from operands, or an empty text."""
     from jax.extend.mlir import ir  # late: as above
 
     main = ""

@@ -115,7 +115,7 @@ def evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:
 
 
 def is_host_call(primitive: Any) -> bool:
-    """Is it the primitive of a call of the host?"""
+    """Whether it is the primitive of a call of the host."""
     return primitive.name.startswith(PREFIX) and primitive_of(primitive.name) is primitive
 
 
@@ -152,7 +152,7 @@ def refusal(model: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """What is computed on the host from values: the head of a program from its arguments, the tail from its results.
+    """A computation on the host from values: the head of a program from its arguments, the tail from its results.
 
     The values that a tail may read are the results of the program and behind them the arguments of the call.
 

@@ -1,4 +1,4 @@
-"""What an ONNX model may make the host do: results and steps in proportion to what it is given, and no more.
+"""Limits of an ONNX model on the host: results and steps in proportion to what it is given, and no more.
 
 A few bytes of a file can ask for a constant of 10^12 elements, or for a loop of 10^18 steps.  `Bounded` is ONNX's
 reference evaluator with an allowance for a run: every result of a node costs its elements, before it is made where its

@@ -94,7 +94,7 @@ def _texts(items: Sequence[Any]) -> Iterator[str | bytes]:
 
 
 def no_rows(kind: Any) -> np.ndarray:
-    """What a loop of no steps gives for results of this type (an `onnx.ValueInfoProto`): a first axis of size 0.
+    """The result of this type (an `onnx.ValueInfoProto`) of a loop of no steps: a first axis of size 0.
 
     Sizes that the type does not tell are 0 too.
     """

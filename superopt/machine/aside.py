@@ -20,7 +20,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
+
+from superopt.machine.interrupts import HEARD
 
 T = TypeVar("T")
 _WAIT_S = 3600.0  # the longest wait that locks know is some years, and they say so with an error
@@ -28,7 +30,6 @@ _SILENT_S, _OTHERS_S = 3.0, 0.3  # of waiting at the end; of what else is to be 
 _CUT = 130  # status, as shells have it, of a program that caught Ctrl-C and ends while calls go on
 _LOG = logging.getLogger("superopt")
 _RUNNING = set["Aside[Any]"]()
-_INTERRUPTED = threading.Event()  # Ctrl-C ended a wait: what was waited for is of no use any more
 
 
 class TimeOverError(Exception):
@@ -68,13 +69,9 @@ class Aside(Generic[T]):
         Raises:
             TimeOverError: it has not ended by then.
         """
-        try:
-            while not self._done.wait(max(0.0, min(_WAIT_S, end_s - time.monotonic()))):
-                if time.monotonic() >= end_s:
-                    raise TimeOverError
-        except KeyboardInterrupt:
-            _INTERRUPTED.set()
-            raise
+        while not self._done.wait(max(0.0, min(_WAIT_S, end_s - time.monotonic()))):
+            if time.monotonic() >= end_s:
+                raise TimeOverError
         if self._error is not None:
             raise self._error
         return self._result[0]
@@ -87,6 +84,13 @@ class Aside(Generic[T]):
             return None
 
 
+def end_with(status: int) -> NoReturn:
+    """End the process with this status, at once where work goes on that nobody waits for."""
+    if _RUNNING:
+        _end(lambda: os._exit(status))
+    sys.exit(status)
+
+
 def _at_exit() -> None:
     """Wait for what was left behind; after Ctrl-C or an error, end the process here."""
     if not _RUNNING:
@@ -95,7 +99,7 @@ def _at_exit() -> None:
         None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
     )  # what ended the program, if it was not caught
     try:
-        if raised is None and not _INTERRUPTED.is_set():
+        if raised is None and not HEARD.is_set():
             _waited()
             return
     except KeyboardInterrupt:

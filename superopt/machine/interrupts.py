@@ -16,6 +16,8 @@ from types import FrameType
 from typing import Any
 
 _AGAIN_S = 0.02
+HEARD = threading.Event()
+"""Set by a Ctrl-C inside of the last `heard`: work that goes on is of no use any more."""
 _DEAF = {weakref.WeakSet.__init__.__code__.co_filename, weakref.WeakKeyDictionary.__init__.__code__.co_filename}
 """Files of code that runs where something is taken off a weak table."""
 
@@ -28,6 +30,7 @@ def heard() -> Iterator[None]:
         yield
         return
     signal.signal(signal.SIGINT, _raise)
+    HEARD.clear()
     try:
         yield
     finally:
@@ -44,4 +47,5 @@ def _raise(number: int, frame: FrameType | None) -> Any:
             threading.Timer(_AGAIN_S, signal.raise_signal, (number,)).start()
             return
         at = at.f_back
+    HEARD.set()
     raise KeyboardInterrupt

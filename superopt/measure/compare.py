@@ -109,6 +109,7 @@ def ran(
     *,
     worker: Worker,
     end_s: float = math.inf,
+    take: Callable[[list[np.ndarray], float], object] = lambda results, seconds: None,
 ) -> Ran:
     """Call a program, built once, on several lists of inputs in a worker.
 
@@ -118,6 +119,7 @@ def ran(
         frozen: values of the frozen inputs by name.
         worker: where; a program that was slow to build is kept there.
         end_s: instant of `time.monotonic` at which the worker is killed.
+        take: called with the results of each call and its seconds as soon as they are there.
     """
     found = Ran()
     every = [x for given in inputs for x in given]
@@ -134,6 +136,7 @@ def ran(
                 at = folder / f"arrays{len(found.results)}"
                 found.results.append([np.array(x) for x in arrays.load(at).values()])
                 found.seconds.append(event["seconds"])
+                take(found.results[-1], found.seconds[-1])
         except WorkerDiedError as death:
             found.lost = death.failure
     return found
@@ -187,7 +190,7 @@ def serialisable(program: Program) -> bool:
 
 
 class _Record:
-    """What the events of one attempt add up to."""
+    """The sum of the events of one attempt."""
 
     def __init__(self, count: int, failures: dict[int, Failure] | None = None) -> None:
         self.count = count
@@ -347,7 +350,7 @@ def _program(candidate: Program | Tuned) -> Program:
 
 
 def _given(candidate: Program | Tuned) -> dict[str, Any]:
-    """What the backend is given besides the program: nothing that it need not know."""
+    """The data that the backend is given besides the program: nothing that it need not know."""
     if not isinstance(candidate, Tuned):
         return {}
     options = {"options": dict(candidate.options)} if candidate.options else {}
@@ -355,7 +358,7 @@ def _given(candidate: Program | Tuned) -> dict[str, Any]:
 
 
 def _backend(candidate: Program | Tuned) -> str:
-    """What builds it; empty where the comparison says."""
+    """The backend that builds it; empty where the comparison says."""
     if not isinstance(candidate, Tuned):
         return ""
     return CLOSED if candidate.closed else KERNELS if candidate.kernels else ""

@@ -43,7 +43,7 @@ TIME_OVER = "it had not ended when the time was over"
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a worker may use.
+    """Limits of a worker.
 
     Attributes:
         silence_s: longest time without an event (one build, one check or one round).
@@ -300,7 +300,7 @@ class _Tail:
         self._ended.set()
 
     def text(self) -> str:
-        """What is known, once the stream has ended or half a second has gone by."""
+        """The text so far, once the stream has ended or half a second has gone by."""
         self._ended.wait(0.5)
         return self._bytes.decode(errors="replace").strip()
 

@@ -1,4 +1,4 @@
-"""What measuring returns: plain data, with every raw sample kept.
+"""Results of measuring: plain data, with every raw sample kept.
 
 A `Speedup` is reference time over candidate time, so above 1 is faster.  A claim of speed-up needs the whole interval
 above 1 by more than the noise floor, which is the same statistic computed on the reference against itself.

@@ -39,7 +39,7 @@ from superopt.contest.judgement import (
 from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Subject, least_s, rounds_fit
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
-from superopt.explore.exploration import explore
+from superopt.explore.exploration import Begun, begin, explore
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
@@ -60,13 +60,14 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
+AFTER_S = 0.5  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
+_EARLY = 0.2  # of the whole time, for a round of the search while processes start and the plain candidate is made
 _NO_TIME = "the time does not suffice for a search"
 _UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
-_HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
+_HURRIED = "builds are too slow for the budget: one round was searched, and the contest is of what the check takes"
 
 
 class Clock:
@@ -128,6 +129,7 @@ class Run:
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
+    begun: Begun | None = None
     _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
@@ -178,7 +180,8 @@ class Run:
         if not self.builds.on_disk:  # what the check compares with, while other processes make kernels
             self.builds.begin()
             Aside(lambda: self.builds.truth)
-        plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
+        with self.clock.stage("plain"):
+            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
         if plain.same_as_original:
@@ -198,6 +201,7 @@ class Run:
 
     def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
         """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
+        self.builds.rest_s = LEAST_S
         _ = self.builds.wanted
         request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
         builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
@@ -236,10 +240,20 @@ class Run:
         # else weights are not read for it while other processes are there
         yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth)
         if self.kernels:
-            plain = self._plain(whole.stage().left_s)
+            left_s = whole.stage().left_s
+            making = Aside(lambda: self._plain(left_s))
+            if (
+                self.limits.is_kept and whole.left_s >= LEAST_S
+            ):  # this process has nothing to do while others start and make kernels
+                self._prove()
+                self._begin(whole)
+            with self.clock.stage("plain"):  # what it has left to do
+                plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
             if plain is not None and not plain.same_as_original:
                 made.append(plain)
                 self.ready = candidate_of(plain)[1]
+            if self._interrupted_early:
+                raise KeyboardInterrupt
         with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
@@ -248,11 +262,16 @@ class Run:
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
             whole = self.limits.after(code_s).until(self.clock.begin_s)
+            if self.begun is not None:
+                self._explore(whole.stage(share=0.0))
+                if self.found is not None:
+                    self._in_kernels(made, whole.stage(), 0.0, 0.0)
             return self._contested(made, judgement, whole, apart=False)
         known_s = self._known_s(self._for_rounds_s(whole))
         entries = [candidate_of(form)[0] for form in made]
         ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, entries, whole, known_s))
-        self._prove()
+        if self.begun is None:
+            self._prove()
         validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
         with self.clock.stage("ahead"), validating:
             again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
@@ -280,7 +299,7 @@ class Run:
     def _known_s(self, left_s: float) -> float:
         """What a call of the original takes, where the fewest rounds with it would take longer than this; or 0."""
         call_s = self.builds.call_s
-        return 0.0 if rounds_fit(call_s, left_s) else call_s
+        return 0.0 if rounds_fit(call_s, left_s) and not self.builds.given_up else call_s
 
     def _for_rounds_s(self, limits: SearchBudget) -> float:
         return max(limits.left_s, HALF * LEAST_KERNELS_S)
@@ -295,10 +314,12 @@ class Run:
         Raises:
             OriginalLostError: there are none, or one call of it is all that fits, and there is nothing to compare yet.
         """
+        self.builds.rest_s = whole.stage().left_s
         _ = self.builds.wanted
         call_s = self.builds.call_s
         if self.ready is None and self._known_s(self._for_rounds_s(whole)):
-            raise OriginalLostError(f"a call of it takes {call_s:.3g} s: the time does not suffice for comparing")
+            more = "more than " if self.builds.given_up else ""
+            raise OriginalLostError(f"a call of it takes {more}{call_s:.3g} s: the time does not suffice for comparing")
         return self.builds.build_s
 
     def chosen(self) -> Judgement:
@@ -327,14 +348,12 @@ class Run:
         return found or judgement.interrupted or self.barrier.interrupted
 
     def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
-        with self.clock.stage("plain"):
-            form = own_form(self.imported.graph)
-            maker = self.maker
-            if not kernels or maker is None:
-                return KernelProgram("own form", form)
-            return self.barrier.around(
-                "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
-            )
+        form, maker = own_form(self.imported.graph), self.maker
+        if not kernels or maker is None:
+            return KernelProgram("own form", form)
+        return self.barrier.around(
+            "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
+        )
 
     def _prove(self) -> None:
         """The rules of the search; of those that are in no store as many as can be proved in their part of the time."""
@@ -348,9 +367,24 @@ class Run:
                 let=(SuperoptError, *FIRST),
             )
 
+    def _begin(self, whole: SearchBudget) -> None:
+        """The first round of the search, by the models alone, in a part of the time."""
+        request = self.request.within(whole.stage(share=_EARLY))
+        with self.clock.stage("first round"):
+            self.begun = self.barrier.around(
+                "the first round of the search",
+                lambda: begin(self.imported.graph, self.library.rules, request, self.clock.say),
+                None,
+                let=FIRST,
+            )
+
+    @property
+    def _interrupted_early(self) -> bool:
+        return self.begun is not None and self.begun.interrupted
+
     def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
         """What the search finds, where there is time left for it, and kernels of these regions made by now."""
-        if self.limits.is_kept and limits.left_s < LEAST_S:
+        if self.limits.is_kept and limits.left_s < LEAST_S and self.begun is None:
             self.clock.say("no time was left to search")
             return
         with self.clock.stage("explore"):
@@ -364,6 +398,7 @@ class Run:
                     None if self.request.deterministic else self.alone,
                     made,
                     self.maker.meanwhile if self.kernels and self.maker and not self.request.deterministic else None,
+                    self.begun,
                 ),
                 None,
             )
@@ -506,7 +541,7 @@ class Run:
                 return replace(checked, notes=(*checked.notes, *refused))
             name = winner.implementation.get("form") or (winner.winner.name if winner.winner else "the program")
             refused.append(f"{name}: {checked.verdict}")
-        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused)))
+        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused), refused=bool(refused)))
 
     def _at_hand(self, judgement: Judgement) -> Judgement:
         """What is returned where the search was cut off: the plain candidate, a prediction, or what there was."""
@@ -627,6 +662,7 @@ class Run:
         if self.library.unproved:
             note = f"{self.library.unproved} rules were not proved in the time, and not used"
             judgement = replace(judgement, notes=(*judgement.notes, note))
+        late = judgement.returns_original and self.clock.elapsed_s > (self.whole_s or math.inf)
         with self.clock.stage("explain"):
             memory = {
                 "frozen_bytes": executable.frozen_bytes,
@@ -637,6 +673,7 @@ class Run:
                 "the report",
                 lambda: make_report(
                     name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
+                    drawn=not (judgement.interrupted or self.barrier.interrupted or late),
                 ),
                 Report(
                     program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
@@ -649,7 +686,8 @@ class Run:
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         lost = judgement.noisy and judgement.returns_original
-        if not (judgement.interrupted or lost or hurried or self.barrier.lost):
+        refused = judgement.refused and judgement.returns_original
+        if not (judgement.interrupted or lost or hurried or refused or self.barrier.lost):
             store, unproved, noisy = self.tools.store, self.library.unproved, judgement.noisy
             self.barrier.around(
                 "the entry in the store", lambda: remember(store, key, result, unproved, in_doubt=noisy), None

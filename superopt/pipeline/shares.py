@@ -23,17 +23,17 @@ class Shares:
 
     Args:
         budget: as `superopt.optimize` takes it.
+
+    Raises:
+        UsageError: it is no budget.
     """
 
     def __init__(self, budget: str | float) -> None:
+        parse_budget(budget)
         self._budget, self._given_s, self._spent_s = budget, 0.0, 0.0
 
     def next(self) -> str | float | None:
-        """The budget for another type; None where too little is left.
-
-        Raises:
-            UsageError: it is no budget.
-        """
+        """The budget for another type; None where too little is left."""
         whole_s = parse_budget(self._budget).seconds
         if whole_s is None:
             return self._budget

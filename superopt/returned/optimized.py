@@ -67,7 +67,7 @@ R = TypeVar("R", covariant=True)
 
 
 class Optimized(Unique, Generic[P, R]):
-    """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`.
+    """Result of `optimize`: a callable with `.speedup`, `.report` and `.save`.
 
     Attributes:
         direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one.

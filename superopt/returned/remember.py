@@ -145,7 +145,7 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
 
 
 def _is_original(program: Program, graph: Graph) -> bool:
-    """Is the program the function of the call as it stands, which needs no comparison with itself?"""
+    """Whether the program is the function of the call as it stands, which needs no comparison with itself."""
     mine, original = (
         [part and print_graph(part) for part in (p.prepare, p.hot)] for p in (program, original_program(graph))
     )
@@ -153,10 +153,8 @@ def _is_original(program: Program, graph: Graph) -> bool:
 
 
 def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[Choice, ...]]:
-    """What an entry holds, with the constants of this call."""
+    """Contents of an entry, with the constants of this call."""
     allowance = Allowance("the entry of the store", sum(len(x) for x in (kept["hot"], kept["prepare"] or "")))
-    if not isinstance(kept["modules"], dict):
-        raise InputError("its modules are no table")
     restore(kept["modules"])
     prepare = None
     if kept["prepare"] is not None:

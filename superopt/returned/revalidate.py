@@ -152,7 +152,7 @@ def _calls(saved: Saved, graph: Graph) -> str:
 
 
 def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:
-    """What is compared with, on the arguments of the program in hand."""
+    """The original to compare with, on the arguments of the program in hand."""
     import jax  # late: only where another original is compared with
 
     types = {node["name"]: node.type for node in graph.inputs}

@@ -55,7 +55,7 @@ _APART = "constants/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a file holds for calls.
+    """Contents of a file for calls.
 
     Attributes:
         hot: the returned program over the live arguments and the prepared tensors.
@@ -100,7 +100,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a file holds for validation besides: the original, the returned program with its prepare part, the plan."""
+    """Contents of a file for validation besides: the original, the returned program with its prepare part, the plan."""
 
     original: Graph
     program: Program
@@ -178,7 +178,7 @@ def _places(saved: Saved, source: Source | None, original: Graph) -> dict[str, s
 
 
 def read(path: str | Path, files: ExitStack) -> Saved:
-    """What a file holds for calls; its prepared tensors are read when they are needed, while `files` is open.
+    """Contents of a file for calls; its prepared tensors are read when they are needed, while `files` is open.
 
     Raises:
         InputError: it is not a saved program, or of another format.
@@ -188,7 +188,7 @@ def read(path: str | Path, files: ExitStack) -> Saved:
 
 
 def read_whole(path: str | Path) -> tuple[Saved, Source]:
-    """What a file holds for calls and for validation.
+    """Contents of a file for calls and for validation.
 
     Raises:
         InputError: as `read`, or it holds no plan.

@@ -214,7 +214,7 @@ class _NewerSchemaError(Exception):
 
 
 def _may_be_store(path: Path) -> bool:
-    """Is there no file, an empty one, or one that was a store: does it name most of the tables where SQLite does?
+    """Whether there is no file, an empty one, or one that was a store: most tables are named where SQLite does.
 
     The tables of a database that is being written may still be in the file beside it.
     """
@@ -259,8 +259,7 @@ def _prepare(path: str) -> sqlite3.Connection:
         for kind, name in conn.execute("SELECT type, name FROM sqlite_master"):
             if kind not in ("table", "index"):
                 raise sqlite3.DatabaseError(f"not a superopt store: it has a {shown(kind)} {shown(name)}")
-        for table in TABLES:
-            conn.execute(f"SELECT key, value, digest, created FROM {table} LIMIT 1").fetchone()
+        _read_each(conn)
     except sqlite3.OperationalError as error:
         conn.close()
         if "no such table" in str(error) or "no such column" in str(error):
@@ -273,6 +272,12 @@ def _prepare(path: str) -> sqlite3.Connection:
         conn.close()
         raise
     return conn
+
+
+def _read_each(conn: sqlite3.Connection) -> None:
+    """Read from every table; an error of SQLite, where one or a column of one is missing."""
+    for table in TABLES:
+        conn.execute(f"SELECT key, value, digest, created FROM {table} LIMIT 1").fetchone()
 
 
 def _text(data: bytes) -> str:
@@ -310,9 +315,9 @@ def _is_damaged(path: Path) -> bool:
     try:
         if conn.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             return True
-        present = conn.execute("SELECT type, name FROM sqlite_master").fetchall()
-        tables = {name for kind, name in present if kind == "table"}
-        return not set(TABLES) <= tables or any(kind not in ("table", "index") for kind, _ in present)
+        _read_each(conn)
+        kinds = {kind for (kind,) in conn.execute("SELECT type FROM sqlite_master")}
+        return not kinds <= {"table", "index"}
     except sqlite3.OperationalError as error:
         return not _is_busy(error)
     except (sqlite3.DatabaseError, UnicodeDecodeError):

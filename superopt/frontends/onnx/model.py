@@ -288,7 +288,7 @@ def _data_folder(path: Path, root: str | Path | None, own: bool) -> DataFolder:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a model is made of before it is traced."""
+    """Parts of a model before it is traced."""
 
     context: ModelContext
     nodes: list[onnx.NodeProto]
@@ -302,7 +302,7 @@ class _Parts:
 
     @property
     def taken(self) -> tuple[TensorInfo, ...]:
-        """What the function takes: inputs that are numbers, and values of the host, once it is known which."""
+        """Arguments of the function: inputs that are numbers, and values of the host, once it is known which."""
         return (*(i for i in self.inputs if i.dtype != "object"), *(self.from_host or ()))
 
 
@@ -533,7 +533,7 @@ def _open_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> dict[str, An
 
 
 def _is_expression(text: str, names: Mapping[str, str]) -> bool:
-    """Is it an expression over dimensions that have their plain names?"""
+    """Whether it is an expression over dimensions that have their plain names."""
     if text in names.values():
         return False
     try:

@@ -1,4 +1,4 @@
-"""What the ONNX definitions say about a node: attribute values and defaults, legal calls, function bodies.
+"""The ONNX definitions of a node: attribute values and defaults, legal calls, function bodies.
 
 Many operators are defined by a body of simpler ones, some of them by a body that depends on the types at the call;
 both come from the schemas of the `onnx` package.
@@ -148,7 +148,7 @@ def check_trips(node: onnx.NodeProto, count: int, outside: int, most: int) -> No
 
 
 def _goes_on(body: onnx.GraphProto) -> bool:
-    """Is the condition that a body gives the one that it got, or a constant?"""
+    """Whether the condition that a body gives is the one that it got, or a constant."""
     ends = body.output[0].name if body.output else ""
     if len(body.input) > 1 and ends == body.input[1].name:
         return True

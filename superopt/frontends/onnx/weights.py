@@ -62,7 +62,7 @@ def roles(model: OnnxModel) -> dict[str, Role]:
 
 
 def _followers(name: str, readers: dict[str, list[tuple[onnx.NodeProto, int]]]) -> tuple[str, ...]:
-    """What reads a value, seen through pooling and ops that move values."""
+    """Readers of a value, seen through pooling and ops that move values."""
     found: list[str] = []
     work, steps = [name], 0
     while work and steps < 16:
@@ -75,7 +75,7 @@ def _followers(name: str, readers: dict[str, list[tuple[onnx.NodeProto, int]]]) 
 
 
 def _input_gain(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto]) -> float:
-    """What the weights must multiply the variance by, given where the data comes from.
+    """The factor by which the weights must multiply the variance, given where the data comes from.
 
     A rectifier halves the second moment of its input; the largest of several values has about twice it.
     """
