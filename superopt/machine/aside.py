@@ -37,16 +37,22 @@ class TimeOverError(Exception):
 
 
 class Aside(Generic[T]):
-    """Work that has begun on a thread of its own."""
+    """Work that has begun on a thread of its own.
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    Args:
+        work: what is done there.
+        native: it calls into compiled code that the end of the interpreter must not meet; Python and NumPy may be left.
+    """
+
+    def __init__(self, work: Callable[[], T], *, native: bool = True) -> None:
         self._work = work
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._done = threading.Event()
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)  # the last one is called first: before libraries end what the work uses
-        _RUNNING.add(self)
+        if native:
+            _RUNNING.add(self)
         threading.Thread(target=self._run, name="superopt aside", daemon=True).start()
 
     def _run(self) -> None:

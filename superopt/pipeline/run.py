@@ -178,7 +178,7 @@ class Run:
         self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
         if not self.builds.on_disk:  # what the check compares with, while other processes make kernels
             self.builds.begin()
-            Aside(lambda: self.builds.truth)
+            Aside(lambda: self.builds.truth, native=False)
         with self.clock.stage("plain"):
             plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
         if plain is None:
@@ -237,7 +237,7 @@ class Run:
         whole = self.limits.until(self.clock.begin_s)
         self.builds.begin()
         # else weights are not read for it while other processes are there
-        yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth)
+        yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth, native=False)
         if self.kernels:
             left_s = whole.stage().left_s
             making = Aside(lambda: self._plain(left_s))
