@@ -99,18 +99,16 @@ def end_with(status: int) -> NoReturn:
 
 def _at_exit() -> None:
     """Wait for what was left behind; after Ctrl-C or an error, end the process here."""
+    raised: Any = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)  # by which the program ends
+    if raised is not None and issubclass(raised, KeyboardInterrupt):  # to take the interpreter down takes longest
+        _end(_interrupted)
     if not _RUNNING:
         return
-    raised = (
-        None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
-    )  # what ended the program, if it was not caught
     try:
         if raised is None and not HEARD.is_set():
             _waited()
             return
     except KeyboardInterrupt:
-        raised = KeyboardInterrupt
-    if raised is not None and issubclass(raised, KeyboardInterrupt):
         _end(_interrupted)
     _end(lambda: os._exit(_CUT if raised is None else 1))
 
