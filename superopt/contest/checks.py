@@ -26,7 +26,7 @@ from superopt.backends.xla import XlaExecutable, build
 from superopt.errors import InputError, ProgramError
 from superopt.ir import opaque
 from superopt.ir.counters import graph_cost
-from superopt.ir.graph import Graph, bodies_of, every_node
+from superopt.ir.graph import Graph, Node, bodies_of, every_node
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
-SHORT_NODES, SHORT_WORK = 200, 1e9
+SHORT_NODES, SHORT_WORK, LIMIT_WINDOW = 200, 1e9, 1024
 LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, of 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
 _WAIT_S = 0.05  # between two looks at whether the calls of the original ended without results
@@ -228,7 +228,7 @@ def check(
     Raises:
         ProgramError: the original itself cannot be built or run.
     """
-    yardstick = Aside(lambda: builds.truth)  # beside the program, as the original
+    yardstick = Aside(lambda: builds.truth, native=False)  # beside the program, as the original
     builds.begin()
     if builds.on_disk:  # then before it: what both read is gone before the program's own is there
         _ = builds.wanted, yardstick.by(builds.end_s)
@@ -310,11 +310,17 @@ def of_the_program() -> Iterator[None]:
 def is_short(graph: Graph) -> bool:
     """Whether a call is sure to end, build included, in less time than a process takes to start for it."""
     nodes = list(every_node([graph]))
-    if len(nodes) > SHORT_NODES or any(node.op in ("opaque", "while") for node in nodes):
+    if len(nodes) > SHORT_NODES or any(node.op in ("opaque", "while") or _is_wide(node) for node in nodes):
         return False
     cost = graph_cost(graph)
     work = cost.flops + 10.0 * cost.transcendentals + cost.read_bytes + cost.write_bytes
     return work + _prefix_steps(graph) < SHORT_WORK and _loop_steps(graph) < LIMIT_LOOP_STEPS
+
+
+def _is_wide(node: Node) -> bool:
+    """Whether a fold goes over windows that XLA walks through element by element for longer than others."""
+    window = dict(node.attrs).get("window_dimensions") or ()
+    return math.prod(map(int, window)) > LIMIT_WINDOW
 
 
 def takes_any_input(graph: Graph) -> bool:

@@ -31,15 +31,12 @@ def make_report(
     request: Request,
     memory: Mapping[str, int],
     barrier: Barrier,
-    *,
-    drawn: bool = True,
 ) -> Report:
     """Make the report of an optimisation; its stages are filled in once the last of them is over.
 
     Args:
         found: the result of the search; None where there was none.
         barrier: what each part of the report stands behind: one that fails is left out.
-        drawn: with the drawing, which takes longest.
     """
     unknown: dict[str, str] = {}
     searched: dict[str, Any] = {}
@@ -47,7 +44,7 @@ def make_report(
         searched = barrier.around(
             "what the search tells", lambda: _of_search(found, judgement, library, barrier), searched
         )
-    searched |= _of_program(imported, found, judgement, request, barrier, drawn)
+    searched |= _of_program(imported, found, judgement, request, barrier)
     return Report(
         program=name,
         baseline="jax.jit" if imported.weakness is not None else "jax.jit of the model",
@@ -87,12 +84,7 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
 
 
 def _of_program(
-    imported: Imported,
-    found: Exploration | None,
-    judgement: Judgement,
-    request: Request,
-    barrier: Barrier,
-    drawn: bool,
+    imported: Imported, found: Exploration | None, judgement: Judgement, request: Request, barrier: Barrier
 ) -> dict[str, Any]:
     """The kernels of the returned program, drawn and in a table, with one figure for each."""
     winner, in_regions = judgement.winner, bool(judgement.regions) and not judgement.returns_original
@@ -104,7 +96,7 @@ def _of_program(
         return () if found is None else kernels(found, winner or found.result.original)
 
     def drawing() -> Drawing | None:
-        if not drawn:
+        if barrier.hurried or barrier.interrupted or judgement.interrupted:  # it takes longest
             return None
         if found is None or in_regions:
             return draw_regions(imported.graph, judgement, found, request.objective)

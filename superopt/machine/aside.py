@@ -37,16 +37,22 @@ class TimeOverError(Exception):
 
 
 class Aside(Generic[T]):
-    """Work that has begun on a thread of its own."""
+    """Work that has begun on a thread of its own.
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    Args:
+        work: what is done there.
+        native: it calls into compiled code that the end of the interpreter must not meet; Python and NumPy may be left.
+    """
+
+    def __init__(self, work: Callable[[], T], *, native: bool = True) -> None:
         self._work = work
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._done = threading.Event()
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)  # the last one is called first: before libraries end what the work uses
-        _RUNNING.add(self)
+        if native:
+            _RUNNING.add(self)
         threading.Thread(target=self._run, name="superopt aside", daemon=True).start()
 
     def _run(self) -> None:
@@ -93,18 +99,16 @@ def end_with(status: int) -> NoReturn:
 
 def _at_exit() -> None:
     """Wait for what was left behind; after Ctrl-C or an error, end the process here."""
+    raised: Any = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)  # by which the program ends
+    if raised is not None and issubclass(raised, KeyboardInterrupt):  # to take the interpreter down takes longest
+        _end(_interrupted)
     if not _RUNNING:
         return
-    raised = (
-        None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
-    )  # what ended the program, if it was not caught
     try:
         if raised is None and not HEARD.is_set():
             _waited()
             return
     except KeyboardInterrupt:
-        raised = KeyboardInterrupt
-    if raised is not None and issubclass(raised, KeyboardInterrupt):
         _end(_interrupted)
     _end(lambda: os._exit(_CUT if raised is None else 1))
 

@@ -32,11 +32,12 @@ class Barrier:
     Attributes:
         lost: stage -> one line on its failure, in the order in which they were lost.
         interrupted: whether Ctrl-C ended a stage.
+        hurried: whether the time is over, so that what only tells of the program is left out.
     """
 
     def __init__(self) -> None:
         self.lost: dict[str, str] = {}
-        self.interrupted = False
+        self.interrupted = self.hurried = False
 
     def around(
         self, stage: str, work: Callable[[], T], otherwise: D, *, let: tuple[type[BaseException], ...] = ()

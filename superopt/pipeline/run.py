@@ -63,7 +63,6 @@ FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 AFTER_S = 0.5  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
-_EARLY = 0.2  # of the whole time, for a round of the search while processes start and the plain candidate is made
 _NO_TIME = "the time does not suffice for a search"
 _UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
@@ -179,7 +178,7 @@ class Run:
         self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
         if not self.builds.on_disk:  # what the check compares with, while other processes make kernels
             self.builds.begin()
-            Aside(lambda: self.builds.truth)
+            Aside(lambda: self.builds.truth, native=False)
         with self.clock.stage("plain"):
             plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
         if plain is None:
@@ -238,7 +237,7 @@ class Run:
         whole = self.limits.until(self.clock.begin_s)
         self.builds.begin()
         # else weights are not read for it while other processes are there
-        yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth)
+        yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth, native=False)
         if self.kernels:
             left_s = whole.stage().left_s
             making = Aside(lambda: self._plain(left_s))
@@ -369,7 +368,7 @@ class Run:
 
     def _begin(self, whole: SearchBudget) -> None:
         """The first round of the search, by the models alone, in a part of the time."""
-        request = self.request.within(whole.stage(share=_EARLY))
+        request = self.request.within(whole.stage(share=1.0 - _TWO))
         with self.clock.stage("first round"):
             self.begun = self.barrier.around(
                 "the first round of the search",
@@ -662,7 +661,7 @@ class Run:
         if self.library.unproved:
             note = f"{self.library.unproved} rules were not proved in the time, and not used"
             judgement = replace(judgement, notes=(*judgement.notes, note))
-        late = judgement.returns_original and self.clock.elapsed_s > (self.whole_s or math.inf)
+        self.barrier.hurried = judgement.returns_original and self.clock.elapsed_s > (self.whole_s or math.inf)
         with self.clock.stage("explain"):
             memory = {
                 "frozen_bytes": executable.frozen_bytes,
@@ -673,7 +672,6 @@ class Run:
                 "the report",
                 lambda: make_report(
                     name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
-                    drawn=not (judgement.interrupted or self.barrier.interrupted or late),
                 ),
                 Report(
                     program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),

@@ -167,3 +167,12 @@ def test_calls_after_the_first_are_not_waited_for_longer_than_is_said() -> None:
     assert 0.4 < builds.call_s < 5.5
     assert builds.wanted, "what was given up is not asked for again"
     assert time.monotonic() - begin_s < 5.5
+
+
+@pytest.mark.parametrize(("window", "short"), [(3, True), (5001, False)])
+def test_folds_over_wide_windows_run_where_they_can_be_ended(window: int, short: bool) -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        pads = ((0, 0), (window // 2, window // 2))
+        return jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, window), (1, 1), pads)
+
+    assert is_short(import_function(fn, (X,)).graph) == short

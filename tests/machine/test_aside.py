@@ -102,3 +102,10 @@ Aside(lambda: time.sleep({1.0 if waits else 60.0}) or print("done", flush=True))
     assert ended.returncode == status, ended.stderr
     assert ended.stdout.split() == (["done", "others"] if waits else ["others"])
     assert time.monotonic() - begin_s < 45.0
+
+
+def test_work_of_python_alone_is_left_at_the_end() -> None:
+    code = "import time; from superopt.machine.aside import Aside; Aside(lambda: time.sleep(60.0), native=False)"
+    begin_s = time.monotonic()
+    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0
+    assert time.monotonic() - begin_s < 45.0
