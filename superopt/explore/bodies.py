@@ -16,7 +16,7 @@ Improve = Callable[[Graph], Graph]
 
 
 def improve_bodies(graph: Graph, improve: Improve) -> Graph:
-    """The graph with `improve` applied to every body; the graph itself where that changes none."""
+    """The graph with `improve` applied to every body; the graph itself where no body changes."""
 
     def improved(node: Node, fresh: Node) -> Node:
         attrs = {name: _improved(value, improve) for name, value in node.attrs} if node.op in CONTROL else {}

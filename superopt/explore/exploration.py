@@ -49,7 +49,7 @@ Meanwhile = Callable[[Sequence[Graph]], AbstractContextManager[object]]  # makes
 
 
 def _nothing(_: Sequence[Graph]) -> AbstractContextManager[object]:
-    """Nobody makes kernels."""
+    """A context manager that does nothing, where no kernels are made during the search."""
     return nullcontext()
 
 
@@ -62,12 +62,12 @@ def explore(
     made: Sequence[Graph] = (),
     meanwhile: Meanwhile | None = None,
 ) -> Exploration:
-    """Grow, then search in rounds; between rounds grow near the best and time the kernels in use.
+    """Grow the e-graph, then alternate searches with timings of kernels in use and growth near the best selection.
 
-    Kernels are timed in the worker; nothing is where there is none.  Those of `made`, regions of the program's own
-    form, are timed first, in half of what a round may take.  Regions of the best form of each round are handed to
-    `meanwhile`, for the time of the search of the next.  With numerics `exact` the e-graph's own laws are only
-    those that keep every bit; `rules` are the caller's business.
+    Kernels are timed in the worker; without one nothing is timed.  Kernels of `made`, regions of the program's own
+    form, are timed first, in half of a round's share of the time.  Regions of the best form of each round are handed to
+    `meanwhile` for the duration of the next search.  With numerics `exact` the e-graph's own laws are only those that
+    keep every bit; choosing `rules` accordingly is up to the caller.
     """
     notes: list[str] = []
     bodies = _Bodies(rules, request, body_sizes(imported))
@@ -112,7 +112,7 @@ def explore(
 
 @dataclass(slots=True)
 class _Run:
-    """Rounds of search over one growing e-graph: saturated first, then each round a search, timings, guided growth."""
+    """Rounds over one growing e-graph, saturated first; a round is a search, timings, and growth near the best."""
 
     eg: EGraph
     rules: Sequence[Rule]
@@ -139,19 +139,19 @@ class _Run:
 
     @property
     def limits(self) -> SearchBudget:
-        """What the rounds may take."""
+        """The budget of all rounds together."""
         return self.request.budget
 
     @property
     def found(self) -> SearchResult:
-        """What the last round found."""
+        """The result of the last round."""
         assert self.result is not None
         return self.result
 
     def step(self) -> None:
         """One round: search, and where another follows, time kernels and grow near the best.
 
-        Where it is interrupted or fails, what was found before is what there is.
+        Where it is interrupted or fails, the result of the round before stands.
         """
         number = len(self.searches) + 1
         if self.result is None:
@@ -163,13 +163,13 @@ class _Run:
         self.done = self._ended()
 
     def _ended(self) -> bool:
-        """Is there to be no more of this?"""
+        """Whether no further round follows: all are done, the time is over, a stage failed, or the user interrupted."""
         over = len(self.searches) == _ROUNDS or self.limits.left_s <= 0.0
         return self.interrupted or bool(self.barrier.lost) or over
 
     @property
     def interrupted(self) -> bool:
-        """By the user?"""
+        """Whether the user has interrupted a stage or a search."""
         return self.barrier.interrupted or self.found.interrupted
 
     def _search(self) -> None:
@@ -189,7 +189,7 @@ class _Run:
         self.searches.append(self.result.statistics)
 
     def _regions(self, best: Finalist | None) -> list[Graph]:
-        """Of a form those that are to be kernels of our own and were not made yet, those that take longest first."""
+        """Regions of a form that are to be our kernels and were not made yet, the slowest first."""
         model, regions = self.model, dict[Graph, None]()
         if best is not None and model.own is not None:
             for kernel, _ in sorted(best.kernels, key=lambda pair: -pair[1]):
@@ -197,7 +197,7 @@ class _Run:
         return [region for region in regions if model.is_own(region) and not model.was_made(region)]
 
     def _prepare(self) -> None:
-        """For the next round."""
+        """Rebuild the pricer and the round's limits for the next round."""
         best = self.found.best
         if self.timer is not None:
             timed = self.timer.learn(self.found, self._timing_s())
@@ -210,7 +210,7 @@ class _Run:
         )
 
     def _timing_s(self) -> float:
-        """Seconds for the kernels after a round: as much as each search and each timing to come, whatever it took."""
+        """Seconds for timing kernels after this round: an equal share per search and timing still to come."""
         return self.limits.stage(share=1.0 / (_ROUNDS - len(self.searches))).part_s()
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
@@ -284,20 +284,20 @@ def _growth_limits(limits: SearchBudget, imported: int) -> GrowthLimits:
 
 
 def _searching(limits: SearchBudget) -> Budget:
-    """The budget of one of the searches."""
+    """The budget of one of the searches, from the limits of its round."""
     seconds = None if limits.end_s == math.inf else max(1e-2, limits.left_s)
     return Budget(seconds, None if limits.steps is None else max(1, limits.steps // _ROUNDS))
 
 
 @dataclass(slots=True)
 class _Bodies:
-    """Bodies of control flow, each explored within its part of the time that they have together.
+    """Explores bodies of control flow, each within its share of the time that they have together.
 
     Attributes:
-        sizes: nodes of the bodies that wait; time is shared by them.
-        plans: of the bodies that were replaced.
-        left_out: bodies for which there was no time.
-        interrupted: by the user; what waits is left as it is.
+        sizes: node counts of all bodies; time is shared in proportion to them.
+        plans: proofs for the bodies that were replaced.
+        left_out: number of bodies for which there was no time.
+        interrupted: by the user; bodies that wait are left as they are.
     """
 
     rules: Sequence[Rule]
