@@ -1,10 +1,10 @@
-"""`compare`: candidates against a reference.
+"""`compare`: checks candidates against a reference program and times them in a worker.
 
-The programs travel to the worker as text, their arrays in a mapped file, those that are placed by their place.  When
-the worker dies, the candidate it was busy with is out, and a new worker starts over with the rest, so that all figures
-of one comparison come from one process.  Opaque operations travel as modules; programs with one that has none
-(callbacks into Python) exist only in the process that imported them; they are compared there, without protection, and
-the comparison says so.
+Programs travel to the worker as text, their arrays in a mapped file; arrays that lie in a file already travel as its
+path and offset.  When the worker dies, the candidate it was busy with is out, and a new worker starts over with the
+rest, so that all figures of one comparison come from one process.  Opaque operations travel as modules.  Programs with
+one that has no module (callbacks into Python) exist only in the process that imported them.  They are compared there,
+without protection, and the comparison says so.
 """
 
 from __future__ import annotations
@@ -87,13 +87,13 @@ def compare(
 
 @dataclass(slots=True)
 class Ran:
-    """Results of calls of a program, as far as they came.
+    """Results of calls of a program, as many as completed.
 
     Attributes:
         results: of each call, in order.
-        seconds: of each; the first one has the build in it.
-        raised: class and message of what the program raised.
-        lost: how the process was lost, or that the time was over.
+        seconds: of each; the first one includes the build.
+        raised: class and message of the exception that the program raised.
+        lost: how the worker process ended, or that the time was over.
     """
 
     results: list[list[np.ndarray]] = field(default_factory=list[list[np.ndarray]])
@@ -116,7 +116,7 @@ def ran(
         program: one that can leave this process (`serialisable`).
         inputs: live inputs of each call.
         frozen: values of the frozen inputs by name.
-        worker: where; a program that was slow to build is kept there.
+        worker: the process to run in; it keeps a program that was slow to build.
         end_s: instant of `time.monotonic` at which the worker is killed.
     """
     found = Ran()
@@ -140,15 +140,15 @@ def ran(
 
 
 def _nbytes(values: Sequence[Any]) -> int:
-    """Bytes of the arrays that have no place."""
+    """Bytes of the arrays that lie in no file."""
     return sum(np.asarray(x).nbytes for x in values if placing.place_of(x) is None)
 
 
 def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Comparison:
     """Two comparisons of the same programs, from different processes, as one.
 
-    The ratio is that of all rounds; its interval covers those of both, since what differs between processes (where code
-    and arrays lie, which core runs what) shows only between them.  What failed in either has failed.
+    The ratio is that of all rounds; its interval covers those of both, since some differences (where code and arrays
+    lie, which core runs what) show only between processes.  A program that failed in either has failed.
     """
     references = (first.reference, second.reference)
     pairs = zip(first.candidates, second.candidates, strict=True)
@@ -174,9 +174,9 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
 
 
 def as_called(graph: Graph, closed: bool = True) -> Tuned:
-    """The original as its user calls it, `jax.jit` of the function: what programs are compared with.
+    """The original as its user calls it, `jax.jit` of the function: the baseline of comparisons.
 
-    `closed` says whether arrays that come with the graph are those that the function closes over.
+    `closed` says whether arrays that come with the graph are closed over by the function.
     """
     return Tuned(original_program(graph), {}, closed=closed)
 
@@ -187,7 +187,7 @@ def serialisable(program: Program) -> bool:
 
 
 class _Record:
-    """What the events of one attempt add up to."""
+    """Collects the events of one attempt of a comparison."""
 
     def __init__(self, count: int, failures: dict[int, Failure] | None = None) -> None:
         self.count = count
@@ -214,7 +214,7 @@ class _Record:
                 self.pruned.add(event["index"])
 
     def absorb_aside(self, events: Iterator[Event], end_s: float) -> bool:
-        """Absorb events of programs of this process; whether one of them was left behind at the end."""
+        """Absorb events of programs that run in this process; return whether one was left behind at the end."""
         told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         halted = threading.Event()
 
@@ -347,7 +347,7 @@ def _program(candidate: Program | Tuned) -> Program:
 
 
 def _given(candidate: Program | Tuned) -> dict[str, Any]:
-    """What the backend is given besides the program: nothing that it need not know."""
+    """Compiler options and kernels of a program, as arguments of the backend that are not empty."""
     if not isinstance(candidate, Tuned):
         return {}
     options = {"options": dict(candidate.options)} if candidate.options else {}
@@ -355,7 +355,7 @@ def _given(candidate: Program | Tuned) -> dict[str, Any]:
 
 
 def _backend(candidate: Program | Tuned) -> str:
-    """What builds it; empty where the comparison says."""
+    """The backend function that builds a candidate; empty for the one of the whole comparison."""
     if not isinstance(candidate, Tuned):
         return ""
     return CLOSED if candidate.closed else KERNELS if candidate.kernels else ""

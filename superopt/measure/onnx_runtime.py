@@ -1,7 +1,7 @@
 """A worker that runs one ONNX file in ONNX Runtime, for `superopt.measure.peers`.
 
-Start it as `python -m superopt.measure.onnx_runtime EVENT_FD MEMORY_BYTES`.  Neither JAX nor threads of ours are in
-its process.  Whatever the runtime says of a file that it does not run is data.
+Start it as `python -m superopt.measure.onnx_runtime EVENT_FD MEMORY_BYTES`.  Neither JAX nor our threads are in its
+process.  If the runtime cannot run a file, its message is returned as data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _CALLS: list[Callable[[], object]] = []  # of the model that was loaded last
 
 
 def _load(request: Mapping[str, Any]) -> Iterator[Event]:
-    """Load a model, call it, and say what a call takes and how many make a sample."""
+    """Load a model, call it, and report the seconds of a call and the number of calls per sample."""
     try:
         import onnxruntime  # late: only this process has it  # pyright: ignore[reportMissingImports]
 
@@ -52,7 +52,7 @@ def _load(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _as_taken(value: np.ndarray, kind: str) -> np.ndarray:
-    """An input in the type that the runtime takes, `tensor(float)`."""
+    """An input in the type that the runtime expects, such as `tensor(float)`."""
     dtype = _DTYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
     if dtype is None:
         raise ValueError(f"an input is a {kind}")
