@@ -38,7 +38,7 @@ _LARGEST_DRAWING = 1_200_000  # characters of the unfolded drawings; beyond that
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Drawings of both sides, folded, and unfolded where that is another thing."""
+    """Drawings of both sides, folded, and unfolded where that differs."""
 
     before: Markup
     after: Markup
@@ -91,7 +91,7 @@ def to_html(report: Report) -> str:
 
 
 def _sentence(line: str) -> str:
-    """What follows the label `options` in the text, as a sentence under a heading."""
+    """The text's line of compiler options as a sentence under a heading."""
     return f"Options {line}." if line.startswith("of the compiler") else line
 
 
@@ -123,7 +123,7 @@ def _pair(sides: Mapping[str, Sequence[DrawnBox]], suffix: str) -> tuple[str, st
 
 
 def _plain(value: Any, name: str = "") -> str:
-    """Nested plain data as words, not as Python; figures by the kind that the name of the entry says."""
+    """Nested plain data as words, not as Python; figures are formatted by the name of their entry."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
@@ -141,7 +141,7 @@ def _plain(value: Any, name: str = "") -> str:
 
 
 def _columns(record: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Table -> the names of its columns that hold anything."""
+    """Table -> names of its columns that are not empty."""
     tables = {name: record[name] for name in ("rewrites", "native", "kernels", "finalists", "not_chosen")}
     return {
         name: {key for row in rows for key, value in row.items() if value not in (None, "", {}, [], ())}
