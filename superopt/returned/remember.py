@@ -8,8 +8,9 @@ Python: the program takes them for unknown functions at their places in the grap
 functions with effects of their own that were left whole, and runs that were cut short.  A run without some rules, for
 whose proofs its time did not suffice, is kept until more of them are proved.
 
-An entry that cannot be read is a miss, and so is one whose program fails its test: before it is returned it runs once
-on the arguments of the call, beside the original, and must give the same results (the original itself need not).
+An entry that cannot be read is a miss, and so is one whose program fails its test.  Before it is returned the program
+runs once on the arguments of the call, beside the original, and must give the same results; the original itself need
+not run.
 """
 
 from __future__ import annotations
