@@ -1,7 +1,7 @@
 """One SQLite file behind `get` and `put`.
 
-A row carries a digest of its table, key and value: what was damaged, and a row that stands where another was put, is a
-miss.  Nothing in a file is run: one with views or triggers is not a store.
+A row carries a digest of its table, key and value; a damaged row, or one that was copied to another key, is a miss.
+Nothing in a file is run: one with views or triggers is not a store.
 
 A connection belongs to one process (a forked child opens its own) and is guarded by a lock between threads.  Moving a
 damaged file aside happens under a file lock after a second look, or two processes that meet the damage together
@@ -33,7 +33,7 @@ _SCHEMA_BYTES = 1 << 16  # the first page, of any size, holds the tables
 
 
 class StoreWarning(UserWarning):
-    """The store is not what it should be; the run goes on."""
+    """The store cannot be used as it should be; the run goes on without it."""
 
 
 def default_path() -> Path:
@@ -53,7 +53,7 @@ class Store:
 
     Attributes:
         path: the file, or None when values live in memory.
-        notices: what went wrong so far, one line each (also given as `StoreWarning`).
+        notices: faults so far, one line each (also issued as `StoreWarning`).
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, memory: bool = False) -> None:
@@ -66,17 +66,17 @@ class Store:
         self._conn: sqlite3.Connection | None = self._open()
 
     def get(self, table: str, key: str) -> dict[str, Any] | None:
-        """The value put under a key, or None: absent, damaged or unreadable."""
+        """The value stored under a key; None where it is absent, damaged or unreadable."""
         _check_table(table)
         row = self._run(lambda c: c.execute(f"SELECT value, digest FROM {table} WHERE key = ?", (key,)).fetchone())
         return _decode(table, key, row) if row else None
 
     def put(self, table: str, key: str, value: Mapping[str, Any]) -> None:
-        """Keep a JSON object under a key, replacing what was there."""
+        """Store a JSON object under a key, replacing an earlier one."""
         self.put_many(table, {key: value})
 
     def put_many(self, table: str, items: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep several objects in one transaction."""
+        """Store several objects in one transaction."""
         _check_table(table)
         now = time.time()
         texts = {key: json.dumps(value, sort_keys=True) for key, value in items.items()}
@@ -96,7 +96,7 @@ class Store:
         return [(row[2], value) for row in rows if (value := _decode(table, row[2], row)) is not None]
 
     def delete(self, table: str, key: str) -> None:
-        """Forget one key."""
+        """Delete one key."""
         _check_table(table)
 
         def drop(conn: sqlite3.Connection) -> None:
@@ -214,9 +214,9 @@ class _NewerSchemaError(Exception):
 
 
 def _may_be_store(path: Path) -> bool:
-    """Is there no file, an empty one, or one that was a store: does it name most of the tables where SQLite does?
+    """Whether a file may be a store: it is absent or empty, or names most of the tables at the place where SQLite does.
 
-    The tables of a database that is being written may still be in the file beside it.
+    While a database is being written, its tables may still be in the file beside it.
     """
     try:
         with open(path, "rb") as file:
@@ -335,7 +335,7 @@ def _digest(table: str, key: str, text: str) -> str:
 
 
 def _decode(table: str, key: Any, row: tuple[Any, ...]) -> dict[str, Any] | None:
-    """The value of a row, or None where it is not what was put under this key of this table."""
+    """The value of a row; None where it is not the one stored under this key of this table."""
     value, stated = row[0], row[1]
     if not isinstance(key, str) or not isinstance(value, str) or _digest(table, key, value) != stated:
         return None
