@@ -1,4 +1,4 @@
-"""Are two programs the same function?  Per output proved, refuted or open, and why."""
+"""Verdicts on whether two programs compute the same function: per output proved, refuted or open."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ _LONGEST = 160  # characters of an expression of constants
 
 @dataclass(frozen=True, slots=True)
 class OutputVerdict:
-    """What is known of one result.
+    """The verdict on one result.
 
     Attributes:
         name: of the result.
         status: PROVED, REFUTED or UNKNOWN.
-        cause: why it is not proved.
-        difference: inputs that tell the programs apart.
+        cause: the reason why it is not proved.
+        difference: inputs on which the programs differ.
     """
 
     name: str
@@ -58,18 +58,18 @@ class OutputVerdict:
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """What is known of two programs.
+    """The verdict on two programs.
 
     Attributes:
         outputs: one verdict for each result.
-        sizes: the sizes that it holds for.
-        exactness: widest class of what the proof used: exact, real or range.
-        folded: stored tensors that were taken to be expressions of others, with the distance.
+        sizes: the sizes for which it holds.
+        exactness: the widest class of equality that the proof used: exact, real or range.
+        folded: stored tensors that were assumed equal to expressions of others, with the distance.
         apart: the largest of these distances; 0: all are equal bit by bit.
         assumptions: of the rules' certificates.
-        rules: used.
-        differs: the first operation of the second program that nothing in the first is proved equal to.
-        code: to paste: inputs and both results.
+        rules: names of the rules used.
+        differs: the first operation of the second program without a proved counterpart in the first.
+        code: code to paste: inputs and both results.
         seconds: wall time.
     """
 
@@ -86,7 +86,7 @@ class PairVerdict:
 
     @property
     def status(self) -> str:
-        """Of all results together."""
+        """The status of all results together."""
         found = {o.status for o in self.outputs}
         return REFUTED if REFUTED in found else UNKNOWN if UNKNOWN in found else PROVED
 
@@ -119,12 +119,12 @@ class PairVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What two programs and their parts are called.
+    """Names of two programs and their parts, for messages.
 
     Attributes:
         names: of the results; without them, their places.
-        load: a text that defines both as `a` and `b`, for the text to paste.
-        origins: what made nodes of the second program, in the words of its file; asked where one is to be named.
+        load: code that defines both as `a` and `b`, for the code to paste.
+        origins: names, from its file, of the origins of the second program's nodes; called where one is to be named.
     """
 
     names: Sequence[str] = ()
@@ -146,16 +146,16 @@ def compare_graphs(
 
     Args:
         first, second: graphs whose frozen inputs come with values; arguments are taken by position.
-        words: of the verdict.
+        words: names for the verdict.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: of the processor, after which no further piece is tried.
+        seconds: processor time after which no further window is tried.
         seed: of the inputs of the refuter.
-        store: of certificates.
+        store: the store to look up certificates in.
 
     Raises:
-        UsageError: numerics is no class.
-        InputError: they take different arguments.
-        ProverDefectError: something was proved that evaluation refutes.
+        UsageError: there is no such class of numerics.
+        InputError: the programs take different arguments.
+        ProverDefectError: evaluation refutes a proof.
     """
     begin, end_s = time.monotonic(), processor_s() + seconds
     if numerics not in EXACTNESS:
@@ -221,10 +221,10 @@ def compare_graphs(
 def beyond_finite(
     both: Evaluation, found: Mapping[int, PairDifference], exactness: str, titles: Sequence[str]
 ) -> list[int]:
-    """Those proved outputs which differ only where an intermediate value is not finite: the proof speaks of others.
+    """Proved outputs that differ only where an intermediate value is not finite, where the proof claims nothing.
 
     Raises:
-        ProverDefectError: evaluation refutes what was proved.
+        ProverDefectError: evaluation refutes a proof.
     """
     for i, d in found.items():
         live = inputs(both.types, d.seed, d.scale, d.numbers, d.kind, d.told)
@@ -248,7 +248,7 @@ def told_of(d: PairDifference) -> str:
 
 
 def _first_stuck(proof: PairProof, shared: Shared, origins: Callable[[], Mapping[Node, str]]) -> str:
-    """The first operation that nothing explains, and what it belongs to in the second program's file."""
+    """The first operation without a proved counterpart, and its origin in the second program's file."""
     for node, why in proof.stuck.items():
         source = _source({x for x, now in proof.image.items() if now is node}, origins(), shared)
         where = [_name(x, shared) for x in node.inputs if x.op == "input" and x["frozen"]]
@@ -258,7 +258,7 @@ def _first_stuck(proof: PairProof, shared: Shared, origins: Callable[[], Mapping
 
 
 def _source(nodes: set[Node], origins: Mapping[Node, str], shared: Shared) -> str:
-    """The first part of a file that has made one of some nodes, or needs one."""
+    """The first part of a file from which one of some nodes originates, or that needs one."""
     made = map_nodes(origins, given=shared.given[1])
     needing = set(nodes)
     for node in topological([made[x] for x in origins]):
@@ -268,14 +268,14 @@ def _source(nodes: set[Node], origins: Mapping[Node, str], shared: Shared) -> st
 
 
 def folding_text(fold: Folded, shared: Shared) -> str:
-    """What a stored tensor was taken to be, in words."""
+    """The expression that a stored tensor was assumed equal to, in words."""
     stored = _name(fold.stored, shared)
     apart = f"to within {fold.apart:.2g}" if fold.apart else "bit by bit"
     return f"{stored} is {_expression(fold.term, shared)}, {apart}"
 
 
 def _expression(node: Node, shared: Shared) -> str:
-    """A term of stored tensors in the names of the models."""
+    """A term of stored tensors with the names that they have in the models."""
     if node.op == "input":
         return _name(node, shared)
     if node.op == "literal":
@@ -287,13 +287,13 @@ def _expression(node: Node, shared: Shared) -> str:
 
 
 def _name(node: Node, shared: Shared) -> str:
-    """The name that a stored tensor has in a model, with the program that has it where it is not the first."""
+    """The name of a stored tensor in a model, with the program that has it unless that is the first."""
     first, second = shared.names[node["name"]]
     return first.removeprefix("params.") if first else f"{second.removeprefix('params.')} (of the second)"
 
 
 def code_of(d: PairDifference, graph: Graph, load: str) -> str:
-    """A text that evaluates both programs where they differ."""
+    """Code that evaluates both programs on inputs where they differ."""
     types = [(n.shape, n.dtype) for n in arguments(graph)]
     drawn = f"seed={d.seed}, scale={d.scale}" + (f", numbers={d.numbers}" if d.numbers else "")
     drawn += (f", kind={d.kind!r}" if d.kind else "") + (f", told={d.told}" if d.told else "")
