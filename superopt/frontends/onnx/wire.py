@@ -1,9 +1,9 @@
 """The message of an ONNX file without the bytes of its large weights, which stay where they are in the file.
 
-A parsed message holds a copy of all bytes, and hands out another one whenever it is asked for a tensor.  So the wire
-format of the file is walked as far as its large tensors: the initializers of the graph and its `Constant` nodes.  Each
-becomes a tensor whose data is external, in a file of a name that is drawn for this reading, at the offset where it lies
-in the model's own bytes.  What is not of the usual form stays in the message as it is.
+A parsed message has a copy of all bytes, and makes another copy of a tensor for each access.  So the wire format of the
+file is walked as far as its large tensors: the initializers of the graph and its `Constant` nodes.  Each becomes a
+tensor whose data is external, in a file with a random name for this reading, at its offset in the model's own bytes.
+Fields that do not have the usual form stay in the message as they are.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TYPED = {4: (TensorProto.FLOAT, 4), 10: (TensorProto.DOUBLE, 8)}  # fields of p
 
 
 class _OddError(Exception):
-    """Not the wire format, or not worth walking: the parser of messages says what it is."""
+    """The bytes are not in the wire format, or not worth walking; the message parser reports the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class _Field:
 
 
 def lean(data: memoryview | FileBytes) -> tuple[bytes | memoryview, str]:
-    """The message without the bytes of large tensors, and the name of the "file" in which these are said to be.
+    """The message without the bytes of large tensors, and the name of the "file" to which these refer.
 
     Args:
         data: the bytes of a model.
 
     Returns:
-        The bytes themselves and an empty name where nothing is large, or they are not what a model consists of.
+        The bytes themselves and an empty name where nothing is large, or they do not have the structure of a model.
     """
     name = secrets.token_hex(16)  # no file can hold tensors that name it
     try:
@@ -102,7 +102,7 @@ class _Walk:
         return b"".join([*rest, *stated, _varint(_LOCATION << 3 | _VARINT), _varint(TensorProto.EXTERNAL)])
 
     def _changed(self, at: int, end: int, change: Mapping[int, Callable[[int, int], bytes | None]]) -> bytes | None:
-        """A message with its large fields of these numbers as these functions give them."""
+        """A message with its large fields of these numbers replaced by the functions' results."""
         parts: list[bytes | memoryview] = []
         kept = at
         for field in self._fields(at, end):
@@ -136,7 +136,7 @@ class _Walk:
             yield _Field(number, kind, begin, start, at, value)
 
     def _number(self, at: int, end: int) -> tuple[int, int]:
-        """The varint at a place, and where it ends."""
+        """The varint at an offset, and the offset of its end."""
         found = 0
         for shift in range(0, 70, 7):
             if at >= end:
@@ -159,7 +159,7 @@ def _varint(number: int) -> bytes:
 
 
 def _with_length(number: int, value: bytes) -> bytes:
-    """A field that is a text or a message."""
+    """A length-delimited field: a text or a message."""
     return _varint(number << 3 | _LEN) + _varint(len(value)) + value
 
 
