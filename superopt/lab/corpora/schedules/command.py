@@ -16,7 +16,7 @@ from verifier.verdict import PROVED, REFUTED
 
 
 def verify_kernels(names: Sequence[str] = (), limits: CheckLimits | None = None) -> tuple[dict[str, Any], str]:
-    """Summary and text.
+    """Check lemmas and schedules; return summary and text.
 
     Args:
         names: only lemmas and schedules whose name contains one of these.
