@@ -56,7 +56,7 @@ def graph(rng: Rng) -> Node:
 
 
 def kept(root: Node, rng: Rng) -> frozenset[Node]:
-    """Now and then a node in the middle is kept in memory."""
+    """Nodes in the middle that are to be kept in memory, now and then."""
     inner = [n for n in topological([root]) if n.op not in ("input", "literal") and n is not root and 0 not in n.shape]
     if not inner or rng.random() < 0.6:
         return frozenset()
@@ -162,7 +162,7 @@ def _turned(x: Node, d: int) -> Node:
 
 
 def _mirror(g: _Graph, x: Node) -> Node:
-    """Padded with what the array holds: reflected, symmetric, its edge, or wrapped around; along one axis or all."""
+    """An array padded with its own elements: reflected, symmetric, edge or wrapped; along one axis or all."""
     mode = g.pick(["reflect", "symmetric", "edge", "wrap"])
     for d in range(len(x.shape)) if g.rng.random() < 0.4 else [_axis(g, x)]:
         n = _shape(x)[d]
