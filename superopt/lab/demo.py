@@ -22,7 +22,7 @@ PROGRAMS = ("squeezenet", "resnet50", "transformer_block", "inverted_residual")
 
 
 def run_demo(*, budget: str, report_path: str, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
-    """Optimise every program of the demo; a summary with one row each.
+    """Optimise every program of the demo; return a summary with one row each.
 
     Raises:
         UsageError: no report can be written to that path.
