@@ -1,7 +1,7 @@
-"""Models with faults: of every operator, changed as bytes or as messages; each is a program or is refused.
+"""Models with faults: of every operator, changed as bytes or as messages; each is imported as a program or refused.
 
 The models are the node tests of the `onnx` package, those of operators of ONNX Runtime's own, and one with external
-data.  What is changed in a message is one of its fields: sizes, attributes, names, types, places of external data.
+data.  A change of a message affects one of its fields: sizes, attributes, names, types, places of external data.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TEXTS = (
 
 
 def corpus(folder: Path) -> None:
-    """Write the models that are to be changed, the data that one of them names, and a file that nobody may read."""
+    """Write the models to be changed, the external data of one of them, and a file outside that must not be read."""
     models = [case.model for case in node_cases()] + [model for _, _, model, _ in contrib_cases()]
     write(folder, [*models, with_data()])
 

@@ -1,7 +1,7 @@
-"""Programs in processes of their own that are timed in shuffled rounds, with the load of everybody else watched.
+"""Programs in separate processes, timed in shuffled rounds while the load of other processes is watched.
 
-A round in which others took more than a tenth of the processors is timed again, and counts after so many attempts all
-the same: the row then says how much the others took.
+A round in which others used more than a tenth of the processors is timed again.  After several attempts it counts all
+the same, and the row states the load of others.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ _HERE = Path(__file__).parent
 
 
 class Served:
-    """A program in a process that answers (`superopt.lab.bench.peers.serve`).
+    """A program in a process that answers requests (`superopt.lab.bench.peers.serve`).
 
     Args:
         name: for messages.
-        command: that starts it.
+        command: the command that starts it.
         timeout_s: for its first answer, and for every other.
     """
 
@@ -107,7 +107,7 @@ def framework(name: str, python: str, model: Path, inputs: Path, timeout_s: floa
 
 
 def busy_s() -> float:
-    """Seconds that the processors which this process may use have been busy, all together, since the machine began."""
+    """Busy seconds of all processors together that this process may use, since the machine started."""
     mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
     ticks = 0
     for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
@@ -142,7 +142,7 @@ def rounds(served: Sequence[Served], count: int, seed: int) -> tuple[dict[str, l
 def compared(
     served: Sequence[Served], ours: str, count: int, most: int, seed: int
 ) -> tuple[dict[str, list[float]], dict[str, Any], float]:
-    """Rounds until ours is told from the fastest of the others, or there are as many as `most`.
+    """Time rounds until ours and the fastest of the others are distinguished, or there are `most` rounds.
 
     Returns:
         Seconds by name, the ratio of each other program's time to ours by name, and the load of others.

@@ -1,6 +1,6 @@
 """Operators of the kernel benchmark: each as a JAX function, for PyTorch and as an ONNX graph.
 
-All of them compute the same values; images lie channels-last for JAX and as each peer likes best for the peers.
+All of them compute the same values; images are channels last for JAX, and in each peer's preferred layout.
 """
 
 from __future__ import annotations
