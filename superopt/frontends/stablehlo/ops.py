@@ -249,7 +249,7 @@ def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value
 
 
 def _told(block: HloBlock, makers: Mapping[int, HloOp], most: int = 10_000) -> list[str]:
-    """The results of a block as expressions of its arguments; `?` where one is too long or not known.
+    """The results of a block as expressions of its arguments; a question mark where one is too long or unknown.
 
     Numbers may be constants outside of the block, which `makers` finds.
     """
