@@ -251,7 +251,7 @@ class KernelMaker:
         order = [example[g] for g in sorted(count, key=lambda g: -count[g] * seconds[g])]
         end_s = time.monotonic() + budget_s
         self._pool.start()
-        if not self._pool.ready(end_s):  # their start says nothing about kernels
+        if not self._pool.ready(end_s):  # the start of processes is not a time of kernels
             self._progress("no kernels made: their processes had not started when the time was over")
             return
         begin, done, spent_s, proof_s = time.monotonic(), 0, self._pool.spent_s, 0.0

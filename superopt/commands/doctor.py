@@ -50,7 +50,7 @@ def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:
     begin = time.perf_counter()
     try:
         detail, ok = run(), True
-    except Exception as error:  # whatever a part raises is what the doctor reports
+    except Exception as error:  # a part may raise anything; doctor reports it
         detail, ok = f"{type(error).__name__}: {error}", False
     return {"name": name, "ok": ok, "detail": detail, "seconds": time.perf_counter() - begin}
 

@@ -27,7 +27,7 @@ UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16
 MOVES = frozenset(
     ("broadcast_in_dim", "transpose", "reshape", "slice", "rev", "concatenate", "pad", "regroup", "barrier", "gather")
 )
-_FUNCTION = 4  # units: what numerical libraries give for a root or its reciprocal is off by less
+_FUNCTION = 4  # units; numerical libraries are off by less for a root or its reciprocal
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ from verifier.rules.process import processor_s
 from verifier.verdict import EXACTNESS
 
 DEPTHS = (1, 2, 4)  # contractions of a window: one proves a fold into a kernel, two a product of products
-_MATCHES = (300, 1_000)  # of each growth of a window, a millisecond each: a fold into a kernel needs a few dozen
-_ELEMENTS = 2**26  # of a window whose labels are held together: half a gigabyte
+_MATCHES = (300, 1_000)  # matches per growth of a window, about 1 ms each; a fold into a kernel needs a few dozen
+_ELEMENTS = 2**26  # elements of a window whose labels are in memory together: half a gigabyte
 
 
 @dataclass(slots=True)
@@ -329,7 +329,7 @@ class _Island:
         for node in self.theirs:
             for x in node.inputs:
                 readers.setdefault(x, []).append(node)
-        # what only proved nodes of the window read need not be proved of itself
+        # a node that only proved nodes of the window read needs no proof of its own
         last = [n for n in equal if n in self.results or not readers.get(n) or any(r not in equal for r in readers[n])]
         if last and self._check({n: equal[n] for n in last}):
             chosen = last

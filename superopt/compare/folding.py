@@ -22,8 +22,8 @@ from superopt.ir.types import FLOATS
 
 Array = npt.NDArray[Any]
 _PERMS = 24  # orders of four axes: a stored kernel may lie in any of them
-_PIECES = 64  # that lie side by side in one tensor: heads of attention times three
-_MOVED = 4  # other positions of a stored tensor that are looked at
+_PIECES = 64  # tensors side by side in one tensor: heads of attention times three
+_MOVED = 4  # other positions of a stored tensor to try
 
 
 @dataclass(frozen=True, slots=True)

@@ -292,7 +292,7 @@ def _loading(sources: Sequence[Any], dims: Sequence[Mapping[str, int]], places: 
     lines = ["import numpy as np", "from superopt.frontends.onnx.frontend import load_model"]
     for name, path, some, kept in zip("ab", map(str, sources), dims, places, strict=True):
         lines.append(f"{name} = load_model({path!r}{f', dims={dict(some)!r}' if some else ''})")
-        if places[0] != places[1]:  # what nothing reads is 0
+        if places[0] != places[1]:  # inputs that nothing reads are 0
             given = f"x[{kept!r}.index(i)] if i in {kept!r} else np.zeros(t.shape, t.dtype)"
             lines.append(f"{name} = lambda *x, f={name}: f(*[{given} for i, t in enumerate(f.inputs)])")
     return "\n".join(lines)

@@ -35,10 +35,10 @@ from verifier.statements.draws import literals
 SCALES = (1.0, 1e-3, 30.0)
 """Scales of the random inputs: ordinary, so small that a small constant shows, so large that functions saturate."""
 _QUICKLY = {"xla_backend_optimization_level": 0}  # a program that runs twice need not be fast
-_CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # elements by integers behind the first operand
-MARGIN = 8.0  # above the rounding that was seen on these inputs: it is a sample, not a bound
-EQUAL = 1e-11  # what float64 makes of equal values, relative to the largest
-KEPT = 64  # units in the last place: what operations kept verbatim round, which float64 does not see
+_CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # ops that select by integers behind the first operand
+MARGIN = 8.0  # factor above the rounding seen on these inputs, which are a sample and give no bound
+EQUAL = 1e-11  # relative to the largest: difference of equal values in float64
+KEPT = 64  # units in the last place: rounding inside operations kept verbatim, which float64 does not show
 REPORT = "please report both programs; nothing that this prover says of them can be believed"
 Gap: TypeAlias = "tuple[tuple[int, ...], tuple[Any, Any], float, float]"
 """Index of a difference, the values of both programs there, their distance, and the distance that rounding explains."""
@@ -410,7 +410,7 @@ def contradiction(both: Evaluation, proved: Sequence[int], exactness: str, seed:
     """
     nodes = (*both.shared.first.nodes(), *both.shared.second.nodes())
     floats = any(dtype in FLOATS for node in nodes for dtype in _dtypes(node))
-    if floats and exactness != "exact":  # `differences` has looked at what rounding does not explain
+    if floats and exactness != "exact":  # `differences` has tried inputs on which rounding is no explanation
         return ""
     for attempt, kind in enumerate(_KINDS if floats else _KINDS[:1]):
         live = _strewn(both.types, seed + attempt, kind)

@@ -76,7 +76,7 @@ def prove_by_steps(
 def _argument(node: Node) -> bool:
     """Whether a node is an argument of the call, a literal, not a float, or has several results."""
     given = node.op == "literal" or (node.op == "input" and not node["frozen"])
-    if len(node.types) > 1:  # read by what names one of its results, and what it reads itself is apart
+    if len(node.types) > 1:  # the projections read it, and its own operands are handled apart
         return True
     return given or not any(t.dtype in FLOATS for t in node.types)
 

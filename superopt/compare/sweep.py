@@ -50,11 +50,11 @@ from verifier.verdict import EXACTNESS, UNSUPPORTED, ValidityDomain
 if TYPE_CHECKING:
     from superopt.store import Store
 
-_TRIED = 3  # nodes of the first program with the values of one of the second's: what is equal to one is to all
-_MOST = 60  # nodes of both sides behind the cuts that are given to the prover at once
-_RELATED = 12  # operations from values that both have to another one that is a function of them: a mean is 4
-_NEAR = 1e-4  # of values, relative to the largest: stored tensors folded in the type of the model differ by less
-_ROUNDED = 1e-6  # what constants that were rounded to float32 make of that: a few of its units
+_TRIED = 3  # candidates in the first program with equal values: if one is equal, all are
+_MOST = 60  # nodes of both sides behind the cuts in one question to the prover
+_RELATED = 12  # operations between shared values of which one is a function of the other: a mean has 4
+_NEAR = 1e-4  # relative to the largest value; stored tensors folded in the model's dtype differ by less
+_ROUNDED = 1e-6  # relative effect of constants rounded to float32: a few of its units
 _TOLD = 3  # constants of either side that a reason lists
 _NOTHING = "nothing in the first program has its values"
 _PLACES = frozenset(["argmax", "argmin"])  # steps that the prover compares by laws of real numbers

@@ -33,8 +33,8 @@ from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN
 if TYPE_CHECKING:
     from superopt.store import Store
 
-SECONDS = 60.0  # of the processor, for the proof: what a program of 500 nodes may take
-LATER = 4  # of the seconds: what is left at least to ask whether values occur, and to prove it of all values
+SECONDS = 60.0  # processor time of a proof; a program of 500 nodes may need that long
+LATER = 4  # 1 / LATER of the seconds is reserved for the check of nonvacuity
 _SHOWN = 4  # assumptions about constants that the text lists; --json has all
 _LONGEST = 160  # characters of an expression of constants
 

@@ -49,7 +49,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
 SHORT_NODES, SHORT_WORK = 200, 1e9
-LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, of 10 to 40 us each whatever their size
+LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
 
 
@@ -204,12 +204,12 @@ def check(
     """
     yardstick = Aside(lambda: builds.truth)  # beside the program, as the original
     builds.begin()
-    if builds.on_disk:  # then before it: what both read is gone before the program's own is there
+    if builds.on_disk:  # both run before the program, so that their weights are released first
         _ = builds.wanted, yardstick.by(builds.end_s)
     try:
         candidate = builds.candidate(program, options, kernels)
         candidate(*builds.live)
-    finally:  # what is wrong with the original comes before what is with the program
+    finally:  # errors of the original take precedence over those of the program
         wanted, truth = builds.wanted, yardstick.by(builds.end_s)
     worst, cause, own = 0.0, "", list[np.ndarray]()
     for inputs, want in wanted:
@@ -265,7 +265,7 @@ def of_the_program() -> Iterator[None]:
     """Re-raise errors of the original itself as a `ProgramError`."""
     try:
         yield
-    except Exception as error:  # what the compiler, its runtime and callbacks raise
+    except Exception as error:  # any error of the compiler, its runtime or callbacks
         raise ProgramError(f"{_CANNOT}: {cause_of_run(type(error).__name__, str(error), _LONGEST)}") from error
 
 

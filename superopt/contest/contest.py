@@ -173,7 +173,7 @@ class _Contest:
     say: Callable[[str], None]
     outcome: Outcome = field(init=False)
     chosen: Series = field(init=False)  # the rounds that choose
-    seen: set[bool] = field(default_factory=set[bool])  # processes in which programs were built: not the second, or it
+    seen: set[bool] = field(default_factory=set[bool])  # processes in which programs were built: True is the second
 
     def __post_init__(self) -> None:
         self.chosen = Series(self.entries, self.rounds.request.seed)
@@ -220,7 +220,7 @@ class _Contest:
             base = ORIGINAL if final else series.base
             count = len([i for i in numbers if i != base])
             expected_s = self.rounds.expected_s(count, series, built=second in self.seen, base=base)
-            check_s = series.build_s if self.rounds.apart else 0.0  # what is returned is built once more for its check
+            check_s = series.build_s if self.rounds.apart else 0.0  # the returned program is built again for its check
             if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s + check_s:
                 return
 
@@ -284,7 +284,7 @@ class _Contest:
             return
         final = self.outcome.final = Series(self.entries, self.rounds.request.seed)
         self.batches(final, numbers, 0.0, final=True)
-        every = self.chosen.joined(final)  # all rounds say which is the fastest, the last ones by how much
+        every = self.chosen.joined(final)  # all rounds determine the order, the last ones the speed-up
         order = every.preferred(sorted(numbers, key=lambda i: -every.gain(i)))
         held = [i for i in order if final.may_be_returned(i)]
         if not final.settled:  # then the last rounds alone decide nothing, neither for an entry nor against it

@@ -24,9 +24,9 @@ from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.measure.worker import SLOW_S
 
-SHORT_S = 3e-3  # programs of less differ by a tenth between processes, longer ones by less than `WORTH`
-ROUNDS = 31  # of a batch: times that swing by 7 % from round to round are then known to 3 %, which is `WORTH`
-SAMPLE_S = 6e-3  # of a round: the first call after another program takes 2.2 times the later, the fifth 1.1
+SHORT_S = 3e-3  # shorter programs differ by a tenth between processes, longer ones by less than `WORTH`
+ROUNDS = 31  # rounds of a batch: times that swing by 7 % per round are then known to 3 %, which is `WORTH`
+SAMPLE_S = 6e-3  # seconds of a round: the first call after another program takes 2.2 times the later, the fifth 1.1
 ORIGINAL = -1
 """The number of the original among the entries."""
 
@@ -95,7 +95,7 @@ class Rounds:
     known_s: float = 0.0
     _batches: int = 0
     _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
-    _other: Worker = field(default_factory=Worker)  # which starts when it is asked
+    _other: Worker = field(default_factory=Worker)  # starts on first use
 
     def __enter__(self) -> Rounds:
         return self
@@ -161,8 +161,8 @@ def rounds_fit(call_s: float, left_s: float) -> bool:
     return _CALLS * call_s <= left_s
 
 
-_CALLS = 2 * ENOUGH_ROUNDS + 2  # of the original in the fewest rounds, with what goes before
-_FROM_ONE = 1.4  # how far one call of the original may be from others
+_CALLS = 2 * ENOUGH_ROUNDS + 2  # calls of the original in the fewest rounds, and those before them
+_FROM_ONE = 1.4  # factor by which one call of the original may differ from others
 
 
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
@@ -378,7 +378,7 @@ def _paired(pairs: Sequence[tuple[int, Sequence[float], Sequence[float]]], seed:
     of_process: dict[int, tuple[list[float], list[float]]] = {}
     for process, first, second in pairs:
         base, other = of_process.setdefault(process, ([], []))
-        count = min(len(first), len(second))  # one was left when it was far slower
+        count = min(len(first), len(second))  # the shorter series was pruned as far slower
         base += first[:count]
         other += second[:count]
     bases, others = [s for b, _ in of_process.values() for s in b], [s for _, o in of_process.values() for s in o]

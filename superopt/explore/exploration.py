@@ -39,13 +39,13 @@ from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
 
-_MATCHES = 15_000  # of each of three growths without a clock: a millisecond each; DenseNet-121 has 13,000
-_LEAST_NODE_S = 1e-3  # of a body, for each of its nodes: that long import, one pass of the rules and a descent take
-_ROUNDS = 3  # of search, between which kernels are timed: 0.448, 0.390, 0.387 ms after each (inverted residual)
+_MATCHES = 15_000  # matches per growth without a clock, about 1 ms each; DenseNet-121 has 13,000
+_LEAST_NODE_S = 1e-3  # seconds per node of a body: import, one pass of the rules and a descent take that long
+_ROUNDS = 3  # searches, with timings between them: 0.448, 0.390, 0.387 ms after each (inverted residual)
 _FINALISTS, _SMALL_FINALISTS = 6, 13  # the model misplaces forms of windows and rows by a third (docs/search.md)
 
 
-Meanwhile = Callable[[Sequence[Graph]], AbstractContextManager[object]]  # makes code of regions while it is entered
+Meanwhile = Callable[[Sequence[Graph]], AbstractContextManager[object]]  # compiles regions while the context is open
 
 
 def _nothing(_: Sequence[Graph]) -> AbstractContextManager[object]:
@@ -127,7 +127,7 @@ class _Run:
     result: SearchResult | None = None
     pricer: Pricer = field(init=False)
     imported: int = 0  # e-nodes
-    round_limits: SearchBudget = field(init=False)  # of the round at hand
+    round_limits: SearchBudget = field(init=False)  # of the current round
     barrier: Barrier = field(default_factory=Barrier)
     done: bool = False
 

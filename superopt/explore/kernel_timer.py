@@ -27,7 +27,7 @@ from superopt.measure.result import Failure
 from superopt.search.finalists import rival_kernels
 from superopt.search.search import SearchResult
 
-_WORTH_TIMING = 0.003  # of a program's time: ten such kernels make a difference (`budget.WORTH`)
+_WORTH_TIMING = 0.003  # share of a program's time: ten such kernels make a difference (`budget.WORTH`)
 
 
 class KernelTimer:
@@ -93,7 +93,7 @@ class KernelTimer:
         how: KernelSettings | None = None,
     ) -> int:
         """Time kernels with the weights of a program beside them in memory, and correct the objective by them."""
-        if not jobs or seconds <= 0.0:  # which would say that there is no limit
+        if not jobs or seconds <= 0.0:  # zero would mean no limit
             return 0
         timings = time_kernels(
             [job.runs for job in jobs],

@@ -295,7 +295,7 @@ class Archive:
         self.size_bytes = os.fstat(handle.fileno()).st_size
         try:
             self.zip = zipfile.ZipFile(handle)
-        except Exception as error:  # zipfile raises what its own reading raises, of many kinds
+        except Exception as error:  # zipfile passes on any exception of its own reading
             raise InputError(f"it is not a zip file: {cause_of(error)}") from error
         self._members = self._checked(allowed)
         held = json_of(self._unpacked(DIGESTS), DIGESTS, limits)
@@ -369,7 +369,7 @@ class Archive:
         try:
             with self.zip.open(row) as member:
                 data = member.read(row.file_size + 1)
-        except Exception as error:  # zipfile raises what its own reading and zlib raise, of many kinds
+        except Exception as error:  # zipfile passes on any exception of its own reading and of zlib
             raise InputError(f"its {name!r} is damaged: {cause_of(error)}") from error
         if len(data) != row.file_size:
             raise InputError(f"its {name!r} has not the size that it states")
@@ -462,7 +462,7 @@ class ArchiveWriter:
                 self._handle.close()
                 os.replace(self._beside, self.path)
         finally:
-            with contextlib.suppress(Exception):  # a full disk, which is what the caller hears of
+            with contextlib.suppress(Exception):  # the caller gets the first error, such as a full disk
                 self._zip.close()
             with contextlib.suppress(OSError):
                 self._handle.close()

@@ -33,8 +33,8 @@ _LEAF = "*"
 STATIC = "superopt.frontends.jax.held:Held"
 """Name of the node that stands for a static argument."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_MOST_DESCRIBED, _MOST_PARTS = 30, 10_000  # levels and parts of what a node holds besides its children
-_MOST_TEXT = 1000  # of what prints itself: longer texts leave something out
+_MOST_DESCRIBED, _MOST_PARTS = 30, 10_000  # levels and parts of a node's auxiliary data
+_MOST_TEXT = 1000  # characters of a repr: longer ones may be abbreviated
 
 
 class Structure:
@@ -65,7 +65,7 @@ class Structure:
     def _is_form_of(self, tree: Any) -> bool:
         try:
             return tree_data(tree) == self.data
-        except InputError:  # what cannot be described was never written
+        except InputError:  # a structure that cannot be described was never written
             return False
 
     def tree(self, given: Any = None) -> Any:

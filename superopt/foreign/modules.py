@@ -36,7 +36,7 @@ from superopt.ir.types import STORED_BYTES, TensorType
 from superopt.machine.jitting import jax_jit
 
 PLATFORM = "cpu"
-MOST_BYTES = 1 << 24  # of one module: weights are constants of a graph, an equation holds small tables at most
+MOST_BYTES = 1 << 24  # of one module: weights are constants of a graph, and an equation has small tables at most
 _HINT = "save the program again with this version, from the function"
 _FOREIGN = frozenset((
     "infeed", "outfeed", "send", "recv", "create_token", "after_all", "all_gather", "all_reduce", "all_to_all",
@@ -87,7 +87,7 @@ def export_model(model: bytes, name: str, operands: Sequence[TensorType], result
     return module
 
 
-Local = tuple[str, tuple[TensorType, ...], tuple[TensorType, ...]]  # an operation of this process at these types
+Local = tuple[str, tuple[TensorType, ...], tuple[TensorType, ...]]  # an operation without a module, with its types
 
 
 def local_to_process(graph: Graph) -> frozenset[Local]:

@@ -29,7 +29,7 @@ from superopt.files.reading import LIMITS, field
 from superopt.foreign.onnx_process import EVALUATOR
 from superopt.machine.extras import need
 
-PREFIX = "onnx."  # of the names of opaque operations that are nodes of the host
+PREFIX = "onnx."  # prefix of the names of opaque operations that run on the host
 MOST_BYTES = 1 << 24  # of a model: weights are constants of the program, and go in as operands
 _PURPOSE = "a program with ONNX operators that run on the host"
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview")
@@ -147,7 +147,7 @@ def refusal(model: bytes) -> str:
     return ""
 
 
-# ---- what is computed before a program and after it
+# ---- computations before a program and after it
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,11 +24,11 @@ from superopt.errors import InputError
 from superopt.files.reading import cause_of, shown
 from superopt.foreign.onnx_values import no_rows
 
-MOST_ELEMENTS = 1 << 27  # that a run may make out of nothing: 1 GB of float64
-PER_ELEMENT = 1 << 17  # elements for each that is given: real bodies run fewer than 60 nodes for each
-_STEP = 2000  # elements that are made in the 20 microseconds that running a node takes
+MOST_ELEMENTS = 1 << 27  # elements that a run may create without inputs: 1 GB of float64
+PER_ELEMENT = 1 << 17  # further elements per input element: real bodies run fewer than 60 nodes for each
+_STEP = 2000  # cost of running a node, in elements: it takes 20 microseconds
 _SMALL = 1024  # elements of operands whose values shape inference may read
-_MOST_AXES = 128  # as many numbers as there may be pads of an array of NumPy
+_MOST_AXES = 128  # entries of a vector of sizes: two pads per axis of a NumPy array
 _SIZED_BY_VALUES = frozenset((
     "AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "ConvTranspose", "DFT", "Expand",
     "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "RandomNormal", "RandomUniform",
@@ -182,7 +182,7 @@ def _asked(node: Any, inputs: Sequence[Any]) -> int | None:
     data = {name: numpy_helper.from_array(x, name) for name, x in named if x.size <= _SMALL and x.dtype != object}
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, node.onnx_node, types, data)
-    except Exception:  # of many kinds: it cannot tell
+    except Exception:  # inference may raise anything: the size is unknown
         return None
     tensors = [kind.tensor_type for kind in found.values()]
     if not all(t.HasField("shape") and all(d.HasField("dim_value") for d in t.shape.dim) for t in tensors):

@@ -23,11 +23,11 @@ from typing import Any
 from superopt.errors import FileLimitError, InputError
 from superopt.foreign.onnx_values import packed, size_of, unpacked
 
-SECONDS = 5.0  # of the processor for a request
-SECONDS_PER_MB = 50.0  # of what is given: the evaluator's loops over boxes take some microseconds for each number
+SECONDS = 5.0  # processor time of a request
+SECONDS_PER_MB = 50.0  # per MB of inputs: the evaluator's loops over boxes take some microseconds for each number
 MEMORY_BYTES = 4 << 30
-MEMORY_PER_BYTE = 64  # that is given
-_WAITS = 20.0  # times the processor time, for machines where others run too
+MEMORY_PER_BYTE = 64  # bytes of memory per byte of inputs
+_WAITS = 20.0  # wall time over processor time, on machines where others run too
 _MEMORY = "operators that run on the host take more memory than is accepted"
 _HINT = "run the model in another runtime, or give the operator a function (load_model, operators=)"
 

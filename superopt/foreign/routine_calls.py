@@ -54,9 +54,9 @@ _TARGETS = {
     f"lapack_{kind}{_COMPLEX_NAMES.get(name, name) if kind in 'cz' else name}_ffi": (name, _KINDS[kind])
     for name, kind in itertools.product(_WRITERS, _KINDS)
 }
-MOST_CALLS = 64  # of different kinds in one file, about 0.1 s each; real programs hold fewer than 10
+MOST_CALLS = 64  # different calls in one file, about 0.1 s each; real programs have fewer than 10
 Operands = tuple[tuple[tuple[int, ...], str], ...]  # shape and type of elements, as MLIR writes it
-Asked = set[tuple[str, Operands]]  # what JAX was asked for one file
+Asked = set[tuple[str, Operands]]  # calls that JAX has been made to write for one file
 Call = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]  # attributes with their names, types of the results
 
 

@@ -275,7 +275,7 @@ def _with_worker(worker: Worker, request: dict[str, Any], count: int, seed: int,
         try:
             record.absorb(worker.request({**request, "candidates": wanted}, end_s))
         except WorkerDiedError as death:
-            if time.monotonic() >= end_s:  # nobody is to blame; what was timed is known
+            if time.monotonic() >= end_s:  # no candidate is to blame; the timings so far count
                 return record.comparison(seed, isolated=True, notes=(death.failure.detail,))
             failures[record.busy_with] = death.failure
             if record.busy_with == REFERENCE:

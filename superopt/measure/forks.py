@@ -38,7 +38,7 @@ ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "fa
 and take processors from the next timing.  Each of several processes would reserve most of a GPU's memory at start."""
 _MOST_BYTES = 1 << 16  # of a message
 _DESCRIPTORS = 4
-_WAIT_S = 0.05  # between two looks at whether it is still wanted
+_WAIT_S = 0.05  # interval between checks whether the worker is still wanted
 
 
 class Forked:
@@ -70,7 +70,7 @@ class Forked:
         with self._lock:
             if self.returncode is None and select.select([self._status], [], [], most_s)[0]:
                 told = os.read(self._status, 64)
-                self.returncode = int(told) if told else -signal.SIGKILL  # what forks it is gone
+                self.returncode = int(told) if told else -signal.SIGKILL  # the process that forks is gone
                 os.close(self._status)
         return self.returncode
 
@@ -144,8 +144,8 @@ class _Nursery:
 
 
 _LOCK = threading.Lock()
-_AT_WORK: list[tuple[Any, _Nursery]] = []  # the one in use, with what it is for
-_LEFT: list[_Nursery] = []  # those before it, which end with their workers
+_AT_WORK: list[tuple[Any, _Nursery]] = []  # the current forking process, with the environment that it serves
+_LEFT: list[_Nursery] = []  # earlier ones, which end with their workers
 
 
 def load() -> None:

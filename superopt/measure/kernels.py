@@ -183,7 +183,7 @@ def kernel_events(
         thunks: dict[int, loop.Thunk] = {}
         for index, text, options, backend in texts[first : first + how.chunk]:
             if budget_s and thunks and time.monotonic() - start > budget_s:
-                break  # what is compiled is timed
+                break  # kernels compiled so far are timed
             yield {"event": "begin", "index": index}
             try:
                 thunks[index] = _compiled(

@@ -13,7 +13,7 @@ from typing import Any
 
 Thunk = Callable[[], object]
 MAX_CALLS = 10_000
-SLOW_CALL_S = 2.0  # a call as long is a sample; first calls of short programs took half a second at most
+SLOW_CALL_S = 2.0  # one such call is a sample; first calls of short programs took half a second at most
 
 
 def seconds_of(thunk: Thunk, calls: int) -> float:

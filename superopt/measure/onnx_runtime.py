@@ -22,7 +22,7 @@ _DTYPES = {
     "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
     **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
-_CALLS: list[Callable[[], object]] = []  # of the model that was loaded last
+_CALLS: list[Callable[[], object]] = []  # calls of the model that was loaded last
 
 
 def _load(request: Mapping[str, Any]) -> Iterator[Event]:
@@ -47,7 +47,7 @@ def _load(request: Mapping[str, Any]) -> Iterator[Event]:
         seconds = loop.seconds_of(call, 1)
         _CALLS[:] = [call]
         yield {"event": "loaded", "version": str(onnxruntime.__version__), "seconds": seconds}
-    except Exception as error:  # of a library about a file: told, not raised
+    except Exception as error:  # an error of the library about a file is reported as data
         yield {"event": "failed", "detail": in_one_line(error)}
 
 

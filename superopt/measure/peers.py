@@ -19,7 +19,7 @@ from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import ENOUGH_ROUNDS
 
 NAME, _MODULE, _WORKER = "ONNX Runtime", "onnxruntime", "superopt.measure.onnx_runtime"
-MOST_S, SHARE = 5.0, 0.1  # of a call that optimises: for rounds with the other runtime
+MOST_S, SHARE = 5.0, 0.1  # seconds, and share of the budget, for rounds with the other runtime
 _ROUNDS = 21
 _SAMPLE_S = 0.02
 _PAUSE_S = 0.01  # threads that wait for more work of the other one keep a core as long

@@ -32,8 +32,8 @@ from superopt.measure.numerics import OutputError, Tolerance, output_errors
 
 REFERENCE, AGAIN = -1, -2
 PRUNE_ROUNDS = 3
-_LONGEST = 4000  # characters of what a program raised
-_APART = 2.0  # a factor that one call of each is enough for
+_LONGEST = 4000  # characters of an exception of a program
+_APART = 2.0  # factor between two programs for which one call of each suffices
 _NOT_APART = "a call of the original takes too long for rounds, and one call of each does not tell which is faster"
 Event = dict[str, Any]
 Call = Callable[..., Any]

@@ -60,9 +60,9 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
-_CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
-_TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
+AFTER_S = 0.7  # seconds after Ctrl-C for finishing the program in hand
+_CONTEST = ("the plain candidate", "one program of the search")  # programs that a contest builds at least
+_TWO = 1.0 - HALF * HALF  # share of the rest for a stage that includes half of the next one's
 _NO_TIME = "the time does not suffice for a search"
 _UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
@@ -128,7 +128,7 @@ class Run:
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
-    _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
+    _interrupted_s: float = math.inf  # instant at which the check of the fallback began after Ctrl-C
 
     @property
     def limits(self) -> SearchBudget:
@@ -175,7 +175,7 @@ class Run:
     def unsearched(self) -> Judgement:
         """The judgement without a search: the plain candidate, as soon as it is ready."""
         self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
-        if not self.builds.on_disk:  # what the check compares with, while other processes make kernels
+        if not self.builds.on_disk:  # the check's reference values are computed while other processes make kernels
             self.builds.begin()
             Aside(lambda: self.builds.truth)
         plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
@@ -200,7 +200,7 @@ class Run:
         """The plain candidate with its times from a second of rounds; the original, if it is faster beyond doubt."""
         _ = self.builds.wanted
         request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
-        builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
+        builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a build may include the start of a process
         subject = Subject.of(self.imported)
         known_s = self._known_s(LEAST_S)
         with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
@@ -240,7 +240,7 @@ class Run:
             if plain is not None and not plain.same_as_original:
                 made.append(plain)
                 self.ready = candidate_of(plain)[1]
-        with self.clock.stage("original"):  # what the other two have left to do
+        with self.clock.stage("original"):  # wait for the rest of both computations above
             build_s = self._ran(whole)
             if yardstick is not None:
                 yardstick.by(whole.stage().end_s)
@@ -256,7 +256,7 @@ class Run:
         validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
         with self.clock.stage("ahead"), validating:
             again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
-        build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
+        build_s = min(build_s, again_s)  # both ran beside other work, the second with the start of its process
         limits = self._limits(build_s + code_s)
         follow_s = len(_CONTEST) * build_s + rounds_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
@@ -390,7 +390,7 @@ class Run:
             if (len(made) + 2) * build_s > contest_s - time.monotonic():
                 self.clock.say(f"{form.name}: the time does not suffice to build it")
                 continue
-            done = maker.make(form, limits.left_s)  # without what was timed to be faster by XLA
+            done = maker.make(form, limits.left_s)  # regions that XLA was timed to compute faster are left out
             if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
                 seconds = found.by_xla_s(finalist)
                 done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)

@@ -61,7 +61,7 @@ def made_by(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         made = names[maker]()
     except SuperoptError:
         raise
-    except (Exception, SystemExit) as error:  # whatever the user's code raises is told in one line, with its place
+    except (Exception, SystemExit) as error:  # any exception of the user's code is reported in one line, with its place
         raise ArgumentError(f"{path} cannot be run: {told(error, str(path))}", hint=hint) from error
     if (
         not isinstance(made, tuple)

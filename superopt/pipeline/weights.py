@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from superopt.frontends.jax.jaxpr import Imported
     from superopt.frontends.onnx.frontend import OnnxModel
 
-LEAST_BYTES = 8 << 20  # of all weights: fewer are copied sooner than a file is mapped
-_SMALL_BYTES = 4096  # of one: the copy is a page
+LEAST_BYTES = 8 << 20  # of all weights: copying fewer is faster than mapping a file
+_SMALL_BYTES = 4096  # of one array, which is copied: it fits in a page
 
 
 class Shelf:

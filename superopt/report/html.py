@@ -127,7 +127,7 @@ def _plain(value: Any, name: str = "") -> str:
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        kind = name if name.endswith(("_ms", "seconds")) else ""  # said once, of all that it holds
+        kind = name if name.endswith(("_ms", "seconds")) else ""  # the name of an entry applies to all values in it
         return ", ".join(f"{k} {_plain(v, kind or str(k))}" for k, v in value.items()) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(_plain(v, name) for v in value) or "none"

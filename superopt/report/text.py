@@ -16,10 +16,10 @@ WIDTH = 100
 _MOST = 8
 _EQUATIONS = 3
 _FEW = 4
-_APART = 0.02  # medians that give a ratio further from that of paired rounds are told with it
-_LONG = 170  # of a rule's statement
-_LITTLE = 0.005  # of the time of the kernels: less between them is not told
-_CONSISTENT = 0.1  # what was measured and what was predicted may be apart without a word
+_APART = 0.02  # relative difference from the paired ratio above which the ratio of medians is shown
+_LONG = 170  # characters of a rule's statement
+_LITTLE = 0.005  # share of the kernels' time below which the time between them is not shown
+_CONSISTENT = 0.1  # relative difference of measurement and prediction that needs no explanation
 _BEYOND = {
     "more": "the call, threads that wake, operands in colder caches, what the models miss",
     "less": "operands in warmer caches, what the models miss",

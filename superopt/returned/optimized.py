@@ -150,7 +150,7 @@ class Optimized(Unique, Generic[P, R]):
                 hint="optimise the function without them to save it",
             )
         arguments, results = (read_tree(tree_data(t)) for t in (self.imported.in_tree, self.imported.out_tree))
-        results.tree(self.imported.in_tree)  # says which of its types no file can hold
+        results.tree(self.imported.in_tree)  # raises for types that no file can hold
         graph = self.imported.graph
         kinds = {i: graph.inputs[i].dtype for i in self.imported.frozen}
         content = saved.Saved(
@@ -211,7 +211,7 @@ def _first(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return direct(*args, **kwargs)
-        except (OtherTypesError, TypeError):  # the latter for what is no array, which `general` names
+        except (OtherTypesError, TypeError):  # TypeError is for arguments that are no arrays; `general` names them
             return general(*args, **kwargs)
 
     return call
@@ -273,7 +273,7 @@ class Loaded(Unique):
     direct: Callable[..., Any] | None
 
     def __init__(self, path: str | Path) -> None:
-        files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
+        files = ExitStack()  # the file stays open, as derivatives read parts of it that kernels do not need
         weakref.finalize(self, files.close)
         held = read(path, files)
         self.graph, self.live, self.widened, self.kernels = held.hot, held.live, held.widened, held.kernels
@@ -387,7 +387,7 @@ class Loaded(Unique):
                     return by_name(**kwargs)
                 if usual is not None:
                     return usual(*args, **kwargs)
-            except (OtherTypesError, TypeError):  # the latter for what is no array, which `general` names
+            except (OtherTypesError, TypeError):  # TypeError is for arguments that are no arrays; `general` names them
                 results = general(*args, **kwargs)
                 fits = fits and not alone
                 return results
@@ -474,7 +474,7 @@ class Loaded(Unique):
             if is_placed(live):  # XLA knows how its own operations are sharded
                 found = self._plain(live)
             else:
-                traced = any(isinstance(x, Tracer) for x in live)  # a derivative is asked by tracing
+                traced = any(isinstance(x, Tracer) for x in live)  # derivatives arrive as traced arguments
                 found = self._run(live) if traced else self._hot(live)
             if self._frozen and self.direct is None and not (self._waiting or self.widened or kwargs):
                 self._learn(tree)

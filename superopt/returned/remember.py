@@ -47,7 +47,7 @@ from verifier.record import digests
 
 ANSWERED = "answered from the store: optimised earlier on this machine with these versions"
 _TABLE = "runs"
-_FORMAT = 11  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 11  # version of stored entries; another number makes every older entry a miss
 
 
 def run_key(imported: Imported, request: Request) -> str:
@@ -128,7 +128,7 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
             program, report, plan, kernels = _read(kept, imported)
             code = validate_code(program.hot, kernels, MOST_SECONDS, MOST_ELEMENTS)
             if code.refuted:
-                return None  # it is made anew, which tells of it
+                return None  # the program is then optimised anew
             executable = mixed.build(program, imported.frozen_values, options=report.compiler_options, kernels=kernels)
             str(report)  # a report that cannot be shown is none
             itself = not (kernels or executable.options) and _is_original(program, imported.graph)

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from superopt.returned.optimized import Optimized
     from superopt.store import Store
 
-_LEAST_ELEMENTS = 2**24  # some seconds
-_ELEMENTS_OF_BYTE = 2**13  # SqueezeNet with its weights asks for 4,500 of each byte of its file
+_LEAST_ELEMENTS = 2**24  # elements that take some seconds
+_ELEMENTS_OF_BYTE = 2**13  # elements per byte of the file; SqueezeNet with its weights needs 4,500
 _NOT_COMPUTED = "prepared tensors were not computed again: the values of frozen arguments are not in the file"
 
 

@@ -29,7 +29,7 @@ FIRST = 4  # chains at work from the first step
 STALE = 12  # rounds without improvement after which a chain moves to the best
 PATIENCE = 20  # rounds per class, over all chains, without improvement of the best after which all end
 DRAWS = 512  # proposals of one step of annealing, all chains together
-FEWEST = 8  # of one chain
+FEWEST = 8  # fewest proposals of one chain in a step
 HOT, COLD = 0.3, 0.002  # temperatures at the start and at the end
 
 

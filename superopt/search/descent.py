@@ -16,8 +16,8 @@ from superopt.search.moves import Groups, Move, bit_moves, free_layouts, region,
 from superopt.search.pricing import BATCH
 from superopt.search.state import State
 
-REGION_CHANCE = 0.1  # a spread costs tens of flips; 0 to 1 leave what five training programs find within 0.2 %
-PASSES = 4  # batches for the moves put off: an accepted one gives the others new kernels
+REGION_CHANCE = 0.1  # spreading costs tens of flips; from 0 to 1, results of five training programs stay within 0.2 %
+PASSES = 4  # batches for postponed moves, as an accepted one gives the others new kernels
 Waiting = Generator[None, None, bool]  # stops wherever prices are missing; goes on once they are there
 
 

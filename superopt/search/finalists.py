@@ -33,9 +33,9 @@ from superopt.search.pricing import UNIT_S, kernel_graph
 from superopt.search.snapshot import SHIFT, Option, Selection
 from superopt.search.state import Problem, Record, State
 
-MOST_FLIPS = 4_000  # where there is no clock: all of one class at a time in a network of a thousand classes
+MOST_FLIPS = 4_000  # without a clock: all flips of one class at a time in a network of a thousand classes
 _GIVEN_UP, _OTHER, _OWN, _KEPT = 1e9, 1e3, 3.0, 1.0
-_REPAIR_STEPS = 2_000  # where there is no clock: 200 to 20,000 give the same forms of five training programs
+_REPAIR_STEPS = 2_000  # without a clock: 200 to 20,000 yield the same forms of five training programs
 
 
 @dataclass(frozen=True, slots=True)

@@ -230,7 +230,7 @@ class Lowering:
             prepared = expand_macros(prepared, expand)
         hot = Graph((*live, *standins.values()), outputs)
         if (frozen or prepared) and expand is not None:
-            # what macros compute of prepared tensors alone is prepared, too
+            # results of macros on prepared tensors alone are prepared, too
             inner = split(hot, frozen_cut(hot))
             if inner.prepare is not None:
                 values = dict(zip(standins.values(), prepared, strict=True))

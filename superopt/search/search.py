@@ -46,8 +46,8 @@ CHAINS = 64
 STARTS = 8  # different states that chains begin from
 POOL = 32  # records looked at for finalists
 ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
-RECUT_STEPS = 4  # proposals per class for cuts alone: two sweeps find what there is, the second of two finds nothing
-HEDGE_SHARE = 0.1  # of the budget, beyond it, each for these and for finalists without rules, of which every one has
+RECUT_STEPS = 4  # proposals per class for cuts alone: two sweeps, of which the second finds nothing more
+HEDGE_SHARE = 0.1  # of the budget, on top of it: for these, and again for finalists without rules, each of which has
 # two seconds of kernels to cut and price (DenseNet-121), 0.6 s for ResNet-50
 OWN_OPERATIONS = "without rewrites"  # the record of the original's operations, with the cuts and layouts of the best
 LEAST_STEPS = 100  # proposals per class that an annealing chain needs to be worth starting
@@ -351,7 +351,7 @@ class _Run:
         small = self.snapshot.size <= SMALL
         within, slower = (SMALL_WITHIN, SMALL_SLOWER) if small else (DIVERSE_WITHIN, SLOWER_THAN_ORIGINAL)
         for name in names:
-            cost, own = self.records[name][0], name == OWN_OPERATIONS  # these whatever the model says of rewrites
+            cost, own = self.records[name][0], name == OWN_OPERATIONS  # kept whatever the model says of rewrites
             if name == "original" or (cost in seen and not own) or cost * UNIT_S > slower * original_s:
                 continue
             least = cost if least is None else least

@@ -502,7 +502,7 @@ class State:
             price = self.memo.add(key, transpose_node(self.snapshot, c, lies, order))
         return price
 
-    # ---- what the state says
+    # ---- queries
     def kernel(self, c: int) -> Node | None:
         """Output node of the kernel of a materialised class, made anew; None when it moves nothing."""
         return kernel_node(self.problem.wants, Selection(self.selection, self.layouts, self.bits, self.materialised), c)

@@ -126,7 +126,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- opening, and what to do when the file is not usable
+    # ---- opening, and recovery when the file is not usable
 
     def _run(self, action: Any) -> Any:
         with self._lock:
@@ -222,7 +222,7 @@ def _may_be_store(path: Path) -> bool:
         with open(path, "rb") as file:
             head = file.read(_SCHEMA_BYTES)
     except OSError:
-        return True  # what is wrong is said where it is opened
+        return True  # the error is reported where the file is opened
     if not head or sum(name.encode() in head for name in TABLES) > len(TABLES) // 2:
         return True
     return head.startswith(b"SQLite format 3\0") and _tables(path) <= set(TABLES)
@@ -233,7 +233,7 @@ def _tables(path: Path) -> set[str]:
     try:
         return {str(name) for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except (sqlite3.Error, UnicodeDecodeError):
-        return set()  # what is wrong is said where it is opened
+        return set()  # the error is reported where the file is opened
     finally:
         conn.close()
 

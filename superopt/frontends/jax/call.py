@@ -38,7 +38,7 @@ from superopt.machine.jitting import jax_jit
 if TYPE_CHECKING:
     from superopt.frontends.jax.jaxpr import Imported
 
-_MOST_CONSTANT_BYTES = 1 << 16  # of prepared tensors that are copied into the code of a function
+_MOST_CONSTANT_BYTES = 1 << 16  # largest prepared tensors that become constants in the code of a function
 
 
 class Prepared(Protocol):
@@ -345,7 +345,7 @@ def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
     bare = all(tree_util.treedef_is_leaf(trees[i]) for i in places)
     concrete, count = frozenset((type(jax.device_put(0.0)), np.ndarray, int, float)), len(trees)
     last: tuple[list[Any], Any] = ([], executable.packed)  # replaced as a whole: threads may share the function
-    pure = usual.pure  # what is thrown away must have had no effect
+    pure = usual.pure  # discarded calls must have no effects
     steady = False
 
     def body(packed: tuple[Any, ...], *args: Any) -> Any:

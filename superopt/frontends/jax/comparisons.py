@@ -81,7 +81,7 @@ def _asker() -> FrameType | None:
     of the code that does so.
     """
     frame: FrameType | None = sys._getframe(2)
-    own = list[str]()  # functions of JAX on the way to the code that called it
+    own = list[str]()  # functions of JAX between the comparison and its caller
     while frame is not None:
         root = _package(frame)
         if root in _OWN:
@@ -145,7 +145,7 @@ def _record_kind(words: Callable[[], str]) -> None:
 
 
 def _note(known: list[SizeComparison], frame: FrameType, zero: Any, words: Callable[[], str]) -> None:
-    token = _KNOWN.set(None)  # the words ask for texts of sizes
+    token = _KNOWN.set(None)  # formatting the question must not be recorded as one
     try:
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         made = SizeComparison(where, None, words()) if zero is None else SizeComparison(where, size(zero))
@@ -189,7 +189,7 @@ def _extend() -> None:
         def compared(self: Any, other: Any) -> bool:
             try:
                 return plain(self, other)
-            except Exception:  # no answer for all sizes: what the function makes of that is not seen
+            except Exception:  # no answer for all sizes; the function's handling of the error is not seen
                 _record(None, lambda: f"the order of {text(self)} and {other}")
                 raise
 

@@ -22,7 +22,7 @@ class Held:
     """A value as a node of a tree without leaves; it must have `==` and `hash`."""
 
     value: Any
-    kind: type  # 1, 1.0 and True are equal
+    kind: type  # distinguishes 1, 1.0 and True, which are equal
 
 
 def held(value: Any, name: str = "") -> Held:

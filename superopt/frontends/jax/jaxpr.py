@@ -153,7 +153,7 @@ class Imported:
     def _misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         try:
             return misfit(tree_data(self.in_tree), self.parameters, *positional(self.fn, args, kwargs))
-        except InputError:  # what cannot be described
+        except InputError:  # arguments that cannot be described
             return "the arguments have another structure than the program was made for"
 
     @property
@@ -361,7 +361,7 @@ def _trace(fn: Function, avals: Any) -> tuple[Any, Any]:
         ) from error
     except SuperoptError:
         raise
-    except Exception as error:  # the user's own; the place is more than its type says
+    except Exception as error:  # an error of the user's code; its place helps more than its type
         raise ArgumentError(
             f"the function fails on these arguments: {told_with_line(error, _PACKAGES)}",
             hint="check the example arguments; jax.jit must accept the function",

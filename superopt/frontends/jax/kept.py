@@ -23,7 +23,7 @@ from superopt.ir.types import TensorType
 
 _KNOWN: dict[Any, str] = {}  # (primitive, parameters, types) -> key
 _MOST_KNOWN = 4096
-_CALLBACKS = frozenset({"pure_callback", "io_callback"})  # and those of debugging, whose calls are had once anyway
+_CALLBACKS = frozenset({"pure_callback", "io_callback"})  # debugging callbacks happen once per call anyway
 
 
 def calls_python(closed: core.ClosedJaxpr) -> bool:

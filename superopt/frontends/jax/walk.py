@@ -49,7 +49,7 @@ INLINED = {
     "remat2": "jaxpr",
 }
 Atom = core.Var | core.Literal
-DEBUG = ("DebugEffect", "OrderedDebugEffect")  # what may be had after the results
+DEBUG = ("DebugEffect", "OrderedDebugEffect")  # effects that may happen after the results
 
 
 class KeptWhole(Exception):
@@ -295,7 +295,7 @@ def _while(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[
     graphs: list[Graph] = []
     operands: list[list[Node]] = []
     kinds = [*p["cond_jaxpr"].in_avals[:of_cond], *p["body_jaxpr"].in_avals]
-    first = 0 if batched else of_cond  # the body of a batched loop asks the condition too
+    first = 0 if batched else of_cond  # the body of a batched loop evaluates the condition too
     both = [*cond_consts, *body_consts]
     for results, consts, avals in (
         (cond, cond_consts, p["cond_jaxpr"].in_avals), (body, both[first:], kinds[first:])

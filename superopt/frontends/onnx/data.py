@@ -30,7 +30,7 @@ from superopt.files.reading import LIMITS, shown
 from superopt.frontends.onnx.wire import LEAST_BYTES
 
 MAX_TENSOR_BYTES = LIMITS.value_bytes
-MAX_DENSE_BYTES = 2**28  # of a sparse tensor made dense, which a file of a few bytes can ask for
+MAX_DENSE_BYTES = 2**28  # of a sparse tensor made dense; a file of a few bytes can state any size
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 _SUB_BYTE_BITS: dict[int, int] = {
     TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2,

@@ -65,7 +65,7 @@ from superopt.machine.jitting import jax_jit
 
 MAX_STATIC_INTS = 1024
 MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
-# types of stored tensors that graphs have not, and what holds their values
+# element types of stored tensors that graphs lack, and the types that carry their values
 CARRIER = {
     "int4": np.dtype(np.int8),
     "uint4": np.dtype(np.uint8),
@@ -83,7 +83,7 @@ CARRIER = {
     )
 }
 _BIND = "give its value at conversion: load_model(path, values={name: value})"
-# where a value of such a type only moves, and where its type tells nothing more
+# ops through which such a value only moves, and ops that ignore its type
 _MOVES = frozenset({"Reshape", "Transpose", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Split"})
 _WIDENS = {"DequantizeLinear": (0, 2), "Cast": (0,)}
 

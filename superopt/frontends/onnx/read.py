@@ -25,7 +25,7 @@ from superopt.frontends.onnx.wire import lean
 
 MIN_OPSET = 7
 MAX_NODES = LIMITS.nodes
-MOST_EXPANDED, EXPANDED_PER_NODE = 4000, 50  # nodes that calls of the model's own functions make of those in a file
+MOST_EXPANDED, EXPANDED_PER_NODE = 4000, 50  # after expansion of the model's own functions; per node of the file
 MAX_DEPTH = 40
 MAX_NAME = 1000  # exporters write scopes of a few hundred characters
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")

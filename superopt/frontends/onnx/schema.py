@@ -99,7 +99,7 @@ _NOT_NEGATIVE_PADS = frozenset({
     "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv", "MaxPool", "AveragePool", "LpPool",
     "MaxUnpool", "Col2Im",
 })  # fmt: skip
-MAX_EXTENT = 2**31 - 1  # of anything that counts positions of one axis
+MAX_EXTENT = 2**31 - 1  # largest number of positions of an axis
 
 
 def check_ranges(node: onnx.NodeProto) -> None:

@@ -16,8 +16,8 @@ from onnx import TensorProto
 
 from superopt.arrays.placing import FileBytes
 
-LEAST_BYTES = 1 << 16  # of a tensor: a smaller one is copied sooner than it is found
-_MOST_FIELDS = 1 << 20  # that are walked, in about a second; the largest models have a tenth
+LEAST_BYTES = 1 << 16  # of a tensor; copying a smaller one is faster than locating it
+_MOST_FIELDS = 1 << 20  # fields to walk, in about a second; the largest models have a tenth
 _VARINT, _EIGHT, _LEN, _FOUR = 0, 1, 2, 5
 _SIZES = {_EIGHT: 8, _FOUR: 4}
 
@@ -25,9 +25,9 @@ _SIZES = {_EIGHT: 8, _FOUR: 4}
 _GRAPH = 7  # of a model
 _NODE, _INITIALIZER = 1, 5  # of a graph
 _OP_TYPE, _ATTRIBUTE, _DOMAIN = 4, 5, 7  # of a node
-_NAME, _TENSOR = 1, 5  # of an attribute
-_DATA_TYPE, _RAW, _EXTERNAL, _LOCATION = 2, 9, 13, 14  # of a tensor
-_VALUES = frozenset({3, 4, 5, 6, 7, _RAW, 10, 11, _EXTERNAL, _LOCATION})  # of a tensor: what says where its values are
+_NAME, _TENSOR = 1, 5  # field numbers of an attribute
+_DATA_TYPE, _RAW, _EXTERNAL, _LOCATION = 2, 9, 13, 14  # field numbers of a tensor
+_VALUES = frozenset({3, 4, 5, 6, 7, _RAW, 10, 11, _EXTERNAL, _LOCATION})  # fields of a tensor that locate its values
 _TYPED = {4: (TensorProto.FLOAT, 4), 10: (TensorProto.DOUBLE, 8)}  # fields of plain bytes: type, bytes of a value
 
 
@@ -40,7 +40,7 @@ class _Field:
     number: int
     kind: int
     begin: int  # of its tag
-    at: int  # of its value; of what follows the length, where it has one
+    at: int  # of its value, behind the length where there is one
     end: int
     value: int = 0  # of a varint
 
@@ -54,7 +54,7 @@ def lean(data: memoryview | FileBytes) -> tuple[bytes | memoryview, str]:
     Returns:
         The bytes themselves and an empty name where nothing is large, or they do not have the structure of a model.
     """
-    name = secrets.token_hex(16)  # no file can hold tensors that name it
+    name = secrets.token_hex(16)  # random, so that no tensor of a file can name it
     try:
         found = _Walk(data, name).model()
     except _OddError:

@@ -72,7 +72,7 @@ def trace_symbolic(fn: Callable[..., Any], specs: Specs, lowest: int) -> Traced:
     free = dict(zip(specs.sizes, export.symbolic_shape(names), strict=True)) if names else {}
     shift = 1 - lowest
     texts = [f"{_dim(p, free, shift)} >= 0" for p in specs.premises]
-    if shift and len(free) <= MOST_PRODUCTS:  # what JAX does not see: products of sizes are not negative
+    if shift and len(free) <= MOST_PRODUCTS:  # JAX cannot derive that products of sizes are not negative
         texts += [f"{(a - 1) * (b - 1)} >= 0" for a, b in itertools.combinations(free.values(), 2)]
     if texts:
         try:
@@ -142,7 +142,7 @@ def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], spec
     except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
         raise ArgumentError(f"the function cannot be traced: {_first(error)}", hint="check the shapes") from error
     except Exception as error:
-        # a function may raise anything; where it does it has no value, which is what the caller wants to know
+        # a function may raise anything; it then has no value at these sizes, which the caller tests
         raise ArgumentError(f"the function raises {type(error).__name__}: {_first(error)}") from error
     leaves = tree_util.tree_leaves((args, kwargs))
     inputs = [make_input(n, sizes(x.shape), str(x.dtype)) for n, x in zip(specs.names, leaves, strict=True)]

@@ -43,10 +43,10 @@ class Path:
 
     def differs(self, other: Path) -> str:
         """File and line of the first instruction that only one of two paths has; empty where there is none."""
-        for code, steps in reversed(self.steps.items()):  # what was entered last is what others call
+        for code, steps in reversed(self.steps.items()):  # code entered last is called by the others
             others = other.steps.get(code)
             if others is None:
-                continue  # JAX may have kept what it gave
+                continue  # JAX may have cached its result
             if self.calls[code] == other.calls[code]:
                 apart = sorted(k for k in steps | others if steps[k] != others[k])
             else:

@@ -28,7 +28,7 @@ from superopt.machine.budget import parse_budget
 from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, Worker, compare
 from superopt.pipeline.optimizer import optimize
 
-COPIES = 4  # as many candidates as an ordinary search hands over
+COPIES = 4  # as many candidates as an ordinary search proposes
 RETEST_ROUNDS = 61
 _COLUMNS = (
     ("case", "program", ""),

@@ -48,7 +48,7 @@ from superopt.search.snapshot import Snapshot
 from superopt.search.state import Problem, State
 
 _RANDOM = 3
-_STATES, _PROGRAMS = 3_000, 150  # more than this is not enumerated, not timed
+_STATES, _PROGRAMS = 3_000, 150  # larger sets are not enumerated, and not timed
 _ENODES = 400
 _ROUNDS, _SAMPLE_S = 11, 0.01
 _COLUMNS = (

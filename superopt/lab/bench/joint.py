@@ -52,14 +52,14 @@ PLAIN_CASES = (*WHOLE, *CORE)
 CASES = (*PLAIN_CASES, *BLOCKS)
 NETWORKS = (*WHOLE, *LIGHT)
 BUDGET, NETWORK_BUDGET = "30s", "60s"
-LATE = 1.15  # times the budget, above which a call took too long
+LATE = 1.15  # factor over the budget above which a call took too long
 OPTIONS: dict[str, dict[str, Any]] = {
     "product": {}, "plain": {"search": False}, "no_rewrites": {"rules": []}, "no_kernels": {"kernels": False}
 }  # fmt: skip
 """Programs of a case by the options of `optimize` that build them, in the order of joint."""
-OTHERS = ("plain", "no_rewrites", "no_kernels")  # that the product is to be no slower than
+OTHERS = ("plain", "no_rewrites", "no_kernels")  # programs that the product must not be slower than
 SEPARATE = {"bert": "bert_base", "gpt2": "gpt2_prefill"}  # cases with a line of their own in the summary of plain
-LARGEST = 2  # of the cases may take longer to build: the seconds of the one after them are told too
+LARGEST = 2  # cases that may take longer to build; the seconds of the next one are reported too
 NOT_SLOWER_THAN_OURS, NOT_SLOWER_THAN_JAX = 0.97, 0.98
 ROUNDS, MOST_ROUNDS = 21, 105
 _SAMPLE_S = 0.04

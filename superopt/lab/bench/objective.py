@@ -77,7 +77,7 @@ class _Told(Native):
     """The native backend with given prices."""
 
     def __init__(self, known: NativeModel) -> None:
-        self._known = known  # in place of what ships
+        self._known = known  # in place of the shipped model
 
 
 def variants() -> dict[str, Ablated]:

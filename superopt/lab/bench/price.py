@@ -42,7 +42,7 @@ from superopt.measure import ComparisonSettings, Timing, Worker, compare
 from superopt.measure.stats import paired_ratio
 
 STEPS = 2_000
-_LEAST = 1e-3  # a smaller predicted gain is none
+_LEAST = 1e-3  # a smaller predicted gain counts as none
 _ROUNDS, _SAMPLE_S = 15, 0.02
 _COLUMNS = (
     ("case", "program", ""),

@@ -39,7 +39,7 @@ from superopt.search.search import SearchSettings, search
 from superopt.search.snapshot import Forms
 
 DEEP = {f"deep_{layers}": layers for layers in (10, 24, 47, 93, 185)}
-DEEP_WIDTH, DEEP_HEADS, DEEP_LENGTH = 48, 2, 8  # what is in a layer does not depend on them
+DEEP_WIDTH, DEEP_HEADS, DEEP_LENGTH = 48, 2, 8  # the composition of a layer does not depend on them
 DEEP_PROPOSALS = 1_000
 CASES = {"resnet50": nets.resnet50, "mobilenet_v2": nets.mobilenet_v2, "bert": nets.bert}
 _GROWTH_SECONDS = 60.0

@@ -29,7 +29,7 @@ from verifier.verdict import PROVED, UNKNOWN
 Asked = tuple[Callable[..., Any], Callable[..., Any], SizedArguments]
 SHARES = {"functions": 0.35, "modules": 0.2, "models": 0.3, "statements": 0.15}
 """Shares of the pairs by the form in which they are given."""
-PAIR_S, QUESTION_S = 10.0, 3.0  # of the processor: what is proved takes less, and of false questions there are hundreds
+PAIR_S, QUESTION_S = 10.0, 3.0  # processor time; proofs take less, and there are hundreds of false questions
 
 
 def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any]]:

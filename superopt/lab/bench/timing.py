@@ -95,7 +95,7 @@ def interleaved(
     rng = random.Random(seed)
     order = list(range(len(calls)))
     for _ in range(rounds):
-        rng.shuffle(order)  # what runs before leaves its weights in the caches: nobody may always follow the same one
+        rng.shuffle(order)  # each call leaves its weights in the caches, so none may always follow the same one
         for i in order:
             prepare(calls[i])
             samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))

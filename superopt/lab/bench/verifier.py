@@ -67,11 +67,11 @@ from verifier.statements.statement import Statement, check_statement, proved_alo
 from verifier.verdict import PROVED, REFUTED, UNSUPPORTED, Verdict
 
 MUTANTS = 5000
-STEPS_OF_FAULT = 50  # of the budget: a pair of models takes a second, a mutant 20 ms
+STEPS_OF_FAULT = 50  # mutants per fault of the budget: a pair of models takes a second, a mutant 20 ms
 HOSTILE, GUARDED, LOOPS = 300, 200, 50
 SWEEPS = 240
-KERNEL_MUTANTS, KERNEL_S = 1000, 1.0  # wrong ones; processor time in which a kernel is to be validated
-GRAPHS = 8  # on which exact rules are compared bit by bit
+KERNEL_MUTANTS, KERNEL_S = 1000, 1.0  # wrong mutants to draw; processor time within which a kernel should be validated
+GRAPHS = 8  # graphs on which exact rules are compared bit by bit
 DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
 _COLUMNS = (("figure", "figure", ""), ("value", "value", ""), ("bar", "bar", ""))
 _BARS = {
@@ -369,7 +369,7 @@ def _kernels_ir(made: _Run) -> None:
 
 
 def _recheck(made: _Run) -> None:
-    if not made.proved:  # only this part was asked for
+    if not made.proved:  # only this part was selected
         quiet = _Run(made.say, made.mutants, made.seed)
         _library(quiet)
         _rollcall(quiet)

@@ -44,7 +44,7 @@ ALPHA = 1.05
 _HOT, _COLD = 0.5, 0.002  # temperatures in units of the mean kernel cost
 _FOLLOW = ELEMENTWISE | WINDOWS | {"slice", "pad", "concatenate", "rev"}
 Program = tuple[Ref, ...]
-Change = dict[int, Ref]  # what classes become
+Change = dict[int, Ref]  # class -> its replacement
 
 
 @dataclass(slots=True)

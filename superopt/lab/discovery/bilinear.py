@@ -75,7 +75,7 @@ def algorithms(m: int, r: int, most: int = 2, count: int = 1) -> list[Algorithm]
 def _solved(chosen: Sequence[tuple[Vector, Vector]], m: int, r: int) -> Algorithm | None:
     """The weights of the data, or None where the products do not suffice."""
     n = m + r - 1
-    # one equation per diagonal: all its entries say the same
+    # one equation per diagonal: all its entries give the same one
     matrix = [[Fraction(a[min(d, m - 1)] * u[d - min(d, m - 1)]) for a, u in chosen] for d in range(n)]
     inverse = _inverse(matrix)
     if inverse is None:

@@ -64,7 +64,7 @@ def run(case: Case, store: str) -> dict[str, Any]:
                 return {"status": "wrong", "cause": cause, "seconds": seconds}
     except SuperoptError as error:
         return {"status": "refused", "cause": _told(error), "seconds": time.monotonic() - begin}
-    except Exception as error:  # what the fuzzer looks for
+    except Exception as error:  # a failure that the fuzzer looks for
         return {"status": "crash", "cause": _told(error), "seconds": time.monotonic() - begin}
     return {"status": "ok", "cause": "", "seconds": seconds, "budget": BUDGETS.get(case.mode)}
 
@@ -94,7 +94,7 @@ def _optimised(case: Case, fn: Any, args: Sequence[Any], store: str) -> Callable
     result = superopt.optimize(fn, *args, **options)
     if case.mode == "recall":
         result = superopt.optimize(fn, *args, **options)
-    if result.report.lost:  # the program came through; what was lost on the way is a fault all the same
+    if result.report.lost:  # the program was returned, but a lost stage is a fault all the same
         raise RuntimeError("; ".join(f"{stage} {cause}" for stage, cause in result.report.lost.items()))
     if case.mode == "save":
         with tempfile.TemporaryDirectory() as folder:

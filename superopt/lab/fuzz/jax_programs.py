@@ -281,7 +281,7 @@ def _typed(text: str, values: list[FuzzValue]) -> tuple[tuple[int, ...], str] | 
     try:
         made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", dict(SCOPE))
         out: Any = jax.eval_shape(made, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in values))
-    except Exception:  # JAX refuses what was drawn
+    except Exception:  # JAX refuses this draw
         return None
     return (tuple(out.shape), str(out.dtype)) if hasattr(out, "dtype") else None
 

@@ -44,7 +44,7 @@ from superopt.lab.fuzz import kernel_schedules as fuzz_schedules
 
 _ENDLESS = 1 << 40  # cases
 MOST_NODES = 3000
-MOST_SECONDS = 60  # of processor time, of a case
+MOST_SECONDS = 60  # processor time of a case
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
 EXACT = ("sqrt", "rsqrt")
 
@@ -208,7 +208,7 @@ def results(first: int, cases: int, workers: int = 1, batch: int = 200) -> Itera
                     yield line
                 else:
                     busy.pop(begin).finish()
-    finally:  # also where nobody asks for the rest
+    finally:  # also where the caller stops early
         for worker in busy.values():
             worker.process.kill()
             worker.finish()

@@ -81,7 +81,7 @@ _FAR = (0.02, 0.05, 0.1, 0.25, 1.0)  # scales
 _LOOSE = ("ArgMax", "ArgMin", "Floor", "Ceil", "Round", "Sign", "Equal", "Less", "Greater", "Cast", "Mod", "Hardmax")
 _MOST = 4096
 _SUMS = ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Sum", "Mean")
-_OUTPUT = "output"  # of a node of several, which one a line is
+_OUTPUT = "output"  # attribute that selects the output of a node with several, of which a line is one
 
 
 def program(seed: int) -> Case:
@@ -190,7 +190,7 @@ def _quantised(
 
     kind = rng.choice((onnx.TensorProto.INT8, onnx.TensorProto.UINT8))
     a, form = rng.choice(floats), rng.choice(("qdq", "qoperator", "integer", "dynamic"))
-    loose = a.loose or not a.name.startswith("x")  # of what is computed the last bit may be another
+    loose = a.loose or not a.name.startswith("x")  # computed values may differ in the last bit
     try:
         if form == "dynamic":
             q, s, z = (add("DynamicQuantizeLinear", [a.name], {_OUTPUT: i}, loose) for i in range(3))
@@ -222,7 +222,7 @@ def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
     if op in ("Div", "Mod") and operands[1].dtype.kind in "iu":  # other inputs may hold zeros
         return False
     if op in _SUMS and operands[0].dtype.kind in "iu":
-        return False  # of sums beyond the type, and of the type of int32's squares, the peers say something else
+        return False  # for sums that overflow, and for the type of int32's squares, the runtimes differ
     if op == "Pow" and operands[0].dtype.kind in "iu":
         return False  # of powers beyond the type, too
     if op == "Gemm" and any(x.ndim != 2 for x in operands):
@@ -306,7 +306,7 @@ def _runtime(proto: Any) -> Callable[..., Any] | None:
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()
-    # as the model says: of two pairs of quantisation one may be left out, which gives other numbers
+    # as in the model: a runtime may drop one of two pairs of quantisation, which changes the values
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     try:

@@ -103,7 +103,7 @@ def collect(out: Path, budget_s: float, *, jobs: int = 2, visit_only: bool = Fal
     return summary(labels, distinct(tasks))
 
 
-# ---- what to time
+# ---- tasks to time
 
 
 def tasks_path(out: Path) -> Path:

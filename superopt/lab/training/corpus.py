@@ -22,7 +22,7 @@ from superopt.ir.text import parse_graph
 
 SHIPPED = Path(costmodel.__file__).parent / "data" / "labels.jsonl.gz"
 OWN_FORM = "region"  # the form of regions that no rule made
-RESOLUTION_S = 2e-7  # what a label is uncertain by, however short the kernel: dispatch is taken off
+RESOLUTION_S = 2e-7  # least uncertainty of a label, however short the kernel, as dispatch is taken off
 
 
 class CorpusError(ValueError):

@@ -38,7 +38,7 @@ from costmodel.model.model import Model, Params
 from superopt.lab.training.corpus import Label
 from superopt.lab.training.settings import FitSettings
 
-SOFT_S = 5e-7  # added to times before logarithms are compared: what is lost in dispatch does not count
+SOFT_S = 5e-7  # added to times before logarithms are compared, so that errors within dispatch do not count
 _CHUNK = 24  # steps per compiled call
 _FORMS = 12  # forms of one task in one batch at most
 _NOWHERE = 2**30

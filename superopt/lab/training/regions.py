@@ -41,7 +41,7 @@ from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
 from superopt.measure.kernels import XLA, KernelSettings, copies
 
 SETTINGS = KernelSettings(chunk=1_000, rounds=6, sample_s=0.0025, max_calls=40, most_s=0.1)
-FOOTPRINT = 128 << 20  # of frozen operands in turn: more than the last cache of most machines
+FOOTPRINT = 128 << 20  # frozen operands that calls take turns with: more than the last cache of most machines
 LEAST_FROZEN = 64 << 10  # bytes of frozen operands from which a region is timed cold, too
 CHUNK = 8
 AGAIN_EVERY = 20

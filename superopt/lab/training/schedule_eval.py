@@ -29,11 +29,11 @@ from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.lab.training.trees import installed
 
 _NO_GRAPH = Graph((), ())
-CLEAR = 0.05  # of two visits of one schedule, relative to others of its region, nine in ten differ by less
-NEAR = 0.01  # of the best, where measuring ends
-CLEARLY = 1.15  # times faster by prediction: what would leave the default in families that no fit has seen
-TOP = 0.02  # of the best, what counts as chosen right
-SHARE = 0.2  # of programs that are held out
+CLEAR = 0.05  # relative: second visits of one schedule differ by less in nine of ten cases
+NEAR = 0.01  # distance to the best at which measuring ends
+CLEARLY = 1.15  # predicted factor at which one would leave the default, in families that no fit has seen
+TOP = 0.02  # distance to the best within which a choice counts as right
+SHARE = 0.2  # share of programs that are held out
 Say = Callable[[str], None]
 Predict = Callable[[ScheduleLabels, int, Sequence[int] | None], Callable[[ScheduleLabels], np.ndarray]]
 _LEARNING = (8, 4, 2, 1)

@@ -22,9 +22,9 @@ from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.schedules.features import NAMES
 from superopt.schedules.model import Prior
 
-STEPS, RATE, MOST = 150, 0.05, 24  # steps, and points of a region
-REGIONS = 160  # a sample of them: a region costs the cube of its points in each step
-FOLDS = 4  # of families
+STEPS, RATE, MOST = 150, 0.05, 24  # steps of the fit, their rate, and points of a region
+REGIONS = 160  # size of a sample: a region costs the cube of its points in each step
+FOLDS = 4  # parts into which the families are split
 _FIRST_LENGTH = 4.0
 
 

@@ -52,15 +52,15 @@ from superopt.schedules.tune import CandidateBuilder, builders
 from superopt.schedules.worker import save_problem
 
 SHIPPED = corpus.SHIPPED.with_name("schedules.jsonl.gz")
-LEAST_S, MOST_S = 8e-6, 2e-3  # of the region's default schedule, as it is on file
+LEAST_S, MOST_S = 8e-6, 2e-3  # range of the time of the region's default schedule, as it is on file
 DISTINCT, TRIES = 30, 60  # codes of a region, and points tried for them
-EVERY, SMALL, EXHAUSTIVE = 10, 336, 150  # regions of which one is exhaustive; points of a small space; points of others
+EVERY, SMALL, EXHAUSTIVE = 10, 336, 150  # one region in so many is exhaustive; points of a small space, of others
 AGAIN_EVERY = 25
 WRITE_EVERY_S = 120.0
 TIMING = {"rounds": 6, "sample_s": 1e-3, "each_s": 0.05, "seed": 0, "limit_s": 0.1, "slow_s": 1e9, "peak": 3}
-PEAK = -1  # among numbers of traces: independent multiply-adds in the same rounds, which tell the clock
-FOOTPRINT = 64 << 20  # of frozen operands in turn: twice the last cache of the machines that made labels
-HOPELESS = 16.0  # times the default's estimate, beyond which a schedule is not timed: it may take seconds
+PEAK = -1  # key among trace numbers for independent multiply-adds in the same rounds, which show the clock
+FOOTPRINT = 64 << 20  # frozen operands that calls take turns with: twice the last cache of the labelling machines
+HOPELESS = 16.0  # factor over the default's estimate beyond which a schedule, maybe of seconds, is not timed
 _FIRST = ("tile", "block", "pack_b", "pack_a", "unroll")  # decisions that an exhaustive set spans, in this order
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -144,7 +144,7 @@ def ahead(
         yield first, done.result()
 
 
-_OF: dict[str, Any] = {}  # of a process that labels: its worker, and the lock that it holds while it times
+_OF: dict[str, Any] = {}  # state of a labelling process: its worker, and the lock that it takes while it times
 
 
 def _begin(lock: Any) -> None:

@@ -34,7 +34,7 @@ from superopt.schedules.native import peak_fmas
 _SECONDS = stages.NAMES.index("log_seconds")
 _LEAST_STD = 0.05
 _RANKS = 17
-_FEW = 4  # labels of a region that counts in full
+_FEW = 4  # labels from which a region has full weight
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
                     labels.failed[name] = row[:200]
                 else:
                     labels.rows.append({"program": name, "family": family} | row)
-    finally:  # what was timed is kept whatever ends the run
+    finally:  # timings are kept whatever ends the run
         labels.write()
     say(f"{len(labels.rows)} programs, {len(labels.failed)} failed")
     return {"programs": len(labels.rows), "failed": len(labels.failed)}

@@ -32,7 +32,7 @@ from superopt.arrays.placing import SHARED
 from superopt.errors import UsageError
 from superopt.lab.bench import Result, Say, told, wanted
 
-SIDE, SMALL_SIDE, ROWS = 2048, 64, 8  # of a matrix, of one of those that hardly weigh, of the operand
+SIDE, SMALL_SIDE, ROWS = 2048, 64, 8  # sides of a large matrix and of a negligible one, rows of the operand
 LAYERS = {"inline": 32, "external": 144}
 WAYS = ("plain", "budget", "load")
 _EVERY_S = 0.05
@@ -197,7 +197,7 @@ def _in_shared_memory(pid: int) -> int:
     return total
 
 
-# ---- what runs in processes of its own
+# ---- programs of the measured processes
 
 
 def make(kind: str, layers: int, side: int, path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from superopt.store import TABLES, Store, StoreWarning
 
-_ROWS = 4  # of each table
+_ROWS = 4  # rows of each table
 
 
 def corpus(folder: Path) -> None:

@@ -22,7 +22,7 @@ from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.lab.bench.onnx.contrib import contrib_cases
 from superopt.lab.bench.onnx.nodes import node_cases
 
-_MOST_BYTES = 2**16  # of a model that is changed
+_MOST_BYTES = 2**16  # of a model to be changed
 CANARY = b"superopt canary: nobody may read this file\n" * 4
 _INTEGERS = (0, 1, -1, 2, 3, 7, 64, 255, 2**15, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63))
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 3e38, -3e38, float("inf"), float("-inf"), float("nan"), 0.5)

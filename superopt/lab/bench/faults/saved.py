@@ -24,7 +24,7 @@ from superopt.lab.bench.faults.texts import encoded, mutated_bytes, mutated_json
 from superopt.returned.optimized import Loaded, Optimized
 from superopt.store import Store
 
-_MOST_BYTES = 1_000_000  # of the arguments that a loaded program is called with
+_MOST_BYTES = 1_000_000  # of the arguments with which a loaded program is called
 _OPTIONS: dict[str, Any] = {"budget": "30steps", "deterministic": True, "store": False}
 _FOREIGN_OPTIONS = (
     "xla_dump_to",

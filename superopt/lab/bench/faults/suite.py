@@ -28,12 +28,12 @@ from superopt.machine.extras import need
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 
 KINDS = ("saved", "store", "flips", "onnx", "rules", "weights", "stages")
-FAULTS = ("untyped", "outside", "foreign_answers", "over_limits")  # that a process can tell of itself
-SECONDS, BYTES = 10.0, 500_000_000  # of processor time and of memory that reading one file may take
+FAULTS = ("untyped", "outside", "foreign_answers", "over_limits")  # faults that a process can detect in itself
+SECONDS, BYTES = 10.0, 500_000_000  # processor time and memory allowed for one file
 KEPT = "superopt-faults"
-_OFTEN = {"flips": 10}  # files of a kind for each file of the others
+_OFTEN = {"flips": 10}  # multiples of the number of files of other kinds
 _FRESH = 500  # files after which the process is replaced
-_SHOWN = 20  # faults that are told of each kind
+_SHOWN = 20  # faults of each kind to list
 _MODULE = "superopt.lab.bench.faults.worker"
 MODULES = {
     "saved": "superopt.lab.bench.faults.saved",

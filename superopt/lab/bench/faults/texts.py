@@ -154,7 +154,7 @@ def mutated_json(data: bytes, rng: random.Random, outside: Path) -> bytes:
                 holder[key] = _value(holder[key], rng, outside)
     try:
         return json.dumps(root[0]).encode()
-    except RecursionError:  # what is deep was put into what is deep
+    except RecursionError:  # nesting two deep values went too deep
         return mutated_bytes(data, rng)
 
 

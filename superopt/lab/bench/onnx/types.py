@@ -475,7 +475,7 @@ def _unchanged(case: TypeCase, got: np.ndarray, _: np.ndarray) -> np.ndarray:
 
 _FLUSHED = ("a number below the least normal one, which compiled code takes for 0", _flushed)
 _HALVES = ("real values halfway between two integers, rounded one unit apart", _one_unit)
-# by operator: why a difference is none, and at which elements; docs/onnx.md says the same
+# by operator: why a difference is no fault, and at which elements; docs/onnx.md has the same list
 NAMED: dict[str, tuple[str, Elements]] = {
     "com.microsoft.QLinearAveragePool": _HALVES,
     "com.microsoft.QLinearMul": _HALVES,

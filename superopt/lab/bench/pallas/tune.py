@@ -30,7 +30,7 @@ from superopt.kernels.schedule.trace import Trace, apply
 Arrays = Sequence[Any]
 Call = Callable[[], Any]
 Clock = Callable[[Sequence[Call], int], list[list[float]]]
-TOLERANCE = 0.02  # of the norm: schedules may round differently, not compute something else
+TOLERANCE = 0.02  # relative norm: schedules may round differently, but must compute the same function
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,8 +42,8 @@ from superopt.measure.numerics import OutputError, Tolerance, output_errors
 from superopt.pipeline.optimizer import optimize
 
 NOT_SLOWER = 0.98
-ROUNDS, MOST_ROUNDS = 6, 60  # of fewer rounds not even the extremes are a 95 % interval of the median
-FARTHER = 1.25  # than ONNX Runtime's results are
+ROUNDS, MOST_ROUNDS = 6, 60  # fewer rounds do not give a 95 % interval of the median
+FARTHER = 1.25  # factor over the distance of ONNX Runtime's results
 _SAMPLE_S = 0.04
 _TIMEOUT_S, _ANSWER_S = 1800.0, 600.0
 _REFERENCE = "float32.onnx"

@@ -22,8 +22,8 @@ import numpy as np
 from superopt.errors import ProgramError
 from superopt.measure.stats import paired_ratio
 
-FOREIGN = 0.1  # of all processors, above which a round is timed again
-_ATTEMPTS = 3  # so many times as many rounds as are wanted, all in all
+FOREIGN = 0.1  # share of all processors used by others above which a round is timed again
+_ATTEMPTS = 3  # factor over the wanted rounds at which timing again ends
 SAMPLE_S = 0.3
 _HERE = Path(__file__).parent
 
@@ -92,7 +92,7 @@ class Served:
             if not selector.select(self._timeout_s):
                 raise ProgramError(f"{self.name}: no answer within {self._timeout_s:.0f} s")
         line = self._process.stdout.readline()
-        while line and not line.startswith(b"{"):  # what a library printed when it was loaded
+        while line and not line.startswith(b"{"):  # output of libraries when they are loaded
             line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)

@@ -41,7 +41,7 @@ def serve(call: Callable[[], Any], results: Callable[[], Sequence[np.ndarray]], 
         about: the first answer.
     """
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
 
     def say(answer: Mapping[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")

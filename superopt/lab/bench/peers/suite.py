@@ -30,7 +30,7 @@ PEERS = ("onnxruntime", "openvino")
 OURS = "superopt"
 MODELS = "models.json"
 ROUNDS, MOST_ROUNDS = 21, 63
-_BUILD_S = 1200.0  # beside the budget
+_BUILD_S = 1200.0  # time to build, on top of the budget
 _ANSWER_S = 600.0
 _COLUMNS = (
     ("case", "network", ""),

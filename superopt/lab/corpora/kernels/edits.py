@@ -33,7 +33,7 @@ from verifier.kernels.scalars import known
 
 Original = Callable[..., Any]
 Made = Callable[[Original], Original]
-WRONG = {"float16": 4e-3, "bfloat16": 3e-2}  # of a value; of other types a thousandth
+WRONG = {"float16": 4e-3, "bfloat16": 3e-2}  # relative to a value; a thousandth for other types
 _FLOATS = {"float": "float32", "double": "float64"}
 
 

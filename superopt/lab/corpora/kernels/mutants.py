@@ -29,9 +29,9 @@ from verifier.kernels.check import validate
 from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, REFUTED
 
-ROUNDING = 1e-4  # of the greatest result: sums of a few dozen float32 in other orders differ by 1e-6
-SPREAD = 30.0  # of integers: on both sides of the bounds of every table
-SHORT = {"float16": 3e-3}  # of results of so few bits: some units of their last place
+ROUNDING = 1e-4  # relative to the largest result: sums of a few dozen float32 in other orders differ by 1e-6
+SPREAD = 30.0  # spread of integers: beyond the bounds of every table on both sides
+SHORT = {"float16": 3e-3}  # rounding of short types: some units of their last place
 
 
 def _softmax(x: Any) -> Any:
