@@ -12,7 +12,7 @@ class SuperoptError(Exception):
 
     Attributes:
         code: stable identifier, `SO` and three digits by family.
-        hint: what the user can do about it, one line; `usual_hint` of the class where the site has none.
+        hint: one line of advice for the user; `usual_hint` of the class where the call site has none.
     """
 
     code: str = "SO000"
@@ -62,7 +62,7 @@ class InputError(SuperoptError):
 
 
 class FileLimitError(InputError):
-    """A file that asks for more than is accepted: size, depth, work or time (`superopt.files.reading.LIMITS`)."""
+    """A file that exceeds a limit of size, depth, work or time (`superopt.files.reading.LIMITS`)."""
 
     code = "SO240"
     usual_hint = "files of this project's own making stay far below the limit; where does this one come from?"
@@ -117,7 +117,7 @@ class ShapeError(SuperoptError):
 
 
 class RuleError(SuperoptError):
-    """A rule text that cannot be parsed or built; says rule, file and line."""
+    """A rule text that cannot be parsed or built; the message names rule, file and line."""
 
     code = "SO400"
     exit_status = 1

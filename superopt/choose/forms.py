@@ -46,7 +46,7 @@ def priced(model: Joint, forms: Sequence[KernelProgram]) -> list[KernelProgram]:
 
 
 def that_differ(model: Joint, order: Sequence[KernelProgram], made: Sequence[KernelProgram]) -> list[KernelProgram]:
-    """The forms that measurement could tell from every earlier form and from every form already made."""
+    """The forms that measurement could distinguish from every earlier form and from every form already made."""
     kept: list[KernelProgram] = []
     for form in order:
         if all(_apart(model, form, other) > (WORTH - 1.0) for other in (*made, *kept)):
@@ -75,12 +75,12 @@ def _apart_of(form: KernelProgram) -> Counter[object]:
 
 
 def apart_s(found: Exploration, finalist: Finalist) -> float:
-    """Seconds of what a program computes outside of all regions: control flow, opaque operations, other types."""
+    """Predicted seconds of a program's ops outside of all regions: control flow, opaque operations, other types."""
     return sum(seconds for kernel, seconds in finalist.kernels if not is_inside(kernel.outputs[0]))
 
 
 def own_regions(model: Joint, form: KernelProgram) -> list[Graph]:
-    """The regions of a form that are to be kernels of our own."""
+    """The regions of a form that should be our kernels."""
     return [region.graph for region in form.regions if model.is_own(region.graph)]
 
 

@@ -1,4 +1,4 @@
-"""Programs whose every region is a kernel of our own with its default schedule; the plain candidate is the first.
+"""Programs whose every region is one of our kernels with its default schedule; the plain candidate is the first.
 
     own form      Computations that depend on frozen inputs alone are moved to the prepare part.
     images        They are laid out channels last where there are any.
@@ -54,7 +54,7 @@ class KernelProgram:
 
     Attributes:
         name: for the report.
-        program: computes what the original does.
+        program: equal to the original.
         finalist: of the search; None for the program's own form.
         choices: the regions that are kernels.
         regions: all that move or compute anything.

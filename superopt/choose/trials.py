@@ -1,4 +1,4 @@
-"""Kernels of regions, made in worker processes (`superopt.choose.trial_worker`), and what is known of each.
+"""Kernels of regions, made in worker processes (`superopt.choose.trial_worker`), with the result for each.
 
 A kernel that crashes, hangs or writes outside of its buffers fails there, where nobody is hurt; the process of the user
 only ever runs kernels that have come through.
@@ -90,7 +90,7 @@ class TrialPool:
 
     @property
     def batch(self) -> int:
-        """How many regions are made at a time."""
+        """Number of regions that are made at a time."""
         return len(self._workers)
 
     @property
@@ -229,7 +229,7 @@ def report_rows(
     Args:
         regions: of the form.
         chosen: those that are kernels.
-        tried: what is known of them.
+        tried: results of making and timing them.
         backend: that makes kernels.
         model: prices them.
     """

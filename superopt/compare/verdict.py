@@ -91,7 +91,7 @@ class PairVerdict:
         return REFUTED if REFUTED in found else UNKNOWN if UNKNOWN in found else PROVED
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON-serialisable object."""
+        """The verdict as one JSON-serialisable object."""
         return {"status": self.status, **asdict(self)}
 
     def __str__(self) -> str:
@@ -242,7 +242,7 @@ def _verdict(name: str, proved: bool, difference: PairDifference | None, differs
 
 
 def told_of(d: PairDifference) -> str:
-    """Where two programs differ, in words."""
+    """A sentence on the inputs and place where two programs differ."""
     where = f"at {list(d.place)} it is {d.values[0]!r} and {d.values[1]!r}"
     return f"{where}; they are {d.apart:.3g} apart, rounding explains {d.rounding:.3g}"
 

@@ -1,4 +1,4 @@
-"""Whether a program computes what its original does, and how far both are from a float64 evaluation.
+"""Numerical checks: a program's results against its original's, and the distance of both from a float64 evaluation.
 
 Both checks run on the example inputs.  They also run on random inputs of the same spread where the program accepts any:
 a loop need not end on inputs that its user would not give, and a callback may refuse them.  The reference interpreter
@@ -177,7 +177,7 @@ class Builds:
 
     @functools.cached_property
     def truth(self) -> tuple[np.ndarray, ...] | None:
-        """Results of the reference interpreter over float64, computed once; None where they cannot be had."""
+        """Results of the reference interpreter over float64, computed once; None where it has none."""
         return _truth(self.graph, self.live, self.frozen)
 
     @property

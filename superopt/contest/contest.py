@@ -146,7 +146,7 @@ def contest(
     apart: bool = True,
     known_s: float = 0.0,
 ) -> Outcome:
-    """Time the entries against the original until the rounds say which to return, or the time is over.
+    """Time the entries against the original until the rounds decide which to return, or the time is over.
 
     Programs are built and timed in separate processes, of which `where` is one.  Without `apart` that one is used
     alone, and no compiler options are tried.  `known_s` is the earlier time of a call of the original where that is too

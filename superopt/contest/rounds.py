@@ -78,7 +78,7 @@ class Subject:
 
 @dataclass(slots=True)
 class Rounds:
-    """Where and how programs are timed with the original; a context manager, which ends the second process.
+    """Times programs with the original in one or two processes; a context manager, which ends the second process.
 
     Attributes:
         where: the process in which programs are built and timed.
@@ -220,7 +220,7 @@ class Series:
 
     @property
     def processes(self) -> int:
-        """How many processes the batches are from."""
+        """Number of processes that the batches are from."""
         return len({process for process, _, _ in self._batches})
 
     @property

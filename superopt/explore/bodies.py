@@ -29,7 +29,7 @@ def improve_bodies(graph: Graph, improve: Improve) -> Graph:
 
 
 def body_sizes(graph: Graph) -> list[int]:
-    """Sizes of the bodies that `improve_bodies` asks about, each counted where it stands."""
+    """Node counts of the bodies that `improve_bodies` visits, one for each occurrence."""
     found: list[int] = []
     for node in graph.nodes():
         if node.op in CONTROL:

@@ -1,4 +1,4 @@
-"""From a graph and proved rules to a few programs worth measuring.
+"""Explores the programs equal to a graph by proved rules, and proposes a few that are worth measuring.
 
 The e-graph is grown to saturation by the rules that cannot explode.  The rest, the rules of mode `near` and `merge`,
 are applied only around the best selection found so far, in rounds of growth and warm search.  Bodies of control flow

@@ -191,7 +191,7 @@ class HostPart:
         return tuple(found[i] if host else values[i] for host, i in self.places)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """The part as plain data, which `read_part` reads."""
         model = base64.b64encode(self.model).decode()
         return {
             "model": model,

@@ -4,7 +4,7 @@ Programs travel to the worker as text, their arrays in a mapped file; arrays tha
 path and offset.  When the worker dies, the candidate it was busy with is out, and a new worker starts over with the
 rest, so that all figures of one comparison come from one process.  Opaque operations travel as modules.  Programs with
 one that has no module (callbacks into Python) exist only in the process that imported them.  They are compared there,
-without protection, and the comparison says so.
+without protection, and a note of the comparison states it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def compare(
     """Check candidates against a reference and time them interleaved with it.
 
     Args:
-        reference: what the others are compared with; also timed against itself for the noise floor.
+        reference: the baseline; also timed against itself for the noise floor.
         candidates: programs without macros (expand them first), programs with options of the compiler, entry points,
             or functions, which need settings with `isolate=False`.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
-        settings: rounds, their length, seed, what to check.
+        settings: rounds, their length, seed, checks.
         worker: a running worker; one is started for this call without it.
         backend: `module:function` that builds a program from frozen values.
     """
@@ -176,7 +176,7 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
 def as_called(graph: Graph, closed: bool = True) -> Tuned:
     """The original as its user calls it, `jax.jit` of the function: the baseline of comparisons.
 
-    `closed` says whether arrays that come with the graph are closed over by the function.
+    `closed`: whether the function closes over the arrays that come with the graph.
     """
     return Tuned(original_program(graph), {}, closed=closed)
 

@@ -71,7 +71,7 @@ class KernelTiming:
 
 @dataclass(frozen=True, slots=True)
 class KernelSettings:
-    """How to time kernels: chunk size, rounds per chunk, seconds per sample, calls per sample at most, seed.
+    """Settings of timing: chunk size, rounds per chunk, seconds per sample, calls per sample at most, seed.
 
     Attributes:
         footprint: bytes of frozen operands that calls of a kernel take turns with; 0 is one copy.
@@ -257,7 +257,7 @@ def _compiled(
 
 
 def copies(nbytes: int, footprint: int) -> int:
-    """How many copies of operands of `nbytes` go into a footprint."""
+    """Number of copies of operands of `nbytes` that fit into a footprint."""
     return max(1, min(MOST_COPIES, min(footprint, LARGEST_FOOTPRINT) // max(1, nbytes)))
 
 

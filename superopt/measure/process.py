@@ -68,7 +68,7 @@ ONE_KERNEL = ProcessLimits(silence_s=60.0)
 
 
 class WorkerDiedError(Exception):
-    """The worker ended before it finished a request; `failure` says how."""
+    """The worker ended before it finished a request; `failure` is the cause."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"{failure.cause}: {failure.detail}")

@@ -255,7 +255,7 @@ def _priced(backend: Backend) -> Backend | None:
 
 
 def _prices(request: Request, imported: Imported) -> Joint | None:
-    """The shipped models' prices of regions, before anything is timed; None where no backend of ours is priced."""
+    """The shipped models' prices of regions, before anything is timed; None where our kernels are not priced."""
     if request.own is None:
         return None
     return Joint(request.objective, lambda node: node, request.own, frozen_bytes(imported.graph))

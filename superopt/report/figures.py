@@ -40,17 +40,17 @@ def change(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds."""
+    """Format a number of seconds."""
     return NONE if value is None else f"{value:.1f} s"
 
 
 def number(value: float | None) -> str:
-    """A count."""
+    """Format a count."""
     return NONE if value is None else f"{value:,}"
 
 
 def error(value: float | None) -> str:
-    """A relative difference."""
+    """Format a relative difference."""
     return NONE if value is None else f"{value:.1e}"
 
 

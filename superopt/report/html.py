@@ -1,7 +1,7 @@
-"""The report as one offline page: verdict, both programs side by side, why, why not, evidence, search, environment.
+"""The report as one offline HTML page: verdict, both programs side by side, reasons, evidence, search, environment.
 
 No network request and no script; everything escaped by the template engine; drawings are inline SVG.  Every figure
-comes from the record that JSON holds, and carries its path in it (`data-of`).
+comes from the record of the JSON report, and carries its path in it (`data-of`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report as text that fits on a screen: verdict, stages, why, why not, what was proved and checked.
+"""The report as text that fits on a screen: verdict, stages, reasons for and against rules, proofs and checks.
 
 No line is longer than `WIDTH`: longer ones continue on further, indented lines.
 """

@@ -121,8 +121,7 @@ class Optimized(Unique, Generic[P, R]):
         return self.report.speedup
 
     def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
-        """Check, without the search, that the program computes what the original does (see
-        `superopt.returned.revalidate`).
+        """Validate, without the search, that the program equals the original (see `superopt.returned.revalidate`).
 
         Args:
             original: the function or model to compare with; None for the one that was optimised.
@@ -321,8 +320,7 @@ class Loaded(Unique):
             return read_report(self._report_data)
 
     def validate(self, original: Any = None, *, store: Store | None = None, limited: bool = True) -> Validation:
-        """Check from the file alone that the program computes what the original does (see
-        `superopt.returned.revalidate`).
+        """Validate from the file alone that the program equals the original (see `superopt.returned.revalidate`).
 
         Args:
             original: the function or model to compare with as well; None for the one in the file.

@@ -104,7 +104,7 @@ def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0
 
 
 def is_in_doubt(store: Store | None, key: str) -> bool:
-    """Whether the result under a key is marked as one that is to be timed again."""
+    """Whether the result under a key is marked to be timed again."""
     kept = None if store is None else store.get(_TABLE, key)
     return kept is not None and kept.get("in_doubt") is True
 

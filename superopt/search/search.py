@@ -154,7 +154,7 @@ def search(
 
 
 class _Run:
-    """The phases of one search; `records` holds the named states worth keeping."""
+    """The phases of one search; `records` has the named states worth keeping."""
 
     def __init__(self, problem: Problem, settings: SearchSettings) -> None:
         self.problem, self.settings = problem, settings
@@ -365,7 +365,7 @@ class _Run:
         return finalist(self.problem, self.lowering, name, self.records[name])
 
     def statistics(self) -> Statistics:
-        """Figures of the run."""
+        """The figures of this search."""
         problem = self.problem
         return Statistics(
             live_classes=problem.snapshot.size,

@@ -37,7 +37,7 @@ class StoreWarning(UserWarning):
 
 
 def default_path() -> Path:
-    """Where the store lives unless a path is given: the user's cache directory."""
+    """Path of the store unless another is given: in the user's cache directory."""
     import platformdirs  # late: not needed when a path is given
 
     return Path(platformdirs.user_cache_dir("superopt", appauthor=False)) / f"store-v{SCHEMA_VERSION}.sqlite"

@@ -43,7 +43,7 @@ class Keys:
 
     @classmethod
     def tree_unflatten(cls, kind: Any, children: Sequence[Any]) -> Keys:
-        """Keys of this kind."""
+        """Rebuild keys of this kind from their data."""
         return cls(children[0], kind)
 
 
@@ -57,12 +57,12 @@ class Static:
         self.value = value
 
     def tree_flatten(self) -> tuple[tuple[()], Any]:
-        """No children."""
+        """The leaf as static data, without children."""
         return (), self.value
 
     @classmethod
     def tree_unflatten(cls, value: Any, children: Sequence[Any]) -> Static:
-        """The leaf."""
+        """Rebuild the wrapped leaf."""
         return cls(value)
 
 

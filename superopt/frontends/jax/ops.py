@@ -49,7 +49,7 @@ def _by_name(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) 
 
 
 def _value(given: Any) -> Any:
-    """A parameter of a primitive as an attribute: sizes of ours in the place of JAX's."""
+    """A parameter of a primitive as an attribute: with JAX's sizes converted to those of the IR."""
     if isinstance(given, tuple | list):
         return tuple(map(_value, given))
     return size(given) if export.is_symbolic_dim(given) else given

@@ -35,7 +35,7 @@ def size(n: Any) -> Size:
 
 
 def sizes(ns: Iterable[Any]) -> tuple[Size, ...]:
-    """Several sizes."""
+    """Sizes and integer attributes, each as by `size`."""
     return tuple([size(n) for n in ns])
 
 

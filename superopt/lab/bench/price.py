@@ -92,7 +92,7 @@ def tried(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PricedProgram:
-    """One program to price."""
+    """A task for a worker: one program to price, and the candidate rules as text."""
 
     case: str
     texts: str

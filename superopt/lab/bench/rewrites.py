@@ -89,7 +89,7 @@ def chosen(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Counts and smallest shares."""
+    """Counts of reached cases, and smallest shares of the hand-made gain."""
     good = [row for row in rows if "failure" not in row]
     shares = [row["share"] for row in good if row["share"] is not None]
     return {

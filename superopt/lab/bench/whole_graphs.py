@@ -58,7 +58,7 @@ class BestFound:
 
     @property
     def predicted_s(self) -> float:
-        """The objective's time."""
+        """Time of the program by the objective."""
         return self.state.seconds
 
 
@@ -289,7 +289,7 @@ def backtracking(arena: Arena, seed: int) -> BestFound:
 
 
 def annealing(arena: Arena, seed: int) -> BestFound:
-    """Metropolis over whole programs."""
+    """Simulated annealing over whole programs, with Metropolis' rule."""
     rng = random.Random(seed)
     program = best = arena.original
     unit = arena.cost(best) / max(1, sum(1 for cost in arena.state(best).kernel_cost if cost))

@@ -72,7 +72,7 @@ def spatial(t: Type) -> int | None:
 
 @cache
 def unary_forms(t: Type, ops: frozenset[str]) -> tuple[OpForm, ...]:
-    """Forms of one operand."""
+    """Forms of one operand, of type `t`."""
     out: list[OpForm] = []
     if "relu" in ops and t:
         out.append(OpForm("relu"))

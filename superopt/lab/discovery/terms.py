@@ -168,5 +168,5 @@ def leaves_for(ops: Iterable[str], size: int) -> Universe:
 
 
 def sizes(u: Universe, size: int) -> list[AnonymousTerm]:
-    """Terms of a size."""
+    """The terms of a universe with this number of ops."""
     return [x for x in u.terms if x.size == size]

@@ -194,7 +194,7 @@ def warm() -> Any:
 
 
 def main() -> None:
-    """Verdicts on standard output; what programs print goes to standard error."""
+    """Write verdicts to standard output; output of programs goes to standard error."""
     warnings.simplefilter("ignore")
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""`superopt fuzz`: programs and kernels, counted together."""
+"""The command `superopt fuzz`: runs random programs and kernels, and counts both together."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def _mean_of_signs(x: FuzzValue) -> Case:
 
 
 def corpus() -> list[Case]:
-    """The programs."""
+    """The programs that once failed."""
     neutral = ("jnp.exp(x0) * 1.0", "jnp.exp(x0) + 0.0", "jnp.tanh(x0) / 1.0", "jax.nn.softmax(x0) * 1.0")
     shapes = ((2, 8, 16), (2, 32, 33))
     integers = FuzzValue("x0", (3, 4), "int32")

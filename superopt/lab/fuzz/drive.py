@@ -1,4 +1,4 @@
-"""Drives the fuzzer: draws programs, watches the process that runs them, counts, and reduces what fails.
+"""Drives the fuzzer: draws programs, watches the process that runs them, counts, and reduces failing ones.
 
 The seeds of the corpus come first, then programs by number: two of JAX, one of ONNX.  A process that ends is a crash,
 one that does not answer a hang; either way the next program gets a new process.
@@ -80,7 +80,7 @@ class Child:
         return {"status": "crash", "cause": " ".join([cause, *last])[:300], "seconds": 0.0}
 
     def close(self) -> None:
-        """End the process and what it started."""
+        """End the process and its children."""
         if self._process is not None:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 try:

@@ -83,7 +83,7 @@ class LabelFile:
         return facts.features, facts.caches_bytes, None if "threads" in self.rows[0] else facts.cores
 
     def write(self) -> None:
-        """Replace the file."""
+        """Write the corpus, replacing the file in one step."""
         write_lines(self.path, [{"header": self.header}, *self.rows])
 
     @property

@@ -67,7 +67,7 @@ class Data:
 
 
 def prepare(labels: Sequence[Label]) -> Data:
-    """Labels as arrays."""
+    """Convert labels to arrays."""
     encoder = KernelEncoder()
     table, structures = encoder.encode([x.graph for x in labels])
     tasks = {name: i for i, name in enumerate(sorted({(x.family, x.task) for x in labels}))}
@@ -228,7 +228,7 @@ class _Stream:
         self.per_epoch = max(1, round(1.1 * need))
 
     def forever(self) -> Iterator[dict[str, np.ndarray]]:
-        """Batches."""
+        """Yield batches without end."""
         while True:
             groups: list[list[int]] = []
             for members in self.members:

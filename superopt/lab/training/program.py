@@ -101,7 +101,7 @@ class Leaning(random.Random):
     """A random source that takes the larger of two choices: sizes of whole networks, not of blocks."""
 
     def choice(self, seq: Any) -> Any:
-        """One element."""
+        """The larger of two elements drawn from the sequence."""
         first, second = super().choice(seq), super().choice(seq)
         return max(first, second) if isinstance(first, int) and isinstance(second, int) else first
 

@@ -43,7 +43,7 @@ class _Free:
     name = version = "free"
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """No seconds."""
+        """Zero seconds for each kernel."""
         return np.zeros(len(kernels))
 
 

@@ -9,7 +9,7 @@ states that no value is defined, or that ours is the right one (see docs/onnx.md
 
     superopt bench --suite onnx-types [--case Gemm] [--json]
 
-Without onnxruntime results are compared with the reference evaluator alone, and the suite says so.
+Without onnxruntime, results are compared with the reference evaluator alone, and the suite reports that.
 """
 
 from __future__ import annotations

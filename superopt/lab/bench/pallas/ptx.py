@@ -128,7 +128,7 @@ def row(case: PallasCase, capability: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command."""
+    """The command line; returns its exit status."""
     parser = ArgumentParser(prog="python -m superopt.lab.bench.pallas.ptx")
     parser.add_argument("--case", dest="cases", action="append", default=[])
     parser.add_argument("--capability", type=int, default=90)

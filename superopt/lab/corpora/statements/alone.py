@@ -86,7 +86,7 @@ def neutral(kind: str, dtype: str) -> Any:
 
 
 class _Jax:
-    """Folds of JAX."""
+    """The folds and conversions of a claim, in JAX."""
 
     xp = jnp
 
