@@ -53,9 +53,9 @@ class KernelProgram:
     """A program whose regions are our kernels, except for those left to XLA.
 
     Attributes:
-        name: for the report.
+        name: name for the report.
         program: equal to the original.
-        finalist: of the search; None for the program's own form.
+        finalist: the search's finalist; None for the program's own form.
         choices: the regions that are kernels.
         regions: all that move or compute anything.
         rows: these, for the report.

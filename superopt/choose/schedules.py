@@ -61,10 +61,10 @@ class ScheduleStage:
         """The kernels of a program, with a searched schedule where that is faster than the default one.
 
         Args:
-            regions: of the program.
+            regions: regions of the program.
             made: their kernels.
             seconds: estimated seconds of one run of each.
-            budget_s: of the stage, the start of processes included.
+            budget_s: seconds for the stage, the start of processes included.
         """
         found = dict(made)
         end_s = time.monotonic() + budget_s

@@ -74,7 +74,7 @@ class TrialPool:
     """The processes that make kernels, started when there is one to be made; a context manager.
 
     Attributes:
-        backend: that makes kernels; the one for the default device of JAX where none is given.
+        backend: the backend that makes kernels; the one for the default device of JAX where none is given.
     """
 
     def __init__(self, processes: int | None = None, backend: Backend | None = None) -> None:
@@ -227,10 +227,10 @@ def report_rows(
     """The regions of a form for the report, equal ones together, those that take longest first.
 
     Args:
-        regions: of the form.
+        regions: all regions of the form.
         chosen: those that are kernels.
         tried: results of making and timing them.
-        backend: that makes kernels.
+        backend: name of the backend that makes kernels.
         model: prices them.
     """
     rows: list[NativeKernel] = []

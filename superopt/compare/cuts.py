@@ -51,11 +51,11 @@ class PairProof:
     """Result of a proof: the outputs of the second program, with proved nodes replaced.
 
     Attributes:
-        outputs: of the second program, with proved parts replaced by nodes of the first.
+        outputs: outputs of the second program, with proved parts replaced by nodes of the first.
         image: node of the second program -> its replacement.
         exactness: the widest class of equality that was used.
         rules: names of the rules used.
-        assumptions: of their certificates.
+        assumptions: assumptions of their certificates.
         folded: constants that were compared by value.
         windows: number of windows that were tried.
         stuck: nodes without a proved counterpart, with the reason.

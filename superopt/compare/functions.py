@@ -43,7 +43,7 @@ def compare_functions(
             Where a leaf is a shape over names (`"b 64"`, `"int32[n]"`), it holds for all sizes.
         frozen: arguments whose values are part of both functions: weights that one of them may fold.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seed: of the inputs of the refuter.
+        seed: seed of the refuter's inputs.
         store: the store to look up certificates in.
         kwargs: example keyword arguments.
         sizes: sizes for the names, used to compare results that stay open for all sizes.

@@ -59,7 +59,7 @@ def compare_models(
             stay open for all sizes are compared at these.
         numerics: exact, real or range: the widest class of rules that may be used.
         seconds: processor time after which no further window is tried; more in proportion above 500 nodes.
-        seed: of the inputs of the refuter.
+        seed: seed of the refuter's inputs.
         store: the store to look up certificates in.
 
     Raises:

@@ -43,7 +43,7 @@ def compare_modules(
         dims: values of the open sizes, at which results that stay open for all sizes are compared.
         numerics: exact, real or range: the widest class of rules that may be used.
         seconds: processor time after which no further window is tried.
-        seed: of the inputs of the refuter.
+        seed: seed of the refuter's inputs.
         store: the store to look up certificates in.
 
     Raises:

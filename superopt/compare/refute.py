@@ -82,8 +82,8 @@ def inputs(
 
     Args:
         types: shapes and dtypes.
-        seed: of the generator.
-        scale: of floats.
+        seed: seed of the generator.
+        scale: factor of floats.
         numbers: positions of integer arrays with other values than 0 and 1: small ones of both signs, and the ends of
             the type where the scale is above 1.
         kind: makes floats `negative`, `halves` (and the first rows of integers 0), or close to given numbers
@@ -329,7 +329,7 @@ def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], se
         both: the programs.
         proved: numbers of the outputs.
         strict: outputs that differ where an intermediate value is not finite; their values there do not count.
-        seed: of the inputs.
+        seed: seed of the inputs.
         end_s: processor time after which all other outputs than `strict` ones are given up.
 
     Raises:
@@ -379,7 +379,7 @@ def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict
 
     Args:
         both: the programs.
-        seed: of the inputs.
+        seed: seed of the inputs.
         wanted: numbers of outputs -> whether they are claimed equal (then one look at numbers suffices).
     """
     found: dict[int, PairDifference] = {}

@@ -66,11 +66,11 @@ class Swept:
     """Result of a sweep: the outputs of the second program, with proved nodes replaced.
 
     Attributes:
-        outputs: of the second program, with proved parts replaced by nodes of the first.
+        outputs: outputs of the second program, with proved parts replaced by nodes of the first.
         proved: numbers of the outputs that became the first's.
         lowest: the least sizes for which the proofs hold.
         exactness: the widest class of equality that was used.
-        assumptions: of the proofs.
+        assumptions: assumptions of the proofs.
         stuck: the first node without a proved counterpart in the first program, and the reason.
     """
 

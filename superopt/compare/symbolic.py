@@ -57,7 +57,7 @@ class SizedArguments:
     Attributes:
         specs, named: shapes of the arguments (`superopt.frontends.symbolic.specs`), by position and by name.
         constraints: comparisons of sizes that are assumed to hold.
-        names: of the results; without them, their places in the pytree.
+        names: names of the results; without them, their places in the pytree.
         load: code that defines both functions as `a` and `b` at some sizes, for the code to paste.
     """
 

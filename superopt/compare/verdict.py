@@ -44,7 +44,7 @@ class OutputVerdict:
     """The verdict on one result.
 
     Attributes:
-        name: of the result.
+        name: name of the result.
         status: PROVED, REFUTED or UNKNOWN.
         cause: the reason why it is not proved.
         difference: inputs on which the programs differ.
@@ -66,7 +66,7 @@ class PairVerdict:
         exactness: the widest class of equality that the proof used: exact, real or range.
         folded: stored tensors that were assumed equal to expressions of others, with the distance.
         apart: the largest of these distances; 0: all are equal bit by bit.
-        assumptions: of the rules' certificates.
+        assumptions: assumptions of the rules' certificates.
         rules: names of the rules used.
         differs: the first operation of the second program without a proved counterpart in the first.
         code: code to paste: inputs and both results.
@@ -122,7 +122,7 @@ class Spoken:
     """Names of two programs and their parts, for messages.
 
     Attributes:
-        names: of the results; without them, their places.
+        names: names of the results; without them, their places.
         load: code that defines both as `a` and `b`, for the code to paste.
         origins: names, from its file, of the origins of the second program's nodes; called where one is to be named.
     """
@@ -149,7 +149,7 @@ def compare_graphs(
         words: names for the verdict.
         numerics: exact, real or range: the widest class of rules that may be used.
         seconds: processor time after which no further window is tried.
-        seed: of the inputs of the refuter.
+        seed: seed of the refuter's inputs.
         store: the store to look up certificates in.
 
     Raises:
@@ -258,7 +258,7 @@ def _first_stuck(proof: PairProof, shared: Shared, origins: Callable[[], Mapping
 
 
 def _source(nodes: set[Node], origins: Mapping[Node, str], shared: Shared) -> str:
-    """The first part of a file from which one of some nodes originates, or that needs one."""
+    """A text naming the first part of the second file that computes one of these nodes, or depends on one."""
     made = map_nodes(origins, given=shared.given[1])
     needing = set(nodes)
     for node in topological([made[x] for x in origins]):

@@ -60,7 +60,7 @@ class Builds:
         graph: the original.
         live: the example inputs.
         frozen: values of its frozen inputs.
-        seed: of random inputs.
+        seed: seed of random inputs.
         exact: the function whose results must be matched in every bit; None where rounding may differ.
         worker: process in which the original is called, if it can be sent there and is not sure to be short.
 

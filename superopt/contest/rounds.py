@@ -175,7 +175,7 @@ class Series:
         cause: the reason why the original could not be timed.
         original_build_s: seconds of building the original.
         build_s: longest time of building another program; of one with kernels, a fraction of that.
-        failures: for entries without a time, the reason.
+        failures: reasons why entries have no time.
         notes: messages of the comparisons.
     """
 

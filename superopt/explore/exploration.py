@@ -297,7 +297,7 @@ class _Bodies:
         sizes: node counts of all bodies; time is shared in proportion to them.
         plans: proofs for the bodies that were replaced.
         left_out: number of bodies for which there was no time.
-        interrupted: by the user; bodies that wait are left as they are.
+        interrupted: whether the user interrupted; bodies that wait are left as they are.
     """
 
     rules: Sequence[Rule]

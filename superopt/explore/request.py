@@ -20,12 +20,12 @@ class Request:
         objective: the performance model of kernels that XLA computes.
         own: the backend of our kernels as the search prices it; None where the search prices none.
         kernels_by: name of the backend that makes kernels, priced or not; empty where none are made.
-        seed: of the search, of random inputs and of the timing order.
-        numerics: which rules may be used: `exact`, `real` or `range`.
+        seed: seed of the search, of random inputs and of the timing order.
+        numerics: class of rules that may be used: `exact`, `real` or `range`.
         deterministic: the model alone decides; nothing is measured.
         searches: whether a search follows the plain candidate.
         keeps_plain: without a search, the plain candidate is returned however slow it is.
-        rules: in place of the library; None for the library.
+        rules: rules in place of the library; None for the library.
         max_prepared_bytes: limit on prepared and packed weights.
     """
 

@@ -42,16 +42,16 @@ class FileLimits:
     """Limits on the size of a file's contents and on the work of reading it.
 
     Attributes:
-        text_bytes: of a program's text; the largest networks of the benchmarks print less than 1 MB.
-        json_bytes: of a JSON object, whose values take up to 25 times its text.
+        text_bytes: size of a program's text; the largest networks of the benchmarks print less than 1 MB.
+        json_bytes: size of a JSON text, whose values take up to 25 times as much.
         inflated: bytes that a packed byte may become; programs inflate 10 to 30 times, a bomb 1,000 times.
-        members: of an archive.
-        depth: of lists within lists, bodies within bodies; control flow of real programs nests fewer than 10.
-        nodes: of a program with its bodies.
+        members: number of members of an archive.
+        depth: nesting of lists or of bodies; control flow of real programs nests fewer than 10.
+        nodes: number of nodes of a program with its bodies.
         work: steps of reading: tokens of a text, entries of a list.
         rank: axes of a tensor; NumPy's bound is 64, XLA's kernels are slow long before.
-        value_bytes: of one tensor.
-        digits: of an integer.
+        value_bytes: size of one tensor.
+        digits: digits of an integer.
         seconds, seconds_per_mb: time limit of reading, on top of the reading of weights.
     """
 

@@ -51,7 +51,7 @@ class OperatorMutant:
     """One operator at a place of a file, replaced by another; or a whole condition, replaced by False.
 
     Attributes:
-        path: of the file, from the root of the repository.
+        path: path of the file, from the root of the repository.
         begin, end: lines and columns; lines count from 1.
         old, new: the text there, and its replacement.
     """

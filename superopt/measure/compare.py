@@ -90,8 +90,8 @@ class Ran:
     """Results of calls of a program, as many as completed.
 
     Attributes:
-        results: of each call, in order.
-        seconds: of each; the first one includes the build.
+        results: results of each call, in order.
+        seconds: duration of each; the first one includes the build.
         raised: class and message of the exception that the program raised.
         lost: how the worker process ended, or that the time was over.
     """

@@ -39,7 +39,7 @@ class Tuned:
     """A program with its compiler options and kernels.
 
     Attributes:
-        options: of the compiler.
+        options: compiler options.
         kernels: regions of the hot part that are our kernels, as plain data for the backend that makes them.
         closed: arrays that the program closes over are constants of the compiled code, as `jax.jit` makes them.
     """

@@ -46,7 +46,7 @@ class ComparisonSettings:
     Attributes:
         rounds: interleaved rounds.
         min_time_s: shortest sample; short programs are called several times per sample.
-        seed: of the order within rounds.
+        seed: seed of the order within rounds.
         prune: stop timing a candidate that stays slower than the reference by this factor after three rounds; 0 never.
         budget_s: stop after the round in which this time is over; 0 is no limit.
         builds_s: leave out candidates, but for the first, whose build would not end within this time of the start, if

@@ -124,7 +124,7 @@ def optimize(
         budget: time for the call: seconds, "30s", "2min", or "5000steps" (with `deterministic`, the same result
             anywhere).  Under five seconds, work that cannot be cut may exceed it: builds, and proofs of rules that are
             in no store.  The original's calls are part of it: where they do not end in the time, it is returned.
-        seed: of the search, of random inputs and of the timing order.
+        seed: seed of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
         dims: sizes of the symbolic dimensions of a model, where example arguments do not determine them.
         store: whether to answer from and write to the store of earlier results, or the path of another store.

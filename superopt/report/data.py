@@ -24,11 +24,11 @@ class UsedRewrite:
     repaired.  Gains of rules that need each other overlap, so they do not add up.
 
     Attributes:
-        predicted_gain_ms: by the performance model.
+        predicted_gain_ms: gain by the performance model.
         equation: the proved equation in index notation.
         statement: the rule as it is written.
         sites: the operations that it was applied to, with their number.
-        measured_gain_ms: by timing the program without the rule, or None where that was not timed.
+        measured_gain_ms: gain by timing the program without the rule; None where that was not timed.
         measured: time without the rule over time with it.
     """
 
@@ -73,7 +73,7 @@ class KernelUse:
     Attributes:
         name: its heaviest op with the type of its result.
         count: number of runs.
-        ms: of all runs together.
+        ms: time of all runs together.
         timed: whether `ms` is a timing of the kernel by itself, else a prediction.
         outside: whether the kernel is outside the training domain of the learned model; None without such a model.
     """
@@ -97,7 +97,7 @@ class NativeKernel:
         xla_ms: XLA's version of the region alone, fastest sample.
         own_ms: the kernel alone, fastest sample.
         ratio: paired by round, with its interval; as rounds are few, the fastest samples are more reliable.
-        flops: of one run.
+        flops: operations of one run.
         failure: the reason why there is no timing.
         schedule: origin of its schedule: default, or the best of so many searched.
         predicted_ms, by_xla_ms: predictions for one run as our kernel and by XLA; None where there are none.
@@ -149,7 +149,7 @@ class DrawnNode:
     Attributes:
         id: number of the value; the same value has the same number before and after.
         op: the operation; `rule` is the rewrite that introduced it, empty for the program's own.
-        type: of the value; `layout` is its physical order of axes where that is not the natural one.
+        type: type of the value; `layout` is its physical order of axes where that is not the natural one.
         reads: values that it reads; `frozen` are the operands that never change.
         kernel: number of the value that its kernel computes.
         us: microseconds of one run of the whole kernel, at that value only.
@@ -254,7 +254,7 @@ class PeerTiming:
     """Times of the returned program and of another runtime on the same model, in short rounds after the contest.
 
     Attributes:
-        name: of the runtime; `version` and `threads` are those that it ran with.
+        name: name of the runtime; `version` and `threads` are those that it ran with.
         ms: its median; `returned_ms` is the returned program's in the same rounds.
         ratio: its time over the returned program's, paired by round: 2.0 is a program twice as fast as the runtime.
         failure: why there is no timing; empty where there is one.
@@ -278,7 +278,7 @@ class Report:
         model: error of predictions on the kernels that were timed, and the share of the program outside the training
             domain of the learned model (`outside_share`: None without a learned model).
         not_chosen: rules that apply to the returned program and were not used, cheapest loss first.
-        predicted_ms: of the returned program by the performance model; None where that has not priced it.
+        predicted_ms: time of the returned program by the performance model; None where that has not priced it.
         compiler_options: compiler options that the returned program is built with.
         tuning: the choice of these options: `choices` by name, `gain` over the default options on fresh rounds, `tried`
             (program -> sets of choices with their ratios) and `not_tried` (choice -> reason).

@@ -60,13 +60,13 @@ class Saved:
     Attributes:
         hot: the returned program over the live arguments and the prepared tensors.
         prepared: these tensors; where a file is read for calls, each may be one that is read `Later`.
-        names: of all flat arguments.
+        names: names of all flat arguments.
         parameters: the name of each positional argument; empty where it has none.
         live: positions of those that are not frozen, in the order of the inputs of `hot`.
         widened: positions of arguments of 64-bit integers for which 32-bit ones may be given.
         frozen: position, dtype and digest of every frozen argument.
         constants: name and digest of the values that came with the original.
-        report: of the optimisation, as plain data.
+        report: report of the optimisation, as plain data.
         options: compiler options that are on this project's own list.
         foreign: options that are not, with the reason why they are left out.
         kernels: regions that are our kernels.

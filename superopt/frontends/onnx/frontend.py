@@ -58,7 +58,7 @@ def import_onnx(
         arguments: example inputs in order; random ones when there are none.
         dims: sizes of symbolic dimensions that the arguments do not determine.
         values: inputs to bind to constants.
-        seed: of the random inputs.
+        seed: seed of the random inputs.
         data_root: a folder inside which links to external data are followed.
         operators: functions for operators that are not known here (see `load_model`).
 

@@ -28,7 +28,7 @@ class StableHloModule:
     """A module ready to be traced.
 
     Attributes:
-        name: of the file.
+        name: name of the file.
         fn: function of the main function's arguments that returns its results; traced under `jax.enable_x64(True)`.
         kinds: shapes and dtypes of the arguments, None for sizes that are open.
         results: names of the results.

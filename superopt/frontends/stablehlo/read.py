@@ -56,7 +56,7 @@ class HloOp:
         operands: numbers of the values that it reads.
         results: number and type of each value that it makes.
         attributes: plain values: numbers, texts, tuples, arrays; objects with dimension numbers.
-        blocks: of its regions.
+        blocks: blocks of its regions.
         where: name and place, in words.
     """
 
@@ -81,7 +81,7 @@ class HloModule:
     """The contents of a module file.
 
     Attributes:
-        name: of the file.
+        name: name of the file.
         functions: the blocks of its functions by name.
         results: names of the results of each function, empty where it names none.
         names: for each function, those of its arguments that are sizes; empty for other arguments.

@@ -37,8 +37,8 @@ class Specs:
     """The arguments of a function at symbolic sizes.
 
     Attributes:
-        names: of the flat arguments.
-        types: of the flat arguments, over symbols from 0 on.
+        names: names of the flat arguments.
+        types: types of the flat arguments, over symbols from 0 on.
         tree: structure of `[args, kwargs]`, lists.
         sizes: the free size names.
         solved: (name, its expression) for names that constraints determine.

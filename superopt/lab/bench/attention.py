@@ -34,9 +34,9 @@ class AttentionForm:
     """One way to write attention.
 
     Attributes:
-        fn: of queries, keys and values.
-        shapes: of the three.
-        dtype: of the three.
+        fn: function of queries, keys and values.
+        shapes: shapes of the three.
+        dtype: dtype of the three.
         heads: axis of the heads.
         causal: whether the mask is causal.
     """

@@ -116,10 +116,10 @@ def until_decided(
     Args:
         calls: the calls to time, by name.
         bars: base, other, and the ratio of the two that decides.
-        rounds: of a block.
+        rounds: rounds of a block.
         most_rounds: largest number of rounds, decided or not.
         sample_s: see `interleaved`.
-        seed: of the order and of the intervals.
+        seed: seed of the order and of the intervals.
 
     Returns:
         Seconds of every round by name, and the ratio of each bar.

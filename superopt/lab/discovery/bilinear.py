@@ -33,9 +33,9 @@ class Algorithm:
     """Products of a convolution along an axis.
 
     Attributes:
-        outputs: for every output the weight of each product.
-        taps: for every product the weight of each tap, and the divisor of the sum.
-        data: for every product the weight of each entry of the data.
+        outputs: weights of all products, for every output.
+        taps: weights of all taps, for every product, and the divisor of their sum.
+        data: weights of all entries of the data, for every product.
     """
 
     outputs: tuple[Vector, ...]

@@ -132,7 +132,7 @@ def discover(settings: DiscoverySettings, folder: Path | None = None, say: Say =
 
     Args:
         settings: what to enumerate.
-        folder: where runs are stored.
+        folder: folder in which runs are stored.
         say: receives progress lines.
 
     Raises:

@@ -26,7 +26,7 @@ class Judged:
         key: its text.
         status: IMPLIED, NEW (proved), REFUTED, UNKNOWN, UNSUPPORTED, or UNUSABLE (binds in no direction).
         text: the widened rule when it is new, else the reason.
-        exactness: of the new rule.
+        exactness: exactness class of the new rule.
         seconds: processor time.
     """
 

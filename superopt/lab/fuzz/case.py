@@ -32,7 +32,7 @@ class Case:
     """A program.
 
     Attributes:
-        seed: of its arrays.
+        seed: seed of its arrays.
         inputs, lines: its values in order.
         outputs: names of what it returns.
         frozen: positions of inputs that do not change.

@@ -103,7 +103,7 @@ class Found:
     Attributes:
         counts: programs by status, and `over_budget`.
         failures: (status, cause, reduced program).
-        seconds: of the run.
+        seconds: duration of the run.
         kernels: random kernels that were compared, and those that were wrong or ended their process.
     """
 
@@ -159,7 +159,7 @@ def fuzz(
         seed: number of the first program.
         programs: how many; as many as fit by default.
         corpus: programs that come first, whatever the number.
-        store: where proofs and results are kept; a temporary folder by default.
+        store: path at which proofs and results are kept; a temporary folder by default.
         say: called with one line per failure and per hundred programs.
         reduce: whether failures are made smaller.
     """

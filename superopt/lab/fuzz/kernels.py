@@ -154,7 +154,7 @@ class Counts:
     Attributes:
         kernels: number of kernels that were made and compared.
         refused: number of schedules for which there is no code.
-        wrong, crashes, hangs: of the kernels; a crash is an error of the generator or the end of the process.
+        wrong, crashes, hangs: numbers of such kernels; a crash is an error of the generator or the end of the process.
         failures: one for each of these, in the order in which they were found.
     """
 
@@ -173,7 +173,7 @@ def run(seconds: float, seed: int = 0, count: int | None = None, workers: int = 
     """Run random kernels until the time is over.
 
     Args:
-        seconds: of wall time; the case that runs then is finished.
+        seconds: wall time; the case that runs at its end is finished.
         seed: number of the first case; a run goes on where another one ended.
         count: largest number of cases.
         workers: processes at once.

@@ -87,9 +87,9 @@ def evaluate(
     Args:
         found: the labels.
         seeds: fits per split.
-        backend: of the labels; those of our own kernels are regions, none of which has several forms.
+        backend: backend of the labels; those of our kernels are regions, none of which has several forms.
         families: families to hold out; all by default.
-        settings: of the fits.
+        settings: settings of the fits.
         budget_s: no further seed begins unless it would end within this time; the first always runs.
         workers: processes; the usable cores by default.
         progress: called with one line per split.
@@ -206,7 +206,7 @@ def backend_choice(
 
     Args:
         own, xla: the same regions, in the same order, timed on either backend.
-        families: to hold out; all by default.
+        families: families to hold out; all by default.
     """
     with machine.taken(machine.from_dict(own.header.get("machine"))):
         names = sorted({x.family for x in own.labels})

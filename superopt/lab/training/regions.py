@@ -143,7 +143,7 @@ def rotated_bytes(graph: Graph, header: Mapping[str, Any]) -> int:
 
     Args:
         graph: the region.
-        header: of the file of labels.
+        header: header of the file of labels.
     """
     size = frozen_bytes(graph)
     return size * copies(size, header["footprint"])

@@ -164,7 +164,7 @@ def evaluate(
 
     Args:
         labels: all of them.
-        settings: of fits, which have one member here.
+        settings: settings of fits, which have one member here.
         seeds: fits per split.
         families: families to hold out; all by default.
         budget_s: no further seed, and no further part, begins after it.

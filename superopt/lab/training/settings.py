@@ -12,7 +12,7 @@ class FitSettings:
     """Settings of a fit.
 
     Attributes:
-        shape: of the network.
+        shape: shape of the network.
         epochs, batch, rate, decay: passes over the labels, kernels per batch, Adam's peak rate and weight decay.
         delta: error of log time at which the Huber loss turns linear.
         rank, rank_scale: weight of the loss on the order of pairs, and the difference of log time that it resolves.
@@ -20,7 +20,7 @@ class FitSettings:
         row_drop, kernel_drop, trunk_drop: share of the numbers of nodes, of kernels and of the trunk that are dropped
             in a step of the fit.
         bootstrap: share of a task's weight that differs between members.
-        prior_steps: of the roofline's fit.
+        prior_steps: steps of the roofline's fit.
     """
 
     shape: Shape = field(default_factory=Shape)

@@ -74,11 +74,11 @@ class ScheduleLabels:
         seconds: measured times.
         again_s: times of a second visit, or nan.
         region: number of the group of an entry: region, threads and frozen operands.
-        families, programs: of each entry.
+        families, programs: family and program of each entry.
         exhaustive: whether the entry belongs to a set whose minimum is known, as second visits of such sets confirm.
         first: whether it is the default schedule.
         cold: whether the frozen operands come from beyond the last cache.
-        header: of the file.
+        header: header of the file.
     """
 
     rows: list[np.ndarray]
@@ -201,8 +201,8 @@ def fit(labels: ScheduleLabels, settings: StagedSettings, seed: int, names: Sequ
 
     Args:
         labels: labels to fit to.
-        settings: of the fit.
-        seed: of weights, order and members.
+        settings: settings of the fit.
+        seed: seed of weights, order and members.
         names: columns of the rows that the networks see; all by default.
     """
     rng = np.random.default_rng(seed)

@@ -54,7 +54,7 @@ class Peak:
     """Peak memory of a process and those that it started.
 
     Attributes:
-        nbytes: at the worst moment.
+        nbytes: memory at the worst moment.
         at_s: time of that moment.
         seconds: until the end.
         parts: anonymous, mapped and shared memory at the worst moment.

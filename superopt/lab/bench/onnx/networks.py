@@ -22,7 +22,7 @@ class NetworkBuilder:
     """Nodes and stored tensors of one model.
 
     Args:
-        seed: of the weights.
+        seed: seed of the weights.
     """
 
     def __init__(self, seed: int) -> None:

@@ -91,7 +91,7 @@ def tune(
     Args:
         program: not scheduled; its stages are tuned one after another, the others under their defaults.
         sets: arguments to run over, several for kernels whose data fits the cache.
-        precision: of products of float32: `ieee`, `tf32x3` or `tf32`.
+        precision: precision of float32 products: `ieee`, `tf32x3` or `tf32`.
         rounds: timings of each candidate before half of them go.
         most: largest number of candidates of a stage.
         interpret: see `lower`.

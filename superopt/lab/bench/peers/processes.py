@@ -32,9 +32,9 @@ class Served:
     """A program in a process that answers requests (`superopt.lab.bench.peers.serve`).
 
     Args:
-        name: for messages.
+        name: name for messages.
         command: the command that starts it.
-        timeout_s: for its first answer, and for every other.
+        timeout_s: limit for its first answer, and for every other.
     """
 
     def __init__(self, name: str, command: Sequence[str], timeout_s: float) -> None:

@@ -26,11 +26,11 @@ class PallasCase:
         name: includes the shapes.
         kind: product, pointwise, rows or attention.
         fn: the operator in JAX.
-        shapes: of its arguments.
+        shapes: shapes of its arguments.
         small: odd shapes for the check against float64.
-        dtype: of its arguments.
-        flops: of one run; 0 where it is bound by memory.
-        precision: of products of float32.
+        dtype: dtype of its arguments.
+        flops: operations of one run; 0 where it is bound by memory.
+        precision: precision of float32 products.
         tolerance: bound on the relative difference to the reference, in norm.
         peer: name and function of the same operator in another library.
     """

@@ -20,7 +20,7 @@ def verify_kernels(names: Sequence[str] = (), limits: CheckLimits | None = None)
 
     Args:
         names: only lemmas and schedules whose name contains one of these.
-        limits: of each check.
+        limits: limits of each check.
     """
     start = time.perf_counter()
     rows = [*_lemmas(names), *_schedules(names, limits), *_planted(names, limits)]

@@ -45,7 +45,7 @@ class JudgedClaim:
 
     Attributes:
         family: monoids, conversions or names.
-        statement: for the prover.
+        statement: the statement given to the prover.
         differs: whether both sides differ on some values; as finite numbers alone, or (`exact`) bit by bit on all.
     """
 
