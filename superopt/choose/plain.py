@@ -214,7 +214,7 @@ class KernelMaker:
         """Estimated seconds to make the kernels of a program: processor time per op as of the kernels made so far.
 
         Processor time is the measure because the plain candidate's kernels are made beside XLA's build of the original
-        and take twice as long by the clock; those of later forms have the cores to themselves.  The cost of a kernel
+        and take twice as long by the clock.  Those of later forms have the cores to themselves.  The cost of a kernel
         grows with its ops: that of Winograd has sixty and takes ten times as long as the convolution.  Code of kernels
         that were timed, or made during the search, is read from disk in a tenth of that time, which is not counted.
         """
@@ -316,7 +316,7 @@ def own_form(graph: Graph) -> Program:
 
 
 def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
-    """A program with all of its regions as kernels, before anything was measured or checked."""
+    """The judgement of a program in kernels, before anything is measured or checked."""
     return Judgement(
         made.program, made.finalist, verdict, after_text=print_graph(made.program.hot), kernels=made.choices,
         native=made.rows, regions=made.regions, unchecked=True, own_form=made.finalist is None,

@@ -1,9 +1,9 @@
 """Custom calls in the code of a module: only those that JAX itself writes are accepted.
 
 A LAPACK routine fills buffers whose sizes it takes from its operands.  A call with smaller results, or other layouts,
-or other values in place of its attributes, lets it write beyond them.  So JAX is made to write its calls of the
-routine on operands of these types, with every choice that the routine has, and a call has to be one of them to the
-last attribute.  Any other call is unknown, and refused.
+or other values in place of its attributes, lets it write beyond them.  So JAX is made to write its calls of the routine
+on operands of these types, with every choice that the routine has.  A call has to be one of them to the last
+attribute.  Any other call is unknown, and refused.
 """
 
 from __future__ import annotations

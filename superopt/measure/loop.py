@@ -35,7 +35,7 @@ def on_device(arrays: Sequence[Any]) -> list[Any]:
 def calls_for(thunk: Thunk, min_time_s: float) -> int:
     """Number of calls for a sample of at least `min_time_s` (after a call to warm up).
 
-    Counts grow until so many calls did take that long: the first ones after another program are unlike the later ones
+    Counts grow until so many calls did take that long.  The first ones after another program are unlike the later ones
     (threads sleep, caches are cold), and too few calls in a sample time just those.
     """
     if seconds_of(thunk, 1) > SLOW_CALL_S:

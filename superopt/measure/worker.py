@@ -48,7 +48,7 @@ def serve(event_fd: int, memory_bytes: int, handlers: Mapping[str, Handler]) -> 
     """Answer requests by the handlers of these names, and `ping`, until the input closes.
 
     The process keeps freed memory.  Whether a call waits for fresh pages would otherwise depend on what else the
-    process has allocated, not on the program (one program of 80 us took 200 in a process that had built others before).
+    process has allocated, not on the program.  One program of 80 us took 200 in a process that had built others before.
     """
     _limit_memory(memory_bytes)
     keep_memory()

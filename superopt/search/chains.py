@@ -7,8 +7,8 @@ everything that is pending in one batch.  One chain joins per round of the first
 a few deep chains and a long one makes many.  A chain that has found nothing for a while moves to the place of the best.
 Every other chain stays where it is: the end points are the finalists, which should differ.
 
-The temperature of an annealing chain is in units of the mean kernel cost (start 0.3, end 0.002), not of the program's:
-two per cent of a program is a hot start for a hundred kernels.  In a step every chain makes several proposals.  Those
+The temperature of an annealing chain is in units of the mean kernel cost (start 0.3, end 0.002), not of the program's.
+Two per cent of a program is a hot start for a hundred kernels.  In a step every chain makes several proposals.  Those
 whose kernels have no price yet wait until all chains have made theirs, are priced in one batch, and are then considered
 again.
 """

@@ -1,6 +1,6 @@
 """A compact, read-only view of the part of an e-graph that a selection can use.
 
-Live classes (reachable from the roots and not frozen) are numbered 0, 1, ...; an `Option` is one e-node of a class, its
+Live classes (reachable from the roots and not frozen) are numbered from 0.  An `Option` is one e-node of a class, its
 live children given as (class number, permutation), its frozen children as `FrozenLeaf`.  The `OptionForm` of an option
 is the part that does not depend on which classes it reads: op, attributes, operand shapes, and how each frozen operand
 is stored.  Forms are interned, so that identical layers share every price.
@@ -11,9 +11,9 @@ broadcast where it is read; a literal is no tensor at all.
 Ops differ in how they take part in kernels.  A *view* moves data without arithmetic and is recomputed in each reader.
 A *reduction* or a concatenation ends a kernel but fuses elementwise producers.  Every other op that is not elementwise
 is *heavy*: its operands must lie in memory.  Ops with several results (control flow, opaque) have no layout: they read
-and return natural order.  For a producer that several kernels read, this follows the compiled programs of XLA:CPU: it
-computes *cheap* ones (additions, products, comparisons, `abs`, `sin` ...) again in every reader, and keeps the result
-of costly ones.
+and return natural order.  For a producer that several kernels read, this follows the compiled programs of XLA:CPU.
+It computes *cheap* ones (additions, products, comparisons, `abs`, `sin` ...) again in every reader, and keeps the
+result of costly ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Starting points of a search: the program itself, the additive greedy choice, and a dynamic program over layouts.
 
 The dynamic program finds, bottom-up, the cheapest option for every (class, layout) when each operand is read from
-memory: cost = the option's own kernel + transposes of operands that do not lie as wanted + cost of the operands.  An
-additive cost counts a shared operand once per reader, hence exponentially often along residual connections.  *Cuts*
+memory.  Its cost = the option's own kernel + transposes of operands that do not lie as wanted + cost of the operands.
+An additive cost counts a shared operand once per reader, hence exponentially often along residual connections.  *Cuts*
 avoid that: a class that no edge of the class graph jumps over is paid exactly once by every selection.  So its readers
 add only its potential, the cost in this layout over that in its cheapest.
 

@@ -1,8 +1,8 @@
 """The search against other ways to search, on the same rules, the same objective and the same time.
 
 Each case is searched by `superopt.explore.exploration` without any timing, then by greedy rewriting, backtracking
-(TASO) and annealing over whole programs, each for at least as long as that took, and by additive extraction from the
-e-graph.  Two figures are compared:
+(TASO) and annealing over whole programs, each for at least as long as that took.  The last method is additive
+extraction from the e-graph.  Two figures are compared:
 
     predicted   The objective's time of each method's best program.
     measured    The programs built by XLA and timed interleaved in fresh rounds, each against ours, with intervals.

@@ -4,7 +4,7 @@ Each network is imported, its e-graph is grown by the proved library and searche
 e-nodes, seconds until saturation, proposals per second of a second, warm search, and the predicted gain.
 
 Stacks of encoder layers, from a thousand nodes to twenty thousand, show how the seconds of each stage before the first
-kernel is built grow with the nodes: processor time, and the exponent between the smallest and the largest.
+kernel is built grow with the nodes.  Figures are processor time, and the exponent between the smallest and the largest.
 
     superopt bench --suite search [--json]
     superopt bench --suite search --case deep [--json]      the stacks alone

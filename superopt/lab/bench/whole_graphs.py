@@ -2,8 +2,8 @@
 
 Programs live in one hash-consed arena (an e-graph in which nothing is ever united, so each class holds one op).  A
 rewrite builds the right side and copies the spine up to the outputs.  The new program is then priced as a whole, in the
-layouts it is written in and with channels last throughout, and keeps the cheaper: these methods get layouts for free,
-since they do not search them.
+layouts it is written in and with channels last throughout, and keeps the cheaper.  So these methods get layouts for
+free, since they do not search them.
 
     greedy        Apply the first rewrite that lowers the cost, until none does.
     backtracking  Search best-first over programs within 1.05 of the best (TASO).

@@ -42,8 +42,8 @@ class OpForm:
         op: add, mul, sub, maximum, relu, dot, conv, concat, first, rest, cut, gconv, sum, max, wsum, wmax.
         at: the axes that meet.  For elementwise ops: for each axis of the second operand, the axis of the first.  For
             dot: pairs of contracted axes.  For conv and gconv (two groups): feature axis of the image and of the
-            kernel. For concat: the joined axis of the first operand, then for each axis of the second, the axis of the
-            first. For the others: the axis.
+            kernel.  For concat: the joined axis of the first operand, then for each axis of the second, the axis of the
+            first.  For the others: the axis.
     """
 
     op: str

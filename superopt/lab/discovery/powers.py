@@ -1,10 +1,10 @@
 """Powers to constants as products, quotients and square roots, found by enumeration.
 
 Terms over one tensor and the number 1 are built by `mul`, `div`, `sqrt`, `rsqrt`, level by level, every op over one
-representative per class of equal smaller terms; then `pow` to the multiples of 1/4 up to 3.  Values at a few points
-distinguish terms; at two of the points roots and quotients are not defined.  Terms that agree on positive numbers alone
-are a candidate only with the term on the left that is defined less often.  A candidate that the library and the rules
-found so far imply is dropped; the rest is proved as every rule is.
+representative per class of equal smaller terms.  Terms of `pow` to the multiples of 1/4 up to 3 follow.  Values at a
+few points distinguish terms; at two of the points roots and quotients are not defined.  Terms that agree on positive
+numbers alone are a candidate only with the term on the left that is defined less often.  A candidate that the library
+and the rules found so far imply is dropped; the rest is proved as every rule is.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Random ONNX models: node after node, each evaluated by the reference evaluator as it is drawn.
 
-Nodes that the standard does not define (types that an operator does not take, integers divided by zero), that the
-reference refuses, or that have no finite small value are drawn again, so that every model has a value.  A node is kept
-as a line of code (`op(inputs) attributes`), so that models are reduced and printed as JAX programs are.
+Every model has a value, since three kinds of nodes are drawn again.  The standard does not define them (types that an
+operator does not take, integers divided by zero), the reference refuses them, or they have no finite small value.  A
+node is kept as a line of code (`op(inputs) attributes`), so that models are reduced and printed as JAX programs are.
 """
 
 from __future__ import annotations

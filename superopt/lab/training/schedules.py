@@ -8,11 +8,11 @@
                  together `FOOTPRINT`, as the weights of a large program lie.
 
 The points of a region are built, checked against XLA's values and timed in interleaved rounds in one worker, so that
-ratios within a region hold; while one region is timed, others are built on the other cores.  Regions come in a fixed
+ratios within a region hold.  While one region is timed, others are built on the other cores.  Regions come in a fixed
 shuffled order, so that a slice is a sample of all; an interrupted run resumes where it was.  For the noise floor some
-regions are visited a second time at the end of a run: one in `AGAIN_EVERY`, and every second exhaustive set, whose
-second minimum bounds the gain that a choice can show.  A row names its region by the key of `regions.jsonl.gz`, with
-the text.  Labels of another kind of machine are in a file of their own.
+regions are visited a second time at the end of a run: one in `AGAIN_EVERY`, and every second exhaustive set.  The
+second minimum of a set bounds the gain that a choice can show.  A row names its region by the key of
+`regions.jsonl.gz`, with the text.  Labels of another kind of machine are in a file of their own.
 """
 
 from __future__ import annotations

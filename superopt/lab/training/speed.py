@@ -3,7 +3,7 @@
     python -m superopt.lab.training.speed
 
 There are two kinds of streams.  A *search* has the requests of one search on a training program to its objective, in
-its order and its batches: most nodes of a kernel have been seen in others before, and batches are small.  A *corpus*
+its order and its batches.  Most nodes of a kernel have been seen in others before, and batches are small.  A *corpus*
 has kernels of many programs in large batches, where nearly all nodes are new.  Every stream starts with an empty
 objective.  Each figure is the best of a few passes, since other load on the machine only ever adds time.
 """

@@ -1,9 +1,9 @@
 """Compiles the schedules of the GPU benchmark with Triton, for a GPU that need not be present.
 
-Every schedule of every case, at the sizes of the benchmark, is lowered to Triton code, which needs no GPU, and compiled
-by the `triton` package (`pip install triton`; it is no dependency of ours) for a compute capability.  A row has the
-number of schedules that compile.  For the first it has registers per thread, bytes of stack (spills), shared memory,
-and whether products are matrix instructions of warp groups (`wgmma`), of warps (`mma`), or none.
+Every schedule of every case, at the sizes of the benchmark, is lowered to Triton code, which needs no GPU.  It is
+compiled by the `triton` package (`pip install triton`; it is no dependency of ours) for a compute capability.  A row
+has the number of schedules that compile.  For the first it has registers per thread, bytes of stack (spills), shared
+memory, and whether products are matrix instructions of warp groups (`wgmma`), of warps (`mma`), or none.
 
     python -m superopt.lab.bench.pallas.ptx [--case TEXT ...] [--capability 90] [--json FILE]
 """

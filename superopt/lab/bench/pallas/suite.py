@@ -1,9 +1,9 @@
 """Pallas kernels on a GPU: every kind against float64, then tuned and timed against XLA.
 
 First each operator is computed at small odd sizes under all of its schedules and compared with the reference
-interpreter in float64; without a GPU kernels are interpreted, under the first two schedules, and nothing is timed.  On
-a GPU each operator is then tuned by timing, its schedule is fixed, and it is timed afresh in interleaved rounds beside
-XLA's version (and cuDNN's attention).  Ratios are theirs over ours; XLA has the same precision of products.
+interpreter in float64.  Without a GPU, kernels are interpreted, under the first two schedules, and nothing is timed.
+On a GPU each operator is then tuned by timing, its schedule is fixed, and it is timed afresh in interleaved rounds
+beside XLA's version (and cuDNN's attention).  Ratios are theirs over ours; XLA has the same precision of products.
 
     superopt bench --suite pallas [--case TEXT ...] [--json]
 

@@ -5,7 +5,7 @@ a slip in its code would.  Most of them are equal as rational functions and wron
 and subtracted, rounding in between, overflow, cancellation), others drop or exchange something.
 
 An edit is *wrong* if its kernel is off by more than a thousandth of a value (`WRONG`) on some floats where the
-generator's own result is a number, and *missed* if it is wrong and proved all the same.
+generator's own result is a number.  It is *missed* if it is wrong and proved all the same.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """The roll call: rewrites that compilers trust, as texts that the verifier proves.
 
 One module per family of XLA's algebraic simplifier, as TensorRight (POPL 2025) lists it: 118 rules and the swap of a
-convolution's operands; then rules that its language cannot express, and identities that whole kernels rest on.  The
-`source` of a rule is its place: `XLA family/n` with the rule as XLA has it, `XLA beyond`, or `kernel`.  Where one XLA
-rule needs two texts (padding at either end), both carry its number.  `wrong` holds one false variant per family at
-least.
+convolution's operands.  Further modules have rules that its language cannot express, and identities that whole kernels
+rest on.  The `source` of a rule is its place: `XLA family/n` with the rule as XLA has it, `XLA beyond`, or `kernel`.
+Where one XLA rule needs two texts (padding at either end), both carry its number.  `wrong` holds one false variant per
+family at least.
 
 The texts are proved, not applied: what the search uses is `rewrites.library`.
 """

@@ -1,9 +1,9 @@
 """Lemmas of the arithmetic behind schedule proofs, for all sizes and decisions at once, proved by Z3.
 
-A candidate of a search is checked with its own numbers, by steps that are instances of a few statements about integers:
-digits of a split, the rest below a digit, tails, panels, tasks, sums of guards.  Each is stated here over symbolic
-extents and factors and proved once.  The certificate is kept in the ledger, and a search over any number of candidates
-does not prove it again.
+A candidate of a search is checked with its own numbers, by steps that are instances of a few statements about
+integers.  They are about digits of a split, the rest below a digit, tails, panels, tasks, sums of guards.  Each is
+stated here over symbolic extents and factors and proved once.  The certificate is kept in the ledger, and a search over
+any number of candidates does not prove it again.
 """
 
 from __future__ import annotations
