@@ -86,7 +86,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
         except KeyboardInterrupt:
             click.echo("superopt: interrupted", err=True)
             sys.exit(130)
-        except Exception:  # a defect of superopt: a report of it needs the traceback
+        except Exception:  # a fault of ours: the traceback is what a report of it needs
             traceback.print_exc()
             click.echo("superopt: internal error, see above", err=True)
             sys.exit(INTERNAL)

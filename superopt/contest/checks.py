@@ -66,8 +66,8 @@ class Builds:
 
     Attributes:
         end_s: instant of `time.monotonic` at which the original is ended, or left behind where it runs here.
-        build_s: seconds of the first call of the original, the build included.
-        call_s: seconds of its last call.
+        build_s: what the first call of the original took, the build included.
+        call_s: what its last call took.
     """
 
     def __init__(

@@ -37,9 +37,9 @@ class Judgement:
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
         regions: regions of the program, where some of them are our kernels; `native` has their report rows.
         own_form: the program is the original's own form, not one that the search found.
-        noisy: the rounds leave a doubt about which program is the fastest.  An original is then not stored; another
-            program is stored with a mark, to be timed again when it is recalled.
-        interrupted: the user ended the measuring; no new work begins, and the result is not stored.
+        noisy: the rounds leave a doubt about which program is the fastest; the original is not kept then, and another
+            program is marked, to be timed again when it is recalled.
+        interrupted: the user ended the measuring; nothing more is to be begun, and the result is not kept.
     """
 
     program: Program

@@ -64,10 +64,10 @@ def explore(
 ) -> Exploration:
     """Grow the e-graph, then alternate searches with timings of kernels in use and growth near the best selection.
 
-    Kernels are timed in the worker; without one nothing is timed.  Kernels of `made`, regions of the program's own
-    form, are timed first, in half of a round's share of the time.  Regions of the best form of each round are handed to
-    `meanwhile` for the duration of the next search.  With numerics `exact` the e-graph's own laws are only those that
-    keep every bit; choosing `rules` accordingly is up to the caller.
+    Kernels are timed in the worker; nothing is where there is none.  Those of `made`, regions of the program's own
+    form, are timed first, in half of what a round may take.  Regions of the best form of each round are handed to
+    `meanwhile`, for the time of the search of the next.  With numerics `exact` the e-graph's own laws are only
+    those that keep every bit; `rules` are the caller's business.
     """
     notes: list[str] = []
     bodies = _Bodies(rules, request, body_sizes(imported))
@@ -163,7 +163,7 @@ class _Run:
         self.done = self._ended()
 
     def _ended(self) -> bool:
-        """Whether no further round follows: all are done, the time is over, a stage failed, or the user interrupted."""
+        """Is there to be no more of this?"""
         over = len(self.searches) == _ROUNDS or self.limits.left_s <= 0.0
         return self.interrupted or bool(self.barrier.lost) or over
 
@@ -210,7 +210,7 @@ class _Run:
         )
 
     def _timing_s(self) -> float:
-        """Seconds for timing kernels after this round: an equal share per search and timing still to come."""
+        """Seconds for the kernels after a round: as much as each search and each timing to come, whatever it took."""
         return self.limits.stage(share=1.0 / (_ROUNDS - len(self.searches))).part_s()
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:

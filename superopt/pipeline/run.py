@@ -60,9 +60,9 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-AFTER_S = 0.7  # seconds after Ctrl-C for finishing the program in hand
-_CONTEST = ("the plain candidate", "one program of the search")  # programs that a contest builds at least
-_TWO = 1.0 - HALF * HALF  # share of the rest for a stage that includes half of the next one's
+AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
+_CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
+_TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
 _NO_TIME = "the time does not suffice for a search"
 _UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
@@ -128,7 +128,7 @@ class Run:
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
-    _interrupted_s: float = math.inf  # instant at which the check of the fallback began after Ctrl-C
+    _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
     def limits(self) -> SearchBudget:
@@ -197,7 +197,7 @@ class Run:
         return self._checked(timed)
 
     def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
-        """The plain candidate with its times from a second of rounds; the original, if it is faster beyond doubt."""
+        """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
         _ = self.builds.wanted
         request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
         builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a build may include the start of a process
@@ -240,7 +240,7 @@ class Run:
             if plain is not None and not plain.same_as_original:
                 made.append(plain)
                 self.ready = candidate_of(plain)[1]
-        with self.clock.stage("original"):  # wait for the rest of both computations above
+        with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
                 yardstick.by(whole.stage().end_s)
@@ -350,7 +350,7 @@ class Run:
             )
 
     def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
-        """Search for programs if there is time; `made` are regions whose kernels exist already."""
+        """What the search finds, where there is time left for it, and kernels of these regions made by now."""
         if self.limits.is_kept and limits.left_s < LEAST_S:
             self.clock.say("no time was left to search")
             return

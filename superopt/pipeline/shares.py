@@ -32,7 +32,7 @@ class Shares:
         """The budget for another type; None where too little is left.
 
         Raises:
-            UsageError: the budget cannot be parsed.
+            UsageError: it is no budget.
         """
         whole_s = parse_budget(self._budget).seconds
         if whole_s is None:
