@@ -189,7 +189,7 @@ class Series:
         self._known: dict[tuple[int, int], Speedup] = {}
 
     def add(self, comparison: Comparison, numbers: Sequence[int], process: int, base: int = ORIGINAL) -> None:
-        """Add a batch of entries timed in this process, timed against `base`."""
+        """Add a batch of entries that this process timed against `base`."""
         reference = comparison.reference
         self._known.clear()
         self.notes = tuple(dict.fromkeys((*self.notes, *comparison.notes)))
