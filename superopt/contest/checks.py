@@ -1,9 +1,9 @@
-"""Whether a program computes what its original does, and how far both are from a float64 evaluation.
+"""Numerical checks: a program's results against its original's, and the distance of both from a float64 evaluation.
 
-Both run on the example inputs, and on random ones of the same spread where the program takes any: a loop need not end
-on inputs that its user would not give, and a callback may refuse them.  The yardstick is the reference interpreter with
-every float widened to float64; programs with opaque operations or loops without a number of steps, and those of very
-much work, do without.
+Both checks run on the example inputs.  They also run on random inputs of the same spread where the program accepts any:
+a loop need not end on inputs that its user would not give, and a callback may refuse them.  The reference interpreter
+with every float widened to float64 supplies the reference values.  Programs with opaque operations or with loops of
+unknown trip count, and those of very much work, are checked without it.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ if TYPE_CHECKING:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
-SHORT_NODES, SHORT_WORK, LIMIT_WINDOW = 200, 1e9, 1024
-LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, of 10 to 40 us each whatever their size
+SHORT_NODES, SHORT_WORK = 200, 1e9
+LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
 _WAIT_S = 0.05  # between two looks at whether the calls of the original ended without results
 
 
 class Builds:
-    """The original of one run with its example inputs, and what its checks share: what was built, and the yardstick.
+    """The original of one run with its example inputs, and data that its checks share: executables and float64 results.
 
     Args:
         graph: the original.
         live: the example inputs.
         frozen: values of its frozen inputs.
-        seed: of random inputs.
-        exact: the function with whose results those of a program must agree in every bit; None where rounding is free.
-        worker: where the original is called, as far as it can leave this process and is not sure to be short.
+        seed: seed of random inputs.
+        exact: the function whose results must be matched in every bit; None where rounding may differ.
+        worker: process in which the original is called, if it can be sent there and is not sure to be short.
 
     Attributes:
         end_s: instant of `time.monotonic` at which the original is ended, or left behind where it runs here.
@@ -96,19 +96,19 @@ class Builds:
 
     @classmethod
     def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> Builds:
-        """Those of an imported function."""
+        """The builds of an imported function."""
         return cls(
             imported.graph, imported.live_values, imported.frozen_values, seed, imported if exact else None, worker
         )  # fmt: skip
 
     @functools.cached_property
     def inputs(self) -> tuple[list[Any], ...]:
-        """The example inputs, and random ones if it takes any."""
+        """The example inputs, and random ones if the program accepts any."""
         drawn = (_random_like(self.live, self.seed),) if takes_any_input(self.graph) else ()
         return (list(self.live), *drawn)
 
     def begin(self) -> Aside[None]:
-        """Have the original called, if that has not begun; what it takes is `call_s` in the end."""
+        """Start calling the original, unless that has begun; its time is `call_s` in the end."""
         with self._lock:
             if self._calls is None:
                 self._calls = Aside(self._called)
@@ -149,9 +149,9 @@ class Builds:
         return bool(self._results)
 
     def _called(self) -> None:
-        """Call the original on each of the inputs, and once more where there is one list of them, if there is time.
+        """Call the original on each list of inputs, and twice where there is only one list, if there is time.
 
-        The first call has the build in it: only another one says what a call takes.
+        The first call includes the build: only another one tells how long a call takes.
         """
         inputs = self.inputs if len(self.inputs) > 1 else self.inputs * 2
         try:
@@ -195,7 +195,7 @@ class Builds:
     def candidate(
         self, program: Program, options: Options | None = None, kernels: Sequence[Choice] = ()
     ) -> XlaExecutable:
-        """A program as built for its check, if that was the last one; else built now."""
+        """The program as built for its check, if that was the last program built; else built now."""
         key = (dict(options or {}), tuple(kernels))
         if self._candidate[0] is not program or self._candidate[1] != key:
             self._candidate = (program, key, mixed.build(program, self.frozen, options=options, kernels=kernels))
@@ -203,12 +203,12 @@ class Builds:
 
     @functools.cached_property
     def truth(self) -> tuple[np.ndarray, ...] | None:
-        """Results of the reference interpreter over float64, computed once; None where there are none."""
+        """Results of the reference interpreter over float64, computed once; None where it has none."""
         return _truth(self.graph, self.live, self.frozen)
 
     @property
     def on_disk(self) -> bool:
-        """Are there so many weights that they lie on disk, to be in memory only while they are read?"""
+        """Whether the weights are so large that they lie on disk, to be in memory only while they are read."""
         every = (*self.graph.constants.values(), *self.frozen.values())
         return sum(x.nbytes for x in every if place_of(x) is not None) >= ON_DISK_BYTES
 
@@ -218,9 +218,9 @@ def check(
 ) -> tuple[NumericCheck, str]:
     """Run a program, built with these options and kernels, and its original on the example and on random inputs.
 
-    Where they are to be exact, results must agree with those of the original function in every bit, on the example, on
-    random inputs and on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN counts as any
-    other.
+    With `builds.exact`, results must agree with those of the original function in every bit.  They are compared on the
+    example, on random inputs and on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN
+    counts as any other.
 
     Returns:
         The differences, and why the program cannot be accepted (an empty string when it can).
@@ -230,12 +230,12 @@ def check(
     """
     yardstick = Aside(lambda: builds.truth, native=False)  # beside the program, as the original
     builds.begin()
-    if builds.on_disk:  # then before it: what both read is gone before the program's own is there
+    if builds.on_disk:  # both run before the program, so that their weights are released first
         _ = builds.wanted, yardstick.by(builds.end_s)
     try:
         candidate = builds.candidate(program, options, kernels)
         candidate(*builds.live)
-    finally:  # what is wrong with the original comes before what is with the program
+    finally:  # errors of the original take precedence over those of the program
         wanted, truth = builds.wanted, yardstick.by(builds.end_s)
     worst, cause, own = 0.0, "", list[np.ndarray]()
     for inputs, want in wanted:
@@ -277,10 +277,10 @@ def _difference(builds: Builds, inputs: Sequence[Any], want: Sequence[np.ndarray
 
 
 def differs_from_original(imported: Imported, program: Any, exact: bool = False) -> str:
-    """Where a built program gives other results than the original on the example, or an empty text.
+    """Where a built program gives other results than the original on the example; an empty text where it agrees.
 
-    For a program that was not made in this call.  Both are run once; the original is built in half the time, since
-    nobody times it.
+    For a program that was not made in this call.  Both are run once.  The original is built in half the usual time,
+    since nobody times it.
     """
     live, frozen = imported.live_values, imported.frozen_values
     beside = Aside(lambda: _arrays(program(*live)))
@@ -292,7 +292,7 @@ def differs_from_original(imported: Imported, program: Any, exact: bool = False)
 
 
 class OriginalLostError(Exception):
-    """The original gave no results in the time, so that nothing can be compared with it and it is what is returned."""
+    """The original gave no results in the time; nothing can be compared with it, and so it is returned."""
 
 
 _CANNOT = "the program cannot be built and run as it is"
@@ -300,10 +300,10 @@ _CANNOT = "the program cannot be built and run as it is"
 
 @contextlib.contextmanager
 def of_the_program() -> Iterator[None]:
-    """What goes wrong with the original itself, as an error of the program."""
+    """Re-raise errors of the original itself as a `ProgramError`."""
     try:
         yield
-    except Exception as error:  # what the compiler, its runtime and callbacks raise
+    except Exception as error:  # any error of the compiler, its runtime or callbacks
         raise ProgramError(f"{_CANNOT}: {cause_of_run(type(error).__name__, str(error), _LONGEST)}") from error
 
 
@@ -324,14 +324,14 @@ def _is_wide(node: Node) -> bool:
 
 
 def takes_any_input(graph: Graph) -> bool:
-    """May a program be called on inputs that its user has not given: has it no open loop and no callback?"""
+    """Whether a program may be called on inputs that its user has not given: it has no open loop and no callback."""
     nodes = list(every_node([graph]))
     opaque_keys = [node["params_key"] for node in nodes if node.op == "opaque"]
     return all(node.op != "while" for node in nodes) and all(map(_is_closed, opaque_keys))
 
 
 def _is_closed(key: str) -> bool:
-    """Has an opaque operation a module of its own, and no open loop in it?"""
+    """Whether an opaque operation has a module of its own with no open loop in it."""
     module = opaque.module_of(key)
     return bool(module) and b"while" not in module
 
@@ -373,7 +373,7 @@ _SPECIAL: tuple[tuple[float, ...], ...] = (
     (float("nan"), 0.0, -0.0),
     (1e30, -1e30, 1e-30, 1e-42),
 )
-"""What is strewn into random inputs, draw by draw."""
+"""Special values put into random inputs, draw by draw."""
 
 
 def _special(live: Sequence[Any], seed: int, kind: int) -> list[Any]:
@@ -414,7 +414,7 @@ def _of_type(x: np.ndarray, dtype: str) -> np.ndarray:
 
 
 class _Widened(Mapping[str, np.ndarray]):
-    """Values that are made float64 when they are asked for; of those that lie in a file, the memory is given back."""
+    """Values widened to float64 on access; memory of those that lie in a file is released again."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values

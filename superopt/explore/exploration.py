@@ -1,4 +1,4 @@
-"""From a graph and proved rules to a few programs worth measuring.
+"""Explores the programs equal to a graph by proved rules, and proposes a few that are worth measuring.
 
 The e-graph is grown to saturation by the rules that cannot explode.  The rest, the rules of mode `near` and `merge`,
 are applied only around the best selection found so far, in rounds of growth and warm search.  Bodies of control flow
@@ -39,17 +39,17 @@ from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
 
-_MATCHES = 15_000  # of each of three growths without a clock: a millisecond each; DenseNet-121 has 13,000
-_LEAST_NODE_S = 1e-3  # of a body, for each of its nodes: that long import, one pass of the rules and a descent take
-_ROUNDS = 3  # of search, between which kernels are timed: 0.448, 0.390, 0.387 ms after each (inverted residual)
+_MATCHES = 15_000  # matches per growth without a clock, about 1 ms each; DenseNet-121 has 13,000
+_LEAST_NODE_S = 1e-3  # seconds per node of a body: import, one pass of the rules and a descent take that long
+_ROUNDS = 3  # searches, with timings between them: 0.448, 0.390, 0.387 ms after each (inverted residual)
 _FINALISTS, _SMALL_FINALISTS = 6, 13  # the model misplaces forms of windows and rows by a third (docs/search.md)
 
 
-Meanwhile = Callable[[Sequence[Graph]], AbstractContextManager[object]]  # makes code of regions while it is entered
+Meanwhile = Callable[[Sequence[Graph]], AbstractContextManager[object]]  # compiles regions while the context is open
 
 
 def _nothing(_: Sequence[Graph]) -> AbstractContextManager[object]:
-    """Nobody makes kernels."""
+    """A context manager that does nothing, where no kernels are made during the search."""
     return nullcontext()
 
 
@@ -103,7 +103,7 @@ def explore(
     meanwhile: Meanwhile | None = None,
     begun: Begun | None = None,
 ) -> Exploration:
-    """Grow, then search in rounds; between rounds grow near the best and time the kernels in use.
+    """Grow the e-graph, then alternate searches with timings of kernels in use and growth near the best selection.
 
     Kernels are timed in the worker; nothing is where there is none.  Those of `made`, regions of the program's own
     form, are timed first, in half of what a round may take.  Regions of the best form of each round are handed to
@@ -149,7 +149,7 @@ def explore(
 
 @dataclass(slots=True)
 class _Run:
-    """Rounds of search over one growing e-graph: saturated first, then each round a search, timings, guided growth."""
+    """Rounds over one growing e-graph, saturated first; a round is a search, timings, and growth near the best."""
 
     eg: EGraph
     rules: Sequence[Rule]
@@ -165,7 +165,7 @@ class _Run:
     result: SearchResult | None = None
     pricer: Pricer = field(init=False)
     imported: int = 0  # e-nodes
-    round_limits: SearchBudget = field(init=False)  # of the round at hand
+    round_limits: SearchBudget = field(init=False)  # of the current round
     barrier: Barrier = field(default_factory=Barrier)
     done: bool = False
 
@@ -177,12 +177,12 @@ class _Run:
 
     @property
     def limits(self) -> SearchBudget:
-        """What the rounds may take."""
+        """The budget of all rounds together."""
         return self.request.budget
 
     @property
     def found(self) -> SearchResult:
-        """What the last round found."""
+        """The result of the last round."""
         assert self.result is not None
         return self.result
 
@@ -198,7 +198,7 @@ class _Run:
     def step(self) -> None:
         """One round: search, and where another follows, time kernels and grow near the best.
 
-        Where it is interrupted or fails, what was found before is what there is.
+        Where it is interrupted or fails, the result of the round before stands.
         """
         number = len(self.searches) + 1
         if self.result is None:
@@ -216,7 +216,7 @@ class _Run:
 
     @property
     def interrupted(self) -> bool:
-        """By the user?"""
+        """Whether the user has interrupted a stage or a search."""
         return self.barrier.interrupted or self.found.interrupted
 
     def search(self) -> None:
@@ -237,7 +237,7 @@ class _Run:
         self.searches.append(self.result.statistics)
 
     def _regions(self, best: Finalist | None) -> list[Graph]:
-        """Of a form those that are to be kernels of our own and were not made yet, those that take longest first."""
+        """Regions of a form that are to be our kernels and were not made yet, the slowest first."""
         model, regions = self.model, dict[Graph, None]()
         if best is not None and model.own is not None:
             for kernel, _ in sorted(best.kernels, key=lambda pair: -pair[1]):
@@ -245,7 +245,7 @@ class _Run:
         return [region for region in regions if model.is_own(region) and not model.was_made(region)]
 
     def _prepare(self) -> None:
-        """For the next round."""
+        """Rebuild the pricer and the round's limits for the next round."""
         best = self.found.best
         if self.timer is not None:
             timed = self.timer.learn(self.found, self._timing_s())
@@ -332,20 +332,20 @@ def _growth_limits(limits: SearchBudget, imported: int) -> GrowthLimits:
 
 
 def _searching(limits: SearchBudget) -> Budget:
-    """The budget of one of the searches."""
+    """The budget of one of the searches, from the limits of its round."""
     seconds = None if limits.end_s == math.inf else max(1e-2, limits.left_s)
     return Budget(seconds, None if limits.steps is None else max(1, limits.steps // _ROUNDS))
 
 
 @dataclass(slots=True)
 class _Bodies:
-    """Bodies of control flow, each explored within its part of the time that they have together.
+    """Explores bodies of control flow, each within its share of the time that they have together.
 
     Attributes:
-        sizes: nodes of the bodies that wait; time is shared by them.
-        plans: of the bodies that were replaced.
-        left_out: bodies for which there was no time.
-        interrupted: by the user; what waits is left as it is.
+        sizes: node counts of all bodies; time is shared in proportion to them.
+        plans: proofs for the bodies that were replaced.
+        left_out: number of bodies for which there was no time.
+        interrupted: whether the user interrupted; bodies that wait are left as they are.
     """
 
     rules: Sequence[Rule]

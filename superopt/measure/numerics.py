@@ -1,9 +1,9 @@
-"""How far a candidate's outputs are from the reference's.
+"""Relative errors of a candidate's outputs against the reference's, and the tolerance for them.
 
 For a float output with reference r and candidate c, both in float64 and restricted to finite entries:
 
-    normwise     |c - r|_2 / |r|_2
-    elementwise  max |c - r| / max(|r|, rms(r))
+    normwise     |c - r|_2 / |r|_2.
+    elementwise  max |c - r| / max(|r|, rms(r)).
 
 The second sees a single wrong element that the first averages away; scaling small entries by the root mean square
 keeps cancellation near zero from looking like an error.  Non-finite entries must agree exactly, integers and booleans

@@ -1,1 +1,1 @@
-"""Results of `optimize`: the function, its file, its entry in the store, and both looked at again."""
+"""Results of `optimize`: the optimised function, its file, its entry in the store, and validation of both."""
