@@ -34,7 +34,6 @@ from superopt.measure.numerics import OutputError, Tolerance, output_errors
 REFERENCE, AGAIN = -1, -2
 PRUNE_ROUNDS = 3
 _LONGEST = 4000  # characters of an exception of a program
-_APART = 2.0  # factor between two programs for which one call of each suffices
 _NOT_APART = "a call of the original takes too long for rounds, and one call of each does not tell which is faster"
 Event = dict[str, Any]
 Call = Callable[..., Any]
@@ -201,7 +200,7 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Comp
 
 def _is_apart(known_s: float, seconds: float) -> bool:
     """Whether one call of each of two programs suffices to tell which is the faster."""
-    return not 1.0 / _APART < seconds / known_s < _APART
+    return not HALF < seconds / known_s < 1.0 / HALF
 
 
 def resolve(target: str, path: str | None = None) -> Any:

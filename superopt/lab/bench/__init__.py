@@ -56,7 +56,7 @@ SUITES = {
     "verifier": f"{_HERE}.verifier:run",
 }
 """Suite -> the function that runs it, loaded on first use."""
-_OF_ONNX = ("exports", "memory", "onnx-nodes", "onnx-types", "peers")
+_OF_ONNX = ("budget", "exports", "memory", "onnx-nodes", "onnx-types", "peers")
 NO_SEARCH = "--no-search"
 OPTIONS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "count": ("--count", None, ("faults",)),
