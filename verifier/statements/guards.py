@@ -24,6 +24,7 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Poly, Symbol, substitute
 from superopt.ir.interp import evaluate
+from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.resize import resized
 from superopt.ir.scalar import numpy_dtype
 from verifier.equal.equality import Proof, Stop
@@ -42,7 +43,7 @@ _SIZE = 64
 _MOST_ELEMENTS = 1 << 12
 _PLAIN = frozenset(
     ["add", "sub", "mul", "neg", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy", "slice", "rev",
-     "concatenate", "dot_general", "reduce_sum", *COMPARISONS]
+     "concatenate", "reduce_sum", *CONTRACTIONS, *COMPARISONS]
 )  # fmt: skip
 """Operations on positions that select nothing."""
 _INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
