@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
-SHORT_NODES, SHORT_WORK, LIMIT_WINDOW = 200, 1e9, 1024
+SHORT_NODES, SHORT_WORK, LIMIT_WINDOW = 200, 1e9, 1e3
 LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
 _WAIT_S = 0.05  # between two looks at whether the calls of the original ended without results

@@ -162,7 +162,7 @@ def rounds_fit(call_s: float, left_s: float) -> bool:
 
 
 _CALLS = 2 * ENOUGH_ROUNDS + 2  # calls of the original in the fewest rounds, and those before them
-_FROM_ONE = 1.4  # factor by which one call of the original may differ from others
+_FROM_ONE = HALF**-0.5  # factor by which one call may be off: a candidate at half the time is faster all the same
 
 
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
