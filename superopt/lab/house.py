@@ -69,6 +69,7 @@ UNTUNED = {
     "_SILENT_MS": "of a call, until a line is told",
     "SHORT_NODES": "says where the original is called, not what is returned",
     "SHORT_WORK": "the same",
+    "LIMIT_WINDOW": "the same",
     "AFTER_S": "of a second after Ctrl-C",
     "_WAIT_S": "for a process, which goes on",
 }

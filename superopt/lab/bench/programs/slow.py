@@ -157,7 +157,7 @@ _BY_CALLBACK = {
     "callback-loop": (jax.pure_callback, _TURNS),
     "io-callback": (lambda slow, kind, x: io_callback(slow, kind, x, ordered=True), 1),
 }
-_BY_STEPS = {
+_BY_STEPS: dict[str, tuple[Callable[[int], Original], int]] = {
     "fori": (_fori, 4096),
     "while": (_while, 4096),
     "scan": (_scan, 4096),
