@@ -152,7 +152,7 @@ def _onnx_products(steps: int) -> Original:
     return _file(nodes, _values(2048), {"w": _values(2048)})
 
 
-_BY_CALLBACK = {
+_BY_CALLBACK: dict[str, tuple[Callable[..., Any], int]] = {
     "callback": (jax.pure_callback, 1),
     "callback-loop": (jax.pure_callback, _TURNS),
     "io-callback": (lambda slow, kind, x: io_callback(slow, kind, x, ordered=True), 1),
