@@ -301,7 +301,11 @@ class Series:
     def _is_known(self, number: int) -> bool:
         """Whether an entry is faster than the original beyond doubt, and known within a factor of two."""
         ratio = self.ratio(number)
-        return ratio is not None and ratio.low > 1.0 and ratio.high <= 2.0 * ratio.low
+        return ratio is not None and ratio.low > 1.0 and not self._is_wide(ratio)
+
+    def _is_wide(self, ratio: Speedup) -> bool:
+        """Whether rounds leave a ratio within more than a factor of two; one call of the original is no more exact."""
+        return self._has_again and ratio.high > 2.0 * ratio.low
 
     def is_slower(self, number: int) -> bool:
         """Whether an entry is slower than the original beyond doubt; at twice the time, few rounds suffice."""
@@ -365,7 +369,7 @@ class Series:
         if not ranked:
             return True
         first = self.ratio(ranked[0])
-        if first is None or not _says(first) or first.high > 2.0 * first.low:
+        if first is None or not _says(first) or self._is_wide(first):
             return False
         if len(ranked) == 1 or first.ratio <= 1.0:
             return True

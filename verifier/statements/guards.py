@@ -176,6 +176,7 @@ def differing_behind_guards(pair: Pairing, domain: ValidityDomain, tried: Sequen
     if made is None:
         return ""
     where = f" at {show_sizes(fit[-1])}" if pair.specs.sizes else ""
+    draws = [values for values in draws if not made.run(values, {})]  # a difference there is said by the watch
     answers = {x: not seen[x].true for x in guards}
     found, met = _stretched(pair, domain, made, draws, told, answers)
     found = found or _turned(pair, made, draws, {x: answer for x, answer in answers.items() if x not in met})

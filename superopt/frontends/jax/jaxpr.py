@@ -121,8 +121,11 @@ class Imported:
 
     @property
     def live_values(self) -> list[Any]:
-        """The example values of the live arguments (`ShapeDtypeStruct` where only a type was given)."""
-        return [self.examples[i] for i in self.live]
+        """The example values of the live arguments, of the types that the graph takes.
+
+        Where only a type was given it is a `ShapeDtypeStruct`.
+        """
+        return [_of_type(self.examples[i], self.graph.inputs[i].dtype) for i in self.live]
 
     def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None) -> list[Any]:
         """The flat arguments of a call, checked against the types of the import.
@@ -315,6 +318,13 @@ def import_function(
         functions=functions,
         context=settings_of_jax(),
     )
+
+
+def _of_type(x: Any, dtype: str) -> Any:
+    """An example as JAX takes it: other 64-bit numbers, those of Python among them, in the type of the graph."""
+    if isinstance(x, jax.Array | jax.ShapeDtypeStruct) or getattr(x, "dtype", None) == dtype:
+        return x
+    return np.asarray(x).astype(jax.numpy.dtype(dtype))
 
 
 def _weak_flags(closed: core.ClosedJaxpr) -> tuple[bool, ...]:
