@@ -42,7 +42,7 @@ def agree(rule: Rule) -> None:
     """Check that operands have one dtype where they must, and that the two sides of every root do.
 
     Raises:
-        Disagree: they have not.
+        Disagree: two dtypes differ.
     """
     known: dict[Term, str] = {}
     for left, right in zip(rule.lhs, rule.rhs, strict=True):
