@@ -176,7 +176,7 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
         run.check_limits()
         attrs = (("attrs", eg.attrs_of(node)), ("op", eg.op_of(node)), ("rule", rule.name))
         for _ in matches(rule, _space_of(eg, cls, known[node]), cls << PERM_BITS, stats=run.stats):
-            run.stats.matches[rule.name] += 1  # the matcher counts only what is read to the end
+            run.stats.matches[rule.name] += 1  # the matcher counts only matches that are consumed to the end
             origin = Origin(rule.name, run.step, (cls << PERM_BITS,))
             eg.current_origin = origin
             try:

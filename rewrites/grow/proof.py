@@ -63,7 +63,7 @@ class ProvingEGraph(EGraph):
         self._log: list[Pair] | None = None
         self._nodes_of: dict[int, Node] = {}
 
-    # ---- what the e-graph does, watched
+    # ---- operations of the e-graph, with logging
 
     def insert(self, op: str, attrs: Attrs, children: Sequence[Ref]) -> Ref:
         """Insert as the e-graph does; for a known e-node, log the pairs that connect its children to those at birth."""
@@ -156,7 +156,7 @@ class ProvingEGraph(EGraph):
                 return
             above, at = (at, following[1]), following[0]
 
-    # ---- what growth tells
+    # ---- claims, recorded by growth
 
     def claim(self, match: Match, values: Sequence[Ref], origin: Origin) -> None:
         """Record a rule instance whose right sides have been built, unless it adds no new equality."""
@@ -207,7 +207,7 @@ class ProvingEGraph(EGraph):
     def _one(self, a: int, b: int) -> bool:
         return self.find_class(a << PERM_BITS) == self.find_class(b << PERM_BITS)
 
-    # ---- what is asked afterwards
+    # ---- explanations, after growth
 
     def explain(self, pairs: Iterable[Pair]) -> list[Step]:
         """The rule instances on which some pairs of equal class numbers depend, in the order of their creation."""

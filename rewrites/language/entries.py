@@ -19,7 +19,7 @@ from superopt.ir.ops.record import Required
 from superopt.ir.ops.table import lookup
 
 NUMBER, POSITION = "float64", "int32"
-"""Types in which numbers and indices of a rule are denoted: nothing is rounded or converted on the way."""
+"""Dtypes in which numbers and indices of a rule are denoted, without rounding or conversion."""
 Axes: TypeAlias = "tuple[Label, ...]"
 
 
@@ -35,7 +35,7 @@ class TermEntry:
         positions: operands beside those of the term: integers.
         indices: the operands of the term that are indices.
         summed: axes of both operands, beside, over which results are summed.
-        conditions: what must hold for the attributes to be these.
+        conditions: conditions under which the attributes are these.
     """
 
     op: str
@@ -220,4 +220,4 @@ ENTRIES: Mapping[str, Callable[[TermAt], TermEntry]] = {
     "at": _at, "pad": _pad, "iota": _iota, "take": _take, "dynslice": _dynslice, "dynupdate": _dynupdate,
     "split": _split, "merge": _merge,
 }  # fmt: skip
-"""Op of a term -> its entry; an elementwise op is named by its function, acts on no axis, and has no sizes to say."""
+"""Op of a term -> its entry.  Elementwise ops are absent: their function names the entry, and they act on no axis."""

@@ -1,7 +1,7 @@
 """Instances of rules: the axes of every role, and the values of sizes, attributes and conditions.
 
-Numbers are Python ints for the matcher and symbols for the prover: `Arithmetic` says what division, remainder, max and
-min are.
+Numbers are Python ints for the matcher and symbols for the prover: `Arithmetic` defines division, remainder, max and
+min for either.
 """
 
 from __future__ import annotations

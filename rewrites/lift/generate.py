@@ -41,7 +41,7 @@ class Instance:
         lhs: one node per root.
         rhs: one node per root, in the layouts of the left side; empty where it cannot be built.
         inputs: tensor -> its input node.
-        match: what variables and meta-variables stand for, with the layouts of the inputs.
+        match: bindings of variables and meta-variables, with the layouts of the inputs.
         layouts: one layout per root.
         reason: why the right side cannot be built, or empty.
         given: the premises about values, as graphs.

@@ -4,9 +4,9 @@ Both graphs are walked from shared labels on the axes of their results with the 
 at an input are one axis.  Labels that remain distinct become roles, and the walk prints the terms.  `flow` works on
 numbers, so every size name stands for a prime of its own; attributes are printed from the symbolic graph.
 
-The text speaks of single axes.  `widen` makes roles stand for groups of axes, wherever the text still parses and a
-given judge (the prover) accepts it.  Where axes do not nest, where one tensor would hold a label twice (its diagonal),
-or where an op has no place in the language, there is no rule.
+The text has single-axis roles.  `widen` makes roles stand for groups of axes, wherever the text still parses and a
+given predicate (the prover) accepts it.  There is no rule where axes do not nest, where one tensor would hold a label
+twice (its diagonal), or where the language lacks an op.
 """
 
 from __future__ import annotations

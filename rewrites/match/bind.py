@@ -241,7 +241,7 @@ class Signatures:
             return [r for _, r in fitting]
         fitting.sort()
         held = self.found.holders[label]
-        # drop what says no more than another choice: roles that fit only because the axis has size 1, many-axis roles
+        # drop redundant choices: roles that fit only because the axis has size 1, many-axis roles
         # with attributes that are neutral here, and many-axis roles of a scalar that stands for its broadcast
         exact = [(p, r) for p, r in fitting if held <= self.holders[r]] or fitting
         if exact[0][0] == 0:

@@ -183,7 +183,7 @@ class WalkState:
         return tuple(out[::-1])
 
     def happened(self) -> list[tuple[Term, Marks]]:
-        """The pattern ops met and what they did to labels, oldest first."""
+        """The pattern ops met, with the marks that they left on labels, oldest first."""
         out: list[tuple[Term, Marks]] = []
         rest = self.events
         while rest:
@@ -206,7 +206,7 @@ class Walk:
     """All walks of one rule over one space.
 
     A strict walk sees through reshapes and drops implied broadcasts only where no op matches directly; a loose one
-    enumerates everything.  What a loose walk adds is nearly always the same rewrite on a less tidy operand.
+    enumerates everything.  Its further matches are nearly always the same rewrites on a less tidy operand.
     """
 
     def __init__(self, rule: Rule, space: Space, *, strict: bool = False) -> None:

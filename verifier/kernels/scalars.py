@@ -67,7 +67,7 @@ def compare(name: str, first: int = 0, count: int = 1 << 32) -> dict[str, float]
             error, last = 0.0, np.empty(0, np.int32)
             for code, engine in engines.items():
                 signature(engine.get_function_address("all"))(out.ctypes.data, start)
-                if not np.array_equal(out.view(np.int32), last):  # most codes give what the one before gave
+                if not np.array_equal(out.view(np.int32), last):  # most codes give the results of the one before
                     error, last = _error(exact, out), out.view(np.int32).copy()
                 worst[code] = max(worst[code], error)
     return worst

@@ -118,7 +118,7 @@ SAMPLES, SOLVED = 40, 16
 """Instances on which conditions are tried: random ones, and ones chosen by the solver."""
 MORE = 20
 PROOFS = 16
-"""At most so many conditions of each sort go to the prover."""
+"""Most conditions of each sort that go to the prover."""
 _PAIRED = 60
 
 

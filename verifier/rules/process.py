@@ -32,7 +32,7 @@ R = TypeVar("R")
 SECONDS = 60.0
 MEMORY_BYTES = 4 << 30
 _START_S = 60.0
-_MOST_PROVERS, _RULES_EACH = 4, 8  # another prover starts for so many rules, since it takes half a second to start
+_MOST_PROVERS, _RULES_EACH = 4, 8  # most provers, and rules for each; one takes half a second to start
 LIMIT = "the prover's limit"
 
 

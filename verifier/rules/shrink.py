@@ -26,7 +26,7 @@ from verifier.verdict import Counterexample
 
 D = TypeVar("D")
 STEPS = 120
-"""At most so many smaller instances are tried, and at most so many simpler values."""
+"""Most smaller instances that are tried, and most simpler values."""
 CLEAR = 1e-3
 _SIMPLE = (0.0, 1.0, 2.0, -1.0, 3.0, -2.0, 0.5, -3.0)
 

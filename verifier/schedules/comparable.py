@@ -23,7 +23,7 @@ from verifier.schedules.intervals import interval
 
 _MOST = (1 << 31) - 1
 _LEAST = -1e30
-_COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # sign of a - b, and what is added
+_COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # (s, k): it is s * (a - b) + k >= 0
 
 
 def guarded(root: Expr) -> Expr:

@@ -127,7 +127,7 @@ class Domain:
         """An interval that holds all values of x; (0, -1) on an empty domain."""
         return (0, -1) if self.box is None else interval(x, self.box)
 
-    # ---- what holds
+    # ---- proofs
     def holds(self, p: Size) -> bool:
         """Whether p >= 0 is proved at every point; False says nothing."""
         return bool(self.proof(p))
@@ -240,7 +240,7 @@ class Domain:
 
         Args:
             p: the polynomial that should be >= 0.
-            most: a domain of at most so many points is enumerated.
+            most: a domain of at most this many points is enumerated.
         """
         if self.box is None:
             return None, True

@@ -187,7 +187,7 @@ def _lanes(view: View, t: _Tiled, out: Findings) -> None:
     index = t.b.args[1]
     along = [(i, n) for i, n in zip(index, buffer.shape, strict=True) if isinstance(i, Poly) and t.lane in i.symbols]
     if t.kind.group == 1 and any(bounds(i)[1] >= n for i, n in along):
-        return  # masked loads: what the guard lets exist is what is read
+        return  # masked loads read only the lanes that the guard admits
     ranges = view.domain(t.stage).ranges
     first = [substitute(p, {t.lane: 0}) for p in _conditions(t.stage)]  # a tile is visited when its first lane exists
     kept = [p for p in first if isinstance(p, Poly)]

@@ -30,7 +30,7 @@ class CheckLimits:
 
     Attributes:
         seconds: wall time of the check, and again as much for the solver; then the verdict is UNKNOWN.
-        points: a domain with at most so many points is enumerated.
+        points: a domain with at most this many points is enumerated.
         steps: comparisons of expressions and questions about indices; beyond them the check is UNKNOWN.
         solver: whether to ask Z3 about questions that the arithmetic of this package leaves open.
     """
