@@ -67,7 +67,7 @@ class OpaqueWords(np.ndarray[Any, Any]):
             return opaque(ufunc(*[np.asarray(x).astype(_U) for x in xs]))
 
     def __array_function__(self, func: Any, *_: Any, **__: Any) -> Any:
-        raise Unread(f"{func.__name__} of integers in memory")  # a choice by position, which would give numbers
+        raise Unread(f"{func.__name__} of integers in memory")  # a select by position, which would return plain numbers
 
 
 def opaque(x: Any) -> Array:
@@ -117,7 +117,7 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
         return np.zeros(shape, _U)
     read = _read(program, values, field)
     made, longest = np.empty(shape, _U), max(extents, default=1)
-    axis = extents.index(longest) if extents else 0  # along which the grid is taken in parts
+    axis = extents.index(longest) if extents else 0  # the axis along which the grid is split into parts
     step = max(1, _MOST_POINTS * longest // prod(extents))
     for start in range(0, longest, step):
         at = (*[slice(None)] * axis, slice(start, start + step)) if extents else ...

@@ -18,14 +18,14 @@ from verifier.kernels.field import Unread
 _TOKEN = re.compile(r"<\d+ x \w+>|[%@][\w.$]+|-?\d[\w.+-]*|\w[\w.]*|\S")
 _TYPE = re.compile(r"<(\d+) x (\w+)>|(half|bfloat|float|double|i1|i8|i16|i32|i64|ptr|void)")
 _PLAIN = r"(?:<\d+ x \w+>|\w+)"  # a type
-_OUTSIDE = re.compile(  # lines outside of functions: declarations without promises, hints to loops, the processor
+_OUTSIDE = re.compile(  # lines outside of functions: declarations without attributes, loop hints, the processor
     rf"""declare {_PLAIN} @[\w.]+\((?:{_PLAIN}(?:, {_PLAIN})*)?\)(?: nounwind)?|"""
     r"""!\d+ = (?:distinct )?!\{(?:!\d+|!"llvm\.loop\.unroll\.disable"|, )*\}|"""
     r"""attributes \#0 = \{(?: "(?:target-cpu|target-features|prefer-vector-width|no-trapping-math)"="[^"]*")+ \}"""
 )
 BYTES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 FLOATING = ("half", "float", "double")
-DATA = (*FLOATING, "i8", "i16", "bfloat")  # a byte is a condition, 16 bits are those of a float
+DATA = (*FLOATING, "i8", "i16", "bfloat")  # i8 is a condition, i16 holds the bits of a 16-bit float
 
 
 class Type(NamedTuple):
@@ -164,7 +164,7 @@ def _number(token: str, element: str) -> float | int:
             return float(token)
         if element in ("i1", "i8") and token not in ("0", "1"):
             raise ValueError
-        if not -(1 << 63) <= int(token) << 64 - 8 * BYTES.get(element, 8) < 1 << 63:  # of others LLVM takes low bits
+        if not -(1 << 63) <= int(token) << 64 - 8 * BYTES.get(element, 8) < 1 << 63:  # LLVM truncates other constants
             raise ValueError
         return int(token)
     except ValueError:
@@ -230,7 +230,7 @@ def _head(text: str) -> CodeFunction:
     return CodeFunction(found[2], _Line(found[1]).type(), tuple(parameters))
 
 
-_OF_C = ("aligned_alloc", "free", "malloc", "memset", "memcpy", "memmove")  # LLVM calls some of its own accord
+_OF_C = ("aligned_alloc", "free", "malloc", "memset", "memcpy", "memmove")  # LLVM may insert calls of these
 _DEFINED = re.compile(r"^define .*?@([\w.]+)\(.*?^\}", re.MULTILINE | re.DOTALL)
 _CALLED = re.compile(r"@(?!llvm\.)([\w.]+)\(")
 

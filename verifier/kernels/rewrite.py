@@ -18,11 +18,11 @@ from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, I
 from verifier.kernels.watched import CODES, DOUBT, POINTERS, Words, library
 
 Kind = Literal["control", "data", "pointer", "index", "place"]
-_SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
+_SAME_VALUE = ("fpext", "fptrunc")  # the identity up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
-_ROUNDED = ("scalar.rounded", "scalar.narrowed", "scalar.widened")  # to 16 bits, and back: the same up to rounding
-_SHORT = ("i16", "bfloat")  # the bits of a float of 16
+_ROUNDED = ("scalar.rounded", "scalar.narrowed", "scalar.widened")  # to 16 bits and back: the identity up to rounding
+_SHORT = ("i16", "bfloat")  # types that hold the bits of a 16-bit float
 _INFINITE = float("inf")
 _ARITHMETIC: dict[str, Callable[[Words, list[str]], str]] = {  # of floats, and of conditions
     "fadd": lambda w, x: w.call("add", *x), "fsub": lambda w, x: w.call("sub", *x),
@@ -75,7 +75,7 @@ class _Rewriter:
         self.defined: dict[str, Instruction] = {}
         self.lines: list[str] = []
         self.heap: list[str] = []
-        self.meant: dict[str, tuple[str | int, int, int]] = {}  # integers made of those in memory, places: see `_meant`
+        self.meant: dict[str, tuple[str | int, int, int]] = {}  # indices and places: see `_meant`
         self.numbers = itertools.count()
         self._memory = {"ret": self._return, "phi": self._phi, "alloca": self._room, "@aligned_alloc": self._room,
                         "getelementptr": self._address, "load": self._load, "store": self._store}  # fmt: skip
@@ -263,7 +263,7 @@ class _Rewriter:
                 raise Unread(f"an array of {i.type} on the stack")
             size = count * BYTES[i.type.element]
             self.lines.append(f"  {data} = alloca [{count} x i64]")
-        else:  # of any type: as many words as bytes
+        else:  # the element type is unknown: as many words as bytes
             align, size = [int((x.lanes or (0,))[0] or 0) for x in i.operands]
             if align < BYTES["ptr"] or align & (align - 1) or size <= 0 or size % align:
                 raise Unread("a size of memory")
@@ -458,7 +458,7 @@ class _Rewriter:
         }.get(" ".join([name, *i.words]))  # fmt: skip
         w, bits = self._words(i.type.lanes), 31 if i.type.element == "i32" else 40
         inside = ends is not None and -1 << bits <= ends[0] and ends[1] < 1 << bits
-        wraps = name == "add" and bits == 31  # such a sum is a function like others
+        wraps = name == "add" and bits == 31  # a sum that may wrap is a token
         if ends is None or not (inside or wraps) or i.operands[-1].type.element not in ("i32", "i64"):
             raise Unread(f"{i.op} of integers in memory")
         if name in ("add", "mul") and inside:
@@ -491,7 +491,7 @@ class _Rewriter:
             return
         stem = ".".join(name.split(".")[:2])
         w = self._words(i.type.lanes)
-        if name == "free" or stem == "llvm.prefetch":  # memory is freed here before a return, and not before that
+        if name == "free" or stem == "llvm.prefetch":  # heap arrays are freed only before a return
             return
         if stem == "llvm.fma":
             self._is(i.name, _word(i.type), w.call("fma", *[self._data(x) for x in i.operands]))

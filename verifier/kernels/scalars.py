@@ -106,7 +106,7 @@ def _error(exact: Any, y: Any) -> float:
     """The greatest error of a block in units of the last place; 0.5 where all results are the nearest floats."""
     with np.errstate(all="ignore"):
         near = exact.astype(np.float32)
-        other = np.flatnonzero(near.view(np.int32) != y.view(np.int32))  # few: the rest of the work is on these alone
+        other = np.flatnonzero(near.view(np.int32) != y.view(np.int32))  # few elements: the rest is for these alone
         exact, near, y = exact[other], near[other], y[other]
         if (np.isnan(near) != np.isnan(y)).any():
             return float("inf")

@@ -167,7 +167,7 @@ class Words(FieldArithmetic):
 
     def value(self, text: str) -> str:
         """Emit an instruction; return the name of its result."""
-        name = f"%field-{next(self.numbers)}"  # the reader reads no such name
+        name = f"%field-{next(self.numbers)}"  # the reader accepts no such name, so it cannot collide
         self.lines.append(f"  {name} = {text}")
         return name
 

@@ -183,7 +183,7 @@ def _best(comparisons: Sequence[Expr], samples: Sequence[_Sample]) -> tuple[Expr
     good = [s.env for s in samples if not s.differs]
     bad = [s.env for s in samples if s.differs]
     ranked: list[tuple[int, int, int, tuple[Expr, ...]]] = []
-    coarse = max(1, len(good) // 4)  # how many instances a condition keeps is a rough measure: simple ones first
+    coarse = max(1, len(good) // 4)  # a rough measure: among similar counts, simple conditions come first
     useful: list[tuple[Expr, frozenset[int], frozenset[int]]] = []
     for e in comparisons:
         kept = frozenset(i for i, env in enumerate(good) if _holds(e, env))

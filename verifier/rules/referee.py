@@ -70,7 +70,7 @@ def exported(
         with wide_types(x64):
             jitted: Any = jax_jit(lambda *xs: tuple(fn(*xs)), keep_unused=True)  # pyright: ignore
             found = jax.export.export(jitted, platforms=("cpu",))(*types)
-    except Exception as error:  # whatever JAX raises is why there is no program
+    except Exception as error:  # any exception of JAX means that there is no program
         raise UnansweredError(_first(error)) from error
     if found.ordered_effects or found.unordered_effects:
         raise UnansweredError("it has effects: a callback")

@@ -47,7 +47,7 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
                 _KNOWN[key] = _JIT(module.call, compiler_options=request["options"] or None)
             found = _KNOWN[key](*(np.array(given[str(i)]) for i in range(request["count"])))
             results = {str(i): np.asarray(x) for i, x in enumerate(found)}
-    except Exception as error:  # whatever XLA raises is why there is no value
+    except Exception as error:  # any exception of XLA means that there is no result
         _KNOWN.pop(key, None)
         yield {"event": "refused", "message": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
         return

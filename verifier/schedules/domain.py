@@ -32,8 +32,8 @@ _SAMPLES = 1024
 _WIDE = 1 << 40  # entries of integer inputs are tried up to this size
 Terms = dict[Mono, int]
 _DEPTH = 2
-_TRIED = 8  # sums with one guard that a second guard is added to
-_SMALL = 1 << 12  # points of a domain that is enumerated for a question inside another
+_TRIED = 8  # most sums with one guard to which a second guard is added
+_SMALL = 1 << 12  # most points of a domain that is enumerated within another proof
 
 
 @dataclass(slots=True)

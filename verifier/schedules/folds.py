@@ -326,7 +326,7 @@ class Expansion:
             return False
         inner = e.args[1]
         if inner.kind == "load":
-            return False  # an atom either way: kept as the conversion that it is
+            return False  # a load is an atom either way, so the conversion stays
         low, high = self.ranges.of(inner)
         least, most = range_of(e.dtype)
         return self.ranges.whole.get(inner, False) and least <= low and high <= most

@@ -31,7 +31,7 @@ from verifier.verdict import PROVED
 
 TABLE = "certificates"
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_PROVER = ("", "equal", "schedules", "statements")  # folders of the verifier, and of what it reads of programs
+_PROVER = ("", "equal", "schedules", "statements")  # folders of the verifier, and sources of programs that it reads
 _PROGRAMS = ("ir", "ir/ops", "kernels/loops", "kernels/schedule/intrinsics.py")
 
 

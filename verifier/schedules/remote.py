@@ -21,7 +21,7 @@ from verifier.schedules.questions import Findings
 from verifier.schedules.wire import Encoder
 from verifier.verdict import PROVED, REFUTED
 
-_LEAST_S = 0.1  # that a question gets: one that runs out of time ends a process that all proofs share
+_LEAST_S = 0.1  # least time of a query: one that exceeds its limit kills a process that all proofs share
 
 
 class Answers(Protocol):
@@ -56,7 +56,7 @@ def settle_all(out: Findings, pairs: Sequence[tuple[int, Expr, Expr, Domain]], a
     real = False
     for at, left, right, domain in pairs:
         message = _pair(left, right, domain)
-        answer = ask.about("equal", general(message))  # for all extents at once, where they are only extents
+        answer = ask.about("equal", general(message))  # first for all extents at once
         if answer is None or not answer["proved"]:
             answer = ask.about("equal", message)
         if answer is not None and answer["proved"]:

@@ -33,7 +33,7 @@ from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _FEWEST, _POINTS = 6, 24
 _TOLERANCE = 1e-6
-_MOST = 1 << 16  # iterations of the reductions that are evaluated at a point
+_MOST = 1 << 16  # most iterations of reductions that are evaluated at a point
 
 
 @dataclass
