@@ -1,14 +1,14 @@
-"""Arrays that cross modules, by their axes; what checks types reads them, and nothing at run time does.
+"""Type aliases of arrays that cross modules, by the names of their axes; only type checkers read them.
 
-kernels   that are priced together
-steps     of all of these kernels, end to end
-features  what is counted of a step: `costmodel.features.counts.INDEX`
-wide      features of a kernel as a whole: `costmodel.model.encode.KERNEL_WIDTH` of them
-pooled    numbers of its nodes together: `costmodel.model.encode.POOLED_WIDTH` of them
-inputs    wide, then pooled
-nodes, edges   of all of these kernels, end to end
-row       numbers of a node: `costmodel.features.node_rows.WIDTH` of them
-members   of the network, whose mean is its prediction
+kernels   those priced together.
+steps     those of all of these kernels, end to end.
+features  counts of a step: `costmodel.features.counts.INDEX`.
+wide      features of a kernel as a whole: `costmodel.model.encode.KERNEL_WIDTH` of them.
+pooled    numbers of its nodes together: `costmodel.model.encode.POOLED_WIDTH` of them.
+inputs    wide, then pooled.
+nodes, edges   those of all of these kernels, end to end.
+row       numbers of a node: `costmodel.features.node_rows.WIDTH` of them.
+members   members of the network, whose mean is its prediction.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from superopt.machine.interrupts import heard
 from superopt.machine.siblings import claim_packages
 
 if TYPE_CHECKING:
@@ -62,7 +63,8 @@ if not TYPE_CHECKING:  # which sees the names above alone: a typo is an error
         home = _HOME.get(name)
         if home is None:
             raise AttributeError(f"module 'superopt' has no attribute {name!r}")
-        value = getattr(import_module(home), name)
+        with heard():  # JAX is loaded, whose callbacks of the garbage collector swallow a Ctrl-C
+            value = getattr(import_module(home), name)
         globals()[name] = value  # submodules share names with functions (superopt.optimize): the function wins
         return value
 

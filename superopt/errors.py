@@ -1,4 +1,4 @@
-"""Errors that users meet: each says what was asked, what was got and what would be accepted.
+"""Errors that users meet: each names the request, the actual value and acceptable ones.
 
 Every error has a stable `code` (printed by the command line and kept in reports) and may carry a one-line
 `hint`.  The command line maps an error to its exit status through `exit_status`; nothing else decides it.
@@ -12,7 +12,7 @@ class SuperoptError(Exception):
 
     Attributes:
         code: stable identifier, `SO` and three digits by family.
-        hint: what the user can do about it, one line; `usual_hint` of the class where the site has none.
+        hint: one line of advice for the user; `usual_hint` of the class where the call site has none.
     """
 
     code: str = "SO000"
@@ -62,7 +62,7 @@ class InputError(SuperoptError):
 
 
 class FileLimitError(InputError):
-    """A file that asks for more than is accepted: size, depth, work or time (`superopt.files.reading.LIMITS`)."""
+    """A file that exceeds a limit of size, depth, work or time (`superopt.files.reading.LIMITS`)."""
 
     code = "SO240"
     usual_hint = "files of this project's own making stay far below the limit; where does this one come from?"
@@ -104,7 +104,7 @@ class ProgramError(SuperoptError):
 
 
 class UnsupportedKernel(InputError):
-    """A loop program that a code generator cannot turn into a kernel, and why; it is left to XLA."""
+    """A loop program that a code generator cannot turn into a kernel, with the reason; it is left to XLA."""
 
     code = "SO230"
 
@@ -117,14 +117,14 @@ class ShapeError(SuperoptError):
 
 
 class RuleError(SuperoptError):
-    """A rule text that cannot be parsed or built; says rule, file and line."""
+    """A rule text that cannot be parsed or built; the message names rule, file and line."""
 
     code = "SO400"
     exit_status = 1
 
 
 class VerificationError(SuperoptError):
-    """A rule that must be proved and is not."""
+    """A rule that must be proved and is not proved."""
 
     code = "SO410"
     exit_status = 3
@@ -134,7 +134,7 @@ DEFECT = "DEFECT OF THE PROVER: "
 
 
 class ProverDefectError(VerificationError):
-    """Something is proved, and values say otherwise: the prover, or what a value means, is wrong."""
+    """A proved statement that concrete values refute: the prover, or the meaning given to a value, is wrong."""
 
     code = "SO420"
     usual_hint = "the prover or the interpreter is wrong: please report this; believe nothing else that it proved"
@@ -144,7 +144,7 @@ class ProverDefectError(VerificationError):
 
 
 class KernelDefectError(VerificationError):
-    """Machine code of a kernel is shown to be wrong: the generator of code is."""
+    """Machine code of a kernel that is shown to be wrong: the code generator is."""
 
     code = "SO421"
     usual_hint = "please report this; kernels=False does without all of them"
@@ -154,7 +154,7 @@ class KernelDefectError(VerificationError):
 
 
 def told(error: BaseException, path: str) -> str:
-    """An error of the user's code in one line, with the last line of this file that it went through."""
+    """An error of the user's code in one line, with the last line of this file on its traceback."""
     import traceback  # late: only where something failed
 
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
@@ -162,7 +162,7 @@ def told(error: BaseException, path: str) -> str:
 
 
 def told_with_line(error: BaseException, packages: tuple[str, ...]) -> str:
-    """An error of the user's code in one line, with the last line that it went through outside of these folders."""
+    """An error of the user's code in one line, with the last line on its traceback outside of these folders."""
     import os  # late: as above
     import traceback
 

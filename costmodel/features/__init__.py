@@ -1,1 +1,1 @@
-"""Features of a kernel: what XLA:CPU does in it, counted."""
+"""Features of a kernel: counts of the work that XLA:CPU does in it."""

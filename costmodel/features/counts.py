@@ -71,7 +71,7 @@ INDEX = {name: i for i, name in enumerate((*COMPUTE, *MEMORY, *FIXED))}
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What evaluating one element of a node counts as.
+    """The units that one evaluated element of a node is counted as.
 
     Attributes:
         feature, times: the feature of its op, and how often it is counted; None for views that cost nothing.
@@ -87,7 +87,7 @@ class Unit:
 
 
 def unit(node: Node) -> Unit:
-    """What evaluating one element of a node counts as; reductions are counted as roots of their loops."""
+    """Return the units of one evaluated element of a node; reductions are counted as roots of their loops."""
     op = SAME_COST.get(node.op, node.op)
     if op in REDUCTIONS:
         return Unit(None, evaluated=False)
@@ -116,11 +116,10 @@ class LoopRoot:
     """A node as the root of a loop.
 
     Attributes:
-        counts: features that do not depend on what else is in the loop.
-        rests: of each size in `VECTORS`, the share of the innermost loop left over from whole turns, which goes
-            element by element.
+        counts: features that do not depend on the other nodes in the loop.
+        rests: for each size in `VECTORS`, the remainder share of the innermost loop, which goes element by element.
         written: bytes of the result.
-        parts: into how many parts the loop can be shared out at most.
+        parts: most parts into which the loop can be shared out.
     """
 
     counts: Counts
@@ -130,11 +129,11 @@ class LoopRoot:
 
 
 def root(node: Node) -> LoopRoot:
-    """A node as the root of a loop."""
+    """Return a node as the root of a loop."""
     counts = Counts(float)
     reduces = node.op in REDUCTIONS
     counts["output"] = elements(node)
-    inner = node.inputs[0] if reduces else node  # what the innermost loop runs along
+    inner = node.inputs[0] if reduces else node  # the axis of the innermost loop
     shape = inner.types[0].shape
     minor = float(shape[-1]) if shape else 1.0  # pyright: ignore[reportArgumentType] (concrete sizes)
     counts["rows"] = elements(inner) / max(minor, 1.0)
@@ -162,12 +161,12 @@ def _reduce_feature(node: Node) -> str:
 
 
 def heavy(node: Node, sources: Sequence[Source], read: float) -> Counts:
-    """Features of a routine.
+    """Count the features of a routine.
 
     Args:
         node: a heavy op other than control flow.
-        sources: what it reads, each with the permutation that leads from there to the operand.
-        read: bytes of that.
+        sources: the values it reads, each with the permutation that leads from there to the operand.
+        read: bytes of these.
     """
     if node.op in PRODUCTS:
         counts = dot_counts(node, sources)
@@ -206,14 +205,14 @@ def _other(node: Node) -> Counts:
 
 
 def control(node: Node) -> tuple[Counts, float]:
-    """Features of a control-flow op without its bodies, and how often these run."""
+    """Return the features of a control-flow op without its bodies, and how often these run."""
     size = sum(type_bytes(t) for t in node.types) + sum(type_bytes(t) for x in node.inputs for t in x.types)
     trips = {"scan": float(dict(node.attrs).get("length") or 1), "while": float(WHILE_TRIPS)}.get(node.op, 1.0)
     return Counts(float, {"opaque": 1.0, "opaque_elem": size / 4.0}), trips
 
 
 def traffic(read: np.ndarray, written: np.ndarray) -> list[np.ndarray]:
-    """Bytes of the traffic of steps by cache level, in the order of `MEMORY`: reads, then writes."""
+    """Return the bytes of the traffic of steps by cache level, in the order of `MEMORY`: reads, then writes."""
     facts = machine.describe()
     caches = dict(facts.caches_bytes)
     l2 = caches.get("L2", 1 << 20) * facts.cores

@@ -1,4 +1,4 @@
-"""What the network sees of one node: an opcode and a row of numbers of fixed length.
+"""Input features of a node for the network: an opcode and a row of numbers of fixed length.
 
 The row holds logarithms of sizes, the shape, the element type, roles (given, frozen, literal), and attributes in slots
 of their own for products, convolutions, windows, reductions and moves of data.  Everything is a function of the node
@@ -19,7 +19,7 @@ from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS, REDUCTIONS, 
 from superopt.ir.program import type_bytes
 
 ENCODING_VERSION = 1
-OPCODES = ("other", *TABLE)  # of weights on disk: as their card lists them (`costmodel.model.learned_file`)
+OPCODES = ("other", *TABLE)  # weights on disk have the list of their card (`costmodel.model.learned_file`)
 OPCODE = {op: i for i, op in enumerate(OPCODES)}
 _REGISTER = 16
 _COMMON, _DOT, _CONV, _WINDOW, _REDUCE, _MOVE = 0, 20, 34, 52, 57, 62
@@ -28,12 +28,12 @@ OUTPUT = WIDTH - 1  # set where the node is a result of the kernel
 
 
 def opcode(node: Node) -> int:
-    """Number of the op."""
+    """Return the number of the op."""
     return OPCODE[node.op]
 
 
 def row(node: Node) -> NodeRow:
-    """The numbers of one node."""
+    """Return the numbers of one node."""
     out = [0.0] * WIDTH
     _common(out, node)
     fill = _FILL.get(node.op)
@@ -43,7 +43,7 @@ def row(node: Node) -> NodeRow:
 
 
 def _log(x: float) -> float:
-    """log2, scaled to about one for the sizes in use."""
+    """Return log2, scaled to about one for the sizes in use."""
     return math.log2(max(x, 1.0)) / 8.0
 
 

@@ -1,4 +1,4 @@
-"""Products and convolutions as XLA:CPU sees them: which routine runs, and what is copied for it first.
+"""Products and convolutions as XLA:CPU runs them: the routine, and the copies made for it first.
 
 A product runs without copies when each operand is, unit axes aside, a row-major matrix or its transpose per batch
 entry: axes in the order batch, rows, contracted or batch, contracted, rows.  Any other order is copied.  Convolutions
@@ -24,9 +24,9 @@ _WIDE = 8  # channels that fill a vector register
 
 
 def unlike_floats(node: Node) -> float:
-    """How many times as long a multiplication and an addition of a product take as those of floats under XLA:CPU.
+    """Return the slowdown of a product's multiply-add in this dtype compared with floats under XLA:CPU.
 
-    Products with results in int32 have a routine, without its tiles; for other integers there is none, nor any for
+    Products with results in int32 have a routine, without its tiles.  For other integers there is none, nor any for
     convolutions of integers: they are loops over single numbers.
     """
     if node.dtype.startswith(("float", "bfloat", "complex")):
@@ -35,7 +35,7 @@ def unlike_floats(node: Node) -> float:
 
 
 def dot_counts(node: Node, sources: Sequence[Source]) -> Counts:
-    """Features of a product."""
+    """Count the features of a product."""
     (lc, rc), (lb, rb) = node["dimension_numbers"]
     (lhs, lorder), (rhs, rorder) = sources
     lshape, rshape = node.inputs[0].shape, node.inputs[1].shape
@@ -82,7 +82,7 @@ def dot_counts(node: Node, sources: Sequence[Source]) -> Counts:
 
 
 def conv_counts(node: Node, sources: Sequence[Source]) -> Counts:
-    """Features of a convolution, with the copies that bring its operands to channels-last."""
+    """Count the features of a convolution, with the copies that bring its operands to channels-last."""
     lhs_spec, rhs_spec, out_spec = node["dimension_numbers"]
     w = node.inputs[1]
     counts = Counts(float)
@@ -125,12 +125,12 @@ def conv_counts(node: Node, sources: Sequence[Source]) -> Counts:
 
 
 def _fork(macs: float) -> float:
-    """Near 0 for products that one thread does alone, near 1 for those handed to all threads."""
+    """Return a weight: near 0 for products that one thread does alone, near 1 for those handed to all threads."""
     return macs**2 / (macs**2 + _FORK_MACS**2)
 
 
 def _turn(counts: Counts, size: float) -> None:
-    """A transposed copy; large ones leave the caches and lose far more per element."""
+    """Count a transposed copy; large ones leave the caches and lose far more per element."""
     counts["turn_large" if size * 4 > _SMALL_BYTES else "turn_small"] += size
     counts["turn"] += 1
 
@@ -138,10 +138,10 @@ def _turn(counts: Counts, size: float) -> None:
 def _form(
     x: Node, order: Sequence[int], batch: Sequence[int], contracted: Sequence[int], wanted: list[int] | None
 ) -> str:
-    """`fc` (contracted axes last), `cf` (first), or `copy`: how an operand lies in memory.
+    """Return how an operand lies in memory: `fc` (contracted axes last), `cf` (first), or `copy`.
 
-    `order` leads from the axes of the operand to those of what lies in memory; `wanted` is the order in which the
-    contracted axes must come to meet those of the other operand.
+    `order` leads from the axes of the operand to those in memory.  `wanted` is the order in which the contracted axes
+    must come to meet those of the other operand.
     """
     role = {order[a]: "b" for a in batch} | {order[a]: "c" for a in contracted}
     text = "".join(role.get(a, "f") for a, n in enumerate(x.shape) if n != 1)
@@ -161,7 +161,7 @@ def _form(
 
 
 def _order_of(x: Node, order: Sequence[int], contracted: Sequence[int]) -> list[int]:
-    """Positions in the list of contracted axes, in the order in which they lie in memory."""
+    """Return positions in the list of contracted axes, in the order in which they lie in memory."""
     live = [(order[a], i) for i, a in enumerate(contracted) if x.shape[order[a]] != 1]
     return [i for _, i in sorted(live)]
 

@@ -1,17 +1,17 @@
-"""What a scheduled program does, as numbers: one row per stage, computed after `apply(program, trace)`.
+"""Features of a scheduled program: one row of numbers per stage, computed after `apply(program, trace)`.
 
-Nothing here knows a decision by name only: loops, accesses and registers are those of the scheduled program, as the
+No feature knows a decision by name only: loops, accesses and registers are those of the scheduled program, as the
 generator arranges them, so the rows hold for any trace.
 
-    loops       those of the stage in the order in which they run: tasks, serial ones, the reductions, then what is in
-                registers at once (points, lanes)
-    accesses    each distinct place that is read or written, with its stride in bytes along each loop
-    footprint   bytes in whole lines that an access touches in the inner loops; the outermost loops whose body fits a
-                cache decide what comes from beyond it again and again
+    loops       loops of the stage in the order in which they run: tasks, serial ones, the reductions, then the values
+                in registers at once (points, lanes).
+    accesses    each distinct place that is read or written, with its stride in bytes along each loop.
+    footprint   bytes in whole lines that an access touches in the inner loops. The outermost loops whose body fits a
+                cache decide which bytes come from beyond it again and again.
     cold        frozen operands that come from beyond a cache although the program fits it, since calls go through more
-                of them than it holds: those of the whole program that the kernel is a part of
+                of them than it holds. They are those of the whole program that the kernel is a part of.
     estimate    cycles of arithmetic and loads, or of traffic where that is more, shared by the threads that the tasks
-                allow: the prior whose logarithm a model corrects
+                allow. It is the prior whose logarithm a model corrects.
 
 Counts are logarithms (base 2), the rest shares and flags.
 """
@@ -72,8 +72,8 @@ GROUPS: dict[str, tuple[str, str]] = {  # first and last name of each group
     "caches": ("program_l1", "scratch_share"), "threads": ("threads", "log_task_seconds"),
     "tiles": ("rows", "streams"), "writing": ("knob_rows", "cut"),
 }  # fmt: skip
-FMA_S = 2.74e-10  # of one of many independent vector multiply-adds, on the machine of the first labels
-HERTZ = 3.5e9  # of estimates; a wrong clock is a constant factor, which is learned
+FMA_S = 2.74e-10  # seconds of one of many independent vector multiply-adds, on the machine of the first labels
+HERTZ = 3.5e9  # clock of estimates; a wrong clock is a constant factor, which is learned
 _LINE = 64
 _COUNTED: tuple[str, ...] = ("simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads")
 _BANDWIDTH = (48.0, 24.0, 6.0)  # bytes per cycle of one thread from beyond each cache: prior only, corrected by fits
@@ -81,14 +81,14 @@ _COST = {"load": 0.7, "op": 0.6, "convert": 0.8, "where": 0.8, "index": 0.8}  # 
 _TRANSCENDENTAL, _QUOTIENT, _GATHER, _TRANSPOSE, _STORE, _SCATTER = 14.0, 8.0, 2.5, 5.0, 1.2, 3.0
 _SHUFFLE, _NEAR = 1.5, 4  # cycles by stride of loads that are shuffled out of whole vectors, and the largest stride
 _SHORT = 512  # bytes of a run that no prefetcher follows
-_SCAN = 1.6  # of an element of a prefix, whose lanes wait for each other
+_SCAN = 1.6  # cycles of an element of a prefix, whose lanes wait for each other
 _REMAINDER = 700.0  # of a vector
 _TASK_S, _WAKE_S, _CALL_S = 4e-8, 1.5e-6, 2e-7
 
 
 @dataclass(frozen=True, slots=True)
 class _Loop:
-    """A loop: the iterator, its trips, the step of the iterator, and how it runs."""
+    """A loop: the iterator, its trips, the step of the iterator, and its kind."""
 
     symbol: Symbol
     trips: int
@@ -98,12 +98,12 @@ class _Loop:
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """Where elements are read or written.
+    """A place whose elements are read or written.
 
     Attributes:
-        strides: bytes by iterator; those that are missing do not move it.
-        count: of elements that are read, reductions and tails of nothing counted in.
-        gathered: is the place read from memory?
+        strides: bytes by iterator; missing iterators do not move it.
+        count: number of element accesses, with reductions, without empty tails.
+        gathered: whether the place is read from memory.
     """
 
     buffer: str
@@ -116,7 +116,7 @@ class _Access:
 
 @dataclass(frozen=True, slots=True)
 class _Memory:
-    """Bytes of the caches, of the program, which stays where all of it fits, and of frozen operands between calls."""
+    """Bytes of the caches, of the program (cached if all of it fits), and of frozen operands between calls."""
 
     caches: tuple[int, int, int]
     resident: float
@@ -128,7 +128,7 @@ class _Facts:
     """A stage as it runs.
 
     Attributes:
-        loops: outermost first; reductions stand before what is in registers.
+        loops: outermost first; reductions stand before the loops in registers.
         work: cycles of arithmetic and loads on one thread.
         counts: how often each part of the value is computed.
         more: features that only stages of its kind have.
@@ -146,13 +146,13 @@ class _Facts:
 def stage_rows(
     scheduled: LoopProgram, threads: int = 1, cpu: Cpu | None = None, weights: float = 0.0, fma_s: float = FMA_S
 ) -> Float[np.ndarray, "stages names"]:
-    """Rows of the stages that a call runs, in their order; float32.
+    """Return the rows of the stages that a call runs, in their order; float32.
 
     Args:
-        scheduled: with its frozen part, which runs once and has no rows.
-        threads: that run a call.
-        cpu: that it runs on; this machine when None.
-        weights: bytes of frozen operands that are read between two calls; those of the program itself are when less.
+        scheduled: the program with its frozen part, which runs once and has no rows.
+        threads: number of threads that run a call.
+        cpu: the target CPU; this machine when None.
+        weights: bytes of frozen operands that are read between two calls; those of the program itself when less.
         fma_s: seconds of one of many independent vector multiply-adds: how memory compares with arithmetic here.
 
     Raises:
@@ -183,12 +183,12 @@ def stage_rows(
 
 
 def estimate_s(rows: Float[np.ndarray, "stages names"]) -> float:
-    """Seconds of a call by the estimates of its stages."""
+    """Return the seconds of a call by the estimates of its stages."""
     return float(np.exp2(rows[:, NAMES.index("log_seconds")]).sum()) * 1e-9 + _CALL_S
 
 
 def summed(rows: Float[np.ndarray, "stages names"]) -> Float[np.ndarray, " summed"]:
-    """One row for a whole program: the mean of its stages weighted by estimate, and the logarithm of the estimate."""
+    """Return one row for a whole program: the mean of its stages weighted by estimate, and the log of the estimate."""
     share = np.exp2(rows[:, NAMES.index("log_seconds")].astype(np.float64))
     return np.append((rows * (share / share.sum())[:, None]).sum(0), math.log2(estimate_s(rows))).astype(np.float32)
 
@@ -336,13 +336,13 @@ def _totals(loops: Iterable[_Loop]) -> dict[Symbol, int]:
 
 
 def _shares(value: Expr, cut: bool) -> dict[Expr, float]:
-    """Of the points of an expression those at which it is computed: a branch only where loops are cut at its guard."""
+    """Return the share of its points at which each part is computed: branches only where loops are cut at guards."""
     parts = subexpressions(value)
     if not cut or all(e.kind != "where" for e in parts):
         return dict.fromkeys(parts, 1.0)
     found = dict.fromkeys(parts, 0.0)
     found[value] = 1.0
-    for e in reversed(parts):  # what uses a part comes before it
+    for e in reversed(parts):  # the users of a part come before it
         shares = [1.0] * len(e.operands)
         if e.kind == "where":
             held = _held(e.args[0])
@@ -354,7 +354,10 @@ def _shares(value: Expr, cut: bool) -> dict[Expr, float]:
 
 
 def _held(guard: Guard) -> float:
-    """The share of points at which a guard holds, its conditions as if independent; half of one of several symbols."""
+    """Return the share of points at which a guard holds, its conditions as if independent.
+
+    A condition of several symbols counts as one half.
+    """
     share = 1.0
     for side in guard.ordered:
         symbols = list(side.symbols)
@@ -370,13 +373,13 @@ def _held(guard: Guard) -> float:
 
 
 def _counts(value: Expr, axes: Sequence[Symbol], trips: Mapping[Symbol, int], cut: bool) -> dict[Expr, float]:
-    """How often each part is computed: at every turn of the axes around, down to the last that it depends on.
+    """Return how often each part is computed: once per turn of the axes down to the last that it depends on.
 
     Args:
-        value: of a stage.
-        axes: in the order in which the stage has them, reductions left out.
-        trips: of all iterators; those of prefixes, which go along with an axis, are missing.
-        cut: are loops cut at guards?
+        value: value of a stage.
+        axes: axes in the order in which the stage has them, reductions left out.
+        trips: trips of all iterators; those of prefixes, which go along with an axis, are missing.
+        cut: whether loops are cut at guards.
     """
     around: dict[Symbol, float] = {}  # turns of an axis and of all outside of it
     total = 1.0
@@ -396,7 +399,7 @@ def _loads(parts: Iterable[Expr]) -> list[Expr]:
 
 
 def _existing(stage: Stage, tile: Tile, lane: Symbol, lanes: int) -> tuple[float, float, float]:
-    """The share of a tile's iterations that exist, lanes by whole vectors, and what rows and columns are short of full.
+    """Return the share of a tile's iterations that exist, lanes by whole vectors, and the waste in rows and columns.
 
     Tiles beyond the end of an axis do not run, and its last one has code of its own.
     """
@@ -417,14 +420,14 @@ def _existing(stage: Stage, tile: Tile, lane: Symbol, lanes: int) -> tuple[float
 
 
 def _operands(accesses: Sequence[_Access], lane: Symbol) -> tuple[_Access | None, _Access | None]:
-    """The accesses of most elements that stand still and that move along the lane."""
+    """Return the access of most elements among those that stand still along the lane, and among those that move."""
     still = [x for x in accesses[:-1] if not x.strides.get(lane)]
     moving = [x for x in accesses[:-1] if x.strides.get(lane)]
     return tuple(max(some, key=lambda x: x.count, default=None) for some in (still, moving))  # pyright: ignore
 
 
 def _moved(x: _Access | None, buffers: Mapping[str, object]) -> float:
-    """0 where an operand lies as it came, 1 in a copy of a phase, 2 of a task, -1 packed ahead of time."""
+    """Return 0 where an operand is not copied, 1 for a copy of a phase, 2 of a task, -1 packed ahead of time."""
     scopes = {"scratch": 1.0, "local": 2.0, "frozen": -1.0}
     return 0.0 if x is None else scopes.get(buffers[x.buffer].scope, 0.0)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -456,7 +459,7 @@ def _reads(atom: object) -> bool:
 
 
 def _differences(at: Poly, size: int) -> dict[Symbol, int]:
-    """Strides of a place that divides: that of a first step, else the mean over all."""
+    """Return the strides of a place with divisions: that of a first step, else the mean over all."""
     values = dict.fromkeys([s.name for s in at.symbols], 0)
     base = concrete(at, values)
     found: dict[Symbol, int] = {}
@@ -476,7 +479,7 @@ def _stored(buffer: str, at: Size, size: int, trips: Mapping[Symbol, int], loops
 
 
 def _footprint(x: _Access, loops: Sequence[_Loop]) -> float:
-    """Bytes in whole lines that an access touches in these loops."""
+    """Return the bytes in whole lines that an access touches in these loops."""
     by_stride: dict[int, int] = {}
     for loop in loops:
         stride = x.strides.get(loop.symbol, 0) * loop.step
@@ -484,7 +487,7 @@ def _footprint(x: _Access, loops: Sequence[_Loop]) -> float:
             by_stride[stride] = by_stride.get(stride, 0) + loop.trips - 1
     run, apart, span = float(x.size), 1.0, float(x.size)
     for stride, steps in sorted(by_stride.items()):
-        if stride <= max(run, _LINE):  # falls on or next to what is covered
+        if stride <= max(run, _LINE):  # falls on or next to covered bytes
             run += stride * steps
         else:
             apart *= steps + 1
@@ -493,7 +496,7 @@ def _footprint(x: _Access, loops: Sequence[_Loop]) -> float:
 
 
 def _run(x: _Access, loops: Sequence[_Loop]) -> float:
-    """Bytes that an access walks through without a gap, loop by loop from the inside."""
+    """Return the bytes that an access walks through without a gap, loop by loop from the inside."""
     run = float(x.size)
     for loop in reversed(loops):
         stride = x.strides.get(loop.symbol, 0) * loop.step
@@ -510,9 +513,10 @@ def _run(x: _Access, loops: Sequence[_Loop]) -> float:
 def _traffic(
     facts: _Facts, memory: _Memory, frozen: Container[str]
 ) -> tuple[list[float], list[float], Sequence[float], list[float]]:
-    """Bytes from beyond each cache, of these those in short runs, of the body of the innermost loop in each, and cold.
+    """Return, per cache, bytes from beyond it, those in short runs, the innermost body's bytes in it, and cold bytes.
 
-    What all fits a cache stays there from call to call, except frozen operands where it does not hold all of these.
+    Data that all fits a cache stays there from call to call, except frozen operands where it does not hold all of
+    these.
     """
     loops = facts.loops
     trips = _totals(loops)
@@ -579,7 +583,7 @@ class _Lane:
 
 
 def _work(parts: Sequence[Expr], counts: Mapping[Expr, float], lane: _Lane, accesses: Sequence[_Access]) -> float:
-    """Cycles of arithmetic and loads on one thread."""
+    """Estimate the cycles of arithmetic and loads on one thread."""
     total = 0.0
     loads = iter(accesses)
     for e in parts:

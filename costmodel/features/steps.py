@@ -1,15 +1,15 @@
-"""A kernel as the steps that XLA:CPU runs it in.
+"""Divides a kernel into the steps that XLA:CPU runs.
 
-XLA calls a routine for each heavy op (product, convolution, window reduction, prefix reduction) and compiles
-everything else into loops: one per materialised value, elementwise producers and views fused into it.  A value is
-materialised when it is a result, a heavy op reads or makes it, a reduction makes it, or it is expensive and several
-steps read it.
+XLA calls a routine for each heavy op (product, convolution, window reduction, prefix reduction) and compiles everything
+else into loops: one per materialised value, elementwise producers and views fused into it.  A value is materialised
+when it is a result, a heavy op reads or makes it, a reduction makes it, or it is expensive and several steps read it.
 
-Inside a loop a node is *evaluated* once per element that its readers ask for (broadcasts repeat, slices leave out),
-and a leaf is *touched* in as many distinct elements as the loop sees of it.
+Inside a loop a node is *evaluated* once per element that its readers need (broadcasts repeat, slices leave out).  A
+leaf is *touched* in as many distinct elements as the loop reads of it.
 
-Kernels of a search share most of their nodes, and nodes differ by little: what depends on op, attributes and types
-alone is a `Kind`, what depends on the operands is an `NodeFacts`, both made once (`costmodel.model.catalogue`).
+Kernels of a search share most of their nodes, and nodes differ by little.  Facts that depend on op, attributes and
+types alone are a `Kind`; facts that depend on the operands are a `NodeFacts`.  Both are made once
+(`costmodel.model.catalogue`).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SAME_COST = {
     for name, fn in SCALARS.items()
     if fn.like or (fn.transcendental and name not in FUNCTIONS)
 }
-"""Those that cost what another does; a function of which nothing is said, what the slowest does."""
+"""Ops that cost the same as another; a function of unknown cost counts as the slowest."""
 CONTROL = table.CONTROL - {"result"}
 HEAVY = WINDOWS | PREFIXES | CONTROL | CONTRACTIONS | {"dynamic_update_slice"}
 VIEW = VIEWS | {"concatenate", "dynamic_slice", "gather"}
@@ -47,17 +47,17 @@ _READS |= {"gather": PICKED, "dynamic_slice": PICKED, **dict.fromkeys(REDUCTIONS
 
 
 class Kind:
-    """What the walk over a kernel asks of all nodes of one op, attributes and types of operands.
+    """Facts shared by all nodes of one op, attributes and types of operands.
 
     Attributes:
         number: in the order in which kinds were first seen.
         example: a node of the kind.
         size, item: elements of the (first) result, and bytes of one.
         role: COMPUTED, READ (inputs, results of ops with several) or LITERAL.
-        reads: how operands are asked for (PLAIN: elementwise, MOVED: at other indices, ...; see `Loop`).
+        reads: how operands are read (PLAIN: elementwise, MOVED: at other indices, ...; see `Loop`).
         heavy: whether XLA calls a routine; it multiplies elementwise where a product sums over one element only.
         turns: whether reading through the node leaves the order of memory.
-        free: whether the node is its operand in other words, without cost.
+        free: whether the node only renames its operand's memory, without cost.
         cheap: whether repeating the node is cheap; `costly`: neither that nor materialised anyhow.
         row: place in the encoder's table, -1 until it is made.
         given, result: bytes if the node is an input, and if it is a result of the kernel.
@@ -89,17 +89,17 @@ class Kind:
 
 
 class NodeFacts:
-    """What is known of one node.
+    """Facts about one node.
 
     Attributes:
-        kind, inputs: of the node; entries of its operands.
-        depth: longest way to a node without operands.
+        kind, inputs: kind of the node; entries of its operands.
+        depth: longest path to a node without operands.
         forced: entries that are materialised in any kernel with this node.
         costly: whether it reaches a node whose kind is `costly`.
         source: the value behind free reshapes: a reshape of a row-major tensor is the same memory.
         unturned: the value behind transposes.
-        rows: of a heavy op, its finished rows in the catalogue.
-        price: seconds and relative deviation of the kernel that ends here, once an objective has said so.
+        rows: for a heavy op, its finished rows in the catalogue.
+        price: seconds and relative deviation of the kernel that ends here, once an objective has priced it.
     """
 
     __slots__ = (
@@ -135,11 +135,11 @@ _NONE: frozenset[NodeFacts] = frozenset()
 
 
 class Reached:
-    """What the results of a kernel reach.
+    """The nodes that the results of a kernel reach.
 
     Attributes:
         outputs: entries of the results.
-        place: entry -> number, operands before what reads them.
+        place: entry -> number, operands before their readers.
     """
 
     __slots__ = ("outputs", "place")
@@ -166,7 +166,7 @@ def _visit(entry: NodeFacts, place: dict[NodeFacts, int]) -> None:
 
 
 def _visit_long(entry: NodeFacts, place: dict[NodeFacts, int]) -> None:
-    """The same without recursion."""
+    """Number entries as `_visit` does, without recursion."""
     stack = [entry]
     while stack:
         entry = stack[-1]
@@ -181,7 +181,7 @@ def _visit_long(entry: NodeFacts, place: dict[NodeFacts, int]) -> None:
 
 
 def elements(node: Node) -> int:
-    """Number of elements of a tensor."""
+    """Return the number of elements of a tensor."""
     return math.prod(node.types[0].shape)  # pyright: ignore[reportCallIssue, reportArgumentType, reportReturnType] (concrete sizes)
 
 
@@ -205,11 +205,11 @@ def _turns(node: Node) -> bool:
     return False
 
 
-# ---- what is materialised
+# ---- materialised values
 
 
 def _kept(entry: NodeFacts) -> NodeFacts | None:
-    """What is materialised when this value has to lie in memory."""
+    """Return the entry that is materialised when this value has to lie in memory; None if none is."""
     source = entry.source
     if source.kind.role == COMPUTED:
         return source
@@ -217,7 +217,7 @@ def _kept(entry: NodeFacts) -> NodeFacts | None:
 
 
 def _forces(entry: NodeFacts) -> frozenset[NodeFacts]:
-    """What this node has materialised: heavy ops and reductions themselves, and operands of some."""
+    """Return the entries that this node forces to be materialised: heavy ops, reductions, and operands of some."""
     kind = entry.kind
     if kind.heavy:
         read = [_kept(folded(entry, x)) for x in entry.inputs]
@@ -232,12 +232,12 @@ def _forces(entry: NodeFacts) -> frozenset[NodeFacts]:
 
 
 def folded(entry: NodeFacts, x: NodeFacts) -> NodeFacts:
-    """The operand that a heavy op reads: products and convolutions take transposes into their dimension numbers."""
+    """Return the operand that a heavy op reads: products and convolutions absorb transposes into dimension numbers."""
     return x.unturned if entry.kind.folding else x
 
 
 def roots(kernel: Reached) -> list[NodeFacts]:
-    """Roots of the steps of a kernel in execution order."""
+    """Return the roots of the steps of a kernel in execution order."""
     outputs, order = kernel.outputs, kernel.place
     kept = {e for e in map(_kept, outputs) if e is not None}
     for output in outputs:
@@ -245,14 +245,14 @@ def roots(kernel: Reached) -> list[NodeFacts]:
     if len(kept) <= 1:
         return list(kept)
     if len(outputs) == 1 and len(order) == 1 + len(outputs[0].inputs) and outputs[0].kind.heavy:
-        return [outputs[0]]  # one routine on what is given
+        return [outputs[0]]  # one routine on the kernel's inputs
     if any(output.costly for output in outputs):
         _keep_shared(kept, order)
     return [e for e in order if e in kept]
 
 
 def _keep_shared(kept: set[NodeFacts], order: dict[NodeFacts, int]) -> None:
-    """Keep what is expensive and would be computed in several steps."""
+    """Materialise values that are expensive and would be computed in several steps."""
     readers: dict[NodeFacts, set[NodeFacts]] = {}
     for entry in reversed(order):
         into = {entry} if entry in kept else set[NodeFacts]()
@@ -269,13 +269,14 @@ def _keep_shared(kept: set[NodeFacts], order: dict[NodeFacts, int]) -> None:
 
 
 class KernelLoops:
-    """Loops of many kernels, as they are walked: flat lists that arrays are made of.
+    """Loops of many kernels in flat lists, appended as they are walked and then turned into arrays.
 
     Attributes:
         kinds, counts: numbers of the kinds of evaluated nodes, and how many elements of each are computed.
-        lengths: of each loop, how many of them are its own.
-        read: of each loop, bytes of the distinct elements of leaves.
-        loads, strided: of each loop, element reads of leaves, and those whose neighbours in the loop are not neighbours
+        lengths: for each loop, how many of these entries are its own.
+        read: for each loop, bytes of the distinct elements of leaves.
+        loads, strided: for each loop, element reads of leaves, and those whose neighbours in the loop are not
+            neighbours
             in memory.
     """
 
@@ -288,7 +289,7 @@ class KernelLoops:
         self.strided: list[float] = []
 
     def add(self, root: NodeFacts, kept: Sequence[NodeFacts], kernel: Reached) -> None:
-        """Walk the loop of a root from there down to what is materialised or given, readers before operands."""
+        """Walk the loop of a root down to materialised or given values, readers before operands."""
         size = float(root.kind.size)
         # asked for by elementwise readers (at one index: computed once), through views (at other indices: computed
         # again), distinct elements, out of order
@@ -345,7 +346,7 @@ class KernelLoops:
 
 
 def _asked(reads: int, k: int, size: int, whole: int, count: float, seen: float) -> tuple[float, float]:
-    """Evaluations and distinct elements of operand `k` that a node asks for."""
+    """Return the evaluations and distinct elements of operand `k` that a node needs."""
     if reads == REDUCED:
         return size, size
     if reads == SPREAD:

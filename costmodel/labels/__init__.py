@@ -1,1 +1,1 @@
-"""Kernels to measure: the micro-suite of a machine."""
+"""Kernels to measure for calibration: the micro-suite of a machine."""

@@ -1,8 +1,8 @@
-"""The ways in which one operation can be written, as kernel graphs in physical layout.
+"""Alternative forms of one operation, as kernel graphs in physical layout.
 
-A convolution is a convolution in several layouts, a product over patches, a sum of shifted products or, when
-depthwise, of shifted multiply-adds; a pool is a window reduction or a maximum of slices.  The search chooses among
-such forms, so the cost model is calibrated on them.  Layout strings name physical axes: `NHWC`, `OIHW`.
+A convolution is a convolution in several layouts, a product over patches, a sum of shifted products or, when depthwise,
+of shifted multiply-adds.  A pool is a window reduction or a maximum of slices.  The search chooses among such forms, so
+the cost model is calibrated on them.  Layout strings name physical axes: `NHWC`, `OIHW`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from superopt.ir.graph import Node, literal, mk
 
 
 def padded(x: Node, layout: str, pad: int, value: float = 0.0) -> Node:
-    """Data padded on both sides of the spatial axes."""
+    """Return data padded on both sides of the spatial axes."""
     if pad == 0:
         return x
     config = tuple((pad, pad, 0) if a in "HW" else (0, 0, 0) for a in layout)
@@ -22,7 +22,7 @@ def padded(x: Node, layout: str, pad: int, value: float = 0.0) -> Node:
 
 
 def window(x: Node, layout: str, i: int, j: int, size: int, stride: int) -> Node:
-    """The slice of data that offset `(i, j)` of a window sees, `size` positions along each spatial axis."""
+    """Return the slice of data at offset `(i, j)` of a window, `size` positions along each spatial axis."""
     start, limit, step = [0] * len(layout), list(x.shape), [1] * len(layout)
     for axis, offset in (("H", i), ("W", j)):
         k = layout.index(axis)
@@ -31,7 +31,7 @@ def window(x: Node, layout: str, i: int, j: int, size: int, stride: int) -> Node
 
 
 def out_size(size: int, k: int, stride: int, pad: int) -> int:
-    """Positions of a window of `k` along an axis."""
+    """Return the number of positions of a window of `k` along an axis."""
     return (size + 2 * pad - k) // stride + 1
 
 
@@ -48,7 +48,7 @@ def weights(layout: str, o: int, i: int, k: int) -> Node:
 
 
 def conv_plain(layouts: str, n: int, c: int, o: int, size: int, k: int, stride: int, groups: int = 1) -> Node:
-    """A convolution as such, `layouts` like "NHWC,HWIO,NHWC"."""
+    """Return a plain convolution, `layouts` like "NHWC,HWIO,NHWC"."""
     lhs, rhs, out = layouts.split(",")
     x, w = data(lhs, n, c, size), weights(rhs, o, c // groups, k)
     return conv(x, w, (lhs, rhs, out), stride, k // 2, groups)

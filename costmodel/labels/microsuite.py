@@ -2,8 +2,8 @@
 
 Shapes come from the families of networks in use (residual, mobile and inception nets, transformers, recurrent cells)
 and from a spread of sizes around them, none from one particular program.  `kind` names the family that the fit is
-validated on as a whole; cases of equal `task` compute the same function in different forms, and the order inside a
-task is what a search depends on most.
+validated on as a whole.  Cases of equal `task` compute the same function in different forms; a search depends most on
+their order inside a task.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def suite() -> list[MicroCase]:
 
 
 def shuffled(cases: list[MicroCase]) -> list[MicroCase]:
-    """Tasks in a fixed random order, so that a short budget covers all kinds; the forms of a task stay together."""
+    """Return tasks in a fixed random order, so that a short budget covers all kinds; a task's forms stay together."""
     order = sorted({c.task for c in cases})
     random.Random(0).shuffle(order)
     place = {task: i for i, task in enumerate(order)}
@@ -340,7 +340,7 @@ def _composites() -> Iterator[MicroCase]:
 
 
 def _library() -> Iterator[MicroCase]:
-    """What the macro rules of the library make of heavy ops: exactly the forms that a search prices."""
+    """Yield the forms that the library's macro rules make of heavy ops: exactly those that a search prices."""
     rules = [rule for rule in library.load() if rule.mode == "macro"]
     sources: list[tuple[str, str, str, Node]] = []
     for layouts in ("NCHW,OIHW,NCHW", "NHWC,HWIO,NHWC"):

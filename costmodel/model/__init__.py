@@ -1,1 +1,1 @@
-"""The objective: calibrated roofline, the network that corrects it, prices, files of weights."""
+"""The objective: calibrated roofline, the network that corrects it, prices, weight files."""

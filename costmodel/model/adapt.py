@@ -1,7 +1,7 @@
-"""The shipped model on a machine that it was not fitted on.
+"""Adapts the shipped model to a machine that it was not fitted on.
 
-Half a minute of the micro-suite moves the roofline's coefficients (compute, memory and fixed costs as blocks, single
-ones under a pull to the shipped values) and scales the network's correction by what it is worth here, 0 to 1.25.  The
+Half a minute of the micro-suite adjusts the roofline's coefficients: compute, memory and fixed costs as blocks, single
+ones regularized towards the shipped values.  It also scales the network's correction by its worth here, 0 to 1.25.  The
 result is kept in the store for this machine, its library versions and these weights; without a store it lasts as long
 as the objective.
 """
@@ -35,7 +35,10 @@ _STEPS = 600
 def on_another_machine(
     model: Model, card: Mapping[str, Any], store: Store | None, seconds: float, progress: Callable[[str], None]
 ) -> Learned:
-    """The shipped model as the objective on this machine: as kept, calibrated now, or as it is; its source says so."""
+    """Return the shipped model as this machine's objective: stored calibration, calibrated now, or unchanged.
+
+    The result's `source` says which.
+    """
     origin = f"another machine ({dict(card.get('machine', {})).get('cpu', 'unknown')})"
     refused = ""
     key = f"{machine.environment_key()} {str(card.get('sha256', ''))[:16]}"
@@ -65,7 +68,7 @@ def on_another_machine(
 
 
 def adapt(model: Model, cases: Sequence[MicroCase], measured_s: PerKernel) -> Model:
-    """The model with coefficients and scale for these times."""
+    """Return the model with coefficients and scale fitted to these times."""
     encoder = KernelEncoder()
     table, structures = encoder.encode([c.graph for c in cases])
     weights = analytical.long_ones(measured_s)
@@ -79,15 +82,15 @@ def adapt(model: Model, cases: Sequence[MicroCase], measured_s: PerKernel) -> Mo
 
 
 def keep(store: Store, key: str, model: Model, card: Mapping[str, Any]) -> None:
-    """Put a calibration into the store."""
+    """Store a calibration."""
     store.put("calibration", key, {**weights_file.encode(model.prior, card), "scale": model.scale})
 
 
 def recall(store: Store, key: str, model: Model) -> Model | None:
-    """The model as calibrated on this machine before, or None.
+    """Return the model as calibrated on this machine before, or None.
 
     Raises:
-        WeightsError: what is stored cannot be used.
+        WeightsError: the stored calibration cannot be used.
     """
     data = store.get("calibration", key)
     if data is None:

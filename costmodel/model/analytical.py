@@ -6,7 +6,7 @@ For a step with counts x in the blocks compute (c), memory (m) and fixed (f), an
 
 and a kernel takes the sum over its steps.  With p = 1 compute and memory add up, with p large the slower one decides.
 All of it is differentiable in (log c, log m, log f, p, g), which is what calibration fits; see Williams et al.,
-Roofline, 2009.  It knows nothing of what ran before: a cold cache or a busy neighbour is not in it.
+Roofline, 2009.  It does not model the history: a cold cache or a busy neighbour is not in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 COUNT = len(INDEX)
 REFERENCE_S = 5e-6  # kernels under this are mostly dispatch
-NOISE_US = 0.5  # what a label is uncertain by, however short the kernel
+NOISE_US = 0.5  # uncertainty of a label, however short the kernel
 # features that no kernel of a suite shows: a guess of the right order
 DEFAULT_S = np.array([*[1e-10] * len(COMPUTE), *[5e-11] * len(MEMORY), *[2e-6] * len(FIXED)])
 _C = slice(0, len(COMPUTE))
@@ -39,7 +39,7 @@ _FAR = 100.0  # times its default: where a coefficient costs the start as much a
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Coefficients:
-    """What is fitted.
+    """The fitted parameters of the roofline.
 
     Attributes:
         theta: seconds per unit of each feature, in the order of `INDEX`.
@@ -57,10 +57,10 @@ class FeatureTable:
     """Features of many kernels as arrays: one row per step.
 
     Attributes:
-        counts: of each feature.
-        spread: into how many parts a step is shared out.
+        counts: counts of each feature.
+        spread: number of parts into which a step is shared out.
         repeat: how often it runs.
-        owner: which kernel it belongs to, not decreasing.
+        owner: number of the kernel it belongs to, not decreasing.
         kernels: number of kernels.
     """
 
@@ -72,7 +72,7 @@ class FeatureTable:
 
 
 def join(tables: Sequence[FeatureTable]) -> FeatureTable:
-    """Several tables as one, kernels in order."""
+    """Join several tables, kernels in order."""
     offsets = np.cumsum([0, *(t.kernels for t in tables)])
     return FeatureTable(
         np.concatenate([t.counts for t in tables]),
@@ -84,7 +84,7 @@ def join(tables: Sequence[FeatureTable]) -> FeatureTable:
 
 
 def take(table: FeatureTable, kernels: np.ndarray) -> FeatureTable:
-    """The table of some kernels, in their order (ascending)."""
+    """Return the table of some kernels, in their order (ascending)."""
     place = np.full(table.kernels, -1)
     place[kernels] = np.arange(len(kernels))
     rows = place[table.owner] >= 0
@@ -94,7 +94,7 @@ def take(table: FeatureTable, kernels: np.ndarray) -> FeatureTable:
 
 
 def seconds(table: FeatureTable, coefficients: Coefficients) -> PerKernel:
-    """Seconds of each kernel."""
+    """Return the seconds of each kernel."""
     theta, p = coefficients.theta, coefficients.sharpness
     compute = table.counts[:, _C] @ theta[_C]
     memory = table.counts[:, _M] @ theta[_M]
@@ -105,7 +105,7 @@ def seconds(table: FeatureTable, coefficients: Coefficients) -> PerKernel:
 
 
 def long_ones(measured_s: PerKernel) -> PerKernel:
-    """Weights of kernels by their times: short ones are mostly dispatch and count less."""
+    """Return weights of kernels by their times: short ones are mostly dispatch and count less."""
     return measured_s / (measured_s + REFERENCE_S)
 
 
@@ -117,15 +117,15 @@ def fit(
     steps: int = 3000,
     start: Coefficients | None = None,
 ) -> Coefficients:
-    """Coefficients for measured kernels: robust error in log time, from a non-negative least-squares start.
+    """Fit coefficients to measured kernels: robust error in log time, from a non-negative least-squares start.
 
     Args:
         table: features of the kernels.
         measured_s: their times.
-        weights: of the kernels in the loss.
-        steps: of Adam.
+        weights: weights of the kernels in the loss.
+        steps: steps of Adam.
         start: coefficients of another machine to start from: compute, memory and fixed costs then move freely as
-            blocks, single coefficients only as far as the kernels insist.
+            blocks, single coefficients only as far as the kernels demand.
     """
     import jax  # late: the search prices with NumPy alone
     import jax.numpy as jnp
@@ -171,7 +171,7 @@ def fit(
 
 
 def _huber(gap: jax.Array, delta: float) -> jax.Array:
-    """Half the square of a gap, linear where it is larger than `delta`."""
+    """Return half the square of a gap, linear where it is larger than `delta`."""
     import jax.numpy as jnp  # late: as above
 
     size = jnp.abs(gap)
@@ -181,7 +181,7 @@ def _huber(gap: jax.Array, delta: float) -> jax.Array:
 def _descended(
     params: dict[str, jax.Array], slope: Callable[[dict[str, jax.Array]], dict[str, jax.Array]], rate: float, steps: int
 ) -> dict[str, jax.Array]:
-    """Parameters after steps of Adam (Kingma and Ba, 2015) at a rate that falls to zero as half a cosine.
+    """Return parameters after steps of Adam (Kingma and Ba, 2015) at a rate that falls to zero as half a cosine.
 
     Written here since calibration on the user's machine needs no more of a library of optimisers.
     """
@@ -210,10 +210,11 @@ def _descended(
 
 
 def _least_squares(table: FeatureTable, measured_s: PerKernel, weights: PerKernel) -> PerFeature:
-    """Non-negative least squares on relative errors of the additive model; features it drops get a small share.
+    """Solve non-negative least squares on relative errors of the additive model; dropped features get a small share.
 
-    One more row for every coefficient holds it near its default: what a single short kernel shows would else be
-    charged with all of that kernel's time, and a large kernel that shows it with hundreds of times what it takes.
+    One more row for every coefficient holds it near its default.  Otherwise a feature that occurs in a single short
+    kernel would be charged with all of that kernel's time, and a large kernel with that feature with hundreds of times
+    its true time.
     """
     from scipy.optimize import nnls  # late: only fitting needs it
 
@@ -226,7 +227,7 @@ def _least_squares(table: FeatureTable, measured_s: PerKernel, weights: PerKerne
     wanted = np.concatenate([measured_s * scale, np.full(COUNT, 1.0 / _FAR)])
     norm = np.linalg.norm(a, axis=0)
     found = nnls(a / norm, wanted, maxiter=50 * COUNT)[0] / norm
-    # what a feature may cost at most without exceeding any kernel that shows it; a small share of that is the floor
+    # the most a feature may cost without exceeding any kernel that has it; a small share of that is the floor
     bound = np.full(rows.shape, np.inf)
     np.divide((measured_s + 1e-6)[:, None], rows, out=bound, where=rows > 0)
     least = bound.min(axis=0, initial=np.inf)

@@ -1,4 +1,4 @@
-"""Prices on a graphics card: a roofline by the figures of its data sheet.
+"""Prices on a GPU: a roofline by the figures of its data sheet.
 
     seconds = launch + max(bytes / bandwidth, products / rate of matrix units + other operations / rate)
 
@@ -18,19 +18,19 @@ from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 from superopt.ir.scalar import DTYPE
 
-LAUNCH_S = 3e-6  # of a kernel after another on the same stream: the order of magnitude that CUDA's documentation gives
+LAUNCH_S = 3e-6  # launch of a kernel after another on the same stream: the order of magnitude in CUDA's documentation
 _TRANSCENDENTAL = 4.0  # operations: special function units have a quarter of the rate
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """A data sheet.
+    """The data sheet of a GPU.
 
     Attributes:
-        name: part of what JAX calls the device.
+        name: part of JAX's name for the device.
         bandwidth: bytes a second from its memory.
-        flops: of float32, a second.
-        matrix_flops: of products of 16-bit floats, a second, dense; of narrower types at least as many.
+        flops: float32 operations a second.
+        matrix_flops: operations a second of products of 16-bit floats, dense; of narrower types at least as many.
     """
 
     name: str
@@ -46,18 +46,18 @@ _CARDS = (
     Card("L40S", 8.64e11, 91.6e12, 362e12),
     Card("L4", 3e11, 30.3e12, 121e12),
 )
-"""By the data sheets of NVIDIA; of several memories the slowest."""
+"""From NVIDIA's data sheets; where a card comes with several memories, the slowest."""
 UNKNOWN = Card("unknown", 1.56e12, 19.5e12, 312e12)
 """A card without a sheet here is priced as an A100: ratios of kernels matter, not seconds."""
 
 
 def card_of(kind: str) -> Card:
-    """The sheet of the device that JAX calls so, or `UNKNOWN`."""
+    """Return the sheet of the device with this JAX name, or `UNKNOWN`."""
     return next((card for card in _CARDS if card.name in kind.replace("-", " ").split()), UNKNOWN)
 
 
 class CardRoofline:
-    """The roofline of a card as an objective."""
+    """The roofline of a GPU as an objective."""
 
     name = "roofline of the card"
     source = "data sheet, not measured"
@@ -66,7 +66,7 @@ class CardRoofline:
         self.card, self.version = card, repr(card)
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds of each kernel that reads its inputs and writes its outputs once."""
+        """Return the seconds of each kernel that reads its inputs and writes its outputs once."""
         return np.array([self._seconds(kernel) for kernel in kernels], dtype=np.float64)
 
     def _seconds(self, kernel: Graph) -> float:

@@ -1,8 +1,8 @@
-"""What is known of nodes and kinds of nodes, and tables of features of kernels made from it.
+"""Cache of facts about nodes and kinds of nodes, and tables of features of kernels made from it.
 
-An entry is made once per node and forgotten with the node; what depends on op, attributes and operand types alone is
-made once for all nodes that agree in them.  A kernel that is new to a search then costs the entries of its one or two
-new nodes and a walk over its loops; all arithmetic on features is done for a whole batch of kernels at once.
+An entry is made once per node and dropped with the node.  Facts that depend on op, attributes and operand types alone
+are made once for all nodes that agree in them.  A kernel that is new to a search then costs the entries of its one or
+two new nodes and a walk over its loops.  All arithmetic on features is done for a whole batch of kernels at once.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Grown:
 
 
 class Catalogue:
-    """Entries of nodes, kinds, and the rows of features that tables are put together from."""
+    """Entries of nodes, kinds, and the rows of features that tables are assembled from."""
 
     def __init__(self) -> None:
         self.entries: dict[int, NodeFacts] = {}
@@ -50,7 +50,7 @@ class Catalogue:
         self._types: dict[Hashable, int] = {}
         self._heavy: dict[Hashable, tuple[int, ...]] = {}
         self._loop: dict[int, int] = {}  # kind -> row of the loop that it is the root of
-        self._codes: list[int] = []  # of each kind, what its readers see of it
+        self._codes: list[int] = []  # of each kind, as its readers see it
         self._columns = _Grown(3, np.int64)  # of each kind, the features that evaluating it counts in,
         self._times = _Grown(3)  # and how often
         self._rows = _Grown(_COUNT + 1)
@@ -67,7 +67,7 @@ class Catalogue:
     # ---- nodes
 
     def entry(self, node: Node) -> NodeFacts:
-        """What is known of a node."""
+        """Return the facts about a node."""
         entries = self.entries
         found = entries.get(id(node))
         if found is not None:
@@ -141,7 +141,7 @@ class Catalogue:
         return found
 
     def _routine(self, entry: NodeFacts, node: Node) -> tuple[int, ...]:
-        """Rows of a heavy op; they depend on kinds of what it reads, and on which of that is the same."""
+        """Return the rows of a heavy op; they depend on its operands' kinds, and on which operands are the same."""
         read = [folded(entry, x) for x in entry.inputs]
         leaves = [x.source for x in read]
         sources = [_source(x) for x in node.inputs] if entry.kind.folding else ()
@@ -177,12 +177,12 @@ class Catalogue:
     # ---- kernels
 
     def reached(self, kernels: Iterable[Graph]) -> list[Reached]:
-        """Entries of kernels without macros."""
+        """Return the entries of kernels without macros."""
         entry = self.entry
         return [Reached([entry(node) for node in kernel.outputs]) for kernel in kernels]
 
     def table(self, kernels: Sequence[Reached]) -> FeatureTable:
-        """Features of every step of kernels."""
+        """Return the features of every step of kernels."""
         loops = KernelLoops()
         rows: list[int] = []
         walked: list[int] = []  # places in `rows` of the loops
@@ -225,7 +225,7 @@ class Catalogue:
 
 
 def _source(x: Node) -> Source:
-    """What lies behind transposes of an operand, and the permutation that leads from there to it."""
+    """Return the value behind transposes of an operand, and the permutation that leads from there to it."""
     order = tuple(range(len(x.types[0].shape)))
     while x.op == "transpose":
         order = tuple([int(x["permutation"][axis]) for axis in order])
@@ -234,6 +234,6 @@ def _source(x: Node) -> Source:
 
 
 def tabulate(kernels: Sequence[Graph]) -> FeatureTable:
-    """Features of kernels without macros, by a catalogue of their own."""
+    """Return the features of kernels without macros, by a catalogue of their own."""
     catalogue = Catalogue()
     return catalogue.table(catalogue.reached(kernels))

@@ -1,10 +1,9 @@
-"""Kernels as arrays of fixed layout, and batches of them padded to one shape.
+"""Encodes kernels as arrays of fixed layout, and pads batches of them to one shape.
 
 A kernel is a list of nodes (opcode and row, see `costmodel.features.node_rows`), edges from operand to reader with the
-operand's position, and kernel features: what the roofline makes of it, as logarithms and shares of the time of each
-of its components, with the working set against the caches; pooled features are what its rows say without its edges.
-A batch lays the nodes of its kernels end to end, so
-large and small kernels share one.
+operand's position, and kernel features.  The kernel features are the roofline's time and working set against the
+caches, as logarithms, and the shares of its components in the time.  Pooled features summarize a kernel's rows without
+its edges.  A batch lays the nodes of its kernels end to end, so large and small kernels share one.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ _SHARED = len(COMPUTE) + len(MEMORY)
 
 @dataclass(slots=True, eq=False)
 class KernelStructure:
-    """Nodes and edges of one kernel; not changed once made.
+    """Nodes and edges of one kernel; immutable.
 
     Attributes:
         rows: per node, its place in the encoder's table.
         operands: places in `rows` of the operands of each node, one after the other.
-        bytes: of what is given and of the results.
+        bytes: bytes of the inputs and of the results.
     """
 
     rows: list[int]
@@ -82,12 +81,12 @@ class JoinedKernels:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedBatch:
-    """A batch; arrays are padded with nodes, edges and kernels that belong to one more kernel at the end.
+    """A padded batch; padding nodes, edges and kernels belong to one more kernel at the end.
 
     Attributes:
         ops, rows, owner: per node; rows are places in the encoder's table.
         sources, readers, positions: per edge.
-        size: kernels that the batch has room for.
+        size: number of kernels that the batch has room for.
     """
 
     ops: PerNode
@@ -112,7 +111,7 @@ class NodeRows:
         return len(self._place)
 
     def add(self, op: int, values: NodeRow, fan: int) -> int:
-        """Place of a row."""
+        """Return the place of a row, adding it if it is new."""
         key = values.tobytes() + op.to_bytes(2, "little") + fan.to_bytes(4, "little")
         place = self._place.setdefault(key, len(self._place))
         if place == len(self.values):
@@ -124,7 +123,7 @@ class NodeRows:
 
 
 class KernelEncoder:
-    """Structures of kernels over a catalogue of nodes; rows are made once per kind and kept once per content."""
+    """Encoder of kernels over a catalogue of nodes; rows are made once per kind and kept once per content."""
 
     def __init__(self, catalogue: Catalogue | None = None) -> None:
         self.catalogue = catalogue or Catalogue()
@@ -133,12 +132,12 @@ class KernelEncoder:
         self._outer: dict[Kind, int] = {}
 
     def encode(self, kernels: Iterable[Graph]) -> tuple[FeatureTable, list[KernelStructure]]:
-        """Features of steps, and structures, of kernels without macros."""
+        """Return features of steps, and structures, of kernels without macros."""
         reached = self.catalogue.reached(kernels)
         return self.catalogue.table(reached), [self.structure(kernel) for kernel in reached]
 
     def structure(self, kernel: Reached) -> KernelStructure:
-        """Nodes and edges of a kernel in an order that its structure alone decides."""
+        """Return nodes and edges of a kernel in an order that its structure alone decides."""
         place = kernel.place
         kinds = [entry.kind for entry in place]
         inner = self._inner
@@ -170,7 +169,7 @@ class KernelEncoder:
 
 
 def prior_seconds(table: FeatureTable, coefficients: Coefficients) -> PerKernel:
-    """Seconds by the roofline, at least what can be measured: kernels without a step have none."""
+    """Return seconds by the roofline, at least the measurable minimum, which kernels without steps get."""
     return np.maximum(analytical.seconds(table, coefficients), LEAST_S)
 
 
@@ -180,7 +179,7 @@ def kernel_features(
     structures: Sequence[KernelStructure],
     total: PerKernel | None = None,
 ) -> KernelFeatures:
-    """Features of kernels as a whole, one row each; `total` is what `prior_seconds` says."""
+    """Return the features of kernels as a whole, one row each; `total` is the result of `prior_seconds`."""
     width = len(INDEX)
     times = np.empty((len(table.counts), width + 1))  # the last column: time if nothing were shared out
     np.multiply(table.counts, coefficients.theta, out=times[:, :width])
@@ -211,7 +210,7 @@ def kernel_features(
 
 
 def pooled_features(batch: JoinedKernels, rows: NodeRows) -> PooledFeatures:
-    """What the nodes of kernels are without their edges: rows summed and at their most, nodes by op; log1p, signed."""
+    """Return edge-free features of kernels: sums and maxima of node rows, node counts by op; log1p, signed."""
     count = len(batch.counts)
     out = np.zeros((count, POOLED_WIDTH), np.float32)
     if len(batch.rows):
@@ -226,7 +225,7 @@ def pooled_features(batch: JoinedKernels, rows: NodeRows) -> PooledFeatures:
 
 
 def _sum_rows(values: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
-    """Sums of rows that belong together; owners do not decrease."""
+    """Sum rows that belong together; owners do not decrease."""
     if len(owner) == count and (owner[1:] != owner[:-1]).all():  # one each
         return values
     out = np.zeros((count, values.shape[1]))
@@ -237,7 +236,7 @@ def _sum_rows(values: np.ndarray, owner: np.ndarray, count: int) -> np.ndarray:
 
 
 def join(structures: Sequence[KernelStructure], rows: NodeRows) -> JoinedKernels:
-    """The nodes and edges of kernels, end to end."""
+    """Return the nodes and edges of kernels, end to end."""
     counts = np.array([len(s.rows) for s in structures])
     links = np.array([len(s.operands) for s in structures])
     at = np.array(list(chain.from_iterable([s.rows for s in structures])), np.int64)
@@ -250,7 +249,7 @@ def join(structures: Sequence[KernelStructure], rows: NodeRows) -> JoinedKernels
 
 
 def pack(structures: Sequence[KernelStructure], rows: NodeRows, size: int) -> PackedBatch:
-    """A batch with room for `size` kernels, and for nodes and edges in proportion.
+    """Return a batch with room for `size` kernels, and for nodes and edges in proportion.
 
     Raises:
         ValueError: the kernels do not fit.

@@ -1,8 +1,9 @@
-"""The network's forward pass in NumPy: what the search prices with.
+"""The network's forward pass in NumPy, by which the search prices kernels.
 
-It computes what `costmodel.model.network` says, arranged for batches of any size on one core, without compiling:
-embeddings of nodes and their first layer's messages are made once per distinct row; the three products of a layer are
-one; what operands and readers say to a node is one sparse product, with means and positions in its entries and columns.
+It computes the same as `costmodel.model.network`, arranged for batches of any size on one core, without compiling.
+Embeddings of nodes and their first layer's messages are made once per distinct row.  The three products of a layer are
+one.  The messages of operands and readers to a node are one sparse product, with means and positions in its entries and
+columns.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Forward:
         self.start = np.zeros((0, 4 * shape.width), np.float32)  # embedding and first messages of each row
 
     def __call__(self, batch: JoinedKernels, kernel: KernelInputs) -> KernelMembers:
-        """Unbounded correction of log time, kernels by members.
+        """Return the unbounded correction of log time, kernels by members.
 
         Args:
             batch: nodes and edges of the kernels.
@@ -57,7 +58,7 @@ class Forward:
         return np.concatenate([self._heads(trunk, "trunk_bias"), self._heads(flat, "flat_bias", "flat_")], axis=1)
 
     def _heads(self, trunk: np.ndarray, bias: str, of: str = "") -> np.ndarray:
-        """What the heads of a half of the members say; `trunk` is written over."""
+        """Return the outputs of the heads of one half of the members; `trunk` is overwritten."""
         params = self.params
         trunk += params[bias]
         np.maximum(trunk, 0.0, out=trunk)
@@ -84,11 +85,11 @@ class Forward:
         return self.start
 
     def _pooled(self, batch: JoinedKernels) -> np.ndarray:
-        """Sum, mean and maximum over the nodes of each kernel."""
+        """Return sum, mean and maximum over the nodes of each kernel."""
         width, nodes, edges = self.width, len(batch.rows), len(batch.sources)
         start = self._started()
         h = start[:, :width].take(batch.rows, axis=0)
-        # own part and messages of every node, then what operands say along edges
+        # own part and messages of every node, then operands' messages along edges
         parts = self._room("parts", 3 * nodes + edges, width)
         along = parts[3 * nodes :]
         said = parts[: 3 * nodes]
@@ -121,7 +122,7 @@ class Forward:
         return out
 
     def _room(self, name: str, rows: int, width: int) -> np.ndarray:
-        """An array that is used again in the next batch: fresh memory costs more than the arithmetic on it."""
+        """Return an array that is reused in the next batch: fresh memory costs more than the arithmetic on it."""
         found = self.rooms.get(name)
         if found is None or found.size < rows * width:
             found = self.rooms[name] = np.empty(max(rows, _ROWS) * width, np.float32)
@@ -129,7 +130,7 @@ class Forward:
 
 
 def _heard(batch: JoinedKernels) -> csr_matrix:
-    """From own parts, messages to operands and what operands say along edges, to sums of the first and means."""
+    """Return the sparse matrix that sums each node's own part with the means of messages from operands and readers."""
     from scipy.sparse import csr_matrix  # late: takes longer to load than this package; only prices need it
 
     nodes, edges = len(batch.rows), len(batch.sources)

@@ -1,9 +1,9 @@
-"""Whether a kernel is like those that the model was fitted to.
+"""The training domain of the model: whether a kernel is like those that the model was fitted to.
 
-Kernels are compared by where the roofline says that their time goes (square roots of the shares of its components),
-how long they take and how large their operands are.  The distance to the nearest of a few hundred representatives of
-the training kernels, chosen farthest first, is within the hull up to the radius that holds nearly all training
-kernels; beyond it the gate closes linearly, and at twice the radius the roofline decides alone.
+Kernels are compared by how the roofline divides their time (square roots of the shares of its components), how long
+they take and how large their operands are.  A few hundred representatives of the training kernels are chosen, farthest
+first.  A kernel is within the hull if its nearest representative is closer than the radius that covers nearly all
+training kernels.  Beyond it the gate closes linearly, and at twice the radius the roofline decides alone.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 REPRESENTATIVES = 512
 QUANTILE = 0.995
 LEAST_RADIUS = 0.25
-_SCALE_SIZE = 0.08  # of one unit of log time or log size against a share of one
+_SCALE_SIZE = 0.08  # weight of one unit of log time or log size against a share of one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,25 +40,25 @@ class Hull:
         object.__setattr__(self, "turned", np.ascontiguousarray(-2.0 * self.centres.T))
 
     def distance(self, kernel: KernelFeatures) -> PerKernel:
-        """Distance of kernels (their features, not standardised) to the nearest representative."""
+        """Return the distance of kernels (their features, not standardised) to the nearest representative."""
         x = coordinates(kernel)
         squares = x @ self.turned
         squares += self.squares
         return np.sqrt(np.maximum(squares.min(1, initial=np.inf) + (x * x).sum(1), 0.0))
 
     def gate(self, kernel: KernelFeatures) -> PerKernel:
-        """1 inside the hull, 0 from twice its radius on."""
+        """Return 1 inside the hull, falling linearly to 0 at twice its radius."""
         return np.clip(2.0 - self.distance(kernel) / self.radius, 0.0, 1.0).astype(np.float32)
 
 
 def coordinates(kernel: KernelFeatures) -> Float[np.ndarray, "kernels coordinates"]:
-    """What kernels are compared by."""
+    """Return the coordinates by which kernels are compared."""
     shares = np.sqrt(kernel[:, BASIC + len(INDEX) :])
     return np.concatenate([shares, _SCALE_SIZE * kernel[:, :1], 4.0 * _SCALE_SIZE * kernel[:, 3:4]], axis=1)
 
 
 def hull_of(kernel: KernelFeatures) -> Hull:
-    """The hull of training kernels."""
+    """Return the hull of training kernels."""
     x = coordinates(kernel)
     chosen = [0]
     nearest = np.full(len(x), np.inf)

@@ -1,12 +1,13 @@
-"""The objective of a search with several backends: a kernel costs what the regions take that it is cut into.
+"""The objective of a search with several backends: a kernel costs the sum of the regions that it is cut into.
 
-    kernels of     one for each region, by the backend that makes them; ways to compute an op (macros) as what they
-    our own        expand to
+    kernels of     one for each region, by the backend that makes them; ways to compute an op (macros) are priced as
+    our own        their expansion.
     XLA            regions that were timed to be faster there or that have no kernel; kernels that are not all regions;
-                   everything where there are to be no kernels of our own
+                   everything where our kernels are switched off.
 
-Either has a model of its own, which kernels timed during the search correct (`costmodel.model.measured`).  Models know
-kernels whose weights lie in the caches; where those of the program do not fit there, bringing them is added.
+Either has a model of its own, which kernels timed during the search correct (`costmodel.model.measured`).  Models price
+kernels whose weights lie in the caches.  Where those of the program do not fit there, the cost of loading them is
+added.
 """
 
 from __future__ import annotations
@@ -30,13 +31,13 @@ from superopt.kernels.choose.regions import is_inside
 from superopt.machine.facts import beyond_caches
 from superopt.measure.kernels import XLA
 
-MOST = 0.75  # of the timed kernels: what the models were off by for so many is what they may be off by elsewhere
-HANDOVER_S = 4e-5  # of one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
+MOST = 0.75  # share of the timed kernels: the models' error on so many of them is assumed elsewhere
+HANDOVER_S = 4e-5  # one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelJob:
-    """One kernel to time: as the model knows it, and as it runs."""
+    """One kernel to time: in the model's form, and in the form that runs."""
 
     backend: str
     kernel: Graph
@@ -44,31 +45,31 @@ class KernelJob:
 
 
 class NativeModel(NamedTuple):
-    """What is known of kernels before anything is timed: a model of regions, and what lies between them."""
+    """The shipped model of our kernels: prices of regions, and the costs between them."""
 
     regions: Objective
     boundary: Boundary = NOTHING
 
     @property
     def version(self) -> str:
-        """Changes whenever a price may change."""
+        """The version; it changes whenever a price may change."""
         return f"{self.regions.version} {self.boundary}"
 
 
 class Priced(Objective, Protocol):
-    """A backend as the objective knows it: prices regions, and says which it can run.
+    """A backend as an objective: prices regions, and decides which it can run.
 
     Attributes:
         name: the backend's.
         version: changes whenever a price may change; empty where there is no model to price by.
-        boundary: what lies between its kernels in a program.
+        boundary: costs between its kernels in a program.
     """
 
     @property
     def boundary(self) -> Boundary: ...
 
     def can_run(self, region: Graph) -> bool:
-        """Is there code for such a region, of types and ops that the backend knows?"""
+        """Whether there is code for a region of these types and ops."""
         ...
 
 
@@ -76,7 +77,7 @@ class FromMemory:
     """Prices of an objective for kernels whose frozen operands come from memory.
 
     Attributes:
-        byte_s: what a byte of them costs.
+        byte_s: seconds of a byte of them.
     """
 
     def __init__(self, base: Objective, byte_s: float) -> None:
@@ -84,24 +85,24 @@ class FromMemory:
         self.name, self.version = base.name, f"{base.version} cold"
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds of each kernel."""
+        """Return the seconds of each kernel."""
         return self.base.price(kernels) + self.byte_s * np.array([frozen_bytes(kernel) for kernel in kernels], float)
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Standard deviation of the logarithm of each price."""
+        """Return the standard deviation of the logarithm of each price."""
         return uncertainty_of(self.base, kernels)
 
     def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
-        """Whether each kernel is unlike all that the base was fitted to."""
+        """Return whether each kernel is outside the training domain of the base."""
         return outside_of(self.base, kernels)
 
 
 class Own:
-    """Kernels of our own.
+    """Prices of our own kernels.
 
     Attributes:
-        backend: that makes them.
-        boundary: what lies between them in a program.
+        backend: the backend that makes them.
+        boundary: costs between them in a program.
         model: prices regions.
     """
 
@@ -112,7 +113,7 @@ class Own:
         self._parts: dict[Node, tuple[Graph, ...] | None] = {}  # held: each round of a search asks for the same kernels
 
     def parts(self, kernel: Graph) -> tuple[Graph, ...] | None:
-        """The regions of a kernel that move or compute anything; None if it is not all in regions, or none can run."""
+        """Return the regions of a kernel that move or compute anything; None if not all in regions or none can run."""
         output = kernel.outputs[0]
         if output not in self._parts:
             cut = _regions(expand_graph(kernel, self._expand))
@@ -125,13 +126,13 @@ class Joint:
     """Prices of kernels by the backends of their regions.
 
     Attributes:
-        xla: what XLA takes.
-        own: what our kernels take; None where none are to be used.
-        models: what prices a kernel or region, by the name of the backend.
+        xla: prices of XLA's kernels.
+        own: prices of our kernels; None where none are to be used.
+        models: the model that prices a kernel or region, by the name of the backend.
     """
 
     def __init__(self, base: Objective, expand: Expand, own: Priced | None = None, weights: int = 0) -> None:
-        """An objective for a program of so many bytes of frozen operands (`weights`)."""
+        """Make an objective for a program with `weights` bytes of frozen operands."""
         cold = own is not None and beyond_caches(weights)
         self.xla = Measured(FromMemory(base, own.boundary.cold_xla_s) if own and cold else base, expand)
         self.own = None if own is None else Own(own, expand, cold)
@@ -142,36 +143,39 @@ class Joint:
             self.name, self.version = f"{base.name}, by XLA or {own.name} kernels", f"{base.version}+{own.version}"
 
     def is_own(self, region: Graph) -> bool:
-        """Is a region to be a kernel of our own: unless XLA was timed to be faster (predictions err)?"""
+        """Whether a region is to be our kernel: unless XLA was timed to be faster (predictions alone may err)."""
         if self.own is None or not self.own.backend.can_run(region):
             return False
         own_s, xla_s = self.own.model.seconds.get(region.outputs[0]), self.xla.seconds.get(region.outputs[0])
         return own_s is None or (own_s < np.inf and (xla_s is None or own_s <= xla_s + HANDOVER_S))
 
     def refused(self, region: Graph) -> bool:
-        """Could no kernel of ours be made of a region when it was to be timed?"""
+        """Whether building our kernel of a region failed when it was to be timed."""
         return self.own is not None and self.own.model.seconds.get(region.outputs[0]) == np.inf
 
     def was_made(self, region: Graph) -> bool:
-        """Was our kernel of a region timed, so that its code is kept on this machine?"""
+        """Whether our kernel of a region was timed, so that its code is cached on this machine."""
         return self.own is not None and self.own.model.seconds.get(region.outputs[0], np.inf) < np.inf
 
     @property
     def count(self) -> int:
-        """How many kernels were timed."""
+        """The number of kernels that were timed."""
         return len(self.errors())
 
     def errors(self) -> list[float]:
-        """How far a model was from each timed kernel, as a factor of at least 1, smallest first."""
+        """Return the model's error on each timed kernel, as a factor of at least 1, smallest first."""
         return sorted(error for model in self.models.values() for error in model.errors())
 
     def error_of(self, share: float) -> float:
-        """A factor that the models were off by at most for such a share of the timed kernels; infinite without any."""
+        """Return the bound on the models' errors over this share of the timed kernels, as a factor.
+
+        It is infinite where no kernel was timed.
+        """
         errors = self.errors()
         return errors[min(int(share * len(errors)), len(errors) - 1)] if errors else np.inf
 
     def factors(self) -> Mapping[str, float]:
-        """Kind, that of our kernels with their backend's name -> what predictions are multiplied with."""
+        """Return, by kind (our kernels' with their backend's name), the factor that predictions are multiplied with."""
         own = {} if self.own is None else self.own.model.factors()
         return {**self.xla.factors(), **{f"{self.own_name} {kind}": factor for kind, factor in own.items()}}
 
@@ -181,7 +185,7 @@ class Joint:
         return "" if self.own is None else self.own.backend.name
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds that each kernel adds to a program: the sum over its regions, each on its backend."""
+        """Return the seconds that each kernel adds to a program: the sum over its regions, each on its backend."""
         if self.own is None:
             return self.xla.price(kernels)
         cuts = [self.own.parts(kernel) for kernel in kernels]
@@ -194,7 +198,7 @@ class Joint:
         )
 
     def uncertain_s(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds that the price of each kernel may be off by: those of its regions that were not timed."""
+        """Return the seconds by which each price may be off: those of its regions that were not timed."""
         out = np.zeros(len(kernels))
         for i, kernel in enumerate(kernels):
             for part in (None if self.own is None else self.own.parts(kernel)) or (kernel,):
@@ -203,10 +207,10 @@ class Joint:
         return out
 
     def region_s(self, regions: Sequence[Graph], ours: Container[Graph] | None = None) -> PerKernel:
-        """Seconds that regions add to a program, each as a kernel of ours or handed over to XLA.
+        """Return the seconds that regions add to a program, each as a kernel of ours or handed over to XLA.
 
         Args:
-            ours: those that are ours, where that is not for the objective to say.
+            ours: the regions that are ours; None: the objective decides.
         """
         if self.own is None or not regions:
             return self.xla.price(regions) if regions else np.zeros(0)
@@ -218,11 +222,11 @@ class Joint:
         return boundary.seconds(seconds, moved) - boundary.dispatch_s
 
     def __contains__(self, kernel: Graph) -> bool:
-        """Was this kernel timed, on any backend?"""
+        """Whether this kernel was timed, on any backend."""
         return bool(self.timed(kernel))
 
     def timed(self, kernel: Graph) -> list[str]:
-        """The backends on which a kernel was timed, all of its regions where it has several."""
+        """Return the backends on which a kernel was timed, all of its regions where it has several."""
         parts = (None if self.own is None else self.own.parts(kernel)) or (kernel,)
 
         def was_timed(model: Measured, region: Graph) -> bool:
@@ -235,7 +239,7 @@ class Joint:
         ]
 
     def untimed(self, kernels: Sequence[Graph]) -> list[KernelJob]:
-        """What it takes to know these kernels: our regions, and on XLA what may be faster there; in their order."""
+        """Return the jobs still needed to time these kernels, in order: our regions, and on XLA those it may win."""
         jobs: dict[tuple[str, Graph], None] = {}
         for kernel in kernels:
             cut = None if self.own is None else self.own.parts(kernel)
@@ -252,9 +256,10 @@ class Joint:
         ]
 
     def learn(self, jobs: Sequence[KernelJob], seconds: Sequence[float]) -> None:
-        """Take timings in, of kernels with weights as cold as in the program.
+        """Record timings of kernels with weights as cold as in the program.
 
-        One that reads more weights than all else was timed as it is among others; it would take less alone.
+        Timings of a kernel whose traffic is mostly weights include the slowdown among other kernels
+        (`Boundary.company`), which is divided out.
         """
         for name, model in self.models.items():
             company = 1.0 if name == XLA or self.own is None else self.own.boundary.company
@@ -267,17 +272,20 @@ class Joint:
                 model.learn([kernel for kernel, _ in some], [s for _, s in some])
 
     def refuse(self, job: KernelJob) -> None:
-        """Take in that no kernel of ours could be made, unless it was timed: the backend is not asked for it again."""
+        """Record that our kernel of a job cannot be built, so that the backend is not asked for it again.
+
+        A kernel that was timed is not affected.
+        """
         if self.own is not None and job.backend == self.own_name:
             self.own.model.seconds.setdefault(job.kernel.outputs[0], np.inf)
 
     def program_s(self, regions: Sequence[Graph], ours: Container[Graph], apart_s: float = 0.0) -> float:
-        """Seconds of a program of these regions, some of them kernels of ours, and of what else there is by XLA."""
+        """Return the seconds of a program of these regions, some of them kernels of ours, and of XLA's other work."""
         dispatch_s = 0.0 if self.own is None or not regions else self.own.boundary.dispatch_s
         return dispatch_s + float(self.region_s(regions, ours).sum()) + apart_s
 
     def by_backend(self, regions: Sequence[Graph], *, timed: bool = True) -> Mapping[str, PerKernel]:
-        """Seconds of each region by backend, as timed if that is asked and was; infinite where it cannot run it."""
+        """Return the seconds of each region by backend, as timed if requested; infinite where it cannot run."""
         models = self.models.items()
         prices = {name: (model.price if timed else model.predicted)(regions) for name, model in models}
         if self.own is not None:

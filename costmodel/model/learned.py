@@ -1,7 +1,7 @@
 """The learned model as the objective of the search.
 
-Kernels are priced in batches; what was priced is remembered with the kernel's output node.  Logarithms of prices are
-rounded to a grid far below the model's error, so that a price does not depend on which other kernels were in its batch.
+Kernels are priced in batches; a price is remembered with the kernel's output node.  Logarithms of prices are rounded to
+a grid far below the model's error, so that a price does not depend on which other kernels were in its batch.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Learned:
 
     Attributes:
         source: where the model comes from, one line for reports.
-        model: what was fitted.
+        model: the fitted model.
     """
 
     name = "network over the roofline"
@@ -43,15 +43,15 @@ class Learned:
         self._forward: Forward | None = None
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds that each kernel takes inside a program."""
+        """Return the seconds that each kernel takes inside a program."""
         return self._ask(kernels)[:, 0]
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Relative standard deviation over the members, per kernel."""
+        """Return the relative standard deviation over the members, per kernel."""
         return self._ask(kernels)[:, 1]
 
     def outside(self, kernels: Sequence[Graph]) -> KernelMask:
-        """Whether each kernel is unlike all that the model was fitted to, so that the roofline has a say."""
+        """Return whether each kernel is outside the training domain, so that the roofline contributes."""
         if not kernels:
             return np.zeros(0, bool)
         table, structures = self.encode(kernels)
@@ -78,7 +78,7 @@ class Learned:
         return zip(seconds.tolist(), result.uncertainty.tolist(), strict=True)
 
     def encode(self, kernels: Sequence[Graph]) -> tuple[FeatureTable, list[KernelStructure]]:
-        """Features of steps and structures of kernels."""
+        """Return features of steps and structures of kernels."""
         return self.encoder.encode(kernels)
 
 

@@ -1,9 +1,9 @@
 """The learned model on disk: tensors in a safetensors file, a JSON card beside it.
 
-The card says what the model was fitted to and where: digest of the labels, machine, versions, settings, figures; and
-which ops the rows of its embedding stand for: an op that is not among them is to the network what "other" is.  A file
-is refused, with the reason, when it was made for other features or encodings, when a tensor is missing, of
-another shape or not finite, when it is cut short, or when it is not the file that the card describes.
+The card records the training data and environment: digest of the labels, machine, versions, settings, figures.  It also
+lists the ops that the rows of the embedding stand for; any other op is encoded as "other".  A file is refused, with the
+reason, when it was made for other features or encodings, or is cut short.  So is one with a tensor missing, of another
+shape or not finite, and one that is not the file that the card describes.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from superopt.errors import InputError
 from superopt.files.reading import cause_of, field, json_of, shown, text_file
 
 _MOST = 4096  # layers and units of a network: beyond all that can be evaluated while searching
-_LARGEST = 500.0  # of any value: the shipped ones stay below 40, and powers of e to this are finite
+_LARGEST = 500.0  # largest weight: the shipped ones stay below 40, and powers of e to this are finite
 SHIPPED = Path(__file__).parents[1] / "weights" / "learned.safetensors"
-NATIVE = SHIPPED.with_name("native.safetensors")  # of kernels of our own
+NATIVE = SHIPPED.with_name("native.safetensors")  # the model of our own kernels
 FORMAT = 3
 _BEFORE_OPS = KERNEL_WIDTH + POOLED_WIDTH - len(OPCODES)  # inputs that do not count nodes by op
 
 
 def write(path: Path, model: Model, card: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a model and its card (same name, ending `.json`); returns the card as written."""
+    """Write a model and its card (same name, ending `.json`); return the card as written."""
     data = save({name: np.ascontiguousarray(value, np.float32) for name, value in _tensors(model).items()})
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
@@ -51,7 +51,7 @@ def write(path: Path, model: Model, card: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read(path: Path | None = None) -> tuple[Model, dict[str, Any]]:
-    """A model and its card; the shipped one unless a path is given.
+    """Read a model and its card; the shipped one unless a path is given.
 
     Raises:
         WeightsError: the files are missing, damaged, or made for another version; the message says why.

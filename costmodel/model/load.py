@@ -1,4 +1,7 @@
-"""The objective of a search, with the best weights at hand; its `source` says which, and why others were refused."""
+"""Loads the objective of a search with the best weights available.
+
+Its `source` names them, and says why others were refused.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from superopt.store import Store
 
 
 def load_roofline(store: Store | None = None) -> Roofline:
-    """The roofline with the best coefficients at hand: calibrated on this machine if the store has them, else shipped.
+    """Return the roofline with the best coefficients available: calibrated on this machine if stored, else shipped.
 
     `source` of the result says which, and why others were refused.
     """
@@ -45,10 +48,10 @@ def load_roofline(store: Store | None = None) -> Roofline:
 def load_objective(
     store: Store | None = None, *, adapt_s: float = 0.0, progress: Callable[[str], None] | None = None
 ) -> Roofline | Learned:
-    """The objective of a search: the learned model if its weights are usable, else the roofline with the reason.
+    """Return the objective of a search: the learned model if its weights are usable, else the roofline with the reason.
 
     Args:
-        store: where calibrations of this machine are kept.
+        store: store of calibrations of this machine.
         adapt_s: seconds that may be spent on calibrating the shipped model to a machine that it was not fitted on.
         progress: called with one line when that happens.
     """
@@ -63,7 +66,7 @@ def load_objective(
 
 
 def load_native() -> NativeModel | None:
-    """What ships of kernels of our own; None if their weights are unusable."""
+    """Load the shipped model of our own kernels; None if its weights are unusable."""
     try:
         model, card = learned_file.read(learned_file.NATIVE)
     except weights_file.WeightsError:
@@ -74,7 +77,7 @@ def load_native() -> NativeModel | None:
 
 
 def _boundary(known: Any) -> Boundary:
-    """The boundary of a card; that of kernels without one where it holds none."""
+    """Return the boundary of a card; one without costs where it holds none."""
     try:
         return Boundary(**{f.name: field(known, f.name, float, 0.0, 1e3) for f in fields(Boundary)})
     except InputError:

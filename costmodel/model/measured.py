@@ -1,15 +1,15 @@
 """An objective that learns from kernels measured during the search.
 
 Kernels that were timed keep their measured seconds.  Others are priced by the base model times a factor of their kind
-(op, layout, grouping), the mean of log(measured / predicted) over the timed kernels of that kind, shrunken to what all
-kinds have in common, which is how the machine differs from that of the labels:
+(op, layout, grouping).  The factor is the mean of log(measured / predicted) over the timed kernels of that kind.  It is
+shrunken towards the mean of all kinds, which is how the machine differs from that of the labels.
 
-    own of a kind = sum of its log ratios / (n + 2)
-    common        = sum of the own of all kinds / (kinds + 2)
-    factor        = exp(own + common * 2 / (n + 2)),  kept within [1/4, 4]
+    own of a kind = sum of its log ratios / (n + 2).
+    common        = sum of the own of all kinds / (kinds + 2).
+    factor        = exp(own + common * 2 / (n + 2)),  kept within [1/4, 4].
 
-so a handful of timings corrects what the base model gets wrong about this program on this machine.  A kernel that the
-model underrates is chosen, timed and corrected, which is how a search with few measurements explores.
+So a handful of timings corrects the base model's errors on this program and machine.  A kernel that the model
+underrates is chosen, timed and corrected, which is how a search with few measurements explores.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 
 _PRIOR = 2.0  # timings that say nothing: a first kernel may be a disturbed one, and its kind has others
-_BOUND = math.log(4.0)  # processors without AVX-512 take 1.5 to 2 times what the labels say (docs/costmodel.md)
+_BOUND = math.log(4.0)  # processors without AVX-512 take 1.5 to 2 times as long as the labels (docs/costmodel.md)
 _HEAVY = ("macro", *sorted(CONVOLUTIONS), *sorted(PRODUCTS), "concatenate", "gather")
 
 
@@ -48,7 +48,7 @@ class Measured:
         return kernel.outputs[0] in self.seconds
 
     def learn(self, kernels: Sequence[Graph], seconds: Sequence[float]) -> None:
-        """Take timings of kernels in; a kernel that was timed before is worth its last."""
+        """Record timings of kernels; the last timing of a kernel counts."""
         predicted = self._guess(kernels)
         for kernel, took, guess in zip(kernels, seconds, predicted, strict=True):
             output = kernel.outputs[0]
@@ -56,7 +56,7 @@ class Measured:
             self._logs[kind(kernel)][output] = math.log(max(took, 1e-7) / max(float(guess), 1e-7))
 
     def factors(self) -> Mapping[str, float]:
-        """Kind -> what predictions of that kind are multiplied with."""
+        """Return, by kind, the factor that predictions of that kind are multiplied with."""
         common = self._common()
         return {name: _factor(logs.values(), common) for name, logs in sorted(self._logs.items())}
 
@@ -64,11 +64,11 @@ class Measured:
         return _shrunken([_shrunken(logs.values()) for logs in self._logs.values()])
 
     def errors(self) -> list[float]:
-        """How far the base model was from each timed kernel, as a factor of at least 1, smallest first."""
+        """Return the base model's error on each timed kernel, as a factor of at least 1, smallest first."""
         return sorted(math.exp(abs(x)) for logs in self._logs.values() for x in logs.values())
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds that each kernel takes inside a program."""
+        """Return the seconds that each kernel takes inside a program."""
         guesses = self._guess(kernels)
         common = self._common()
         for i, kernel in enumerate(kernels):
@@ -78,20 +78,20 @@ class Measured:
         return guesses
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Standard deviation of the logarithm of each price: none of what was timed."""
+        """Return the standard deviation of the logarithm of each price: 0 for timed kernels."""
         known = [kernel in self for kernel in kernels]
         return np.where(known, 0.0, uncertainty_of(self.base, [self._expanded(kernel) for kernel in kernels]))
 
     def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
-        """Whether each kernel is unlike all that the base was fitted to."""
+        """Return whether each kernel is outside the training domain of the base."""
         return outside_of(self.base, [self._expanded(kernel) for kernel in kernels])
 
     def predicted(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds of each kernel by prediction alone: of one that was timed, what the base model says of it."""
+        """Return the predicted seconds of each kernel; for a timed one, the base model's prediction."""
         return np.where([kernel in self for kernel in kernels], self._guess(kernels), self.price(kernels))
 
     def _guess(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Prices of the base model; macros are priced as what they expand to, since that is what runs."""
+        """Return the prices of the base model; macros are priced as their expansion, since that is what runs."""
         return np.array(self.base.price([self._expanded(kernel) for kernel in kernels]), dtype=np.float64)
 
     def _expanded(self, kernel: Graph) -> Graph:
@@ -112,7 +112,7 @@ def _factor(logs: Collection[float], common: float) -> float:
 
 
 def kind(kernel: Graph) -> str:
-    """What a kernel is, for the purpose of a common correction: its heaviest op, layout and grouping."""
+    """Return the kind of a kernel for a common correction: its heaviest op, layout and grouping."""
     nodes = topological(kernel.outputs)
     by_op = {node.op: node for node in nodes}
     for op in _HEAVY:

@@ -1,4 +1,4 @@
-"""A fitted model as data: roofline, network, what its inputs are standardised by, hull, scale of the correction."""
+"""A fitted model as data: roofline, network, standardisation of its inputs, hull, scale of the correction."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Shape:
     """Sizes of a network; half of its members read the graph, half the pooled numbers.
 
     Attributes:
-        width, layers: of the graph.
+        width, layers: width and number of the graph layers.
         trunk: units of each hidden layer after it, and of those of the perceptron.
         heads: members of each half.
         bound: the most that a member adds to the logarithm of the roofline's time.
@@ -39,13 +39,13 @@ class Shape:
 
     @property
     def members(self) -> int:
-        """Of both halves."""
+        """The number of members of both halves."""
         return 2 * self.heads
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Model:
-    """All that pricing needs; `scale` multiplies the correction (1 on the machine that it was fitted on)."""
+    """All data that pricing needs; `scale` multiplies the correction (1 on the machine that it was fitted on)."""
 
     prior: Coefficients
     params: Params
@@ -56,12 +56,12 @@ class Model:
     scale: float = 1.0
 
     def standard(self, kernel: KernelInputs) -> KernelInputs:
-        """Features of kernels, wide and pooled, as the network reads them."""
+        """Return features of kernels, wide and pooled, standardised for the network."""
         return np.clip((kernel - self.mean) / self.std, -CLIP, CLIP).astype(np.float32)
 
 
 def shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
-    """Name -> size of every parameter array of a network."""
+    """Return the name and size of every parameter array of a network."""
     w, t = shape.width, shape.trunk
     found: dict[str, tuple[int, ...]] = {
         "op": (len(OPCODES), w), "row": (WIDTH, w), "row_bias": (w,), "pool": (3 * w, t), "kernel": (KERNEL_WIDTH, t),

@@ -1,14 +1,16 @@
 """The network: a bounded, gated correction of the roofline by members of two kinds, whose mean is the prediction.
 
-Nodes start from an opcode embedding and their row; three layers pass messages along edges both ways (GraphSAGE:
-own state, what operands say by position, what readers say; Hamilton et al., 2017); the nodes of a kernel are pooled
-by sum, mean and maximum, joined with its kernel features, and a shared trunk feeds as many heads.  The other half of
-the members is a perceptron over the kernel features and the nodes' rows pooled without their edges: where few programs
-are known it generalises as well as messages do, and errs elsewhere.  Member h says
+Nodes start from an opcode embedding and their row.  Three layers pass messages along edges both ways (GraphSAGE:
+own state, messages of operands by position, messages of readers; Hamilton et al., 2017).  The nodes of a kernel are
+pooled by sum, mean and maximum, joined with its kernel features, and a shared trunk feeds as many heads.
+
+The other half of the members is a perceptron over the kernel features and the nodes' rows pooled without their edges.
+Where few programs are known it generalises as well as messages do, and its errors differ.  Member h predicts
 
     log T_h = log T_prior + gate * R * tanh(r_h / R),
 
-so no prediction is further than a factor exp(R) from physics, and outside the training hull (gate 0) it is physics.
+so no prediction is further than a factor exp(R) from the roofline.  Outside the training hull (gate 0) it is the
+roofline.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def initial(shape: Shape, key: jax.Array) -> Params:
-    """Random parameters; the heads start at zero, which is the roofline."""
+    """Return random parameters; the heads start at zero, which is the roofline."""
     params: Params = {}
     for name, size in sorted(shapes(shape).items()):
         key, own = jax.random.split(key)
@@ -44,7 +46,7 @@ def initial(shape: Shape, key: jax.Array) -> Params:
 
 
 def as_arrays(batch: PackedBatch) -> dict[str, np.ndarray]:
-    """The arrays of a batch, without the rows of its nodes."""
+    """Return the arrays of a batch, without the rows of its nodes."""
     return {
         "ops": batch.ops, "owner": batch.owner, "sources": batch.sources, "readers": batch.readers,
         "positions": batch.positions,
@@ -54,7 +56,7 @@ def as_arrays(batch: PackedBatch) -> dict[str, np.ndarray]:
 def embed(
     params: Params, batch: Mapping[str, jax.Array], kernel: Float[jax.Array, "kernels inputs"]
 ) -> tuple[Float[jax.Array, "kernels trunk"], Float[jax.Array, "kernels trunk"]]:
-    """State of the trunk, and of the perceptron, for every kernel of a batch; `kernel` holds standardised inputs."""
+    """Return the state of the trunk, and of the perceptron, for every kernel; `kernel` holds standardised inputs."""
     rooms = batch["ops"].shape[0]
     size = kernel.shape[0]
     h = jax.nn.relu(params["op"][batch["ops"]] + batch["rows"] @ params["row"] + params["row_bias"])
@@ -83,7 +85,7 @@ def embed(
 def heads(
     params: Params, trunk: Float[jax.Array, "kernels trunk"], flat: Float[jax.Array, "kernels trunk"]
 ) -> Float[jax.Array, "kernels members"]:
-    """Unbounded correction of log time, kernels by members."""
+    """Return the unbounded correction of log time, kernels by members."""
     hidden = trunk + jax.nn.relu(trunk @ params["hidden"] + params["hidden_bias"])
     other = flat + jax.nn.relu(flat @ params["flat_hidden"] + params["flat_hidden_bias"])
     said = hidden @ params["heads"] + params["heads_bias"], other @ params["flat_heads"] + params["flat_heads_bias"]
@@ -94,6 +96,6 @@ def correction(
     params: Params, batch: Mapping[str, jax.Array], kernel: Float[jax.Array, "kernels inputs"],
     gate: Float[jax.Array, " kernels"], bound: float,
 ) -> Float[jax.Array, "kernels members"]:  # fmt: skip
-    """What is added to log T_prior, kernels by members."""
+    """Return the bounded, gated correction added to log T_prior, kernels by members."""
     raw = heads(params, *embed(params, batch, kernel))
     return gate[:, None] * bound * jnp.tanh(raw / bound)

@@ -1,8 +1,8 @@
-"""What the search minimises: seconds per kernel.
+"""The search's objective: the sum of predicted seconds per kernel.
 
-An `Objective` prices kernel graphs in batches; the search adds the prices up.  `Roofline` is the calibrated
-analytical model of `costmodel.model.analytical`; `costmodel.model.load.load_objective` finds its coefficients.  Macro
-nodes are priced as what they expand to, since that is what runs.
+An `Objective` prices kernel graphs in batches; the search adds the prices up.  `Roofline` is the calibrated analytical
+model of `costmodel.model.analytical`; `costmodel.model.load.load_objective` finds its coefficients.  Macro nodes are
+priced as their expansion, since that is what runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Objective(Protocol):
     """Prices kernels.
 
     Attributes:
-        name: which model this is.
+        name: name of the model.
         version: changes whenever a price may change; part of every cache key.
     """
 
@@ -36,30 +36,30 @@ class Objective(Protocol):
     def version(self) -> str: ...
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds that each kernel takes inside a program."""
+        """Return the seconds that each kernel takes inside a program."""
         ...
 
 
 @runtime_checkable
 class Fitted(Protocol):
-    """An objective that says how far it may be off."""
+    """An objective with an uncertainty and a training domain."""
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Standard deviation of the logarithm of each price."""
+        """Return the standard deviation of the logarithm of each price."""
         ...
 
     def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
-        """Whether each kernel is unlike all that it was fitted to; None where what is below it does not say."""
+        """Return whether each kernel is outside its training domain; None where the underlying model has none."""
         ...
 
 
 def uncertainty_of(objective: Objective, kernels: Sequence[Graph]) -> PerKernel:
-    """How far prices may be off: of an objective that does not say, all alike."""
+    """Return the standard deviation of the logarithm of each price; 1 for all under an objective without one."""
     return objective.uncertainty(kernels) if isinstance(objective, Fitted) else np.ones(len(kernels))
 
 
 def outside_of(objective: Objective, kernels: Sequence[Graph]) -> KernelMask | None:
-    """Whether each kernel is unlike all that an objective was fitted to; None for one that does not say."""
+    """Return whether each kernel is outside the objective's training domain; None for an objective without one."""
     return objective.outside(kernels) if isinstance(objective, Fitted) else None
 
 
@@ -68,7 +68,7 @@ class Roofline:
 
     Attributes:
         source: where the coefficients come from, one line for reports.
-        coefficients: of the model.
+        coefficients: coefficients of the model.
     """
 
     name = "roofline"
@@ -81,7 +81,7 @@ class Roofline:
         self._catalogue = Catalogue()
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds that each kernel takes inside a program."""
+        """Return the seconds that each kernel takes inside a program."""
         if not kernels:
             return np.zeros(0)
         return seconds(self._catalogue.table(self._catalogue.reached(kernels)), self.coefficients)

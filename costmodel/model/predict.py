@@ -20,7 +20,7 @@ from costmodel.model.encode import (
 from costmodel.model.forward import Forward
 from costmodel.model.model import Model
 
-_NODES = 1024  # of a batch: its arrays stay in the second-level cache
+_NODES = 1024  # nodes of a batch: its arrays stay in the L2 cache
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,11 +51,11 @@ def predict(
     gated: bool = True,
     forward: Forward | None = None,
 ) -> Predicted:
-    """Prices of kernels given by the features of their steps and their structures over a table of rows.
+    """Predict the seconds of kernels from the features of their steps and their structures over a table of rows.
 
     Args:
-        gated: whether the roofline has a say outside the hull.
-        forward: the network over these rows, where it is at hand.
+        gated: whether the roofline takes over outside the hull.
+        forward: the network over these rows, if it was built before.
     """
     forward = forward or Forward(model.params, model.shape, rows)
     prior_s = prior_seconds(table, model.prior)
@@ -71,7 +71,7 @@ def predict(
 
 
 def _batches(structures: Sequence[KernelStructure]) -> Iterator[tuple[int, int]]:
-    """Ranges of kernels of a batch each."""
+    """Yield ranges of kernels of a batch each."""
     start = nodes = 0
     for i, structure in enumerate(structures):
         n = len(structure.rows)

@@ -2,9 +2,9 @@
 
     seconds = call + sum over stages of estimate(stage) * exp(network(row of the stage))
 
-A few networks of two layers, each fitted without a part of the families, are members: their mean is the prediction,
-what they err by on what they did not see is the interval.  Evaluated in NumPy, a few microseconds per stage.  The
-file holds tensors alone, with a card beside it as that of the learned model has.
+A few networks of two layers, each fitted without a part of the families, are members.  Their mean is the prediction,
+and their errors on the unseen families give the interval.  The model is evaluated in NumPy, a few microseconds per
+stage.  The file holds tensors alone, with a card beside it like that of the learned model.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parents[1] / "weights" / "schedules.safetensors"
 FORMAT = 1
-CALL_S = 1e-7  # of any call, whatever its stages are
+CALL_S = 1e-7  # seconds of any call, whatever its stages are
 _SECONDS = stages.NAMES.index("log_seconds")
 _TENSORS = ("mean", "std", "ranks", "w1", "b1", "w2", "b2", "w3", "b3")
-_MOST_LOG = 12.0  # of a correction
+_MOST_LOG = 12.0  # bound of a correction, in log time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Staged:
-    """What was fitted.
+    """The fitted model of scheduled kernels.
 
     Attributes:
-        mean, std: of the rows.
-        ranks: values of each number of a row at equal shares of the rows that were fitted.
+        mean, std: mean and standard deviation of the rows.
+        ranks: quantiles of each number of a row over the training rows.
         w1, b1, w2, b2, w3, b3: layers, the first axis is that of the members.
         interval: half width of the interval that holds nine times in ten of unseen families, in log time.
     """
@@ -58,7 +58,7 @@ class Staged:
     interval: float
 
     def members(self, programs: Sequence[Float[np.ndarray, "stages names"]]) -> Float[np.ndarray, "members programs"]:
-        """Log seconds of each program by each member."""
+        """Return the log seconds of each program by each member."""
         if not programs:
             return np.zeros((len(self.b3), 0))
         counts = [len(rows) for rows in programs]
@@ -75,7 +75,7 @@ class Staged:
         return np.log(total)
 
     def seconds(self, programs: Sequence[Float[np.ndarray, "stages names"]]) -> Float[np.ndarray, " programs"]:
-        """Seconds of each program."""
+        """Return the seconds of each program."""
         return np.exp(self.members(programs).mean(0))
 
 
@@ -85,14 +85,14 @@ def encode(
     std: Float[np.ndarray, " names"],
     ranks: Float[np.ndarray, "names shares"],
 ) -> Float[np.ndarray, "rows inputs"]:
-    """Each number twice, float32: as it is, standardised, and by its rank among those that were fitted, -1 to 1."""
+    """Encode each number twice, float32: standardised, and by its rank among the training rows, -1 to 1."""
     shares = np.linspace(-1, 1, ranks.shape[1])
     ranked = [np.interp(column, of, shares) for column, of in zip(rows.T, ranks, strict=True)]
     return np.concatenate([np.clip((rows - mean) / std, -4, 4), np.stack(ranked, 1)], 1).astype(np.float32)
 
 
 def write(path: Path, model: Staged, card: Mapping[str, Any]) -> dict[str, Any]:
-    """Write a model and its card (same name, ending `.json`); returns the card as written."""
+    """Write a model and its card (same name, ending `.json`); return the card as written."""
     data = save({name: np.ascontiguousarray(getattr(model, name), np.float32) for name in _TENSORS})
     path.write_bytes(data)
     full = {
@@ -105,7 +105,7 @@ def write(path: Path, model: Staged, card: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def read(path: Path = SHIPPED) -> Staged:
-    """A model; the shipped one unless a path is given.
+    """Read a model; the shipped one unless a path is given.
 
     Raises:
         WeightsError: the files are missing, damaged, or made for other features.

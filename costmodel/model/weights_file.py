@@ -1,7 +1,7 @@
 """Coefficients on disk: one JSON object with a card that says where they come from.
 
 The file is refused, with the reason, when it is not for the features of this version or holds anything but positive
-numbers; the caller then goes on with other coefficients.
+numbers; the caller then continues with other coefficients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class WeightsError(ValueError):
 
 @contextlib.contextmanager
 def refused(path: Path) -> Iterator[None]:
-    """Turn whatever goes wrong while a file is read into a `WeightsError` that says why it cannot be used."""
+    """Turn any error while reading a file into a `WeightsError` that says why it cannot be used."""
     try:
         yield
     except WeightsError:
@@ -39,7 +39,7 @@ def refused(path: Path) -> Iterator[None]:
 
 
 def encode(coefficients: Coefficients, card: Mapping[str, Any]) -> dict[str, Any]:
-    """Coefficients and their card as a JSON object."""
+    """Return coefficients and their card as a JSON object."""
     theta = {name: float(f"{coefficients.theta[i]:.6e}") for name, i in INDEX.items()}
     return {
         "format": FORMAT,
@@ -52,7 +52,7 @@ def encode(coefficients: Coefficients, card: Mapping[str, Any]) -> dict[str, Any
 
 
 def decode(data: Any) -> Coefficients:
-    """Coefficients of a JSON object.
+    """Parse the coefficients of a JSON object.
 
     Raises:
         WeightsError: another format or feature version, missing or unknown features, a number that is not positive.
@@ -71,7 +71,7 @@ def decode(data: Any) -> Coefficients:
 
 
 def read(path: Path = SHIPPED) -> tuple[Coefficients, dict[str, Any]]:
-    """Coefficients and card of a file.
+    """Read coefficients and card of a file.
 
     Raises:
         WeightsError: the file is missing, unreadable or not usable.
@@ -88,5 +88,5 @@ def write(path: Path, coefficients: Coefficients, card: Mapping[str, Any]) -> No
 
 
 def uncalibrated() -> Coefficients:
-    """Guesses of the right order, for when no file is usable."""
+    """Return guesses of the right order, for when no file is usable."""
     return Coefficients(DEFAULT_S.copy(), 2.0, 0.5)

@@ -1,7 +1,8 @@
-"""Arrays between processes: one flat file beside a JSON manifest, mapped and not copied by the reader.
+"""Bundles pass arrays between processes: one flat file beside a JSON manifest, mapped and not copied by the reader.
 
-What every request needs again, the weights of a program, is placed (`superopt.arrays.placing`).  No pickle, and no
-`.npy`, whose header cannot name bfloat16.  Also the random values that kernels are tried on.
+Arrays that every request needs again, the weights of a program, are placed (`superopt.arrays.placing`).  There is no
+pickle, and no `.npy`, whose header cannot name bfloat16.  This module also makes the random values that kernels are
+tried on.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import numpy as np
 from superopt.arrays.folders import folder_at, folder_in
 from superopt.arrays.placing import SHARED, made_folder, mapped, write_aligned
 
-ON_DISK_BYTES = 64 << 20  # of weights: fewer are no burden, and written to memory in less than 0.1 s
+ON_DISK_BYTES = 64 << 20  # weights; fewer are no burden, and written to memory in less than 0.1 s
 
 
 def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -36,7 +37,7 @@ def save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def load(path: Path) -> dict[str, np.ndarray]:
-    """The arrays that `save` wrote, as read-only views of the mapped file."""
+    """Return the arrays that `save` wrote, as read-only views of the mapped file."""
     manifest = json.loads(Path(f"{path}.json").read_text(encoding="utf-8"))
     raw = mapped(path)
     found: dict[str, np.ndarray] = {}
@@ -47,7 +48,7 @@ def load(path: Path) -> dict[str, np.ndarray]:
 
 
 def dtype(name: str) -> np.dtype:
-    """NumPy dtype of a name, bfloat16 and other narrow types included."""
+    """Return the NumPy dtype of a name, bfloat16 and other narrow types included."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -63,11 +64,11 @@ def random_values(
     signed: tuple[int, int] = (0, 8),
     unsigned: tuple[int, int] = (0, 8),
 ) -> dict[str, np.ndarray]:
-    """Random arrays by name: normal floats of both signs, fair booleans, uniform integers.
+    """Return random arrays by name: normal floats of both signs, fair booleans, uniform integers.
 
     Args:
         types: shape and dtype of each.
-        seed: of all of them, in the order given.
+        seed: seed of all of them, in the order given.
         signed, unsigned: lowest integer and the one after the highest; by default so small that they may be indices.
     """
     rng = np.random.default_rng(seed)
@@ -84,7 +85,7 @@ def random_values(
 
 
 def scratch_folder(nbytes: int) -> contextlib.AbstractContextManager[str]:
-    """A temporary folder for about `nbytes`: in shared memory when there is ample room, else on disk.
+    """Open a temporary folder for about `nbytes`: in shared memory when there is ample room, else on disk.
 
     Folders that killed processes left behind are removed first: in shared memory they would hold it until a reboot.
     """
@@ -93,9 +94,10 @@ def scratch_folder(nbytes: int) -> contextlib.AbstractContextManager[str]:
 
 @contextlib.contextmanager
 def weights_folder(nbytes: int) -> Iterator[Path]:
-    """A temporary folder for so many bytes of weights, and one of its name in shared memory where there is ample room.
+    """Open a temporary folder for so many bytes of weights, and one of its name in shared memory if there is room.
 
-    Many weights are on disk where that has room, since memory of files there is free for others between their uses.
+    Shared memory must have ample room.  Many weights are on disk where that has room, since memory of files there is
+    free for others between their uses.
     """
     on_disk = nbytes >= ON_DISK_BYTES and _is_roomy(Path(tempfile.gettempdir()), 2 * nbytes)
     with folder_in(Path(tempfile.gettempdir())) if on_disk else scratch_folder(nbytes) as name, ExitStack() as stack:

@@ -1,8 +1,8 @@
 """Temporary folders that live as long as the process that made them, whatever ends it.
 
-A process holds a lock (`flock`) on each of its folders, which the system gives back when the process ends.  A folder
-that nobody holds was left behind, and whoever makes the next one beside it removes it.  A lock says the same to
-processes of several containers that share a file system; the number of a process does not.
+A process holds a lock (`flock`) on each of its folders, which the system releases when the process ends.  A folder that
+nobody locks was left behind, and the next process that makes one beside it removes it.  A lock works across containers
+that share a file system; a process number does not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TRIES = 20  # another process removes a folder between its making and its lock
 
 @contextlib.contextmanager
 def folder_in(place: Path) -> Iterator[str]:
-    """A temporary folder in this place, after those that nobody holds any more were removed.
+    """Make a temporary folder in this place, after removing those that no process locks any more.
 
     Raises:
         OSError: it cannot be made.
@@ -42,7 +42,7 @@ def folder_in(place: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def folder_at(path: Path) -> Iterator[None]:
-    """A folder of this name, beside one that `folder_in` made; it is removed at the end.
+    """Make a folder of this name, beside one that `folder_in` made; it is removed at the end.
 
     Raises:
         OSError: it cannot be made.
@@ -59,7 +59,7 @@ def folder_at(path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[bool]:
-    """Hold a folder; whether it is still there, as nobody removes what is held."""
+    """Lock a folder; yield whether it still exists, as nobody removes a locked folder."""
     try:
         number = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     except FileNotFoundError:
@@ -83,7 +83,7 @@ def _is_at(folder: Path, number: int) -> bool:
 
 
 def _remove_left(place: Path) -> None:
-    """Remove the folders of this user that nobody holds; any other thing of such a name stays."""
+    """Remove the folders of this user that nobody locks; any other thing of such a name stays."""
     if fcntl is None:
         return
     for left in place.glob(f"{_PREFIX}*"):

@@ -1,10 +1,12 @@
-"""Placed arrays: what several processes read, once, in a file that each of them maps.
+"""Placed arrays: weights that several processes share through one file that each of them maps.
 
-The weights of a program are written to a file of this process, and are from then on read-only views of it, whose place
-other processes are told.  A place stands for what the array holds: nobody writes to the file again.  What is in a file
-already and needed for a moment only is read then (`Later`).  Mapped files are copied by reading them: where one was
-shortened in the meantime, a look at its pages would end the process.  Pages of a file that were looked at are memory of
-this process until they are released (`release`); they are read from the file again when they are needed again.
+The weights of a program are written to a file of this process.  From then on they are read-only views of it, and other
+processes are told the place (file, offset, dtype, shape).  A place identifies the array's content: nobody writes to the
+file again.  Arrays that are in a file already and are needed only briefly are read on demand (`Later`).
+
+Mapped files are copied by reading them, because looking at a page of a file that was shortened in the meantime would
+end the process.  Pages of a file that were looked at are memory of this process until they are released (`release`).
+They are read from the file again when they are needed again.
 """
 
 from __future__ import annotations
@@ -28,34 +30,34 @@ from superopt.ir.scalar import numpy_dtype
 if TYPE_CHECKING:
     from jaxtyping import Shaped, UInt8
 
-ALIGN = 64  # bytes: JAX takes over what begins at a multiple
+ALIGN = 64  # bytes: JAX takes over arrays that begin at a multiple
 SHARED = Path("/dev/shm")
 _PIECE = 1 << 22  # bytes that are read at a time
 Place = tuple[str, str, tuple[int, ...], int]  # file, dtype, shape, offset
-_LOCK = threading.RLock()  # of the tables below, which threads of one process share
+_LOCK = threading.RLock()  # guards the tables below, which threads of one process share
 _PLACES: dict[int, tuple[weakref.ref[np.ndarray], Place]] = {}
-_OPEN: dict[str, np.ndarray] = {}  # the file of another process that is in use here, and what was read of it
+_OPEN: dict[str, np.ndarray] = {}  # the file of another process that is in use here, and the arrays read from it
 _SEEN: dict[Place, np.ndarray] = {}
-# of files, read-only, so that nothing is lost where pages go -> where they begin, in memory and in which file
+# read-only maps of files, so that released pages lose nothing -> begin in memory, file, begin in the file
 _MAPS: weakref.WeakKeyDictionary[mmap.mmap, tuple[int, int, int]] = weakref.WeakKeyDictionary()
 
 
 class ShortenedError(InputError):
-    """A file of a user that is shorter than it was when it was opened."""
+    """A file of a user is shorter than it was when it was opened."""
 
     code = "SO212"
     usual_hint = "leave the files of a model as they are while it is read"
 
 
 class Later:
-    """An array that is read when it is needed, as often as it is needed."""
+    """An array that is read each time it is needed."""
 
     def __init__(self, read: Callable[[], np.ndarray], shape: Sequence[int], kind: np.dtype) -> None:
         self.read, self.shape, self.dtype = read, tuple(shape), kind
 
 
 def aligned(shape: Sequence[int], kind: np.dtype) -> np.ndarray:
-    """An array without values that begins at a multiple of 64 bytes: `jax.device_put` takes it over without a copy."""
+    """Return an uninitialized array at a multiple of 64 bytes, which `jax.device_put` takes over without a copy."""
     nbytes = math.prod(shape) * kind.itemsize
     raw = np.empty(nbytes + ALIGN, np.uint8)
     begin = -raw.ctypes.data % ALIGN
@@ -63,7 +65,7 @@ def aligned(shape: Sequence[int], kind: np.dtype) -> np.ndarray:
 
 
 def pieces(array: np.ndarray) -> Iterator[memoryview]:
-    """The bytes of an array, some at a time; one that is mapped is read from its file.
+    """Yield the bytes of an array, some at a time; one that is mapped is read from its file.
 
     Raises:
         ShortenedError: the file is shorter by now.
@@ -81,7 +83,7 @@ def pieces(array: np.ndarray) -> Iterator[memoryview]:
 
 
 def write_aligned(out: IO[bytes], array: np.ndarray) -> int:
-    """Write the bytes of an array at the next multiple of 64; where they begin."""
+    """Write the bytes of an array at the next multiple of 64; return their offset."""
     out.write(b"\0" * (-out.tell() % ALIGN))
     begin = out.tell()
     for piece in pieces(array):
@@ -90,9 +92,9 @@ def write_aligned(out: IO[bytes], array: np.ndarray) -> int:
 
 
 def place(folder: Path, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """These arrays as read-only views of a file in the folder, which `place_of` knows.
+    """Write these arrays to a file in the folder, and return read-only views of it, which `place_of` knows.
 
-    The file may be removed while they are in use, where files can.
+    The file may be removed while they are in use, where the operating system allows it.
     """
     places: dict[str, Place] = {}
     path = folder / f"placed{len(list(folder.iterdir()))}"
@@ -105,18 +107,18 @@ def place(folder: Path, arrays: Mapping[str, Any]) -> dict[str, np.ndarray]:
 
 
 def place_of(x: object) -> Place | None:
-    """Where a placed array lies, None for any other."""
+    """Return the place of a placed array, None for any other."""
     known = _PLACES.get(id(x))
     return known[1] if known is not None and known[0]() is x else None
 
 
 def made_folder(folder: Path) -> Path:
-    """Where results that several processes share lie in memory, of weights that lie in this folder."""
+    """Return the in-memory folder for results that several processes share, given the folder of the weights."""
     return SHARED / folder.name
 
 
 def placed(at: Sequence[Any]) -> np.ndarray:
-    """The array at a place that another process told: the same one each time, until another file is asked for."""
+    """Return the array at a place that another process passed: the same object until another file is requested."""
     file, kind, shape, offset = at
     key: Place = (str(file), str(kind), tuple(map(int, shape)), int(offset))
     with _LOCK:
@@ -130,7 +132,7 @@ def placed(at: Sequence[Any]) -> np.ndarray:
 
 
 def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> UInt8[np.ndarray, " bytes"]:
-    """Bytes of a file, by its path or number, read-only: read when they are looked at.
+    """Map bytes of a file, by its path or number, read-only: read when they are looked at.
 
     Raises:
         OSError: it cannot be read, or mapped.
@@ -155,9 +157,9 @@ def mapped(file: Path | int, offset: int = 0, nbytes: int | None = None) -> UInt
 
 
 class FileBytes:
-    """The bytes of a mapped file, read from it piece by piece: by place, or as slices.
+    """The bytes of a mapped file, read from it piece by piece: by position, or as slices.
 
-    Every look raises `ShortenedError` where the file is shorter by now.
+    Every access raises `ShortenedError` where the file is shorter by now.
     """
 
     def __init__(self, raw: UInt8[np.ndarray, " bytes"]) -> None:
@@ -176,7 +178,7 @@ class FileBytes:
 
 
 def release(x: Any) -> None:
-    """Let the pages of an array of NumPy go that lies in the map of a file; any other stays as it is."""
+    """Release the pages of a NumPy array that lies in the map of a file; any other array is left alone."""
     found = _map_of(x)
     if found is None or not x.flags.c_contiguous or not hasattr(found[0], "madvise"):
         return
@@ -187,14 +189,14 @@ def release(x: Any) -> None:
 
 
 def give_back() -> None:
-    """Give what was freed back to the operating system: the C library keeps pieces of up to 32 MB for later."""
+    """Return freed memory to the operating system: the C library keeps pieces of up to 32 MB for later."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))
 
 
 def owned(x: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
-    """An array as it is, or a copy of it in memory where it is mapped from a file (that may change).
+    """Return an array unchanged, or a copy of it in memory where it is mapped from a file (that may change).
 
     Raises:
         ShortenedError: the file is shorter by now.
@@ -222,7 +224,10 @@ def _read(file: int, offset: int, into: UInt8[np.ndarray, " bytes"]) -> None:
 
 
 def _map_of(x: object) -> tuple[mmap.mmap, int, int, int] | None:
-    """The map in which an array lies, and where in it; the file, and where in that; also of one back from JAX."""
+    """Return the map in which an array lies and its offset there, the file and the offset in that; None if unmapped.
+
+    Arrays that came back from JAX are found too.
+    """
     if not isinstance(x, np.ndarray):
         return None
     at = x.ctypes.data

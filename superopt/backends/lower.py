@@ -1,9 +1,9 @@
-"""How each op of the table is written in `jax.lax`: op name -> function(node, *operands).
+"""Lowering of each op of the table to `jax.lax`: op name -> function(node, *operands).
 
-Ops and their attributes are named after `lax` functions and their parameters, so what has no entry here is called by
-name.  Where the public function does more than the primitive (`dynamic_slice` wraps negative starts, `reduce_window`
-takes an init value) the entry asks for the primitive's meaning.  Control flow and macros need the whole lowering and
-live in `superopt.backends.xla`.
+Ops and their attributes are named after `lax` functions and their parameters, so an op without an entry here calls the
+function of its name.  Where the public function does more than the primitive (`dynamic_slice` wraps negative starts,
+`reduce_window` takes an init value) the entry asks for the primitive's meaning.  Control flow and macros need the whole
+lowering and live in `superopt.backends.xla`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MODE = {
 
 
 def dtype_of(name: str) -> np.dtype:
-    """The NumPy dtype of that name, `bfloat16` included."""
+    """Return the NumPy dtype of that name, `bfloat16` included."""
     return jnp.dtype(name)
 
 
@@ -140,5 +140,5 @@ LOWER: dict[str, Lowering] = _table()
 
 
 def array_bytes(x: Any) -> int:
-    """Size of an array's elements."""
+    """Return the bytes of an array's elements."""
     return math.prod(x.shape) * x.dtype.itemsize

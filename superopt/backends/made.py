@@ -1,11 +1,11 @@
-"""Kernels of regions as they were made before, found by region and schedule without writing their code again.
+"""Disk cache of the kernels of regions, keyed by region and schedule, so that their code is not generated again.
 
-Writing the code of a region takes ten times as long as reading its object, and several processes of one call do so for
-every region: the one that tries it, the one that times whole programs, the user's.  Beside the objects (`kernels/jit`)
-therefore lies what else a kernel consists of: its phases, its buffers and the name of its object.  The key holds all
-that the code depends on: region, schedule, processor, versions, and the sources of the generator.  What was found out
-about a kernel lies there, too, and holds for the very bytes of its objects.  All of it is sealed (`files.seals`): what
-is damaged, or was not written here, is a miss.
+Generating the code of a region takes ten times as long as reading its object.  Several processes of one call need every
+region: the one that tries it, the one that times whole programs, the user's.  The rest of a kernel is therefore stored
+beside its object (`kernels/jit`): its phases, its buffers and the name of its object.  The key covers everything that
+the code depends on: region, schedule, processor, versions, and the sources of the generator.  Verdicts on a kernel are
+stored there, too, and hold only for the exact bytes of its objects.  All files are sealed (`files.seals`): a damaged or
+foreign file is a miss.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime.kernel import Code, Kernel, Phase
 from superopt.machine.facts import usable_cores
 
-_SOURCES = ("kernels", "ir", "backends")  # of the package: whatever code is made by, and handed over for validation
-Parts = tuple[Kernel, Kernel | None]  # the kernel, and what packs its frozen operands
+_SOURCES = ("kernels", "ir", "backends")  # folders of the package that generate code and hand it over for validation
+Parts = tuple[Kernel, Kernel | None]  # the kernel, and the one that packs its frozen operands
 
 
 def key_of(graph: Graph, trace: tuple[Any, ...] | None) -> str:
-    """Identifies the code of a region with a schedule on this machine, as this package writes it.
+    """Return the cache key of a region's code with a schedule on this machine, as this package generates it.
 
-    Empty where the sources have changed since the process began: it may write code as they were before.
+    Empty where the sources have changed since the process began: it may generate the old code.
     """
     around = _surroundings()
     return _digest(graph, trace, json.dumps(around)) if around else ""
@@ -47,11 +47,11 @@ def _digest(graph: Graph, trace: tuple[Any, ...] | None, around: str) -> str:
 
 
 def find(key: str, cache: Path | None = None) -> Parts | None:
-    """The kernels under a key; None where there are none, or an object of theirs is gone."""
+    """Return the kernels under a key; None where there are none, or an object of theirs is gone."""
     try:
         rows = _rows(_path(key, cache))
         codes = [None if row is None else (_code(row), str(row["object"])) for row in rows]
-    except (OSError, ValueError, KeyError, TypeError):  # nothing there, or not what `keep` wrote
+    except (OSError, ValueError, KeyError, TypeError):  # no file, or one that `keep` did not write
         return None
     objects = [None if code is None else jit.find(code[1], cache) for code in codes]
     if (
@@ -67,19 +67,19 @@ def find(key: str, cache: Path | None = None) -> Parts | None:
 
 
 def keep(key: str, parts: Parts, cache: Path | None = None) -> None:
-    """Put kernels under a key."""
+    """Store kernels under a key."""
     rows = [None if kernel is None else _row(kernel) for kernel in parts]
     _write(_path(key, cache), rows)
 
 
 def objects(*kernels: object) -> list[str]:
-    """What identifies the objects of kernels, to the last byte; nothing of what is no object."""
+    """Return digests that identify the object bytes of kernels; calls that are no native kernel are skipped."""
     found = [k for k in kernels if isinstance(k, Kernel)]
     return [f"{k.digest} {hashlib.sha256(k.compiled.object).hexdigest()}" for k in found]
 
 
 def agrees(key: str, of: Sequence[str] | None = None, cache: Path | None = None) -> bool:
-    """Were these objects of the kernel under a key found to give XLA's values on this machine; any, where None."""
+    """Whether these objects of the kernel under a key are on record as giving XLA's values; any objects, where None."""
     try:
         row = _rows(_path(key, cache).with_suffix(".agrees"))
         return row["objects"] == list(of) if of is not None else "objects" in row
@@ -88,28 +88,28 @@ def agrees(key: str, of: Sequence[str] | None = None, cache: Path | None = None)
 
 
 def agree(key: str, of: Sequence[str], cache: Path | None = None) -> None:
-    """Remember that these objects of the kernel under a key give XLA's values."""
+    """Record that these objects of the kernel under a key give XLA's values."""
     _write(_path(key, cache).with_suffix(".agrees"), {"objects": list(of)})
 
 
 def verdict(key: str, by: str, of: Sequence[str], cache: Path | None = None) -> tuple[str, str] | None:
-    """What was said of the code of the kernel under a key, and why; None where nothing was said of these objects.
+    """Return the recorded verdict on the code of a kernel, and its cause; None where there is none for these objects.
 
     Args:
-        by: who said it, in which version.
-        of: those that run (`objects`).
+        by: the validator that gave it, with its version.
+        of: the objects that run (`objects`).
     """
     row = _said(key, by, cache)
     return (str(row["status"]), str(row["cause"])) if row and row["objects"] == list(of) else None
 
 
 def keep_verdict(key: str, by: str, of: Sequence[str], status: str, cause: str, cache: Path | None = None) -> None:
-    """Remember what was said of the code of the kernel under a key, in the place of what another version said."""
+    """Record a verdict on the code of the kernel under a key, replacing that of another validator version."""
     _write(_verdict(key, cache), {"by": by, "objects": list(of), "status": status, "cause": cause})
 
 
 def has_verdict(key: str, by: str, status: str = "", cache: Path | None = None) -> bool:
-    """Was anything said of the code of the kernel under a key, or this?"""
+    """Whether a verdict on the code of the kernel under a key is recorded, with this status if one is given."""
     said = _said(key, by, cache)
     return said is not None and status in ("", said["status"])
 
@@ -131,7 +131,7 @@ def _path(key: str, cache: Path | None) -> Path:
 
 
 def _rows(path: Path) -> Any:
-    """The content of a sealed file; None where there is none, or the seal does not fit."""
+    """Return the content of a sealed file; None where there is none, or the seal does not fit."""
     content = unsealed(path)
     return None if content is None else json.loads(content)
 
@@ -157,7 +157,7 @@ def _code(row: dict[str, Any]) -> Code:
 
 @functools.cache
 def _surroundings() -> list[Any]:
-    """What code depends on besides region and schedule; empty where that is not known."""
+    """Return the dependencies of code besides region and schedule; empty where the sources changed after loading."""
     from importlib.metadata import version  # late: reads files
 
     import llvmlite.binding as llvm  # late: loads LLVM

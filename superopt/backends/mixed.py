@@ -1,15 +1,14 @@
-"""Programs some of whose regions are computed by other backends, called inside XLA.
+"""Programs some of whose regions are computed by kernels of other backends, called inside XLA.
 
-What such a region computes is an opaque operation: the mixed program is the program with the values of the chosen
-regions computed by opaque nodes, and XLA builds it like any other.  So a call is one jitted function without Python
-between kernels, and whatever holds for programs of the XLA backend (64-bit types, prepared tensors, options of the
-compiler) holds here.
+Such a region is an opaque operation: the mixed program has opaque nodes in place of the chosen regions, and XLA builds
+it like any other.  So a call is one jitted function without Python between kernels, and everything that holds for
+programs of the XLA backend (64-bit types, prepared tensors, options of the compiler) holds here.
 
-What a kernel packs of frozen operands moves into the prepare part and is made once, by kernels of its own.  Under
-`vmap` a kernel that packs nothing is computed by XLA, batch and all; another runs once for each element.  Kernels have
+The packing of frozen operands moves into the prepare part and is done once, by kernels of its own.  Under `vmap` a
+kernel that packs nothing is computed by XLA, batch and all; any other kernel runs once for each element.  Kernels have
 no derivatives: those of an optimised function go through the original.
 
-A region that its backend cannot make here is left to XLA; `refused` says why.
+A region that its backend cannot build here is left to XLA; `refused` gives the reason.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ class Mixed:
     """A program with kernels in it.
 
     Attributes:
-        program: with opaque nodes in place of regions.
-        kernels: in the order of the choices; None where a region is left to XLA.
-        refused: number of the choice -> why it is left to XLA.
+        program: the program with opaque nodes in place of regions.
+        kernels: the kernels in the order of the choices; None where a region is left to XLA.
+        refused: number of the choice -> the reason why it is left to XLA.
     """
 
     program: Program
@@ -65,10 +64,10 @@ def build(
     """Build a program with some of its regions as kernels; with XLA alone where there are none.
 
     Args:
-        program: what to build.
+        program: the program to build.
         frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
-        options: options of the compiler for what XLA computes.
-        kernels: the regions of the hot part, as choices or their plain data; one whose data says `guarded` is first run
+        options: compiler options for the part that XLA computes.
+        kernels: the regions of the hot part, as choices or their JSON data; one whose data says `guarded` is first run
             alone, with bands around its buffers.
 
     Raises:
@@ -87,7 +86,7 @@ def build(
 
 
 def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
-    """A graph as one kernel of a backend, called alone: see `Backend.time`."""
+    """Compile a graph as one kernel of a backend, called alone: see `Backend.time`."""
     program = original_program(graph)
     given = options.get("trace")
     whole = whole_kernel(program, graph, None if given is None else frozen_trace(given), backend.name)
@@ -102,20 +101,20 @@ def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapp
 
 
 def whole_kernel(program: Program, graph: Graph, steps: Trace, backend: str) -> Choice:
-    """The choice that makes the whole of `original_program(graph)` one kernel, as it is within a larger program."""
+    """Return the choice that makes all of `original_program(graph)` one kernel, as inside a larger program."""
     prepared = iter(program.prepared_inputs)
     reads = [next(prepared) if node["frozen"] else node for node in graph.inputs]
     return choices_of(program.hot, [(region_of(program.hot.outputs[0], reads), steps)], backend)[0]
 
 
 class MixedExecutable(XlaExecutable):
-    """A program with kernels in it.
+    """An executable with kernels in it.
 
     Attributes:
-        program: what was built, as it is without kernels.
-        choices: the regions that were asked for.
-        mix: how they were built.
-        prepared: prepared and packed tensors, as the hot part of the mixed program takes them.
+        program: the program without kernels.
+        choices: the regions that were requested as kernels.
+        mix: the program with opaque nodes, its kernels, and the refused ones.
+        prepared: prepared and packed tensors, in the form that the hot part of the mixed program takes.
     """
 
     choices: tuple[Choice, ...]
@@ -136,7 +135,7 @@ class MixedExecutable(XlaExecutable):
 
 
 def mixed(program: Program, choices: Sequence[Choice]) -> Mixed:
-    """The program with the chosen regions computed by kernels.
+    """Return the program with the chosen regions computed by kernels.
 
     Raises:
         InputError: choices that do not fit the program.
@@ -164,12 +163,12 @@ def run_guarded(backend: Backend, compiled: CompiledRegion, seed: int = 0) -> No
 
 
 def prepared_bytes(program: Program, choices: Sequence[Choice]) -> int:
-    """Size of the prepared tensors of a program with these kernels, packed ones included."""
+    """Return the bytes of the prepared tensors of a program with these kernels, packed ones included."""
     return mixed(program, choices).program.prepared_bytes
 
 
 class _Assembly:
-    """The parts of a mixed program as they are put together."""
+    """The parts of a mixed program while it is put together."""
 
     def __init__(self, program: Program, kernels: Mapping[Node, tuple[Region, CompiledRegion]]) -> None:
         self.plain, self.kernels = program, kernels
@@ -183,7 +182,7 @@ class _Assembly:
         self.done: dict[Node, Node] = {}
 
     def program(self) -> Program:
-        """The mixed program."""
+        """Return the mixed program."""
         for root in topological(self.plain.hot.outputs):
             if root in self.kernels:
                 self.done = map_nodes(self._operands(*self.kernels[root]), given=self.done)
@@ -200,7 +199,7 @@ class _Assembly:
         return Program(Graph(prepare.inputs, results, prepare.constants), Graph(inputs, outputs))
 
     def _operands(self, region: Region, kernel: CompiledRegion) -> list[Node]:
-        """What the call of a region reads, packed tensors left out."""
+        """Return the nodes that the call of a region reads, packed tensors left out."""
         named = _named(region)
         return [named[b.name] for b in kernel.hot.operands if b.name in named]
 
@@ -226,7 +225,7 @@ def _named(region: Region) -> dict[str, Node]:
 
 
 def _call_nodes(kernel: KernelCall, operands: Sequence[Node], graph: Graph | None) -> tuple[Node, ...]:
-    """Opaque nodes for the outputs of a kernel; `graph` is what XLA computes in its place under `vmap`."""
+    """Return opaque nodes for the outputs of a kernel; `graph` is computed by XLA in its place under `vmap`."""
     types = tuple(_type(b) for b in kernel.outputs)
     identity = (kernel.digest, types, graph, tuple(b.name for b in kernel.operands))
     key = opaque.register("kernel", identity, _callable(kernel, graph))
@@ -239,7 +238,7 @@ def _type(buffer: Buffer) -> TensorType:
 
 
 def _callable(kernel: KernelCall, graph: Graph | None) -> Callable[..., Sequence[Any]]:
-    """The call of a kernel, with what `vmap` makes of it."""
+    """Return the call of a kernel, with its `vmap` rule."""
 
     @jax.custom_batching.custom_vmap
     def call(*arrays: Any) -> tuple[Any, ...]:

@@ -1,7 +1,7 @@
-"""The native backend: regions as machine code of our own for processors.
+"""The native backend: regions as our own machine code for CPUs.
 
-A kernel is an FFI call.  What it packs of frozen operands is packed by a kernel of its own; objects are kept on disk,
-found by region and schedule (`superopt.backends.made`).
+A kernel is an FFI call.  Frozen operands are packed by a kernel of its own.  Objects are cached on disk, keyed by
+region and schedule (`superopt.backends.made`).
 """
 
 from __future__ import annotations
@@ -51,48 +51,48 @@ class Native(Backend):
 
     @property
     def version(self) -> str:
-        """Of the model that ships; empty where it is unusable."""
+        """The version of the model that ships; empty where it is unusable."""
         return "" if self._known is None else self._known.version
 
     @property
     def boundary(self) -> Boundary:
-        """What lies between kernels."""
+        """The model of the cost between kernels."""
         return NOTHING if self._known is None else self._known.boundary
 
     def can_run(self, region: Graph) -> bool:
-        """Is all of it of types and ops that have code?"""
+        """Whether all of the region is of types and ops that have code."""
         return all(node.op == "input" or is_inside(node) for node in region.nodes())
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds of regions by the model that ships; infinite without one."""
+        """Return the seconds of regions predicted by the model that ships; infinite without one."""
         return np.full(len(kernels), np.inf) if self._known is None else self._known.regions.price(kernels)
 
     def uncertainty(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Standard deviation of the logarithm of each price."""
+        """Return the standard deviation of the logarithm of each price."""
         return np.ones(len(kernels)) if self._known is None else uncertainty_of(self._known.regions, kernels)
 
     def outside(self, kernels: Sequence[Graph]) -> KernelMask | None:
-        """Whether each kernel is unlike all that the model was fitted to."""
+        """Return, for each kernel, whether it is outside the model's training domain."""
         return None if self._known is None else outside_of(self._known.regions, kernels)
 
     def unavailable(self) -> str:
-        """Why this process runs no kernels; empty when it does."""
+        """Return the reason why this process runs no kernels; empty when it does."""
         return unavailable()
 
     def default_traces(self, region: Graph) -> Iterator[tuple[Any, ...]]:
-        """See `default_traces`."""
+        """Yield the default schedules; see `default_traces`."""
         return default_traces(region)
 
     def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
-        """See `compiled`."""
+        """Build a region; see `compiled`."""
         return compiled(region, trace)
 
     def key(self, region: Graph, trace: Trace = None) -> str:
-        """The name of its object on disk."""
+        """Return the name of its object on disk."""
         return key_of(region, default_trace(region) if trace is None else trace)
 
     def run(self, kernel: CompiledRegion, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """One run on one thread, with bands around all buffers.
+        """Run once on one thread, with bands around all buffers.
 
         Raises:
             GuardError: something was written outside of a buffer.
@@ -108,7 +108,7 @@ class Native(Backend):
     def machine(
         self, region: Graph, trace: Trace = None
     ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
-        """The objects that run for a region, from arrays of its inputs by name to its results by name."""
+        """Return a region's machine code as a function from input arrays by name to results by name."""
         kernel = self.build(region, trace)
 
         def run(values: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -117,10 +117,10 @@ class Native(Backend):
         return run
 
     def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
-        """Does the code of a region compute it, in its own memory, without two tasks that meet?
+        """Validate the machine code of a region: its values, its memory accesses, and that no two tasks conflict.
 
-        The code is written anew; that what runs is made of that very text is said by the name of its object.  Unless it
-        is refuted, what is said of it is kept beside that object.
+        The code is generated anew; the digest of the cached object shows that it was compiled from that very text.
+        Unless the code is refuted, the verdict is stored beside that object.
 
         Raises:
             InputError: no kernel can be made of it here.
@@ -137,20 +137,20 @@ class Native(Backend):
         return found
 
     def recorded(self, region: Graph, trace: Trace = None) -> KernelVerdict | None:
-        """What is kept beside the objects that run, said of these by this version of validation."""
+        """Return the stored verdict of this validation version on the objects that run; None where there is none."""
         trace = default_trace(region) if trace is None else trace
         key = key_of(region, trace)
         said = made.verdict(key, version(), made.objects(*_runs(region, trace))) if key and version() else None
         return None if said is None else KernelVerdict(*said, 0.0)
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
-        """A call of a program that is this kernel alone."""
+        """Compile a program that is this kernel alone, for timing."""
         return alone(self, graph, operands, options)
 
 
 @functools.cache
 def unavailable() -> str:
-    """Why this process runs no kernels; empty when it does."""
+    """Return the reason why this process runs no kernels; empty when it does."""
     if jax.default_backend() != "cpu":
         return f"they run on processors, programs here on {jax.default_backend()}"
     return probe() if supported() else f"none are made for {host().name}"
@@ -158,7 +158,7 @@ def unavailable() -> str:
 
 @functools.lru_cache(maxsize=1024)
 def compiled(graph: Graph, trace: Trace = None) -> CompiledRegion:
-    """A region as machine code; equal regions with equal schedules are built once.
+    """Build a region as machine code; equal regions with equal schedules are built once.
 
     Raises:
         InputError: no kernel can be made of it here.
@@ -178,7 +178,7 @@ def compiled(graph: Graph, trace: Trace = None) -> CompiledRegion:
 
 
 def parts_of(region: Graph, trace: Trace = None) -> list[KernelPart]:
-    """The code of a region, for validation: what packs its frozen operands, if anything does, and what every call runs.
+    """Return the code of a region for validation: the packing of its frozen operands, if any, and every call's code.
 
     Raises:
         InputError: no kernel can be made of it here.
@@ -189,7 +189,7 @@ def parts_of(region: Graph, trace: Trace = None) -> list[KernelPart]:
 
 
 def _runs(region: Graph, trace: tuple[Any, ...]) -> list[Kernel]:
-    """The kernels that run for a region."""
+    """Return the kernels that run for a region."""
     runs = compiled(region, trace)
     return [kernel for kernel in (runs.hot, runs.prepare) if isinstance(kernel, Kernel)]
 
@@ -201,7 +201,7 @@ def _written(graph: Graph, trace: tuple[Any, ...]) -> tuple[Code, Code | None]:
 
 @functools.lru_cache(maxsize=1024)
 def default_trace(graph: Graph) -> tuple[Any, ...]:
-    """The default schedule of a region on this machine: the first of `default_traces`.
+    """Return the default schedule of a region on this machine: the first of `default_traces`.
 
     Raises:
         InputError: no kernel can be made of it.
@@ -210,9 +210,9 @@ def default_trace(graph: Graph) -> tuple[Any, ...]:
 
 
 def default_traces(graph: Graph) -> Iterator[tuple[Any, ...]]:
-    """The default schedules of a region for which there is code, each plainer than the one before.
+    """Yield the default schedules of a region for which there is code, each plainer than the one before.
 
-    One that is not proved, or whose kernel differs from XLA's values, is followed by one that asks for less.
+    A schedule that is not proved, or whose kernel differs from XLA's values, is followed by a plainer one.
     """
     program = from_graph(graph.outputs)
     for steps in defaults.traces(program, host(), usable_cores()):

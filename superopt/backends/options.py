@@ -1,14 +1,15 @@
 """Options of the XLA:CPU compiler that change speed but not meaning, as choices of a plan.
 
-A choice is a few options with the reason why it may pay; `options_of` joins several choices.  What is fast depends
-on the program, so choices are tried on whole programs and timed (`superopt.contest.contest`).  Left out on purpose:
-everything under which NaN, infinities or denormals are treated differently (`xla_cpu_enable_fast_math`,
-`xla_cpu_enable_fast_min_max`, `xla_cpu_ftz`, a list of YNN fusion types without reductions, whose maxima treat NaN in
-another way) and options that the survey found without effect (`superopt bench --suite options`).
+A choice is a few options with the reason why it may pay; `options_of` joins several choices.  Which options are fast
+depends on the program, so choices are tried on whole programs and timed (`superopt.contest.contest`).
 
-An option that the running XLA does not know, or that the user has set in `XLA_FLAGS`, is refused with a reason and
-left out; nothing fails because of it.  JAX takes options of the compiler at the top level only: inside another
-transformation the function is compiled as part of what surrounds it, without them.
+Options that change NaN, infinities or denormals are left out on purpose: `xla_cpu_enable_fast_math`,
+`xla_cpu_enable_fast_min_max`, `xla_cpu_ftz`, and a list of YNN fusion types without reductions (whose maxima treat NaN
+differently).  Options that the survey found without effect are left out too (`superopt bench --suite options`).
+
+An option that the running XLA does not know, or that the user has set in `XLA_FLAGS`, is refused with a reason and left
+out; nothing fails because of it.  JAX takes options of the compiler at the top level only: inside another
+transformation the function is compiled as part of the surrounding program, without them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from superopt.files.reading import shown
 from superopt.machine import facts as machine
 from superopt.machine.jitting import jax_jit
 
-_NESTED = "compiler_options"  # what JAX's refusal below the top level names
+_NESTED = "compiler_options"  # the option that JAX's refusal below the top level names
 
 Value = bool | str
 Options = Mapping[str, Value]
@@ -40,8 +41,8 @@ class OptionChoice:
     """Options that are switched together.
 
     Attributes:
-        name: for reports.
-        reason: why it may be faster.
+        name: name for reports.
+        reason: the reason why it may be faster.
         options: names and values.
         library_drops: kinds of fusions to keep from the YNN library.
         ops: the program must hold one of these; empty for any program.
@@ -78,7 +79,7 @@ CHOICES = (
 
 
 def options_of(choices: Iterable[OptionChoice]) -> dict[str, Value]:
-    """The options of several choices together."""
+    """Return the options of several choices together."""
     found: dict[str, Value] = {}
     drops: set[str] = set()
     for choice in choices:
@@ -92,13 +93,13 @@ def options_of(choices: Iterable[OptionChoice]) -> dict[str, Value]:
 
 @functools.cache
 def _own_values() -> frozenset[tuple[str, Value]]:
-    """Every option that some set of choices has."""
+    """Return every option value that some set of choices has."""
     sets = (c for size in range(len(CHOICES) + 1) for c in itertools.combinations(CHOICES, size))
     return frozenset(option for choices in sets for option in options_of(choices).items())
 
 
 def own(options: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
-    """Those of some options that are choices of this project, and why the others are left out.
+    """Split options into those that are choices of this project, and reasons why the others are left out.
 
     For options that come from a file: XLA has some that write files, change results or end the process.
     """
@@ -115,7 +116,7 @@ def own(options: Mapping[str, Any]) -> tuple[dict[str, Value], dict[str, str]]:
 def choices_for(
     ops: Iterable[str], choices: Iterable[OptionChoice] = CHOICES
 ) -> tuple[list[OptionChoice], dict[str, str]]:
-    """The choices that may matter for a program of these ops, and why others are out, by name."""
+    """Return the choices that may matter for a program of these ops, and the reasons why others are out, by name."""
     present = set(ops)
     features = set(machine.describe().features)
     usable: list[OptionChoice] = []
@@ -132,7 +133,7 @@ def choices_for(
 
 
 def accepted(options: Options) -> tuple[dict[str, Value], dict[str, str]]:
-    """The options that the running compiler takes, and the reason for each that it does not."""
+    """Return the options that the running compiler takes, and the reason for each that it does not."""
     kept: dict[str, Value] = {}
     refused: dict[str, str] = {}
     flags = {flag.split("=")[0].lstrip("-") for flag in os.environ.get("XLA_FLAGS", "").split()}
@@ -147,7 +148,7 @@ def accepted(options: Options) -> tuple[dict[str, Value], dict[str, str]]:
 
 @functools.cache
 def _refusal(name: str, value: Value) -> str:
-    """Why the compiler refuses an option; an empty string when it takes it."""
+    """Return the reason why the compiler refuses an option; an empty string when it takes it."""
     if jax.default_backend() != "cpu":
         return f"{name} is an option of XLA:CPU"
     try:
@@ -163,12 +164,12 @@ def _probe() -> jax.stages.Lowered:
 
 
 def jit_with(fn: Callable[..., Any], options: Options, **arguments: Any) -> Callable[..., Any]:
-    """`jax.jit` with options of the compiler, usable inside other transformations too (there without them).
+    """Apply `jax.jit` with options of the compiler, usable inside other transformations too (there without them).
 
     Args:
         fn: the function.
-        options: of the compiler.
-        arguments: what `jax.jit` is told of the arguments (`static_argnums`, `donate_argnums` and their like).
+        options: options of the compiler.
+        arguments: arguments of `jax.jit` (`static_argnums`, `donate_argnums` and their like).
     """
     plain = jax_jit(fn, **arguments)
     if not options:

@@ -1,10 +1,11 @@
-"""Small prepared vectors in one flat buffer, since every argument of a call costs time.
+"""Packs small prepared vectors into one flat buffer, since every argument of a call costs time.
 
 An argument costs up to a microsecond per call, as much as a small kernel.  Folded scales and biases are vectors of a
-few kilobytes at most and are read by elementwise kernels, into which XLA:CPU fuses the slices of a buffer; so from four
-vectors of one dtype on they travel together, each at a multiple of 64 bytes.  Matrices stay arguments of their own: a
-slice of a buffer that a product reads is a kernel more.  So is one that an opaque operation reads, and hundreds of them
-take XLA seconds to compile.
+few kilobytes at most and are read by elementwise kernels, into which XLA:CPU fuses the slices of a buffer.  So from
+four vectors of one dtype on they share a buffer, each at a multiple of 64 bytes.
+
+Matrices stay arguments of their own: a product that reads a slice of a buffer needs an extra kernel.  So does a vector
+that an opaque operation reads, and hundreds of them take XLA seconds to compile.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _ALIGNED_BYTES = 64
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """Where tensors lie.
+    """The assignment of tensors to buffers.
 
     Attributes:
-        count: how many tensors there are.
+        count: number of tensors.
         alone: positions of those that stay as they are.
-        buffers: of each buffer the (position, start, shape) of its tensors, in elements.
+        buffers: for each buffer, the (position, start, shape) of its tensors, in elements.
     """
 
     count: int
@@ -42,11 +43,11 @@ class Packing:
     buffers: tuple[tuple[tuple[int, int, tuple[int, ...]], ...], ...]
 
     def pack(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """The buffers, then the tensors that stay alone."""
+        """Return the buffers, then the tensors that stay alone."""
         return (*(_joined(tensors, places) for places in self.buffers), *(tensors[i] for i in self.alone))
 
     def unpack(self, passed: Sequence[Any]) -> list[Any]:
-        """The tensors in order, from what `pack` gave (traced into the program that reads them)."""
+        """Return the tensors in order, from the result of `pack` (traced into the program that reads them)."""
         found: list[Any] = [None] * self.count
         for i, x in zip(self.alone, passed[len(self.buffers) :], strict=True):
             found[i] = x
@@ -57,10 +58,10 @@ class Packing:
 
 
 def packing_of(nodes: Sequence[Node], apart: Container[Node] = ()) -> Packing:
-    """Where tensors of these types should lie.
+    """Choose the packing of tensors of these types.
 
     Args:
-        apart: those that stay as they are whatever their size.
+        apart: tensors that stay alone whatever their size.
     """
     by_dtype: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):
@@ -84,7 +85,7 @@ def packing_of(nodes: Sequence[Node], apart: Container[Node] = ()) -> Packing:
 
 
 def _joined(tensors: Sequence[Any], places: Sequence[tuple[int, int, tuple[int, ...]]]) -> Any:
-    """One buffer of the tensors at their places, zeros between them."""
+    """Join the tensors into one buffer at their places, with zeros between them."""
     traced = any(isinstance(tensors[i], Tracer) for i, _, _ in places)
     xp: Any = jnp if traced else np
     parts: list[Any] = []

@@ -1,7 +1,7 @@
-"""The Pallas backend: regions as kernels for graphics cards, which Triton compiles inside of the program.
+"""The Pallas backend: regions as GPU kernels, which Triton compiles inside of the program.
 
-Under the name `pallas interpreted` XLA interprets the same kernels on any device: slowly, and priced as if a card ran
-them; that is how the whole pipeline is tried where there is none.
+Under the name `pallas interpreted` XLA interprets the same kernels on any device: slowly, and priced as if a GPU ran
+them.  That is how the whole pipeline is tested without a GPU.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from superopt.kernels.schedule.trace import apply
 from superopt.machine.jitting import jax_jit
 
 _DEFAULTS = 3  # schedules that are tried for a region: where a third is not proved either, XLA computes it
-_FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # what Pallas and Triton raise
+_FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # errors of Pallas and Triton
 
 
 class Pallas(Backend):
-    """Pallas kernels (`superopt.backends.protocol`).
+    """The backend of Pallas kernels (`superopt.backends.protocol`).
 
     Args:
         interpret: have XLA interpret them, on whatever device there is.
@@ -51,27 +51,30 @@ class Pallas(Backend):
 
     @property
     def version(self) -> str:
-        """The card's."""
+        """The version of the GPU's model."""
         return self._model.version
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds of regions by the data sheet of the card."""
+        """Return the seconds of regions by a roofline from the GPU's data sheet."""
         return self._model.price(kernels)
 
     def can_run(self, region: Graph) -> bool:
-        """Is all of it of ops that have code, of at most 32 bits, and without prefixes, which would be quadratic?"""
+        """Whether all ops of the region have code, at most 32 bits, and no prefixes, which would be quadratic."""
         return all(node.op == "input" or _runs(node) for node in region.nodes())
 
     def unavailable(self) -> str:
-        """Why this process runs no kernels: another device, or Triton failed on the first one; empty when it does."""
+        """Return the reason why this process runs no kernels; empty when it does.
+
+        The reason is another device, or that Triton failed on the first kernel.
+        """
         return "" if self.interpret else _unavailable()
 
     def default_traces(self, region: Graph) -> Iterator[tuple[Any, ...]]:
-        """The first guesses of `superopt.kernels.pallas.space`, those of all stages in step."""
+        """Yield the first guesses of `superopt.kernels.pallas.space`, those of all stages in step."""
         yield from _default_traces(region)
 
     def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
-        """The region as a JAX function made of Pallas calls.
+        """Build the region as a JAX function made of Pallas calls.
 
         Raises:
             InputError: it has no such kernel, or none runs here.
@@ -81,14 +84,14 @@ class Pallas(Backend):
         return _compiled(self.name, self.interpret, region, default_trace(self, region) if trace is None else trace)
 
     def run(self, kernel: CompiledRegion, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """Its values; nothing watches what a kernel on a card writes, but masks keep it in its buffers."""
+        """Run the kernel; memory accesses on a GPU are not watched, but masks keep them in its buffers."""
         try:
             return super().run(kernel, values)
         except _FAULTS as fault:
             raise UnsupportedKernel(f"{type(fault).__name__}: {fault}"[:300]) from fault
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
-        """A call of a program that is this kernel alone."""
+        """Compile a program that is this kernel alone, for timing."""
         return alone(self, graph, operands, options)
 
 
@@ -105,7 +108,7 @@ def _default_traces(region: Graph) -> tuple[tuple[Any, ...], ...]:
 
 @functools.lru_cache(maxsize=1024)
 def _compiled(name: str, interpret: bool, region: Graph, steps: tuple[Any, ...]) -> CompiledRegion:
-    """Equal regions with equal schedules are one function, which a program traces once."""
+    """Build a region once per schedule: equal regions are one function, which a program traces once."""
     program = apply(from_graph(region.outputs), steps)
     function = lower(program, interpret)
     names = [node["name"] for node in region.inputs]
@@ -127,5 +130,5 @@ def _unavailable() -> str:
     try:
         (got,) = jax_jit(lower(space.scheduled(from_graph((mk("exp", x),))), interpret=False))(value)
         return "" if np.allclose(got, np.exp(value), rtol=1e-5) else "the first kernel gave wrong values"
-    except Exception as fault:  # whatever Triton lacks here, programs do without its kernels
+    except Exception as fault:  # whatever Triton lacks here, programs go on without its kernels
         return f"the first kernel failed: {type(fault).__name__}: {fault}"[:200]

@@ -1,9 +1,9 @@
-"""The prepare part of a program, in pieces: large weights one after the other, and what is equal once.
+"""Runs the prepare part of a program in pieces: large weights one after the other, equal pieces once.
 
 Results that share no computation are pieces of their own.  Pieces of large weights run one at a time, each reading its
 weights when it runs, so that a program of many weights never holds all of them twice; the small ones run together.
-Pieces of one form are compiled once.  A piece of the same arrays as one before, in another program perhaps, is not
-computed again while its results are in use; of placed arrays (`superopt.arrays.placing`) not even in another process,
+Pieces of one form are compiled once.  A piece of the same arrays as an earlier one, in another program perhaps, is not
+computed again while its results are in use.  For placed arrays (`superopt.arrays.placing`) this holds across processes,
 since large results lie in a file beside these.
 """
 
@@ -33,18 +33,18 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.runtime.pages import map_file
 from superopt.machine.jitting import jax_jit
 
-_GIVE_BACK_BYTES = 64 << 20  # of pieces, after which a millisecond is well spent
-ALONE_BYTES = 4 << 20  # of operands and results: below, a compilation of its own costs more than the memory is worth
+_GIVE_BACK_BYTES = 64 << 20  # bytes of pieces after which a millisecond is well spent
+ALONE_BYTES = 4 << 20  # operands and results; below, a compilation of its own costs more than the memory is worth
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Results that are computed together.
+    """Outputs that are computed together.
 
     Attributes:
-        reads: inputs of the prepare part.
-        gives: outputs of it.
-        form: the same with inputs named by position: equal for pieces of one form.
+        reads: inputs of the prepare part that it reads.
+        gives: outputs of the prepare part that it computes.
+        form: its graph with inputs named by position: equal for pieces of one form.
     """
 
     reads: tuple[Node, ...]
@@ -53,7 +53,7 @@ class Piece:
 
 
 def pieces_of(outputs: Sequence[Node]) -> tuple[Piece, ...]:
-    """Outputs of a prepare part as pieces: each large one alone, with what it shares computation with."""
+    """Split the outputs of a prepare part into pieces: each large one alone, with those it shares computation with."""
     owner: dict[Node, int] = {}
     groups: dict[int, list[Node]] = {}
     for number, output in enumerate(outputs):
@@ -82,7 +82,7 @@ def _bytes(group: Sequence[Node]) -> int:
 def run_pieces(
     pieces: Sequence[Piece], values: Mapping[Node, Any], to_jax: Callable[[Graph], Callable[..., Any]]
 ) -> dict[Node, Any]:
-    """Results of all pieces for these values of the inputs (arrays, `Later` ones or traced)."""
+    """Compute all pieces for these values of the inputs (arrays, `Later` ones or traced)."""
     found: dict[Node, Any] = {}
     freed = 0
     for piece in pieces:
@@ -112,7 +112,7 @@ def _run(piece: Piece, sources: Sequence[Any], to_jax: Callable[[Graph], Callabl
             release(x)
         if stem is not None:
             results = _given(stem, piece, results)
-    if all(isinstance(x, jax.Array) or place_of(x) is not None for x in sources):  # what never changes
+    if all(isinstance(x, jax.Array) or place_of(x) is not None for x in sources):  # arrays that never change
         for stale in [k for k, (_, made) in _MADE.items() if any(ref() is None for ref in made)]:
             del _MADE[stale]
         _MADE[key] = (tuple(map(weakref.ref, sources)), tuple(map(weakref.ref, results)))
@@ -128,9 +128,9 @@ def _compiled(form: Graph, to_jax: Callable[[Graph], Callable[..., Any]]) -> Cal
 
 
 def _stem(piece: Piece, sources: Sequence[Any]) -> Path | None:
-    """Where the results of a piece lie for all processes of a call; None where they are this process's own.
+    """Return the path stem under which all processes of a call share a piece's results; None if they are private.
 
-    That is in the folder of the placed arrays which it reads, under a digest of them and of what is computed.
+    The files are in the folder of the placed arrays that the piece reads, under a digest of these and of its code.
     """
     places = [place_of(x) for x in sources]
     known = all(node.dtype in ITEMSIZE_BYTES for node in piece.gives)
@@ -144,7 +144,7 @@ def _stem(piece: Piece, sources: Sequence[Any]) -> Path | None:
 
 @functools.lru_cache(maxsize=256)
 def _code(form: Graph) -> str | None:
-    """What a piece computes, as text that means the same in every process; None where there is none."""
+    """Return the computation of a piece as text that is the same in every process; None where there is no such text."""
     codes = [print_graph(form)]
     for node in form.nodes():
         if node.op == "opaque":
@@ -156,7 +156,7 @@ def _code(form: Graph) -> str | None:
 
 
 def _found(stem: Path, piece: Piece) -> Sequence[Any] | None:
-    """The results of a piece as another process made them."""
+    """Return the results of a piece that another process computed; None where there are none."""
     found: list[Any] = []
     for i, node in enumerate(piece.gives):
         raw = map_file(Path(f"{stem}-{i}"))
@@ -168,7 +168,10 @@ def _found(stem: Path, piece: Piece) -> Sequence[Any] | None:
 
 
 def _given(stem: Path, piece: Piece, results: Sequence[Any]) -> Sequence[Any]:
-    """These results, in files of which each appears when it is whole; as they are where that cannot be."""
+    """Write results to shared files, each visible only when complete, and return them as mapped from there.
+
+    They are returned unchanged where that fails.
+    """
     try:
         for i, x in enumerate(results):
             part = Path(f"{stem}-{i}.{os.getpid()}")
@@ -181,16 +184,16 @@ def _given(stem: Path, piece: Piece, results: Sequence[Any]) -> Sequence[Any]:
 
 
 def taken(x: Any) -> Any:
-    """A value as an array of JAX.
+    """Return a value as a JAX array.
 
-    One of NumPy is copied, since its owner may change it, unless it is placed (`superopt.arrays.placing`).
+    A NumPy array is copied, since its owner may change it, unless it is placed (`superopt.arrays.placing`).
     (`jnp.asarray` would do, but compiles a program for every shape, which takes seconds for a large network.)
     """
     if isinstance(x, Later):
         return jax.device_put(x.read())
     if isinstance(x, np.ndarray):
         if place_of(x) is None:
-            own = aligned(x.shape, x.dtype)  # `device_put(x, may_alias=False)` takes over what is aligned all the same
+            own = aligned(x.shape, x.dtype)  # `device_put(x, may_alias=False)` takes over aligned arrays all the same
             own[...] = x
             x = own
         return jax.device_put(x)

@@ -1,15 +1,15 @@
-"""What a backend is, by name: all that the pipeline knows of those who compute kernels.
+"""The protocol of backends, and their table by name: all that the pipeline knows about makers of kernels.
 
-    can_run     is there code for such a region: asked of all that the search prices
-    price       seconds of regions, before anything is timed
-    build       a region with a schedule as code
-    time        a graph as a call of its own, to be timed
-    prove       does a schedule compute its region, and touch nothing else
-    validate    does the machine code of a region compute it, whatever its schedule says
-    recorded    what validation said of it earlier
+    can_run     whether there is code for a region: asked of all that the search prices.
+    price       seconds of regions, before anything is timed.
+    build       compile a region with a schedule.
+    time        compile a graph as a call of its own, to be timed.
+    prove       prove that a schedule computes its region, and accesses nothing else.
+    validate    validate that the machine code of a region computes it, whatever its schedule claims.
+    recorded    the earlier verdict of `validate`.
 
-XLA is the host: it builds every program, and calls what others compute (`superopt.backends.mixed`).  Which other one
-makes kernels follows from the device that programs run on (`for_device`).  Between processes and in files a backend is
+XLA is the host: it builds every program, and calls the kernels of others (`superopt.backends.mixed`).  The device that
+programs run on decides which other backend makes kernels (`for_device`).  Between processes and in files a backend is
 its name.
 """
 
@@ -56,8 +56,8 @@ class KernelCall(Protocol):
     """Code that is called inside of a program.
 
     Attributes:
-        operands: what it reads, by name, in the order of the arguments.
-        outputs: what it gives.
+        operands: buffers that it reads, by name, in the order of the arguments.
+        outputs: buffers that it returns.
         digest: identifies the code.
     """
 
@@ -69,13 +69,13 @@ class KernelCall(Protocol):
     def outputs(self) -> tuple[Buffer, ...]: ...
 
     def call(self, *arrays: Any) -> Sequence[Any]:
-        """The outputs as JAX arrays, inside `jax.jit`."""
+        """Return the outputs as JAX arrays, inside `jax.jit`."""
         ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TracedCall:
-    """Code that is a JAX function, and becomes a part of the program that calls it: see `KernelCall`."""
+    """A kernel call that is a JAX function, traced into the program that calls it: see `KernelCall`."""
 
     digest: str
     operands: tuple[Buffer, ...]
@@ -83,16 +83,16 @@ class TracedCall:
     function: Callable[..., Sequence[Any]]
 
     def call(self, *arrays: Any) -> Sequence[Any]:
-        """The outputs."""
+        """Return the outputs."""
         return self.function(*arrays)
 
 
 def traced(by: str, region: Graph, function: Callable[..., Sequence[Any]]) -> CompiledRegion:
-    """A region as a JAX function of its inputs.
+    """Wrap a JAX function of a region's inputs as its code.
 
     Args:
-        by: says what the function is, beside the region.
-        region: what it computes.
+        by: identifies the function, beside the region.
+        region: the region that it computes.
         function: takes an array for each input, in order.
     """
 
@@ -110,8 +110,8 @@ class CompiledRegion:
     """A region as code.
 
     Attributes:
-        hot: what a call runs; reads `x0`, `x1` ... and what `prepare` gives, by name.
-        prepare: what packs frozen operands, or None.
+        hot: the call; reads `x0`, `x1` ... and the results of `prepare`, by name.
+        prepare: the call that packs frozen operands, or None.
         graph: the region.
     """
 
@@ -121,25 +121,27 @@ class CompiledRegion:
 
 
 class Backend(Priced, Protocol):
-    """Computes regions; what is written out here holds for one that keeps and searches nothing.
+    """A maker of kernels for regions.
+
+    The default methods suit a backend that caches nothing and searches nothing.
 
     Attributes:
-        searches: can schedules be searched on the machine at hand?
+        searches: whether schedules can be searched on the machine at hand.
     """
 
     searches: bool = False
 
     @property
     def boundary(self) -> Boundary:
-        """What lies between its kernels in a program: nothing that is known."""
+        """The model of the cost between its kernels in a program; unknown by default."""
         return NOTHING
 
     def unavailable(self) -> str:
-        """Why this process runs no kernels of it; empty when it does."""
+        """Return the reason why this process runs no kernels of it; empty when it does."""
         return ""
 
     def default_traces(self, region: Graph) -> Iterator[tuple[Any, ...]]:
-        """The schedules that a region gets without search, each plainer than the one before; none where it has none.
+        """Yield the schedules that a region gets without search, if any, each plainer than the one before.
 
         Raises:
             InputError: no kernel can be made of it.
@@ -147,7 +149,7 @@ class Backend(Priced, Protocol):
         ...
 
     def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
-        """A region as code, with its default schedule where no trace is given.
+        """Build a region as code, with its default schedule where no trace is given.
 
         Raises:
             InputError: no kernel can be made of it here.
@@ -155,7 +157,7 @@ class Backend(Priced, Protocol):
         ...
 
     def key(self, region: Graph, trace: Trace = None) -> str:
-        """Identifies the code of a region on this machine, to keep what is known of it; empty where nothing is kept.
+        """Return a cache key of a region's code on this machine, for facts about it; empty where nothing is cached.
 
         Raises:
             InputError: no kernel can be made of it here.
@@ -163,7 +165,7 @@ class Backend(Priced, Protocol):
         return ""
 
     def run(self, kernel: CompiledRegion, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-        """What a kernel gives for these values of the region's inputs, run alone and watched as closely as can be.
+        """Run a kernel alone on these values of the region's inputs, with all checks of memory accesses there are.
 
         Raises:
             SuperoptError: it wrote outside of its buffers, or cannot be run.
@@ -172,12 +174,12 @@ class Backend(Priced, Protocol):
         return [np.asarray(x) for x in call(*[values[b.name] for b in kernel.hot.operands])]
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
-        """A graph as a call of its own: the call, its operands, and which of these are made of frozen ones.
+        """Return a graph as a call of its own, its operands, and which of these are made of frozen ones.
 
         Args:
-            graph: what to call.
+            graph: the graph to call.
             operands: one for each input.
-            options: of XLA's compiler, or `trace`: the schedule in place of the default one.
+            options: options of XLA's compiler, or `trace`: the schedule in place of the default one.
 
         Raises:
             InputError: no kernel can be made of it here.
@@ -185,7 +187,7 @@ class Backend(Priced, Protocol):
         ...
 
     def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
-        """The verdict on the schedule of a region as this machine builds it, on record or anew.
+        """Return the verdict on a region's schedule as this machine builds it, from the ledger or proved anew.
 
         Raises:
             InputError: the trace does not fit the region, or no kernels run here.
@@ -197,7 +199,7 @@ class Backend(Priced, Protocol):
         return (ledger or ScheduleLedger()).check(program, apply(program, steps))
 
     def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
-        """Does the machine code of a region compute it; unknown where nothing here reads the code of the backend.
+        """Validate the machine code of a region; unknown where no validator reads the code of this backend.
 
         Raises:
             InputError: no kernel can be made of it here.
@@ -205,7 +207,7 @@ class Backend(Priced, Protocol):
         return KernelVerdict(UNKNOWN, "nothing here reads the code of this backend", 0.0)
 
     def recorded(self, region: Graph, trace: Trace = None) -> KernelVerdict | None:
-        """What `validate` said of this very code earlier, unless that is not known.
+        """Return the earlier verdict of `validate` on this very code; None where there is none.
 
         Raises:
             InputError: no kernel can be made of it here.
@@ -214,7 +216,7 @@ class Backend(Priced, Protocol):
 
 
 def backend_of(name: str) -> Backend:
-    """The backend of a name, which knows nothing of earlier calls.
+    """Return a new backend of this name, which keeps no state of earlier calls.
 
     Raises:
         InputError: there is none.
@@ -225,12 +227,12 @@ def backend_of(name: str) -> Backend:
 
 
 def for_device() -> Backend:
-    """The backend that makes kernels for the default device of JAX; it may say that it is unavailable."""
+    """Return the backend that makes kernels for the default device of JAX; it may be unavailable."""
     return backend_of(_BY_DEVICE.get(jax.default_backend(), NATIVE))
 
 
 def default_trace(backend: Backend, region: Graph) -> tuple[Any, ...]:
-    """The schedule that a region gets without search: the first of `Backend.default_traces`.
+    """Return the schedule that a region gets without search: the first of `Backend.default_traces`.
 
     Raises:
         InputError: no kernel can be made of it.

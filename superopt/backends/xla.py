@@ -1,8 +1,8 @@
 """The XLA backend: a graph as a `jax.lax` program, and a program as a jitted executable.
 
 `to_jax(graph)` is a plain JAX function of the graph's inputs (constants included), so it works under every JAX
-transformation.  `build(program, frozen_values)` runs the prepare part once and jits the hot part; prepared tensors are
-passed to it as arguments, never baked in, so that XLA neither folds them at compile time nor keeps copies of them; many
+transformation.  `build(program, frozen_values)` runs the prepare part once and jits the hot part.  Prepared tensors are
+passed to it as arguments, never baked in, so that XLA neither folds them at compile time nor keeps copies of them. Many
 small ones share a buffer (`superopt.backends.packing`).
 
 Graphs with 64-bit types run with 64-bit types switched on, whatever the setting of the process.
@@ -44,7 +44,7 @@ _WIDE = ("float64", "int64", "uint64", "complex128")
 
 
 def to_jax(graph: Graph) -> ArrayFunction:
-    """The graph as a JAX function: positional arrays in the order of `graph.inputs`, a tuple of arrays out.
+    """Return the graph as a JAX function: positional arrays in the order of `graph.inputs`, a tuple of arrays out.
 
     Raises:
         InputError: the graph holds an op without lowering (macros are expanded by `rewrites.build.expander`).
@@ -74,7 +74,7 @@ def build(
     """Build a program: run its prepare part once on the frozen values, jit its hot part.
 
     Args:
-        program: what to build.
+        program: the program to build.
         frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
         options: options of the compiler for calls of the hot part; those that it refuses are left out.
 
@@ -85,15 +85,15 @@ def build(
 
 
 def card_model() -> CardRoofline | None:
-    """Prices of kernels where the default device is a graphics card, for which no model ships; None elsewhere."""
+    """Return the roofline that prices kernels where the default device is a GPU (no model ships for it); else None."""
     return CardRoofline(card_of(jax.devices()[0].device_kind)) if jax.default_backend() == "gpu" else None
 
 
 def as_jitted(program: Program, frozen_values: Mapping[str, Any]) -> Callable[..., tuple[Any, ...]]:
-    """A program that prepares nothing, as `jax.jit` compiles the function: arrays that it closes over are constants.
+    """Return a program without a prepare part as `jax.jit` compiles the function: closed-over arrays are constants.
 
     Args:
-        program: what to build.
+        program: the program to build.
         frozen_values: values of the frozen arguments by name; they are passed at each call.
 
     Raises:
@@ -114,7 +114,7 @@ def as_jitted(program: Program, frozen_values: Mapping[str, Any]) -> Callable[..
 
 
 class Xla(Backend):
-    """The host as a backend (`superopt.backends.protocol`): runs anything, and has nothing to prove.
+    """The host XLA as a backend (`superopt.backends.protocol`): runs anything, and has nothing to prove.
 
     Args:
         objective: prices its kernels; without one they are not priced.
@@ -127,32 +127,32 @@ class Xla(Backend):
 
     @property
     def version(self) -> str:
-        """The objective's."""
+        """The version of the objective."""
         return "" if self.objective is None else self.objective.version
 
     def can_run(self, region: Graph) -> bool:
-        """Always."""
+        """Return true: XLA runs any region."""
         return True
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """Seconds of kernels by the objective; infinite without one."""
+        """Return the seconds of kernels by the objective; infinite without one."""
         return np.full(len(kernels), np.inf) if self.objective is None else self.objective.price(kernels)
 
     def default_traces(self, region: Graph) -> Iterator[tuple[Any, ...]]:
-        """The empty one: it has no schedules."""
+        """Yield the empty schedule, the only one."""
         yield ()
 
     def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
-        """The region as a JAX function."""
+        """Return the region as a JAX function."""
         return traced(self.name, region, to_jax(region))
 
     def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
-        """The graph jitted with these options of the compiler."""
+        """Compile the graph with these options of the compiler, for timing."""
         call = jax_jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
         return call, operands, [i for i, node in enumerate(graph.inputs) if node["frozen"]]
 
     def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
-        """Proved: what it is given is the region itself."""
+        """Return proved: the region itself is what XLA compiles."""
         return ScheduleVerdict("region", "", PROVED, ())
 
 
@@ -160,7 +160,7 @@ class XlaExecutable:
     """A program built with XLA.
 
     Attributes:
-        packed: the prepared tensors of the build as calls pass them.
+        packed: the prepared tensors of the build in the form that calls pass.
         options: options of the compiler in use.
         refused: options that were asked for and are not in use, with the reason.
     """
@@ -189,7 +189,7 @@ class XlaExecutable:
         self.prepared_bytes = sum(map(array_bytes, held.values()))
         passed = () if program.prepare is None else program.prepare.outputs
         self._live = len(program.hot.inputs) - len(passed)
-        # what prepares nothing is called with the very arrays of the user, as the reference of comparisons must be
+        # a program that prepares nothing is called with the user's own arrays, as the reference of comparisons must be
         apart = {x for node in program.hot.nodes() if node.op == "opaque" for x in node.inputs}
         self._packing = packing_of(program.hot.inputs[self._live :] if self._computed else (), apart)
         self.packed = self.pack(self.prepared)
@@ -201,7 +201,7 @@ class XlaExecutable:
 
     @property
     def wide(self) -> bool:
-        """Does it run with 64-bit types whatever the process has enabled?"""
+        """Whether it runs with 64-bit types whatever the process has enabled."""
         return self._wide
 
     def compile(self, *live: Any) -> None:
@@ -210,7 +210,7 @@ class XlaExecutable:
             self._packed_hot.lower(*live, *self.packed).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
     def __call__(self, *live: Any) -> tuple[Any, ...]:
-        """Results for these live inputs, with the prepared tensors of the build."""
+        """Return the results for these live inputs, with the prepared tensors of the build."""
         if not self._wide:  # nothing between the caller and jit: small programs run in microseconds
             return self._packed_hot(*live, *self.packed)
         with _x64(True):
@@ -218,12 +218,12 @@ class XlaExecutable:
 
     @property
     def closed_over(self) -> frozenset[Node]:
-        """Arrays that come with the program, among those that the prepare part passes on as they are."""
+        """Return the arrays that come with the program and that the prepare part passes on unchanged."""
         outputs = () if self._parts.prepare is None else self._parts.prepare.outputs
         return frozenset(x for x in outputs if x.op == "input" and x["name"] in self._constants)
 
     def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
-        """Prepared tensors for these frozen values (constants excluded), in the order of the hot inputs."""
+        """Compute the prepared tensors for these frozen values (constants excluded), in the order of the hot inputs."""
         graph = self._parts.prepare
         if graph is None:
             return ()
@@ -238,25 +238,25 @@ class XlaExecutable:
         return tuple(values[node] for node in graph.outputs)
 
     def pack(self, prepared: Sequence[Any]) -> tuple[Any, ...]:
-        """Prepared tensors as `run_packed` takes them: small ones in common buffers."""
+        """Return prepared tensors in the form that `run_packed` takes: small ones in common buffers."""
         if not self._packing.buffers:
             return tuple(prepared)
         with _x64(self._wide):
             return self._packing.pack(prepared)
 
     def run_packed(self, *arrays: Any) -> tuple[Any, ...]:
-        """The hot part as a JAX function of the live inputs and packed tensors."""
+        """Evaluate the hot part as a JAX function of the live inputs and packed tensors."""
         if not self._packing.buffers:
             return self.run(*arrays)
         return self.run(*arrays[: self._live], *self._packing.unpack(arrays[self._live :]))
 
     def hot(self, live: Sequence[Any], prepared: Sequence[Any]) -> tuple[Any, ...]:
-        """Results for these live inputs and prepared tensors."""
+        """Return the results for these live inputs and prepared tensors."""
         with _x64(self._wide):
             return self._hot(*live, *prepared)
 
     def jit(self, fn: Callable[..., Any], **given_away: Any) -> Callable[..., Any]:
-        """Compile a function around `run` or `run_packed` as the hot part is compiled.
+        """Compile a function around `run` or `run_packed` with the settings of the hot part.
 
         Args:
             fn: the function.
@@ -273,7 +273,7 @@ class XlaExecutable:
         return call
 
     def lower(self) -> jax.stages.Lowered:
-        """The hot part lowered for its declared types (for its HLO, its cost or ahead-of-time compilation)."""
+        """Lower the hot part for its declared types (for its HLO, its cost or ahead-of-time compilation)."""
         with _x64(self._wide):
             return jax_jit(self.run, compiler_options=self.options or None).lower(
                 *[jax.ShapeDtypeStruct(n.shape, dtype_of(n.dtype)) for n in self._parts.hot.inputs]  # pyright: ignore[reportArgumentType]
@@ -294,7 +294,7 @@ class XlaExecutable:
 
 
 def needs_x64(graph: Graph) -> bool:
-    """Does the graph (or a body in it) hold 64-bit values?"""
+    """Whether the graph (or a body in it) holds 64-bit values."""
     kinds = {t.dtype for node in (*graph.inputs, *graph.nodes()) for t in node.types}
     return any(d in _WIDE for d in kinds) or any(needs_x64(body) for node in graph.nodes() for body in bodies_of(node))
 
@@ -310,7 +310,7 @@ def _as_array(x: Any) -> Any:
 
 
 def _fitting(node: Node, x: Any) -> Any:
-    """The value of a frozen input, as it is where it has the very type, else as an array of JAX."""
+    """Return the value of a frozen input unchanged where it has the exact type, else as a JAX array."""
     given = x if _has_type(x, node) else taken(x)
     if not _has_type(given, node):
         raise ArgumentError(f"the frozen input {node['name']!r} is {node.type}, got {given.dtype}{list(given.shape)}")

@@ -1,1 +1,1 @@
-"""Why a program is the same function: proved rules, plans of rule instances, and their validation."""
+"""Certification that a program is the same function: proved rules, plans of rule instances, and their validation."""

@@ -1,19 +1,18 @@
-"""Kernels of a program: their schedules are proved, their machine code is validated, and those of a saved program are
-compared with XLA's values.
+"""Checks of a program's kernels: schedules are proved, machine code is validated, saved kernels are compared with XLA.
 
 The loop program of a region is its denotation; its schedule is checked against that (`verifier.schedules`): layouts,
-bounds, completeness, order of tasks, values.  Code generation is not part of it: the code itself is compared with the
-denotation (`verifier.kernels`), which runs every kernel once in a finite field.  That is done of the program that is
-returned and of one that is loaded, as far as their time allows, and of each kernel once on a machine: what was said of
-it is kept beside its object.
+bounds, completeness, order of tasks, values.  Code generation is not part of that check.  The code itself is compared
+with the denotation (`verifier.kernels`), which runs every kernel once in a finite field.  This is done for the returned
+program and for a loaded one, as far as their time allows, and for each kernel once on a machine: the verdict is stored
+beside its object.
 
 A schedule in a file may be legal and proved, and its code still be wrong on a machine that it was not tried on: another
 processor, another version of LLVM.  Every kernel of a loaded program is therefore run on random arrays between bands of
-memory, once on a machine; one that writes outside of them or differs is left to XLA.  What agreed is remembered beside
+memory, once on a machine; one that writes outside of them or differs is left to XLA.  An agreement is recorded beside
 its code.
 
-The arrays have the shapes of the program, which a small file may state as it likes.  Loading compares what a few
-seconds and the size of the file allow (`too_large`); the rest waits for the first call, whose arrays are as large.
+The arrays have the shapes of the program, which a small file may state freely.  Loading compares kernels within a few
+seconds and the size of the file (`too_large`); the rest waits for the first call, whose arrays are as large.
 """
 
 from __future__ import annotations
@@ -48,19 +47,19 @@ from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
-MOST_ELEMENTS = 1 << 23  # of the values of a kernel: random arrays, results and their float64 take about 30 bytes each
+MOST_ELEMENTS = 1 << 23  # values of a kernel: random arrays, results and their float64 take about 30 bytes each
 MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of a call without a clock
-MOST_IN_FIELD = 1 << 26  # of the buffers of a kernel whose code is validated, and
-_FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # what each takes there (19 to 35), of this part of the machine's memory
-MOST_SECONDS = 3.0  # of all kernels of a file together, beside what else loading takes
+MOST_IN_FIELD = 1 << 26  # elements in the buffers of a kernel whose code is validated, and
+_FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # bytes of an element there (19 to 35); the part of memory it may fill
+MOST_SECONDS = 3.0  # for all kernels of a file together, beside the rest of loading
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
 _TRANSCENDENTALS_PER_S = 2e8
 # kernels of ResNet-50, of Inception v1 (plain) and 12 of Winograd take 8.9, 12.6, 14.0 s; said are 11.0, 11.6, 13.7
 _ITERATIONS_PER_S = 9e8  # of code in the field; 2e8 on a slower machine
 _VALUES_PER_S = 4e7  # of a loop program in the field: sums and products
-_FUNCTIONS_PER_S = 4e6  # of these functions
+_FUNCTIONS_PER_S = 4e6  # transcendental functions in the field
 _FUNCTIONS = frozenset(name for name, fn in SCALARS.items() if fn.transcendental)
-_CODE_S = 0.018  # for an operation, to write the code of a kernel, to read it, and to compile what it is rewritten to
+_CODE_S = 0.018  # per operation, to write the code of a kernel, to read it, and to compile its rewritten form
 _TOO_LONG = "no time was left for it"
 _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
@@ -71,7 +70,7 @@ Case = tuple[Graph, tuple[Any, ...] | None, str]
 
 
 def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str]:
-    """The choices whose kernels are not compared yet and would take too long or too much memory, by number, and why.
+    """Return the choices whose kernels are not yet compared and would need too much time or memory, with reasons.
 
     Args:
         hot: the program.
@@ -95,7 +94,7 @@ def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str
 
 
 def _elements(graph: Graph) -> int:
-    """Elements of what a region reads and gives, and of the largest value between."""
+    """Count the elements of a region's inputs and outputs, and of the largest value between."""
     nodes = {*graph.nodes(), *graph.inputs}
     ends = {*graph.inputs, *graph.outputs}
     return sum(_size(n) for n in ends) + max((_size(n) for n in nodes - ends), default=0)
@@ -112,7 +111,7 @@ def _seconds(graph: Graph) -> float:
 
 
 def _known(graph: Graph, trace: tuple[Any, ...] | None, backend: str) -> bool:
-    """Was the kernel validated on this machine, or found to agree with XLA?  No kernel is loaded to know."""
+    """Whether the kernel was validated on this machine, or found to agree with XLA; no kernel is loaded to know."""
     try:
         key = backend_of(backend).key(graph, trace)
     except SuperoptError:  # the build says so
@@ -121,9 +120,9 @@ def _known(graph: Graph, trace: tuple[Any, ...] | None, backend: str) -> bool:
 
 
 def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
-    """The choices whose kernels do not give XLA's values, by number, and why.
+    """Return the choices whose kernels do not give XLA's values, by number, with reasons.
 
-    Those without a kernel are not asked, nor those whose code is proved: they were near float64 on floats as well.
+    Those without a kernel are not run, nor those whose code is proved: they were near float64 on floats as well.
     """
     cases = [(r.graph, c.trace, c.backend) for r, c in zip(regions_of(hot, choices), choices, strict=True)]
     known: dict[Case, str] = {}
@@ -145,7 +144,7 @@ def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
 
 
 def _difference(backend: Backend, kernel: CompiledRegion) -> str:
-    """How the kernel of a region differs from XLA's version on random arrays; empty where it does not."""
+    """Return how a region's kernel differs from XLA's version on random arrays; empty where it does not."""
     values = random_values({n["name"]: (n.shape, n.dtype) for n in kernel.graph.inputs}, 0)
     expected = _of_xla(kernel.graph, values)
     if not all(np.isfinite(x.astype(np.float64)).all() for x in expected if x.dtype.kind not in "biu"):
@@ -174,7 +173,7 @@ def prove_kernels(
     ledger: ScheduleLedger | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[int, str]:
-    """How many distinct schedules of a program are proved, and why the first other one is not (empty when all are).
+    """Return the number of proved distinct schedules, and why the first other one is not (empty when all are).
 
     Raises:
         InputError: choices that do not fit the program.
@@ -193,12 +192,12 @@ def prove_kernels(
 
 @dataclass(frozen=True, slots=True)
 class ValidatedCode:
-    """What validation says of the machine code of a program's kernels, equal ones counted once.
+    """The verdicts of validation on the machine code of a program's kernels, equal ones counted once.
 
     Attributes:
-        proved: how many compute what their regions say.
-        unknown: reasons of those of which nothing is known, each with how many kernels have it.
-        refuted: choice whose kernel is wrong, by number -> which one it is, and what is wrong; equal ones each.
+        proved: number of kernels that compute their regions.
+        unknown: reasons why the others are undecided, each with its number of kernels.
+        refuted: choice whose kernel is wrong, by number -> the kernel and its fault; equal kernels are listed each.
         untried: numbers of the choices for which no time was left.
     """
 
@@ -209,11 +208,11 @@ class ValidatedCode:
 
     @property
     def count(self) -> int:
-        """Of all kernels."""
+        """The number of all kernels."""
         return self.proved + sum(self.unknown.values()) + len(set(self.refuted.values()))
 
     def told(self) -> dict[str, Any]:
-        """For the report."""
+        """Return the figures for the report."""
         return {"validated": self.proved, "unknown": dict(self.unknown), "refuted": len(set(self.refuted.values()))}
 
 
@@ -224,12 +223,12 @@ def validate_code(
     most_elements: int = MOST_IN_FIELD,
     halted: Callable[[], bool] = lambda: False,
 ) -> ValidatedCode:
-    """Validate the machine code of the kernels of a program: what is not on record anew, the short ones first.
+    """Validate the machine code of a program's kernels: those not on record anew, the short ones first.
 
     Args:
         most_s: seconds that all may take; kernels that are likely to take longer are unknown.
-        most_elements: of the buffers of a kernel; larger ones are unknown.
-        halted: no more is begun once it says so.
+        most_elements: most elements in the buffers of a kernel; larger ones are unknown.
+        halted: no further validation begins once it returns true.
 
     Raises:
         InputError: choices that do not fit the program.
@@ -258,20 +257,20 @@ def validate_code(
 def validated(
     backend: Backend, graph: Graph, trace: tuple[Any, ...] | None, most_elements: int = MOST_IN_FIELD
 ) -> KernelVerdict:
-    """What validation says of the machine code of a region; unknown where it fails, or takes too much memory."""
+    """Return the verdict on a region's machine code; unknown where validation fails or takes too much memory."""
     most_elements = min(most_elements, own().memory_bytes // (_PART_OF_MEMORY * _FIELD_BYTES) or most_elements)
     if sum(math.prod(buffer.shape) for buffer in from_graph(graph.outputs).buffers) <= most_elements:
         try:
             return backend.validate(graph, trace)
         except MemoryError:
             pass
-        except Exception as error:  # of text that nobody has thought of: the program must not be lost with it
+        except Exception as error:  # unforeseen text: the program must not be lost with it
             return KernelVerdict(UNKNOWN, f"validation failed: {in_one_line(error)}", 0.0)
     return KernelVerdict(UNKNOWN, _TOO_MUCH, 0.0)
 
 
 def code_s(hot: Graph, choices: Sequence[Choice]) -> float:
-    """About how long `validate_code` takes, for all of what is not on record; no kernel is loaded to know."""
+    """Estimate the seconds that `validate_code` takes for kernels not on record; no kernel is loaded to know."""
     total_s = 0.0
     for graph, trace, backend in _cases(hot, choices):
         total_s += 0.0 if was_validated(backend_of(backend), graph, trace) else _field_s(graph)
@@ -279,7 +278,7 @@ def code_s(hot: Graph, choices: Sequence[Choice]) -> float:
 
 
 def was_validated(backend: Backend, graph: Graph, trace: tuple[Any, ...] | None) -> bool:
-    """Was anything said of the machine code of a region on this machine?  No kernel is loaded to know."""
+    """Whether any verdict on a region's machine code is on record on this machine; no kernel is loaded to know."""
     key = backend.key(graph, trace)
     return bool(key) and made.has_verdict(key, version())
 
@@ -292,7 +291,7 @@ def _recorded(case: Case) -> KernelVerdict | None:
 
 
 def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[Case, list[int]]:
-    """The kernels of a program, each with the numbers of its choices."""
+    """Return the distinct kernels of a program, each with the numbers of its choices."""
     found: dict[Case, list[int]] = {}
     for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
         found.setdefault((region.graph, choice.trace, choice.backend), []).append(number)
@@ -300,10 +299,10 @@ def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[Case, list[int]]:
 
 
 def _field_s(graph: Graph) -> float:
-    """About how long the loop program of a region and its code take in the field.
+    """Estimate the seconds to run a region's loop program and its code in the finite field.
 
-    A value is computed once for each point of the iterators that it depends on; products that are summed, those under
-    the guard of a padding too, are products of matrices there, of which the code's iterations are counted alone.
+    A value is computed once for each point of the iterators that it depends on.  Summed products, those under the guard
+    of a padding too, are matrix products there, of which only the code's iterations are counted.
     """
     values, functions, iterations = 0, 0, 0
     for stage in from_graph(graph.outputs).stages:

@@ -1,8 +1,8 @@
-"""The rules that the search may use: those of the library, or given ones, whose proofs are on record.
+"""The proved rules that the search may use: those of the library, or given ones, with proofs on record.
 
 A proof is looked up by the digest of the rule's canonical text, the denotation, the prover and the solver: among those
-that come with the package, and in the store.  What is not on record is proved now and kept: in the store, or without
-one for as long as the process lives.  A rule that is not PROVED is never used.
+that come with the package, and in the store.  A rule without a recorded proof is proved now, and the proof is kept: in
+the store, or without one for as long as the process lives.  A rule that is not PROVED is never used.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROVING = threading.Lock()
 
 @dataclass(frozen=True, slots=True)
 class ProvedLibrary:
-    """Proved rules with their certificates by rule name; `unproved` of the library were not proved in the time."""
+    """Proved rules with certificates by rule name; `unproved` counts library rules not proved in the time."""
 
     rules: tuple[Rule, ...]
     certificates: Mapping[str, Certificate]
@@ -35,7 +35,7 @@ class ProvedLibrary:
 
 
 def ledger_of(store: Store | None) -> Ledger:
-    """Certificates in a store, or those of this process; behind them those that ship."""
+    """Return the certificates in a store, or those of this process, backed by those that ship."""
     return _of_this_process() if store is None else Ledger(store, shipped())
 
 
@@ -45,13 +45,13 @@ def _of_this_process() -> Ledger:
 
 
 def count_unproved(store: Store | None) -> int:
-    """How many rules of the library have no proof on record."""
+    """Return the number of library rules without a proof on record."""
     ledger = ledger_of(store)
     return sum(ledger.get(rule) is None for rule in load())
 
 
 def given_rules(rules: Sequence[Rule] | None) -> tuple[Rule, ...] | None:
-    """What a caller gives in place of the library; None for the library.
+    """Check the rules that a caller gives in place of the library; None for the library.
 
     Raises:
         UsageError: something else than rules is given.
@@ -69,11 +69,11 @@ def given_rules(rules: Sequence[Rule] | None) -> tuple[Rule, ...] | None:
 def proved_library(
     store: Store | None, rules: Sequence[Rule] | None = None, numerics: str = "real", end_s: float = math.inf
 ) -> ProvedLibrary:
-    """The rules of the library, or of `rules`, whose class `numerics` allows, with a certificate for each.
+    """Return the rules of the library, or of `rules`, whose class `numerics` allows, with a certificate for each.
 
     Args:
-        store: of certificates.
-        rules: in place of the library.
+        store: store of certificates.
+        rules: rules in place of the library.
         numerics: `exact` (only rules that keep every bit), `real`, or `range` (also rules that may overflow where the
             original does not).
         end_s: instant of `time.monotonic` from which on no proof of a rule of the library is begun.

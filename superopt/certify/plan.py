@@ -1,9 +1,10 @@
 """The plan of a returned program: the rule instances that lead from the original to it, as plain data.
 
-An instance is a rule with everything that it leaves open: the axes of its roles with their sizes, its attributes, the
-tensors that its variables stand for (numbers of outputs of `terms`, a graph over the original's inputs) with what lies
-along each of their axes, and the axes of its roots.  Both sides follow from that.  The order of instances is that in
-which they were found; nothing depends on it.  `bodies` are plans of their own, of bodies of control flow.
+An instance is a rule with a binding for everything that it leaves open: the axes of its roles with their sizes, its
+attributes, the tensors of its variables, and the axes of its roots.  A tensor is the number of an output of `terms`, a
+graph over the original's inputs, with the axes that it has there.  Both sides of the step follow from that.  Instances
+are in the order in which they were found; nothing depends on it.  `bodies` are plans of their own, of bodies of control
+flow.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 
 FORMAT = 1
-_STEPS_OF_INSTANCE = 100  # of the allowance of a file: about the tokens that an instance takes as text
+_STEPS_OF_INSTANCE = 100  # steps of a file's allowance: about the tokens of an instance as text
 Axis = tuple[tuple[int, int], ...]
 Layout = tuple[Axis, ...]
 
@@ -32,11 +33,11 @@ class RuleInstance:
         labels: role -> its axes, as numbers.
         sizes, attributes: (name, axis, value) of every size token and attribute.
         parameters: free parameter -> value.
-        tensors: variable -> number of a term, and what lies along its axes: (axis, size) pairs, merged ones together.
+        tensors: variable -> number of a term, and the content of its axes: (axis, size) pairs, merged ones together.
         metas: meta-variable -> op and attributes.
         dtype: float dtype of the rule there.
         carried: precision and preferred_element_type of its products.
-        roots: what lies along the axes of each root.
+        roots: the content of the axes of each root.
     """
 
     rule: str
@@ -53,15 +54,15 @@ class RuleInstance:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a program came about.
+    """The derivation of a program from the original.
 
     Attributes:
         numerics: exact, real or range: the widest class of rules that was allowed.
         rules: name -> text of every rule used.
-        terms: what the variables of the instances stand for.
+        terms: the tensors that variables of the instances are bound to.
         instances: the steps.
         bodies: plans of bodies of control flow.
-        note: why there is no plan, where there is none (the original itself needs none).
+        note: the reason why there is no plan, where there is none (the original itself needs none).
     """
 
     numerics: str
@@ -72,7 +73,7 @@ class Plan:
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON-serialisable object."""
+        """Return one JSON-serialisable object."""
         return {
             "format": FORMAT,
             "numerics": self.numerics,
@@ -94,7 +95,7 @@ class BodyPlan:
 
 
 def read_plan(data: Any, allowance: Allowance | None = None) -> Plan:
-    """The plan that `to_json` wrote.
+    """Parse a plan that `to_json` wrote.
 
     Raises:
         InputError: it is none.
@@ -146,7 +147,7 @@ def _value(x: Any) -> Any:
 
 
 def empty_plan(graph: Graph, numerics: str = "real", note: str = "") -> Plan:
-    """The plan without steps."""
+    """Return the plan without steps."""
     return Plan(numerics, {}, Graph(graph.inputs, (), graph.constants), (), (), note)
 
 

@@ -1,11 +1,11 @@
 """Proving for users: rules, statements about JAX functions, files of either, and the library as a whole.
 
-`verify` takes the text of a rule, a rule, a statement, or two JAX functions with the shapes of their arguments:
+`verify` takes the text of a rule, a rule, a statement, or two JAX functions with the shapes of their arguments.
 
     superopt.verify(lambda a, b, c: (a @ b) @ c, lambda a, b, c: a @ (b @ c), "m k", "k l", "l n")
 
-`statement` and `rule` take the same, or decorate a function that returns both sides; `rule` proves them, lifts them to
-a rule over named axes and returns that.
+`statement` and `rule` take the same.  They also decorate a function that returns both sides.  `rule` proves the
+statement, lifts it to a rule over named axes and returns that.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ReturnedProgram(Protocol):
     """An optimised program, as returned or as loaded."""
 
     def validate(self, original: Any = None) -> Validation:
-        """Check that it computes what the original does."""
+        """Check that it computes the same function as the original."""
         ...
 
 
@@ -49,19 +49,19 @@ def verify(
 def verify(
     first: Any, second: Any = None, /, *specs: Any, constraints: Sequence[str] = (), name: str = "", **named: Any
 ) -> Any:
-    """Prove or refute a rule, a statement about two functions, or that a program computes what another does.
+    """Prove or refute a rule, a statement about two functions, or that two programs compute the same.
 
     Args:
         first: the text of one rule, a rule, a statement, a JAX function, or an original program.
         second: the other function, or the optimised program.
         specs: shapes of the functions' arguments, by position: `"m k"`, `"int32[n]"`, `("m k", "bfloat16")`.
         constraints: comparisons of sizes: `("m >= 2", "n % 4 == 0")`.
-        name: of the statement, for reports.
+        name: name of the statement, for reports.
         named: shapes by the name of the argument.
 
     Returns:
         A verdict whose `status` is PROVED (with its domain), REFUTED (with arrays), UNKNOWN (with a cause) or
-        UNSUPPORTED (with the op); for programs what `validate` of the optimised one returns.
+        UNSUPPORTED (with the op); for programs the result of `validate` of the optimised one.
 
     Raises:
         RuleError: the text is not a rule.
@@ -95,14 +95,14 @@ def _is_statement(x: Any) -> bool:
 
 
 def statements() -> Any:
-    """The prover of statements, a module."""
+    """Import the prover of statements, a module."""
     from verifier.statements import statement  # late: loads jax, which rules do not need
 
     return statement
 
 
 def statement(*given: Any, constraints: Sequence[str] = (), name: str = "", **named: Any) -> Any:
-    """A statement, not yet proved: two functions and the shapes of their arguments.
+    """Make a statement, not yet proved: two functions and the shapes of their arguments.
 
     As a decorator, `@superopt.statement("m k", "k n")` on a function that returns both sides.
 
@@ -119,7 +119,7 @@ def statement(*given: Any, constraints: Sequence[str] = (), name: str = "", **na
 
 
 def rule(*given: Any, constraints: Sequence[str] = (), name: str = "", **named: Any) -> Any:
-    """A proved rule: from its text, or from two JAX functions and the shapes of their arguments.
+    """Make a proved rule from its text, or from two JAX functions and the shapes of their arguments.
 
         superopt.rule("dot-assoc: A[*m *k] B[*k *l] C[*l *n]\\n  dot(dot(A, B, k), C, l) == dot(A, dot(B, C, l), k)")
         superopt.rule(lambda a, b: (a @ b).T, lambda a, b: b.T @ a.T, "m k", "k n", name="transposed-product")
@@ -152,7 +152,7 @@ def rule(*given: Any, constraints: Sequence[str] = (), name: str = "", **named: 
 
 
 def _lifted(said: Statement) -> Rule:
-    """The rule that a statement is, proved.
+    """Prove a statement and lift it to a rule.
 
     Raises:
         VerificationError: the statement is not proved.
@@ -179,7 +179,7 @@ def _statement(
 
 
 def _given(given: Sequence[Any], make: Callable[[Function, Function, Sequence[Any]], Any]) -> Any:
-    """Two functions and specifications, or specifications alone: then a decorator of a function with both sides."""
+    """Apply `make` to two functions and specifications, or return a decorator for a function with both sides."""
     if len(given) >= 2 and callable(given[0]) and callable(given[1]):
         return make(given[0], given[1], given[2:])
     if any(map(callable, given)):
@@ -206,7 +206,7 @@ def _side(both: Function, which: int) -> Function:
 
 @contextmanager
 def collected() -> Iterator[list[tuple[Any, bool]]]:
-    """What is made inside, each with whether it is to be a rule; nothing is proved as it is made."""
+    """Collect the statements and rules made inside the context, each with whether it is to be a rule, unproved."""
     made: list[tuple[Any, bool]] = []
     token = _MADE.set(made)
     try:

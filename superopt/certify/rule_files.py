@@ -1,12 +1,12 @@
-"""Files of rules and statements, and the library: what `superopt verify` proves.
+"""Files of rules and statements, and the library, for the command `superopt verify`.
 
-A text file holds rules.  A Python file may hold rules as a text named RULES, which is read and not run, and may make
-statements and rules by `superopt.statement` and `superopt.rule`: then it is run once (under the name `superopt_verify`,
-its folder on the path, so that what stands under `__name__ == "__main__"` is left out), and everything that those two
-functions are given is proved afterwards, so that the first failure does not hide the others.
+A text file holds rules.  A Python file may hold rules as a text named RULES, which is read and not run.  It may also
+make statements and rules by `superopt.statement` and `superopt.rule`.  Then it is run once, under the name
+`superopt_verify` with its folder on the path, so that code under `__name__ == "__main__"` is left out.  Everything
+given to those two functions is proved afterwards, so that the first failure does not hide the others.
 
-Certificates are looked at again by replaying every question to the solver that a proof rests on; rules without one are
-proved first, and kept.
+Certificates are rechecked by replaying every solver query that a proof rests on.  Rules without a certificate are
+proved first, and the certificate is kept.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _TEST_LINES = 40  # a longer test is not printed
 
 
 def verify_library(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """Prove the shipped library from scratch: summary and text.
+    """Prove the shipped library from scratch; return summary and text.
 
     Raises:
         InputError: no rule has such a name.
@@ -73,7 +73,7 @@ def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[
 
 
 def examine_preconditions(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """Is every premise of the rules of some files, or of the library, needed: summary and text.
+    """Test whether every premise of the rules of some files, or of the library, is needed; return summary and text.
 
     Raises:
         InputError: a file that cannot be read, or no rule of such a name.
@@ -82,7 +82,7 @@ def examine_preconditions(files: Sequence[str], names: Sequence[str] = ()) -> tu
 
 
 def fuzz_rules(files: Sequence[str], names: Sequence[str] = (), count: int = 500) -> tuple[dict[str, Any], str]:
-    """The verdicts on mutants of the rules of some files, or of the library: summary and text.
+    """Return summary and text of the verdicts on mutants of the rules of some files, or of the library.
 
     Raises:
         InputError: a file that cannot be read, or no rule of such a name.
@@ -96,7 +96,7 @@ def _rules(files: Sequence[str], names: Sequence[str]) -> list[Rule]:
 
 
 def _makes_statements(file: str) -> bool:
-    """Does a Python file mention `superopt.statement` or `superopt.rule`, so that it has to be run?"""
+    """Whether a Python file mentions `superopt.statement` or `superopt.rule`, so that it has to be run."""
     if Path(file).suffix != ".py":
         return False
     return any(
@@ -107,7 +107,7 @@ def _makes_statements(file: str) -> bool:
 
 
 def _run(file: str) -> list[tuple[Any, bool]]:
-    """What running a file makes by `superopt.statement` and `superopt.rule`, unproved."""
+    """Run a file and return the unproved statements and rules that it makes by the functions of `superopt`."""
     folder = str(Path(file).resolve().parent)
     sys.path.insert(0, folder)
     made: list[tuple[Any, bool]] = []
@@ -116,10 +116,10 @@ def _run(file: str) -> list[tuple[Any, bool]]:
             runpy.run_path(file, run_name="superopt_verify")
     except SuperoptError:
         raise
-    except SystemExit as error:  # the end of the file, unless it says that something went wrong
+    except SystemExit as error:  # the end of the file, unless its status reports an error
         if error.code not in (None, 0):
             raise InputError(f"{file} ends itself: exit status {error.code}", hint="run it by itself") from error
-    except Exception as error:  # whatever a user's file does
+    except Exception as error:  # a user's file may raise anything
         raise InputError(f"{file} cannot be run: {type(error).__name__}: {error}", hint="run it by itself") from error
     finally:
         sys.path.remove(folder)
@@ -134,7 +134,7 @@ def _parsed(file: str) -> ast.Module:
 
 
 def rules_of_files(files: Sequence[str]) -> list[Rule]:
-    """The rules that some files hold as text.
+    """Return the rules that some files hold as text.
 
     Raises:
         InputError: a file that cannot be read, or without rules.
@@ -150,7 +150,7 @@ def rules_of_files(files: Sequence[str]) -> list[Rule]:
 
 
 def _read(file: str, *, needed: bool = True) -> Iterator[Rule | Misread]:
-    """The rules that a file holds as text; there have to be some where they are needed."""
+    """Yield the rules that a file holds as text; with `needed`, there must be some."""
     text, first = text_file(file), 1
     if Path(file).suffix == ".py":
         found = _rules_text(file)
@@ -164,7 +164,7 @@ def _read(file: str, *, needed: bool = True) -> Iterator[Rule | Misread]:
 
 
 def _rules_text(file: str) -> tuple[str, int] | None:
-    """The string that a Python file assigns to RULES, and the line on which it starts."""
+    """Return the string that a Python file assigns to RULES, and the line on which it starts."""
     for statement in _parsed(file).body:
         match statement:
             case ast.Assign(targets=[ast.Name(id="RULES")], value=ast.Constant(value=str(text)) as value):
@@ -175,7 +175,7 @@ def _rules_text(file: str) -> tuple[str, int] | None:
 
 
 def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
-    """The rules whose names contain one of some texts, or all where there is no text.
+    """Return the rules whose names contain one of some texts, or all where there is no text.
 
     Raises:
         InputError: there is none.
@@ -215,7 +215,7 @@ def _verify(rules: Sequence[Rule | Misread], made: Sequence[tuple[Any, bool]] = 
 
 
 def _proved_and_tried(rule: Rule | Misread) -> Verdict:
-    """The verdict on a rule; of what is proved, XLA is asked as well."""
+    """Return the verdict on a rule; a proved rule is also evaluated by XLA."""
     if isinstance(rule, Misread):
         raise rule.error
     verdict = explained(rule, verify_rules([rule])[0])
@@ -231,7 +231,7 @@ def _as_rule(made: Any) -> Verdict:
 
 
 def _barred(made: Any, judge: Callable[[Any], Verdict]) -> Verdict:
-    """The verdict on one rule or statement; whatever goes wrong there is UNKNOWN with that cause."""
+    """Return the verdict on one rule or statement; any error there is UNKNOWN with that cause."""
     try:
         return judge(made)
     except ProverDefectError as defect:
@@ -243,7 +243,7 @@ def _barred(made: Any, judge: Callable[[Any], Verdict]) -> Verdict:
 
 
 def _as_test(verdict: Verdict) -> str:
-    """The test to paste of a refutation, indented; where it is long, where it is."""
+    """Return the pasteable test of a refutation, indented; for a long one, its place."""
     found = verdict.counterexample
     if found is None or not found.code:
         return ""
@@ -259,10 +259,10 @@ def _as_test(verdict: Verdict) -> str:
 def recheck_certificates(
     files: Sequence[str] = (), *, library: bool = True, names: Sequence[str] = (), store: Store | None = None
 ) -> tuple[dict[str, Any], str]:
-    """Replay the questions behind the certificates of the library or of some files of rules: summary and text.
+    """Replay the solver queries behind certificates of the library or of some files of rules; return summary and text.
 
-    `sound` in the summary says that every rule has a certificate with its questions, that no solver contradicts one,
-    and that the checker, which has none of the prover's code, refuses none.
+    `sound` in the summary says that every rule has a certificate with its queries, that no solver contradicts one, and
+    that the checker, which has none of the prover's code, refuses none.
 
     Raises:
         InputError: no rule has such a name, or a file cannot be read.

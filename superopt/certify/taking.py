@@ -1,8 +1,8 @@
-"""Kernels of a saved program that may be called here: those whose code is validated on this machine, or agrees.
+"""Selects the kernels of a saved program that may be called here: code validated here, or agreeing with XLA.
 
-What a file says of its kernels counts for nothing.  Loading looks up what is on record under the seal of this machine's
-cache, and validates and compares as much of the rest as a few seconds allow.  What is left waits for the first call: it
-is done then, however long it takes, before any of these kernels runs.
+A file's own claims about its kernels count for nothing.  Loading looks up the verdicts recorded under the seal of this
+machine's cache, and validates and compares as many of the rest as a few seconds allow.  The remaining kernels wait for
+the first call: they are checked then, however long it takes, before any of them runs.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from superopt.kernels.choose.choice import Choice
 
 @dataclass(frozen=True, slots=True)
 class TakenKernels:
-    """Kernels that may be called, and what is known of the others.
+    """Kernels that may be called, and the verdicts on the others.
 
     Attributes:
         kernels: those in use.
-        code: what validation says of those that do not wait.
-        left: kernel -> why it is not in use.
-        waiting: do some wait for the first call?
+        code: verdicts of validation on those that do not wait.
+        left: kernel -> the reason why it is not in use.
+        waiting: whether some wait for the first call.
     """
 
     kernels: tuple[Choice, ...]
@@ -47,7 +47,7 @@ def take_kernels(hot: Graph, chosen: Sequence[Choice], live: int, *, called: boo
         hot: the program.
         chosen: its kernels.
         live: how many of its inputs are arguments (`too_large`).
-        called: at the first call: nothing waits any longer.
+        called: whether this is the first call, when nothing may wait any longer.
 
     Raises:
         InputError: the kernels do not fit the program.

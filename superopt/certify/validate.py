@@ -1,15 +1,15 @@
 """Validation of a returned program from its plan: no search, no e-graph, files suffice.
 
-    1. every rule of the plan is PROVED: by its certificate, or anew
-    2. every step is an instance of its rule: premises, sizes and attributes are checked at its place, and both sides
-       built from its bindings (`verifier.rules.instances`)
-    3. element labels of the original, of all terms and sides, and of the returned program are computed; the two sides
+    1. every rule of the plan is PROVED: by its certificate, or anew.
+    2. every step is an instance of its rule. Premises, sizes and attributes are checked at its place, and both sides
+       built from its bindings (`verifier.rules.instances`).
+    3. element labels of the original, of all terms and sides, and of the returned program are computed. The two sides
        of each step are made equal; this is repeated while anything changes (`verifier.programs.elements`,
-       `verifier.programs.sweep`)
-    4. the outputs of the original and of the returned program must have the same labels
+       `verifier.programs.sweep`).
+    4. the outputs of the original and of the returned program must have the same labels.
 
-A step that does not belong is refused at 2 with its number and rule, or leads nowhere at 3; then the first operation of
-the returned program that nothing explains is named.
+A step that does not belong is refused at 2 with its number and rule, or leads nowhere at 3; then the first unexplained
+operation of the returned program is named.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _SEEN_BITS = 27
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What the validation of a program came to.
+    """The result of validating a program against its plan.
 
     Attributes:
-        valid: the program computes what the original does, given what `assumptions` says.
-        cause: why not, with the step or operation.
-        steps: rule instances of the plan.
+        valid: whether the program computes the same as the original, under the `assumptions`.
+        cause: the reason why not, with the step or operation.
+        steps: number of rule instances of the plan.
         rules: rule -> key of its certificate.
         exactness: the widest class of the rules: exact, real or range.
-        assumptions: of the certificates.
+        assumptions: assumptions of the certificates.
         passes: rounds until the outputs were equal.
         seconds: wall time.
-        notes: what was not checked.
-        kernels: kernels of our own in the program whose schedules are proved, equal ones counted once.
+        notes: parts that were not checked.
+        kernels: number of our kernels in the program whose schedules are proved, equal ones counted once.
         code: of these, how many were shown to be computed by their machine code.
     """
 
@@ -86,7 +86,7 @@ class Validation:
         return "\n".join([*lines, *(f"  {text}" for text in self.notes)])
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON-serialisable object."""
+        """Return one JSON-serialisable object."""
         return asdict(self)
 
 
@@ -102,15 +102,15 @@ def validate(
     most: float = math.inf,
     given: Sequence[tuple[Node, Node]] = (),
 ) -> Validation:
-    """Check that a program computes what another does, step by step of its plan.
+    """Check that a program computes the same as another, step by step of its plan.
 
     Args:
         original: the program that was optimised.
-        returned: the program that is said to be equal.
-        plan: its plan; what it says is not believed.
+        returned: the program that is claimed to be equal.
+        plan: its plan; its claims are checked, not trusted.
         ledger: certificates; rules that it does not hold are proved now.
-        most: elements that may be looked at in a round: those of all values, and of the windows over them.
-        given: pairs of terms that the caller answers for: they are taken to be equal.
+        most: elements that may be visited in a round: those of all values, and of the windows over them.
+        given: pairs of terms that the caller guarantees: they are taken to be equal.
 
     Raises:
         FileLimitError: there are more.
@@ -182,7 +182,7 @@ def _check(
 
 
 def _elements(node: Node) -> float:
-    """The elements that labelling a node looks at: of its operands and results, for each place of a window."""
+    """Count the elements that labelling a node visits: of its operands and results, for each place of a window."""
     sizes = [float(math.prod(t.shape)) for x in (node, *node.inputs) for t in x.types]  # pyright: ignore[reportArgumentType] -- numbers
     window: Any = node.inputs[1].shape if node.op == "conv_general_dilated" else ()
     window = dict(node.attrs).get("window_dimensions", window[2:])
@@ -190,7 +190,7 @@ def _elements(node: Node) -> float:
 
 
 def _whole(original: Graph, returned: Program) -> tuple[Node, ...]:
-    """The outputs of the returned program over the original's inputs."""
+    """Return the outputs of the returned program over the original's inputs."""
     live = tuple(n for n in original.inputs if not n["frozen"])
     if returned.prepare is None:
         outputs = returned.hot.outputs
@@ -235,7 +235,7 @@ def _proved(plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) ->
 
 
 def _sides(number: int, step: RuleInstance, plan: Plan, rules: Mapping[str, Rule]) -> list[tuple[Node, Node]]:
-    """Both sides of a step; refused where it is no instance of its rule."""
+    """Return both sides of a step; refused where it is no instance of its rule."""
     rule = rules.get(step.rule)
     if rule is None:
         raise _Refused(f"step {number}: the plan has no rule {step.rule}")
@@ -260,7 +260,7 @@ def _same(found: Mapping[Node, Row], want: Sequence[Node], have: Sequence[Node])
 
 
 class _Seen:
-    """Which labels have occurred; one that has not may be taken for one that has, and never the other way round."""
+    """The set of labels that have occurred; it may have false positives, never false negatives."""
 
     def __init__(self) -> None:
         self._bits = np.zeros(1 << _SEEN_BITS, np.bool_)
@@ -285,7 +285,7 @@ def _unexplained(
     plan: Plan,
     steps: Sequence[Sequence[tuple[Node, Node]]],
 ) -> str:
-    """The first operation of the returned program whose elements occur nowhere else, and steps that lead nowhere."""
+    """Describe the first operation of the returned program whose elements occur nowhere else, and unused steps."""
     program, known = _Seen(), _Seen()
     mine = set(original.nodes())
     explained = mine | set(topological([side for pairs in steps for pair in pairs for side in pair]))

@@ -1,8 +1,8 @@
-"""Rules that are proved, evaluated by XLA: instances of both sides in the types of programs.
+"""Cross-check of proved rules by XLA: evaluates instances of both sides in the types of programs.
 
-What the prover and the interpreter both take from the op table is here taken from JAX.  XLA may round otherwise on the
-two sides, so floats are compared within what rounding does to small integers, and NaN and infinities where the
-certificate claims every bit; integers are compared as they are, at the ends of their type.
+The prover and the interpreter both rely on the op table; this check relies on JAX instead.  XLA may round differently
+on the two sides, so floats are compared within the rounding of small integers, and NaN and infinities only where the
+certificate claims every bit.  Integers are compared exactly, at the ends of their type.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from verifier.verdict import ValidityDomain
 
 SEED, TRIES = 100, 8
 NEAR = 1e-3
-"""What rounding in float32 may make of small integers, relative to an element of about their size."""
+"""Rounding error of small integers in float32, relative to an element of about their size."""
 
 
 def by_xla(rule: Rule, domain: ValidityDomain) -> str:
-    """Where the two sides of a proved rule differ when XLA evaluates them, in words; empty where they do not."""
+    """Describe where the two sides of a proved rule differ when XLA evaluates them; empty where they do not."""
     for dtype in _types(rule, domain):
         made = _instance(rule, dtype)
         if made is None:
@@ -57,7 +57,7 @@ def _types(rule: Rule, domain: ValidityDomain) -> list[str]:
 
 
 def _instance(rule: Rule, dtype: str) -> Instance | None:
-    """The first of some instances in which an input has entries."""
+    """Return the first of some instances in which an input has entries."""
     for seed in range(SEED, SEED + TRIES):
         env = env_of_seed(rule, seed)
         if env is None:
@@ -73,7 +73,7 @@ def _instance(rule: Rule, dtype: str) -> Instance | None:
 
 
 def _values(made: Instance, dtype: str, bits: bool) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Inputs with their kind: small integers first, then the ends of integers, or NaN and infinities in turn."""
+    """Yield inputs with their kind: small integers first, then the ends of integers, or NaN and infinities in turn."""
     ends = [" at the ends of the type"] * DRAWN
     kinds = ["", *ends] if dtype == "int32" else ["", *(f" with {k}" for k in _NONE if bits)]
     for draw, kind in enumerate(kinds):

@@ -1,1 +1,1 @@
-"""Kernels of our own in a program: its forms, kernels made in worker processes, and schedules searched for them."""
+"""Programs made of our kernels: forms that a search found, kernels made in worker processes, and searched schedules."""

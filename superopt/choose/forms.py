@@ -1,7 +1,7 @@
-"""The programs of a search as they are made in kernels: cut where the search has cut them, nothing else done to them.
+"""Turns the programs that a search found into programs of kernels, cut exactly where the search cut them.
 
-What a search priced is what is made: a value that a state materialises lies in memory, all else is part of the one
-kernel that reads it, and the regions of that are those that were priced.
+The kernels that are made are those that the search priced: a value that a state materialises is stored in memory, and
+every other value is fused into the one kernel that reads it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from superopt.search.search import Finalist
 def forms_of(found: Exploration) -> list[KernelProgram]:
     """The distinct forms that may be the fastest, the cheapest by prediction first.
 
-    Those are, which are predicted to take at most as much longer than the least as the models were off by, of three
-    kernels out of four that were timed.  No kernel is made yet.
+    A form is kept unless its predicted time exceeds the least by more than the model's error.  That error is the factor
+    within which the model was right for three of four kernels that were timed.  No kernel is made yet.
     """
     forms: dict[object, KernelProgram] = {}
     for finalist in found.result.finalists:
@@ -40,13 +40,13 @@ def forms_of(found: Exploration) -> list[KernelProgram]:
 
 
 def priced(model: Joint, forms: Sequence[KernelProgram]) -> list[KernelProgram]:
-    """Forms with what they would take, each region on its backend, the cheapest first."""
+    """The forms with their predicted seconds, each region on the backend chosen for it, the cheapest first."""
     found = [replace(form, predicted_s=_predicted_s(model, form)) for form in forms]
     return sorted(found, key=lambda form: form.predicted_s or 0.0)
 
 
 def that_differ(model: Joint, order: Sequence[KernelProgram], made: Sequence[KernelProgram]) -> list[KernelProgram]:
-    """Of forms in this order those that no round could find level with one before them, or with one that was made."""
+    """The forms that measurement could distinguish from every earlier form and from every form already made."""
     kept: list[KernelProgram] = []
     for form in order:
         if all(_apart(model, form, other) > (WORTH - 1.0) for other in (*made, *kept)):
@@ -55,7 +55,7 @@ def that_differ(model: Joint, order: Sequence[KernelProgram], made: Sequence[Ker
 
 
 def _apart(model: Joint, form: KernelProgram, other: KernelProgram) -> float:
-    """The part of a form's time that it does not share with another; infinite where what is in no region differs."""
+    """Seconds of a form not shared with another one; infinite where ops outside of all regions differ."""
     here, there = _shares(form), _shares(other)
     only, every = [*(here - there).elements(), *(there - here).elements()], [*here.elements()]
     if _apart_of(form) != _apart_of(other) or (only and not every):
@@ -64,28 +64,28 @@ def _apart(model: Joint, form: KernelProgram, other: KernelProgram) -> float:
 
 
 def _shares(form: KernelProgram) -> Counter[Graph]:
-    """The regions of a form."""
+    """The regions of a form, counted."""
     return Counter(region.graph for region in form.regions)
 
 
 def _apart_of(form: KernelProgram) -> Counter[object]:
-    """What a form computes outside of all regions: ops with what they are told, bodies of control flow included."""
+    """The ops of a form outside of all regions, with attributes and types, counted; bodies of control flow included."""
     nodes = [node for node in form.program.hot.nodes() if node.op not in ("input", "literal") and not is_inside(node)]
     return Counter((node.op, node.attrs, node.types) for node in nodes)
 
 
 def apart_s(found: Exploration, finalist: Finalist) -> float:
-    """Seconds of what a program computes outside of all regions: control flow, opaque operations, other types."""
+    """Predicted seconds of a program's ops outside of all regions: control flow, opaque operations, other types."""
     return sum(seconds for kernel, seconds in finalist.kernels if not is_inside(kernel.outputs[0]))
 
 
 def own_regions(model: Joint, form: KernelProgram) -> list[Graph]:
-    """The regions of a form that are to be kernels of our own."""
+    """The regions of a form that should be our kernels."""
     return [region.graph for region in form.regions if model.is_own(region.graph)]
 
 
 def _predicted_s(model: Joint, form: KernelProgram) -> float | None:
-    """What a form would take, each region on its backend."""
+    """Predicted seconds of a form, each region on the backend chosen for it; None without any prediction."""
     if model.own is None:
         return None if form.finalist is None else form.finalist.predicted_s
     regions = [region.graph for region in form.regions]

@@ -1,14 +1,14 @@
-"""Programs whose every region is a kernel of our own with its default schedule; the plain candidate is the first.
+"""Programs whose every region is one of our kernels with its default schedule; the plain candidate is the first.
 
-    own form      what frozen inputs decide is done ahead
-    images        lie channels last where there are any
-    partition     every region of that is one kernel
-    default       each with the schedule that this machine's defaults give it, proved
+    own form      Computations that depend on frozen inputs alone are moved to the prepare part.
+    images        They are laid out channels last where there are any.
+    partition     Every region of the program becomes one kernel.
+    default       Each kernel has the schedule that this machine's defaults give it, proved.
 
-Nothing is searched and nothing is timed: the plain candidate is ready in seconds, and a search has to be worth its
-minute against it.  Kernels are compiled in the worker processes that make them, where they also run once between
-bands of memory, the largest first; the schedules of those that came through are proved meanwhile.  What fails has the
-next plainer default; what no default can make, and what is beyond the time, is left to XLA.
+Nothing is searched and nothing is timed.  The plain candidate is ready in seconds; it is the baseline that a minute of
+search has to beat.  Worker processes compile the kernels and run each once between guard bands of memory, the largest
+first; the schedules of those that pass are proved meanwhile.  A kernel that fails gets the next plainer default.  A
+region that no default can make, or for which there is no time, is left to XLA.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ _ROUGH = Roofline(uncalibrated(), "uncalibrated")  # orders regions before anyth
 
 @dataclass(frozen=True, slots=True)
 class KernelProgram:
-    """A program with all of its regions as kernels, or all that are not left to XLA.
+    """A program whose regions are our kernels, except for those left to XLA.
 
     Attributes:
-        name: for the report.
-        program: computes what the original does.
-        finalist: of the search; None for the program's own form.
+        name: name for the report.
+        program: equal to the original.
+        finalist: the search's finalist; None for the program's own form.
         choices: the regions that are kernels.
         regions: all that move or compute anything.
         rows: these, for the report.
-        apart_s: what the models say of that which belongs to no region.
-        predicted_s: what it takes by the models, each region on its backend; None where they were not asked.
+        apart_s: predicted seconds of the ops that belong to no region.
+        predicted_s: predicted seconds of the program, each region on its backend; None where there is no prediction.
     """
 
     name: str
@@ -74,17 +74,17 @@ class KernelProgram:
 
     @property
     def same_as_original(self) -> bool:
-        """Is this the original itself: no kernel in it, and nothing done ahead?"""
+        """Whether this is the original itself: no kernel in it, and nothing moved to the prepare part."""
         return self.finalist is None and not self.choices and not self.program.computes_ahead
 
     @property
     def chosen(self) -> frozenset[Graph]:
-        """The regions that are kernels."""
+        """The regions that are computed by our kernels."""
         return frozenset(region.graph for region in regions_of(self.program.hot, self.choices))
 
     @property
     def by_xla(self) -> frozenset[str]:
-        """The operations that XLA computes: of the other regions, and of what belongs to none."""
+        """Names of the operations that XLA computes: those of the other regions, and those that belong to no region."""
         chosen = self.chosen
         others = [region.graph for region in self.regions if region.graph not in chosen]
         apart = (n for n in self.program.hot.nodes() if n.op not in ("input", "literal") and not is_inside(n))
@@ -93,18 +93,18 @@ class KernelProgram:
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """Processor time that kernels of so many operations took: in the processes that make them, and here for proofs."""
+    """Processor time of kernels with so many operations in all: to make them in workers, and to prove them here."""
 
     operations: int = 0
     made_s: float = 0.0
     proved_s: float = 0.0
 
     def and_more(self, operations: int, made_s: float, proved_s: float) -> _Taken:
-        """With further kernels."""
+        """The sums after further kernels."""
         return _Taken(self.operations + operations, self.made_s + made_s, self.proved_s + proved_s)
 
     def seconds(self, operations: int, processes: int) -> float:
-        """What as many operations would take as all that this machine has to do, in so many processes and this one."""
+        """Estimated seconds to make kernels of `operations` ops in so many worker processes, proofs included."""
         cores = usable_cores()
         each_s = max(self.made_s / min(processes, cores), self.proved_s, (self.made_s + self.proved_s) / cores)
         return operations * each_s / max(1, self.operations)
@@ -114,11 +114,11 @@ class KernelMaker:
     """Makes the kernels of programs, each distinct region once.
 
     Attributes:
-        backend: that makes them, in the processes of the pool.
-        model: prices regions, once there is one that knows kernels; those that XLA computes faster are then left to it.
+        backend: compiles the kernels, in the processes of the pool.
+        model: predicts times of regions, once it knows our kernels; regions that XLA computes faster are left to XLA.
 
     Args:
-        known: what the report says of regions where there is no search, which has a model of its own.
+        known: a model for the report's predictions where there is no search, which would bring its own.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class KernelMaker:
         self._written = set[Graph]()  # regions whose code is on disk beside those that were made
 
     def make(self, form: KernelProgram, budget_s: float = math.inf) -> KernelProgram:
-        """The program with all of its regions as kernels that are to be and can be made in the time."""
+        """The program with those of its regions as kernels that the model prefers and that can be made in the time."""
         mine = self.own(form.regions)
         self._compile(mine, budget_s)
         usable = [(r, t.trace) for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure]
@@ -148,10 +148,10 @@ class KernelMaker:
         return self.told(replace(form, choices=choices))
 
     def told(self, form: KernelProgram, tried: Mapping[Graph, Trial] | None = None) -> KernelProgram:
-        """The program with its rows for the report, and with what it takes by the model, if there is one.
+        """The program with its report rows, and with its predicted time if there is a model.
 
         Args:
-            tried: what is known beside the making of kernels.
+            tried: trials of kernels in place of those that this object made.
         """
         chosen, found = form.chosen, {**self._made, **(tried or {})}
         for region in form.regions:
@@ -164,7 +164,7 @@ class KernelMaker:
         return replace(form, rows=rows, predicted_s=seconds)
 
     def _why_not(self, region: Region) -> str:
-        """Why a region is no kernel that was made."""
+        """The reason why a region has no kernel."""
         if self.own([region]):
             return "not made: the time does not suffice"
         if not self.backend.can_run(region.graph):
@@ -172,10 +172,10 @@ class KernelMaker:
         return "no kernel of it could be timed" if self.model and self.model.refused(region.graph) else "faster there"
 
     def searched(self, form: KernelProgram, budget_s: float, worker: Worker, seed: int) -> KernelProgram | None:
-        """The program with searched schedules where these are faster than the default ones; None where none is.
+        """The program with searched schedules where these beat the defaults; None where no searched one does.
 
         Args:
-            worker: in which kernels are timed.
+            worker: the process in which kernels are timed.
         """
         if not self.backend.searches:
             return None
@@ -195,28 +195,28 @@ class KernelMaker:
         return self.told(replace(form, name=f"{form.name}, schedules searched", choices=choices), tried)
 
     def _seconds(self, graphs: Sequence[Graph]) -> dict[Graph, float]:
-        """What a run of each region takes, by the model; by its work alone where there is none yet."""
+        """Predicted seconds per run of each region; a rough roofline where there is no model of our kernels yet."""
         priced = self.model is not None and self.model.own is not None
         prices = self.model.by_backend(graphs)[self.model.own_name] if self.model and priced else _ROUGH.price(graphs)
         return dict(zip(graphs, prices.tolist(), strict=True))
 
     def own(self, regions: Sequence[Region]) -> list[Region]:
-        """The regions that are to be kernels."""
+        """The regions that are to become our kernels."""
         if self.model is None or self.model.own is None:
             return [region for region in regions if self.backend.can_run(region.graph)]
         return [region for region in regions if self.model.is_own(region.graph)]
 
     def has_made(self, form: KernelProgram) -> bool:
-        """Were all kernels of a program made, as far as they can be?"""
+        """Whether no kernel of a program is left to make."""
         return not self._left(form)
 
     def seconds_for(self, form: KernelProgram) -> float:
-        """What making the kernels of a program is likely to take: as long for an operation as those that were made.
+        """Estimated seconds to make the kernels of a program: processor time per op as of the kernels made so far.
 
-        By processor time: the plain candidate's kernels are made beside XLA's build of the original and last twice as
-        long for it, those of a form beside nothing.  The form of Winograd is one kernel of sixty operations, and takes
-        ten times as long as the convolution.  Code of kernels that were timed, or made beside the search, is read from
-        disk, in a tenth of the time that it takes to make, which is not counted.
+        Processor time is the measure because the plain candidate's kernels are made beside XLA's build of the original
+        and take twice as long by the clock.  Those of later forms have the cores to themselves.  The cost of a kernel
+        grows with its ops: that of Winograd has sixty and takes ten times as long as the convolution.  Code of kernels
+        that were timed, or made during the search, is read from disk in a tenth of that time, which is not counted.
         """
         model, left = self.model, [region for region in self._left(form) if region.graph not in self._written]
         fresh = [region for region in left if model is None or not model.was_made(region.graph)]
@@ -224,9 +224,9 @@ class KernelMaker:
 
     @contextmanager
     def meanwhile(self, regions: Sequence[Graph]) -> Iterator[None]:
-        """Have code made of regions while this process computes; what takes longest to make of it is then on disk.
+        """Compile regions in the workers while this process computes, the slowest to compile first.
 
-        Then that of the kernels that were made is validated, as the returned program's is in the end.
+        Then validate the machine code of kernels already made, as is done for the returned program in the end.
         """
         fresh = [g for g in dict.fromkeys(regions) if g not in self._made and g not in self._written]
         usable = [(graph, trial.trace) for graph, trial in self._made.items() if not trial.failure]
@@ -238,20 +238,20 @@ class KernelMaker:
             self._progress(f"{len(found)} of {len(fresh)} kernels made beside the search")
 
     def _left(self, form: KernelProgram) -> list[Region]:
-        """Regions whose kernels are to be made, each once."""
+        """The regions whose kernels are still to be made, each once."""
         return list(
             {region.graph: region for region in self.own(form.regions) if region.graph not in self._made}.values()
         )
 
     def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
-        """Make what is not made yet, a batch at a time; the schedules of one are proved beside the next."""
+        """Make the missing kernels, a batch at a time; prove the schedules of one batch while the next is made."""
         count = Counter(region.graph for region in regions if region.graph not in self._made)
         example = {region.graph: region for region in regions if region.graph in count}
         seconds = self._seconds(list(count))
         order = [example[g] for g in sorted(count, key=lambda g: -count[g] * seconds[g])]
         end_s = time.monotonic() + budget_s
         self._pool.start()
-        if not self._pool.ready(end_s):  # their start says nothing about kernels
+        if not self._pool.ready(end_s):  # the start of processes is not a time of kernels
             self._progress("no kernels made: their processes had not started when the time was over")
             return
         begin, done, spent_s, proof_s = time.monotonic(), 0, self._pool.spent_s, 0.0
@@ -274,23 +274,26 @@ class KernelMaker:
         self._taken = self._taken.and_more(operations, self._pool.spent_s - spent_s, proof_s)
         for region in order[:done]:
             if self._made[region.graph].failure and time.monotonic() < end_s:
-                self._made[region.graph] = self._plainer(region, self._made[region.graph])
+                self._made[region.graph] = self._plainer(region, self._made[region.graph], end_s)
         if order:
             self._progress(f"{done} of {len(order)} kernels made in {time.monotonic() - begin:.1f} s")
 
     def _prove(self, made: Mapping[Graph, Trial]) -> float:
-        """Take kernels in, those with the proof of their schedules; processor time that the proofs took."""
+        """Record kernels, those with proved schedules as usable; return the processor time of the proofs."""
         begin_s = time.thread_time()
         self._made |= proved(self.backend, made, self._store, self._progress)
         return time.thread_time() - begin_s
 
-    def _plainer(self, region: Region, failed: Trial) -> Trial:
-        """The kernel with the next plainer default that can be made and is proved; the failed one if there is none."""
+    def _plainer(self, region: Region, failed: Trial, end_s: float) -> Trial:
+        """The kernel with the next plainer default that can be made and is proved; the failed one if there is none.
+
+        None is begun, and what is begun is ended, at the instant `end_s`.
+        """
         try:
             refused = failed.trace or default_trace(self.backend, region.graph)
             for trace in self.backend.default_traces(region.graph):
-                if trace != refused:
-                    (found,) = self._pool.make_all([(region.graph, trace)])
+                if trace != refused and time.monotonic() < end_s:
+                    (found,) = self._pool.make_all([(region.graph, trace)], end_s)
                     made = {region.graph: _made(region, found)}
                     trial = proved(self.backend, made, self._store, self._progress)[region.graph]
                     if not trial.failure:
@@ -303,7 +306,7 @@ class KernelMaker:
 def fits(
     name: str, program: Program, choices: Sequence[Choice], most_bytes: int | None, say: Callable[[str], None]
 ) -> bool:
-    """Do the prepared and packed tensors of a program with these kernels keep within the limit?"""
+    """Whether the prepared and packed tensors of a program with these kernels keep within the limit."""
     kept = most_bytes is None or not choices or prepared_bytes(program, choices) <= most_bytes
     if not kept:
         say(f"{name}: what kernels pack is more than max_prepared_bytes allows")
@@ -311,12 +314,12 @@ def fits(
 
 
 def own_form(graph: Graph) -> Program:
-    """The program as it is, with what frozen inputs decide done ahead."""
+    """The program as it is, with computations on frozen inputs alone moved to the prepare part."""
     return split(graph, frozen_cut(graph))
 
 
 def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
-    """A program with all of its regions as kernels, before anything was measured or checked."""
+    """The judgement of a program in kernels, before anything is measured or checked."""
     return Judgement(
         made.program, made.finalist, verdict, after_text=print_graph(made.program.hot), kernels=made.choices,
         native=made.rows, regions=made.regions, unchecked=True, own_form=made.finalist is None,
@@ -333,7 +336,7 @@ def in_regions(name: str, program: Program) -> KernelProgram:
 
 
 def cut(form: KernelProgram, program: Program, stored: Set[Node]) -> KernelProgram:
-    """A form as this program, cut into regions at the nodes that are to lie in memory and wherever it has to be."""
+    """The form with this program, cut into regions at the stored nodes and wherever a cut is unavoidable."""
     return replace(form, program=program, regions=tuple(r for r in partition(program.hot, stored) if not r.is_free))
 
 
@@ -343,7 +346,7 @@ def _made(region: Region, found: Trace | str) -> Trial:
 
 
 def candidate_of(made: KernelProgram, *, plain: bool = False) -> Candidate:
-    """A program in kernels, or one that XLA computes, and what is said of it if it wins; or the plain candidate."""
+    """The contest's entry for a program, with the judgement it gets if it wins; `plain` marks the plain candidate."""
     ours = f", {len(made.choices)} of its kernels are our own" if made.choices else ""
     verdict = f"faster program returned{ours}"
     entry = Entry(

@@ -1,9 +1,9 @@
 """Schedules searched for the regions of a program that take longest, in the stage's time.
 
-Each region gets time in proportion to what it takes in the program, the largest first; so many that each gets enough
-to find something.  A schedule that the search finds faster than the default one is proved, run between bands of memory,
-and timed in rounds with the default one and with XLA's version (`superopt.contest`); where it fails there, or is not
-faster beyond doubt, the default one stays.
+The largest regions come first, and each gets time in proportion to its share of the program's time; only as many are
+searched as can get enough time to find something.  A schedule that the search finds faster than the default one is
+proved, and run between guard bands of memory.  Then it is timed in rounds with the default one and with XLA's version
+(`superopt.contest`).  Where it fails there, or is not faster beyond doubt, the default schedule stays.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from verifier.schedules.ledger import ScheduleLedger
 
 @dataclass(frozen=True, slots=True)
 class ScheduleStage:
-    """What a search of schedules works with.
+    """Context of a search of schedules: processes, seed, store and limits.
 
     Attributes:
-        pool: in whose processes kernels are made.
-        worker: in which they are timed.
-        most: stop the search for a region after so many timed candidates.
+        pool: processes that make kernels.
+        worker: the process that times them.
+        most: largest number of candidates to time for a region.
     """
 
     pool: TrialPool
@@ -58,13 +58,13 @@ class ScheduleStage:
     def searched(
         self, regions: Sequence[Region], made: Mapping[Graph, Trial], seconds: Mapping[Graph, float], budget_s: float
     ) -> dict[Graph, Trial]:
-        """The kernels of a program with searched schedules where these are faster.
+        """The kernels of a program, with a searched schedule where that is faster than the default one.
 
         Args:
-            regions: of the program.
+            regions: regions of the program.
             made: their kernels.
-            seconds: what one run of each is likely to take.
-            budget_s: of the stage, the start of processes included.
+            seconds: estimated seconds of one run of each.
+            budget_s: seconds for the stage, the start of processes included.
         """
         found = dict(made)
         end_s = time.monotonic() + budget_s

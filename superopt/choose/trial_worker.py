@@ -1,11 +1,12 @@
 """The process in which kernels are made (`python -m superopt.choose.trial_worker`); see `superopt.choose.trials`.
 
-    make{path, backend}       the kernel of the file (region as text, schedule or null): an event `built` or `failed`,
-                              with the processor time that it took
-    validate{path, backend}   its code: `built` with its schedule, or `failed`, where validation was not ended
+    make{path, backend}       Make the kernel of the file (region as text, schedule or null): an event `built` or
+                              `failed`, with the processor time that it took.
+    validate{path, backend}   Validate its machine code: `built` with its schedule, or `failed` where the validation
+                              did not finish.
 
-A kernel is compiled, which leaves it in the cache of objects, and run between bands of memory; one that kills the
-process takes nothing else with it.  What validation says of its code is kept beside the object.
+A kernel is compiled, which leaves it in the cache of objects, and run between guard bands of memory.  One that kills
+the process takes nothing else with it.  The verdict of validation on its code is kept beside the object.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels of regions, made in worker processes (`superopt.choose.trial_worker`), and what is known of each.
+"""Kernels of regions, made in worker processes (`superopt.choose.trial_worker`), with the result for each.
 
 A kernel that crashes, hangs or writes outside of its buffers fails there, where nobody is hurt; the process of the user
 only ever runs kernels that have come through.
@@ -43,18 +43,18 @@ Trace = tuple[Any, ...] | None
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What came of a region.
+    """The outcome of making a region's kernel, and of timing it.
 
     Attributes:
-        name: its ops and types.
+        name: ops and types of the region.
         kind: contraction, window, rows, map or movement.
-        cost: of one run.
+        cost: operations and bytes of one run.
         trace: the schedule; None for the default one.
         xla_s: seconds of XLA's version of the region; None where nothing was timed.
-        own_s: seconds of the kernel.
-        ratio: of the two, with its interval; None where there is none.
-        failure: why there is no timing, or why the kernel cannot be used.
-        candidates: schedules that a search timed.
+        own_s: seconds of our kernel; None where nothing was timed.
+        ratio: XLA's time over the kernel's, with its interval; None where there is none.
+        failure: the reason why there is no timing, or why the kernel cannot be used.
+        candidates: number of schedules that a search timed.
         searched: whether the schedule is one that the search found.
     """
 
@@ -74,7 +74,7 @@ class TrialPool:
     """The processes that make kernels, started when there is one to be made; a context manager.
 
     Attributes:
-        backend: that makes kernels; the one for the default device of JAX where none is given.
+        backend: the backend that makes kernels; the one for the default device of JAX where none is given.
     """
 
     def __init__(self, processes: int | None = None, backend: Backend | None = None) -> None:
@@ -90,7 +90,7 @@ class TrialPool:
 
     @property
     def batch(self) -> int:
-        """How many regions are made at a time."""
+        """Number of regions that are made at a time."""
         return len(self._workers)
 
     @property
@@ -103,15 +103,15 @@ class TrialPool:
         self._starting += [self._executor.submit(process.start) for process in self._workers]
 
     def ready(self, end_s: float = math.inf) -> bool:
-        """Wait for the processes that are starting, to this instant of `time.monotonic`; whether they have started."""
+        """Wait for the starting processes until this instant of `time.monotonic`; return whether they have started."""
         left_s = None if end_s == math.inf else max(0.0, end_s - time.monotonic())
         return not wait(self._starting, left_s).not_done
 
     def make_all(self, jobs: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
-        """Compile the kernel of each region and run it between bands; its schedule, or why there is none.
+        """Compile the kernel of each region and run it between guard bands; return its schedule, or why it failed.
 
-        Objects lie where every process finds them, so a process takes the next region whenever it is free.  What has
-        not ended at the instant `end_s` is ended.
+        Objects lie where every process finds them, so a process takes the next region whenever it is free.  Jobs that
+        have not ended at the instant `end_s` are ended.
         """
         if not self.ready(end_s):
             return ["its process had not started when the time was over"] * len(jobs)
@@ -123,10 +123,11 @@ class TrialPool:
     def meanwhile(
         self, regions: Sequence[Graph], made: Sequence[tuple[Graph, Trace]] = ()
     ) -> Iterator[dict[Graph, Trace | str]]:
-        """Make as many of these kernels as there is time for while this process computes, which has a core to itself.
+        """Make as many of these kernels as there is time for while this process computes, leaving it a core.
 
-        Then the code of those that are made is validated; what is said of it is kept on disk.  The schedules of those
-        that were made, or why there are none, are there in the end; what is begun by then is waited for, but not long.
+        Then validate the machine code of those that were made; the verdicts are kept on disk.  The mapping that is
+        yielded has, after the end of the block, the schedule of each kernel that was made, or why there is none.  Jobs
+        begun by then are waited for, but not long.
         """
         found: dict[Graph, Trace | str] = {}
         jobs = [_Job(number, region, None) for number, region in enumerate(regions)]
@@ -145,7 +146,7 @@ class TrialPool:
     def _done(
         self, jobs: Sequence[_Job], workers: Sequence[_Process], halted: Callable[[], bool]
     ) -> dict[int, Trace | str]:
-        """What came of each job, by its number, in these processes side by side; none is begun once it is halted."""
+        """Outcome of each job by its number, run side by side in these processes; none begins once `halted()`."""
         self.ready()
         left = iter(jobs)
         turn = threading.Lock()
@@ -165,7 +166,7 @@ class TrialPool:
         return found
 
     def close(self) -> None:
-        """End the processes, whatever they are at."""
+        """End the processes, whatever they are doing."""
         for process in self._workers:
             process.worker.end()
         self._stack.close()
@@ -188,7 +189,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Process:
-    """A worker that makes kernels of a backend; `spent_s` is the processor time that those took which it survived."""
+    """A worker that makes a backend's kernels; `spent_s` is processor time of those that did not kill it."""
 
     worker: Worker
     backend: str
@@ -196,12 +197,12 @@ class _Process:
     turn: threading.Lock = field(default_factory=threading.Lock)
 
     def start(self) -> None:
-        """Have the process load what it needs; one that dies of it is started again when there is work."""
+        """Have the process load its modules; if it dies of that it is started again when there is work."""
         with suppress(WorkerDiedError):
             self.worker.ready()
 
     def do(self, job: _Job) -> Trace | str:
-        """The schedule of a kernel that was made, or whose code was validated; why it was not, if it was not."""
+        """The schedule of the kernel that was made or whose code was validated; else the reason why it failed."""
         with scratch_folder(0) as folder:
             path = Path(folder) / "job.json"
             path.write_text(json.dumps([print_graph(job.region), job.trace]), encoding="utf-8")
@@ -226,10 +227,10 @@ def report_rows(
     """The regions of a form for the report, equal ones together, those that take longest first.
 
     Args:
-        regions: of the form.
+        regions: all regions of the form.
         chosen: those that are kernels.
-        tried: what is known of them.
-        backend: that makes kernels.
+        tried: results of making and timing them.
+        backend: name of the backend that makes kernels.
         model: prices them.
     """
     rows: list[NativeKernel] = []
@@ -274,7 +275,7 @@ def report_rows(
 
 
 def _schedule(trial: Trial) -> str:
-    """Where the schedule of a kernel comes from."""
+    """How the schedule of a kernel was found, in words."""
     if trial.searched:
         return f"best of {trial.candidates} searched"
     return f"default, none of {trial.candidates} searched is better" if trial.candidates else "default"

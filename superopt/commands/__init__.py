@@ -1,1 +1,1 @@
-"""The command line: its main group, and what all commands share."""
+"""The command line: its main group, and helpers that all commands share."""

@@ -1,4 +1,4 @@
-"""What all commands share: errors and warnings as one line each, files that are written, exit codes.
+"""Helpers that all commands share: one-line errors and warnings, files to write, exit codes.
 
 Exit codes: 0 ok, 1 usage, or a program that cannot be run as it is, 2 input rejected, 3 verification failed,
 4 regression, 5 nothing found within the budget under `--strict`, 6 internal.
@@ -20,7 +20,9 @@ from typing import Any
 import click
 
 from superopt.errors import SuperoptError, UsageError
+from superopt.machine.aside import end_with
 from superopt.machine.extras import EXTRA_OF, missing
+from superopt.machine.interrupts import heard
 from superopt.report import json_text
 
 OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
@@ -35,7 +37,7 @@ def check_folder(path: str | None) -> None:
     """Refuse a path that cannot be written to before the work that the file is about.
 
     Raises:
-        UsageError: its folder does not exist, or is read-only.
+        UsageError: the folder does not exist, or is read-only.
     """
     if path is not None:
         folder = Path(path).absolute().parent
@@ -49,7 +51,7 @@ def write(path: str, save: Callable[[str], object]) -> None:
     """Write a file.
 
     Raises:
-        UsageError: it cannot be written.
+        UsageError: the file cannot be written.
     """
     try:
         save(path)
@@ -63,7 +65,7 @@ def write_text(path: str, text: str) -> None:
 
 
 def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
-    """A warning as one line; the line of code that gave it is of no use here."""
+    """Print a warning as one line; the line of code that issued it is of no use here."""
     click.echo(f"superopt: warning: {message}", err=True)
 
 
@@ -74,7 +76,7 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
     def run(**options: Any) -> None:
         _heed_interruptions()
         try:
-            with warnings.catch_warnings():
+            with heard(), warnings.catch_warnings():
                 warnings.showwarning = _show_warning
                 status = _naming_extras(command, options)
         except SuperoptError as error:
@@ -85,18 +87,18 @@ def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
             sys.exit(error.exit_status)
         except KeyboardInterrupt:
             click.echo("superopt: interrupted", err=True)
-            sys.exit(130)
+            end_with(130)
         except Exception:  # a fault of ours: the traceback is what a report of it needs
             traceback.print_exc()
             click.echo("superopt: internal error, see above", err=True)
             sys.exit(INTERNAL)
-        sys.exit(status or OK)
+        end_with(status or OK)
 
     return run
 
 
 def _naming_extras(command: Callable[..., int | None], options: Mapping[str, Any]) -> int | None:
-    """What the command returns; a package that is not installed is told by the extra that brings it."""
+    """Run the command; a missing package becomes an error that names the extra to install."""
     try:
         return command(**options)
     except ModuleNotFoundError as error:
@@ -106,17 +108,17 @@ def _naming_extras(command: Callable[..., int | None], options: Mapping[str, Any
 
 
 def _heed_interruptions() -> None:
-    """Have Ctrl-C, or `kill -INT`, end the command also where whoever started it ignores that signal.
+    """Make Ctrl-C, or `kill -INT`, end the command also where its parent process ignores that signal.
 
-    Shells start what runs in the background of a script so, and children inherit it.  An interruption is how a search
-    is told to return what it has.
+    Shells start background commands of a script with the signal ignored, and children inherit that.  An interruption is
+    the way to make a search return its best result so far.
     """
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def progress(quiet: bool) -> Callable[[str], None]:
-    """What shows a line of progress, or nothing."""
+    """A function that prints a line of progress, or nothing if `quiet`."""
 
     def say(line: str) -> None:
         if not quiet:

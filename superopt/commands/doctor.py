@@ -1,4 +1,4 @@
-"""`superopt doctor`: what this installation runs on, and whether each part works."""
+"""`superopt doctor`: versions and hardware of this installation, and a test of each part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CALIBRATION_S = 30.0  # the micro-suite times its 60 kernels at least in that ti
 
 
 def examine() -> tuple[dict[str, Any], str]:
-    """Check the parts one by one; a summary with `ok`, and lines for a terminal."""
+    """Check the parts one by one; return a summary with `ok`, and lines for a terminal."""
     facts = machine.as_dict()
     checks = [_check(name, run) for name, run in _CHECKS]
     lines = [
@@ -33,9 +33,9 @@ def examine() -> tuple[dict[str, Any], str]:
 
 
 def calibrated(progress: Callable[[str], None], seconds: float = CALIBRATION_S) -> str:
-    """Fit the cost model to this machine where it was fitted on another, and keep that in the store; what came of it.
+    """Fit the cost model to this machine if its fit is of another one, store that, and return a line about it.
 
-    Nothing else calibrates: a search takes the model as it finds it.
+    Nothing else calibrates: a search uses the model as it finds it.
     """
     store = Store()
     try:
@@ -50,7 +50,7 @@ def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:
     begin = time.perf_counter()
     try:
         detail, ok = run(), True
-    except Exception as error:  # whatever a part raises is what the doctor reports
+    except Exception as error:  # a part may raise anything; doctor reports it
         detail, ok = f"{type(error).__name__}: {error}", False
     return {"name": name, "ok": ok, "detail": detail, "seconds": time.perf_counter() - begin}
 

@@ -1,7 +1,7 @@
 """The command line.
 
 Commands only parse options and print; each calls one function of the package and imports it when it runs, so that
-`superopt --help` answers at once.  What they share, exit codes too, is in `superopt.commands.console`.
+`superopt --help` answers at once.  Shared helpers and exit codes are in `superopt.commands.console`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
     """`name=size` options as a mapping.
 
     Raises:
-        UsageError: something else was written.
+        UsageError: a pair has another form.
     """
     dims: dict[str, int] = {}
     for pair in pairs:
@@ -158,8 +158,8 @@ def verify(
     """Prove or refute every rule and statement of the FILES, or of the library, or that two programs are equal.
 
     A file holds rule texts, or is Python with a RULES text (read) or with superopt.rule and superopt.statement (run).
-    Two ONNX models A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why;
-    so are two StableHLO modules A.mlir B.mlir, as text or as the bytes that jax.export writes, and two programs
+    Two ONNX models A.onnx B.onnx are compared output by output: proved, refuted with inputs to paste, or open and why.
+    So are two StableHLO modules A.mlir B.mlir, as text or as the bytes that jax.export writes.  So are two programs
     A.py:NAME B.py:NAME, where NAME() returns (function, arguments): for the sizes of the arguments, or for all sizes
     where arguments are shapes over names ("b 64").
     """
@@ -189,7 +189,7 @@ def verify(
 
 
 def _kind_of(file: str) -> str:
-    """What a file is compared as, the name of a module of `superopt.compare`; empty where it holds rules."""
+    """Name of the module of `superopt.compare` for a file; empty where the file holds rules."""
     if ".py:" in file:
         return "functions"
     suffix = f".{file.rpartition('.')[2]}"
@@ -197,7 +197,7 @@ def _kind_of(file: str) -> str:
 
 
 def _compared(kind: str, files: Sequence[str], dims: dict[str, int], options: dict[str, Any]) -> Any:
-    """What is known of two programs."""
+    """The verdict on the equality of two programs."""
     compare = import_module(f"superopt.compare.{kind}")
     if kind == "models":
         return compare.compare_models(*files, dims=dims, **options)
@@ -219,7 +219,7 @@ def _verified(
     fuzz: int | None,
     kernels: bool,
 ) -> tuple[dict[str, Any], str, bool]:
-    """What came of the rules that were asked about: summary, text, and whether all of it is as it should be."""
+    """Verify the requested rules; return a summary, a text, and whether all are as they should be."""
     if kernels:
         from superopt.lab.corpora.schedules.command import verify_kernels  # late: loads the solver
 
@@ -380,7 +380,7 @@ def bench(
 
 
 def _add_group(name: str, module: str, about: str) -> None:
-    """Add a group of commands, whose module is loaded when one of them is called: `--help` answers at once."""
+    """Add a group of commands whose module is loaded only when one of them is called, so that `--help` is fast."""
 
     @cli.command(name, help=about, add_help_option=False, context_settings={"ignore_unknown_options": True})
     @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
@@ -401,7 +401,7 @@ _add_group(
 
 
 def _status(command: click.Command, arguments: Sequence[str] | None, name: str) -> int:
-    """Run a command on arguments (None: those of the process); the exit status."""
+    """Run a command on arguments (None: those of the process); return the exit status."""
     try:
         command.main(None if arguments is None else list(arguments), prog_name=name, standalone_mode=False)
     except click.ClickException as error:

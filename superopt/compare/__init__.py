@@ -1,1 +1,1 @@
-"""Two whole programs of whatever origin compared: proved equal by cuts, else refuted with arrays, else open and why."""
+"""Equivalence of two programs of any origin: proved by cuts, else refuted with arrays, else open with a reason."""

@@ -1,10 +1,10 @@
 """Values of constant expressions with bounds of what rounding may add to them.
 
-Optimisers of others fold constants in the dtype of the model: a kernel times a scale becomes one stored tensor, which
-is the expression only up to rounding.  `bounded` evaluates such an expression in float64 and follows the error that an
-evaluation in the expression's own dtype, in any order of additions, may have (a running error analysis as in Higham,
-*Accuracy and Stability of Numerical Algorithms*, chapter 3).  `same` says that a stored tensor lies within that bound,
-and does so only where the bound itself is small beside the tensor: cancellation would make it meaningless.
+Other optimisers fold constants in the dtype of the model: a kernel times a scale becomes one stored tensor, which
+equals the expression only up to rounding.  `bounded` evaluates such an expression in float64.  It also bounds the error
+of any evaluation in the expression's own dtype, in any order of additions (a running error analysis as in Higham,
+*Accuracy and Stability of Numerical Algorithms*, chapter 3).  `same` decides whether a stored tensor lies within that
+bound, and accepts only bounds that are small beside the tensor: cancellation would make a larger one meaningless.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16
 MOVES = frozenset(
     ("broadcast_in_dim", "transpose", "reshape", "slice", "rev", "concatenate", "pad", "regroup", "barrier", "gather")
 )
-_FUNCTION = 4  # units: what numerical libraries give for a root or its reciprocal is off by less
+_FUNCTION = 4  # units; numerical libraries are off by less for a root or its reciprocal
 
 
 @dataclass(frozen=True, slots=True)
 class Enclosed:
-    """A value in float64, and per element how far an evaluation in its dtype may be from it; None: not at all."""
+    """A value in float64, and per element a bound on the error of an evaluation in its dtype; None: exact."""
 
     value: npt.NDArray[Any]
     error: Wide | None
 
     def off(self) -> Wide | float:
-        """The bound, 0 where there is none."""
+        """The error bound, 0 where the value is exact."""
         return 0.0 if self.error is None else self.error
 
 
@@ -63,7 +63,7 @@ class Constants:
         return self._known[term]
 
     def forget(self) -> None:
-        """Let go of all values."""
+        """Release all values."""
         self._known.clear()
 
     def _value(self, node: Node, xs: list[Enclosed]) -> Enclosed | None:
@@ -137,10 +137,11 @@ def _computed(node: Node, xs: list[Enclosed]) -> Enclosed | None:
 
 
 def same(stored: npt.NDArray[Any], dtype: str, term: Enclosed) -> float | None:
-    """How far a stored tensor is from the value of a term, relative to the largest element; None: not the same.
+    """Distance of a stored tensor from the value of a term, relative to the largest element; None if it is too large.
 
-    Bit for bit the same where nothing was rounded.  The bound must be below the root of the unit, relative to the
-    largest element: an expression that loses more than half of its bits by cancellation says nothing.
+    Where nothing was rounded the two must agree bit for bit.  The bound must be below the square root of the unit
+    roundoff, relative to the largest element: an expression that loses more than half of its bits by cancellation
+    proves nothing.
     """
     if stored.shape != term.value.shape:
         return None

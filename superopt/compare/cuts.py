@@ -1,11 +1,11 @@
 """Two programs over the same inputs proved equal piece by piece.
 
-Nodes are hash-consed, so what both programs compute alike is one node from the start.  Beyond that the second program
-is walked from its inputs: a *window* is what both have behind values that are equal already, up to a number of
-contractions.  These values become inputs of their own (cuts): what holds for all values of the cuts holds for those
-that occur.  Labels of elements find what is equal without a rule; else both parts are put into one e-graph, which the
-proved rules grow.  Constants that one program stores and the other computes are made equal by their values
-(`superopt.compare.constants`).  A candidate is believed only when its plan is validated (`superopt.certify.validate`),
+Nodes are hash-consed, so equal subprograms are one node from the start.  For the rest, the second program is walked
+from its inputs.  A *window* is the part of both programs behind values that are already equal, up to a number of
+contractions.  These values become fresh inputs (cuts): a statement that holds for all values of the cuts holds for
+those that occur.  Labels of elements find equalities that need no rule.  Otherwise both parts are put into one e-graph,
+which the proved rules grow.  Constants that one program stores and the other computes are compared by their values
+(`superopt.compare.constants`).  An equality is accepted only when its plan is validated (`superopt.certify.validate`),
 so neither the e-graph, nor the choice of windows, nor the search need be trusted.  A proved node of the second program
 is replaced by that of the first.
 """
@@ -42,23 +42,23 @@ from verifier.rules.process import processor_s
 from verifier.verdict import EXACTNESS
 
 DEPTHS = (1, 2, 4)  # contractions of a window: one proves a fold into a kernel, two a product of products
-_MATCHES = (300, 1_000)  # of each growth of a window, a millisecond each: a fold into a kernel needs a few dozen
-_ELEMENTS = 2**26  # of a window whose labels are held together: half a gigabyte
+_MATCHES = (300, 1_000)  # matches per growth of a window, about 1 ms each; a fold into a kernel needs a few dozen
+_ELEMENTS = 2**26  # elements of a window whose labels are in memory together: half a gigabyte
 
 
 @dataclass(slots=True)
 class PairProof:
-    """What was proved of the outputs of the second program.
+    """Result of a proof: the outputs of the second program, with proved nodes replaced.
 
     Attributes:
-        outputs: of the second program, what is proved replaced by nodes of the first.
-        image: node of the second program -> what it became.
-        exactness: the widest class of what was used.
+        outputs: outputs of the second program, with proved parts replaced by nodes of the first.
+        image: node of the second program -> its replacement.
+        exactness: the widest class of equality that was used.
         rules: names of the rules used.
-        assumptions: of their certificates.
+        assumptions: assumptions of their certificates.
         folded: constants that were compared by value.
-        windows: how many were looked at.
-        stuck: nodes that nothing explained, with the reason.
+        windows: number of windows that were tried.
+        stuck: nodes without a proved counterpart, with the reason.
     """
 
     outputs: tuple[Node, ...]
@@ -81,7 +81,7 @@ def prove(
     numerics: str = "real",
     end_s: float = float("inf"),
 ) -> PairProof:
-    """Replace what the second program computes by nodes of the first, as far as that is proved.
+    """Replace values of the second program by nodes of the first, as far as their equality is proved.
 
     Args:
         first, second: over the same input nodes.
@@ -114,7 +114,7 @@ def prove(
 
 
 class _Run:
-    """What stays the same from window to window, and the last cause of failure."""
+    """State of a proof over all windows, and the last cause of failure."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class _Run:
         self._live: dict[Node, bool] = {}
 
     def live(self, node: Node) -> bool:
-        """Does a node depend on an argument of the call?"""
+        """Whether a node depends on an argument of the call."""
         known, stack = self._live, [node]
         while stack:
             top = stack[-1]
@@ -151,7 +151,7 @@ class _Run:
         return known[node]
 
     def unproved(self, proof: PairProof) -> list[Node]:
-        """Nodes of the second program that are not yet the first's, those behind what is stuck left out."""
+        """Nodes of the second program that are not replaced yet, without those that depend on stuck ones."""
         lost = set(proof.stuck)
         out: list[Node] = []
         for node in topological(proof.outputs):
@@ -162,7 +162,7 @@ class _Run:
         return out
 
     def window(self, proof: PairProof, open_nodes: Sequence[Node], depth: int | None, cheap: bool) -> dict[Node, Node]:
-        """Nodes of the second program in the next window -> what they equal, of the first."""
+        """Map nodes of the second program in the next window to equal ones of the first."""
         shared = self.known & set(topological(proof.outputs))
         theirs = _upto(open_nodes, shared, depth)
         rest = [n for n in self.order if n not in shared and (self.live(n) or n in self.first.outputs)]
@@ -177,7 +177,7 @@ class _Run:
         return {n: found[image[n]] for n in theirs if image[n] in found}
 
     def equal(self, proof: PairProof, want: Node, have: Node) -> bool:
-        """Are two nodes over the first program's equal?"""
+        """Whether two nodes over the first program's can be proved equal."""
         cuts = self._cuts([want, have], {want, have}, DEPTHS[1])
         image = map_nodes([want, have], given=cuts)
         theirs = [n for n in topological([image[have]]) if n.op != "input"] or [image[have]]
@@ -187,7 +187,7 @@ class _Run:
         )  # and no transpose of it
 
     def _cuts(self, nodes: Sequence[Node], inside: set[Node], depth: int | None) -> dict[Node, Node]:
-        """What stands for values that both programs have: behind movement, and for deeper windows behind more."""
+        """Fresh inputs for shared values; looks through movement, and for deeper windows through other ops."""
         cuts: dict[Node, Node] = {}
         seen: set[Node] = set()
         todo = [x for n in nodes for x in n.inputs]
@@ -206,7 +206,7 @@ class _Run:
         return cuts
 
     def replace(self, proof: PairProof, found: Mapping[Node, Node]) -> None:
-        """Put what was proved in place."""
+        """Substitute the proved nodes in the second program."""
         done = map_nodes(proof.outputs, given=found)
         self.known |= {n for image in found.values() for n in topological([image])}
         proof.outputs = tuple(done[n] for n in proof.outputs)
@@ -215,7 +215,7 @@ class _Run:
 
 
 def _upto(nodes: Sequence[Node], shared: set[Node], depth: int | None) -> list[Node]:
-    """Those of some nodes, operands first, that lie at most so many contractions behind shared ones."""
+    """Those of some nodes, operands first, that are at most so many contractions away from shared ones."""
     if depth is None:
         return list(nodes)
     level: dict[Node, int] = {}
@@ -225,7 +225,7 @@ def _upto(nodes: Sequence[Node], shared: set[Node], depth: int | None) -> list[N
 
 
 def _read_behind(inside: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
-    """Nodes of a window that are results, or operands of a node behind the window."""
+    """Nodes of a window that are results, or operands of a node outside of the window."""
     within = set(inside)
     read = {x for n in topological(outputs) if n not in within for x in n.inputs}
     return [n for n in inside if n in read or n in outputs]
@@ -258,9 +258,9 @@ class _Island:
         self.reason = ""
 
     def prove(self, wanted: set[Node], back: Mapping[Node, Node], cheap: bool) -> dict[Node, Node]:
-        """Nodes of the second program -> equal ones of the first, over the cuts' own nodes.
+        """Map nodes of the second program to equal ones of the first, over the cuts' own nodes.
 
-        Cheap is what needs no rule, or those alone that have explained a part of the program already.
+        A `cheap` attempt uses no rule, or only those that have explained a part of the program already.
         """
         saturating = [rule for rule in self.run.rules if rule.mode == "saturate"]
         useful = [rule for rule in self.run.rules if rule.name in self.proof.rules]
@@ -280,7 +280,7 @@ class _Island:
         return found
 
     def _alike(self, wanted: set[Node], back: Mapping[Node, Node]) -> dict[Node, Node]:
-        """Nodes of the second program with the labels of one of the first in the same order, whatever their shapes."""
+        """Map nodes of the second program to nodes of the first with equal labels in order, whatever their shapes."""
         order = topological([x for fold in self.folded.values() for x in (fold.term, fold.stored)])
         order = list(dict.fromkeys([*order, *topological([*self.ours, *self.theirs])]))
         if sum(math.prod(t.shape) for n in order for t in n.types) > _ELEMENTS:  # pyright: ignore[reportArgumentType]
@@ -304,7 +304,7 @@ class _Island:
         return out
 
     def _equal(self, wanted: set[Node], back: Mapping[Node, Node]) -> dict[Node, Node]:
-        """Nodes of the second program whose class holds one of the first, with it."""
+        """Map nodes of the second program to a node of the first in the same e-class."""
         eg = self.eg
         places: dict[int, tuple[int, Node]] = {}
         for node in self.refs:
@@ -324,12 +324,12 @@ class _Island:
         return out
 
     def _validated(self, equal: Mapping[Node, Node], back: Mapping[Node, Node]) -> dict[Node, Node]:
-        """Those pairs whose plan is validated, over the nodes of the programs."""
+        """Those pairs whose plan is validated, translated back to the nodes of the programs."""
         readers: dict[Node, list[Node]] = {}
         for node in self.theirs:
             for x in node.inputs:
                 readers.setdefault(x, []).append(node)
-        # what only proved nodes of the window read need not be proved of itself
+        # a node that only proved nodes of the window read needs no proof of its own
         last = [n for n in equal if n in self.results or not readers.get(n) or any(r not in equal for r in readers[n])]
         if last and self._check({n: equal[n] for n in last}):
             chosen = last
@@ -339,7 +339,7 @@ class _Island:
         return {n: map_nodes([equal[n]], given=whole)[equal[n]] for n in chosen}
 
     def _check(self, pairs: Mapping[Node, Node]) -> bool:
-        """Validate the plan of some pairs; what it rests on goes into the proof."""
+        """Validate the plan of some pairs; adds its rules and assumptions to the proof."""
         run, eg = self.run, self.eg
         plain = [(self.refs[a] >> PERM_BITS, self._ref(b) >> PERM_BITS) for a, b in pairs.items()]
         terms: dict[Node, int] = {}
@@ -374,13 +374,13 @@ class _Island:
         proof.folded.update({stored: self.folded[stored] for stored, _ in given})
 
     def _named(self, text: str) -> str:
-        """An assumption that speaks of the left side of a rule, with the rule."""
+        """An assumption of a rule, prefixed with the rule where it mentions the rule's left side."""
         rules = self.run.certificates.items()
         names = [k for k, c in rules if text in c.assumptions and k in self.proof.rules]
         return f"{text} (in rule {', '.join(names)})" if text.startswith(DEFINED) and names else text
 
     def _open(self) -> None:
-        """Put other forms of nodes into the e-graph that the labels alone show equal."""
+        """Add forms of nodes to the e-graph that are equal by labels alone."""
         for node, other in opened(topological([*self.ours, *self.theirs])).items():
             self.eg.union(self.refs[node], self._ref(other))
         self.eg.rebuild()
@@ -388,7 +388,7 @@ class _Island:
     # ---- constants
 
     def _fold(self) -> bool:
-        """Make tensors that one program stores equal to expressions of the other's with the same values."""
+        """Merge tensors that one program stores with expressions of the other's tensors that have the same values."""
         eg, changed = self.eg, False
         run = self.run
         stored = [n for n in self.inputs if n["frozen"] and n not in self.folded and n not in run.mine & run.theirs]
@@ -414,7 +414,7 @@ class _Island:
         return self.eg.find_class(self._ref(term)) == self.eg.find_class(self.refs[leaf])
 
     def _ref(self, term: Node) -> Ref:
-        """The reference to a term, put into the e-graph where it is new."""
+        """The e-graph reference of a term, which is added if it is new."""
         for node in topological([term]):
             if node not in self.refs:
                 self.refs[node] = self.eg.add_node(node.op, [self.refs[x] for x in node.inputs], node.attrs)
@@ -433,7 +433,7 @@ class _Island:
 
 
 def _digest(node: Node, ids: Ids) -> bytes:
-    """Of the labels of a tensor in their order."""
+    """Digest of the labels of a tensor in their order."""
     return hashlib.blake2b(f"{node.dtype}\0".encode() + np.ascontiguousarray(ids).tobytes(), digest_size=16).digest()
 
 

@@ -1,8 +1,8 @@
-"""A tensor that one program stores, found to be an expression of what the other stores.
+"""Finds an expression of one program's stored tensors that equals a tensor stored by the other.
 
-Optimisers of others keep what they computed ahead of time: a kernel times a scale, in another order of axes, turned
-round behind a transposed convolution, or several matrices side by side so that one product serves them all.  What is
-found here is believed for its values alone (`superopt.compare.constants`): the expression is evaluated and compared.
+Other optimisers store tensors that they computed ahead of time: a kernel times a scale, in another order of axes,
+reversed for a transposed convolution, or several matrices side by side for one product.  A match found here
+counts for its values alone (`superopt.compare.constants`): the expression is evaluated and compared.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from superopt.ir.types import FLOATS
 
 Array = npt.NDArray[Any]
 _PERMS = 24  # orders of four axes: a stored kernel may lie in any of them
-_PIECES = 64  # that lie side by side in one tensor: heads of attention times three
-_MOVED = 4  # other positions of a stored tensor that are looked at
+_PIECES = 64  # tensors side by side in one tensor: heads of attention times three
+_MOVED = 4  # other positions of a stored tensor to try
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Folded:
 
 
 def may_hold(leaf: Node, term: Node) -> bool:
-    """Can a stored tensor hold the values of a term, all of them or beside others?"""
+    """Whether a stored tensor can hold the values of a term, alone or beside other values."""
     one, two = sorted(_ints(leaf)), sorted(_ints(term))
     if leaf.dtype != term.dtype or math.prod(two) > math.prod(one) or not two:
         return False
@@ -52,7 +52,7 @@ def may_hold(leaf: Node, term: Node) -> bool:
 
 
 def fold(leaf: Node, array: Array, terms: Sequence[Node], moved: Sequence[Node], constants: Constants) -> Folded | None:
-    """The expression that a stored tensor holds the values of.
+    """The expression whose values a stored tensor holds; None where none is found.
 
     Args:
         leaf: input node of the tensor, `array` its values.
@@ -73,7 +73,7 @@ def fold(leaf: Node, array: Array, terms: Sequence[Node], moved: Sequence[Node],
 
 
 def _same(stored: Array, dtype: str, term: Node, constants: Constants) -> tuple[Node, float] | None:
-    """The order of axes of a term in which it has these values, and how far apart they are."""
+    """The term with its axes in the order that matches these values, and the largest difference."""
     if sorted(term.shape) != sorted(stored.shape):  # pyright: ignore[reportArgumentType]
         return None
     value = constants.bounded(term)
@@ -87,7 +87,7 @@ def _same(stored: Array, dtype: str, term: Node, constants: Constants) -> tuple[
 
 
 def _orders(term: Node, shape: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Orders of the axes of a term that give it a shape, the plain one first."""
+    """Axis orders of a term that give it a shape, the natural one first."""
     for perm in itertools.islice(itertools.permutations(range(len(shape))), _PERMS):
         if tuple([term.shape[i] for i in perm]) == tuple(shape):
             yield perm
@@ -105,7 +105,7 @@ def _transposed(term: Node, perm: tuple[int, ...]) -> Node:
 
 
 def _turned(term: Node, leaf: Node, shape: Sequence[int]) -> npt.NDArray[np.int64] | None:
-    """Where the elements of a term lie in a tensor that it only moves; None where it does more, or nothing."""
+    """Positions of a term's elements in a tensor that it only moves; None where it does more, or nothing."""
     steps = _steps(term, leaf)
     if not steps:
         return None
@@ -119,7 +119,7 @@ def _turned(term: Node, leaf: Node, shape: Sequence[int]) -> npt.NDArray[np.int6
 
 
 def _steps(term: Node, leaf: Node) -> list[Node]:
-    """What moves a tensor to a term, the first step first; none where it is not only moved."""
+    """The ops that move a tensor to a term, the first one first; empty where the term does more than move."""
     steps: list[Node] = []
     while term is not leaf:
         if term.op not in ("transpose", "rev", "reshape"):
@@ -130,7 +130,7 @@ def _steps(term: Node, leaf: Node) -> list[Node]:
 
 
 def _turned_back(place: Node, term: Node) -> Node:
-    """The tensor of which `place` is the moved one, where a term is equal to `place`."""
+    """Apply the inverse movement of `place` to a term that equals `place`."""
     while place.op != "input":
         below = place.inputs[0]
         if place.op == "transpose":
@@ -148,7 +148,7 @@ def _turned_back(place: Node, term: Node) -> Node:
 
 
 def _side_by_side(leaf: Node, array: Array, terms: Sequence[Node], constants: Constants) -> Folded | None:
-    """The terms that lie side by side in a stored tensor, with zeros between them."""
+    """The terms that a stored tensor holds side by side, with zeros between them."""
     for axis, size in enumerate(array.shape):
         rest = sorted(array.shape[:axis] + array.shape[axis + 1 :])
         fitting = [t for t in terms if len(t.shape) == array.ndim and _fits(t, rest, size)]
@@ -167,7 +167,7 @@ def _side_by_side(leaf: Node, array: Array, terms: Sequence[Node], constants: Co
 
 
 def _parts(leaf: Node, pieces: Sequence[Node], axis: int) -> tuple[tuple[Node, Node], ...]:
-    """The slices of a stored tensor with the terms that they are."""
+    """The slices of a stored tensor, each with the term that it equals."""
     out: list[tuple[Node, Node]] = []
     start = [0] * len(leaf.shape)
     for piece in pieces:
@@ -179,7 +179,7 @@ def _parts(leaf: Node, pieces: Sequence[Node], axis: int) -> tuple[tuple[Node, N
 
 
 def _fits(term: Node, rest: Sequence[int], most: int) -> bool:
-    """Can the axes of a term but one be those of a tensor but one, and is the last shorter?"""
+    """Whether all axes of a term but one match those of a tensor but one, and that axis is shorter than `most`."""
     left = list(_ints(term))
     for n in rest:
         if n not in left:
@@ -191,7 +191,7 @@ def _fits(term: Node, rest: Sequence[int], most: int) -> bool:
 def _piece(
     array: Array, dtype: str, axis: int, at: int, terms: Sequence[Node], constants: Constants
 ) -> tuple[Node, float] | None:
-    """What lies at a place along an axis, and how far it is from what is stored."""
+    """The term, or run of zeros, that a tensor holds at a position along an axis, and the largest difference."""
     for term in terms:
         value = constants.bounded(term)
         if value is None:

@@ -1,4 +1,4 @@
-"""Two JAX functions compared on the types of example arguments: any pytrees, whatever arrays they close over."""
+"""Equivalence of two JAX functions on the types of example arguments: any pytrees, whatever arrays they close over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 LOAD = "# a and b: the functions over the flat arguments that are not frozen, with tuples of flat results"
-"""Stands in the text to paste where both would be defined."""
+"""Placeholder in the code to paste, where both functions have to be defined."""
 
 
 def compare_functions(
@@ -41,17 +41,17 @@ def compare_functions(
         first, second: functions that `jax.make_jaxpr` traces.
         args: example arguments, pytrees of arrays or of `jax.ShapeDtypeStruct`; the verdict holds for their types.
             Where a leaf is a shape over names (`"b 64"`, `"int32[n]"`), it holds for all sizes.
-        frozen: arguments whose values are part of both functions: weights that one of them folds.
+        frozen: arguments whose values are part of both functions: weights that one of them may fold.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seed: of the inputs of the refuter.
-        store: of certificates.
+        seed: seed of the refuter's inputs.
+        store: the store to look up certificates in.
         kwargs: example keyword arguments.
-        sizes: of the names, at which is compared what is open for all sizes.
+        sizes: sizes for the names, used to compare results that stay open for all sizes.
 
     Raises:
         ArgumentError: a function refuses the arguments.
         InputError: the structures of the results differ.
-        VerificationError: something was proved that evaluation refutes: a defect of the prover.
+        VerificationError: evaluation refutes a proof: a defect of the prover.
     """
     if any(isinstance(x, str) for x in tree_util.tree_leaves((args, kwargs or {}))):
         if frozen not in ((), None):
@@ -72,7 +72,7 @@ def compare_functions(
 
 
 def loading(first: str, second: str) -> str:
-    """A text that defines two functions `FILE.py:NAME` for the text to paste."""
+    """Code that defines two functions `FILE.py:NAME`, for the code to paste."""
     return "\n".join(
         [
             "import jax",
@@ -89,7 +89,7 @@ def loading(first: str, second: str) -> str:
 
 
 def _graph(imported: Imported) -> Graph:
-    """The program of the results alone, frozen arguments among its constants."""
+    """The graph of the results alone, with frozen arguments as constants."""
     graph = imported.graph
     values = {name: np.asarray(x) for name, x in imported.frozen_values.items()}
     results = graph.outputs[: imported.out_tree.num_leaves]

@@ -1,4 +1,4 @@
-"""Two ONNX models compared (needs the onnx package, an extra)."""
+"""Equivalence of two ONNX models (needs the onnx package, an extra)."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from superopt.ir.index import concrete
 from verifier.verdict import PROVED, UNKNOWN
 
 NODES = 500
-"""Of a model, for which `SECONDS` are meant."""
+"""Number of nodes of a model for which `SECONDS` are meant."""
 _SOME = 4
-"""A size at which a model is read to learn whether it can be read at all."""
+"""A size at which a model is read to find out whether it can be read at all."""
 
 if TYPE_CHECKING:
     from superopt.store import Store
@@ -51,20 +51,20 @@ def compare_models(
 ) -> PairVerdict:
     """Prove or refute that two ONNX models compute the same, output by output.
 
-    Where sizes of inputs are symbolic the verdict is for all of them.
+    Where sizes of inputs are symbolic, the verdict is for all of them.
 
     Args:
         first, second: files, bytes or messages.
-        dims: sizes of symbolic dimensions.  Where some of them are given, they have these; where all are, what is open
-            for all sizes is compared at these.
+        dims: sizes of symbolic dimensions.  If some are given, the models have those sizes; if all are, results that
+            stay open for all sizes are compared at these.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: of the processor, after which no further piece is tried; more in proportion above 500 nodes.
-        seed: of the inputs of the refuter.
-        store: of certificates.
+        seconds: processor time after which no further window is tried; more in proportion above 500 nodes.
+        seed: seed of the refuter's inputs.
+        store: the store to look up certificates in.
 
     Raises:
         InputError: a model cannot be read, computes a part on the host, or they take different arguments.
-        ProverDefectError: something was proved that evaluation refutes: a defect of the prover.
+        ProverDefectError: evaluation refutes a proof: a defect of the prover.
     """
     sources, given = (first, second), dict(dims or {})
     names = [symbolic_dimensions(source) for source in sources]
@@ -100,7 +100,7 @@ def _open(
     fixed: Sequence[Mapping[str, int]],
     error: SuperoptError,
 ) -> PairVerdict:
-    """The verdict where sizes have to be known: models that can be read at some are open for all.
+    """The verdict where the prover needs fixed sizes: models that can be read at some sizes are open for all.
 
     Raises:
         SuperoptError: they cannot be read at those sizes either.
@@ -117,7 +117,7 @@ def _open(
 
 
 def _at(found: PairVerdict, dims: Mapping[str, int]) -> PairVerdict:
-    """The verdict with the sizes for which alone it holds."""
+    """The verdict limited to these sizes."""
     given = ", ".join(f"{name} = {n}" for name, n in dims.items())
     return replace(found, sizes=f"{found.sizes} ({given}; nothing is said of others)") if given else found
 
@@ -142,7 +142,7 @@ def _at_sizes(
 
 
 def _without(found: PairVerdict, taken: Sequence[Sequence[str]], places: Sequence[Sequence[int]]) -> PairVerdict:
-    """The verdict with the inputs that it leaves out."""
+    """The verdict with a note of the inputs that it leaves out."""
     for names, kept in zip(taken, places, strict=True):
         unread = [name for i, name in enumerate(names) if i not in kept]
         if unread:
@@ -192,7 +192,7 @@ def _for_all_sizes(
 
 
 def _taken(models: Sequence[OnnxModel]) -> tuple[list[list[str]], list[list[int]]]:
-    """Inputs of both by name, and places of those that count."""
+    """Names of both models' inputs, and positions of those that matter."""
     taken = [[i.name for i in model.taken] for model in models]
     return taken, [_read(models[i].graph, taken[i], taken[1 - i]) for i in range(2)]
 
@@ -205,7 +205,7 @@ def as_functions(
     Args:
         models: both.
         dims: sizes that are given.
-        sources: files, for the text to paste.
+        sources: files, for the code to paste.
 
     Raises:
         InputError: a model computes a part on the host, or they take different arguments.
@@ -228,13 +228,13 @@ def as_functions(
 
 
 def _read(graph: Any, names: Sequence[str], others: Sequence[str]) -> list[int]:
-    """Places of a model's inputs, without those that the other has not and no node reads."""
+    """Positions of a model's inputs, except those that the other lacks and no node reads."""
     read = {x for node in graph.node for x in reads(node)} | {o.name for o in graph.output}
     return [at for at, name in enumerate(names) if name in others or name in read]
 
 
 def _function(model: OnnxModel, places: Sequence[int]) -> Callable[..., Any]:
-    """The model over those of its inputs, with its own weights; the others, which nothing reads, are 0."""
+    """The model as a function of the inputs at these positions, with its weights; unread inputs are 0."""
 
     def run(*inputs: Any) -> Any:
         given = dict(zip(places, inputs, strict=True))
@@ -245,7 +245,7 @@ def _function(model: OnnxModel, places: Sequence[int]) -> Callable[..., Any]:
 
 
 def _specs(first: Sequence[TensorInfo], second: Sequence[TensorInfo]) -> tuple[list[str], list[str]]:
-    """Specifications of the first model's arguments, and equations that give the second one's names.
+    """Specifications of the first model's arguments, and equations between its size names and the second's.
 
     Raises:
         InputError: the two take different arguments.
@@ -275,7 +275,7 @@ def _specs(first: Sequence[TensorInfo], second: Sequence[TensorInfo]) -> tuple[l
 
 
 def _needed(graph: Graph, names: list[str], others: list[str]) -> list[int]:
-    """Places of a model's inputs, without those that the other has not and nothing reads: optimisers drop them."""
+    """Positions of a model's inputs, except those that the other lacks and nothing reads, as optimisers drop them."""
     read = set(topological(graph.outputs))
     return [i for i, name in enumerate(names) if name in others or graph.inputs[i] in read]
 
@@ -286,13 +286,13 @@ def _of_inputs(graph: Graph, places: list[int]) -> Graph:
 
 
 def _loading(sources: Sequence[Any], dims: Sequence[Mapping[str, int]], places: list[list[int]]) -> str:
-    """A text that defines `a` and `b`; empty where the models are no files."""
+    """Code that defines `a` and `b`; empty where the models are no files."""
     if not all(isinstance(x, str | Path) for x in sources):
         return ""
     lines = ["import numpy as np", "from superopt.frontends.onnx.frontend import load_model"]
     for name, path, some, kept in zip("ab", map(str, sources), dims, places, strict=True):
         lines.append(f"{name} = load_model({path!r}{f', dims={dict(some)!r}' if some else ''})")
-        if places[0] != places[1]:  # what nothing reads is 0
+        if places[0] != places[1]:  # inputs that nothing reads are 0
             given = f"x[{kept!r}.index(i)] if i in {kept!r} else np.zeros(t.shape, t.dtype)"
             lines.append(f"{name} = lambda *x, f={name}: f(*[{given} for i, t in enumerate(f.inputs)])")
     return "\n".join(lines)

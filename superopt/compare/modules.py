@@ -1,4 +1,4 @@
-"""Two StableHLO modules compared."""
+"""Equivalence of two StableHLO modules."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def compare_modules(
 ) -> PairVerdict:
     """Prove or refute that the main functions of two StableHLO modules compute the same, result by result.
 
-    Where the first module leaves sizes open the verdict is for all of them that both modules accept.
+    Where the first module leaves sizes open, the verdict is for all sizes that both modules accept.
 
     Args:
         first, second: files, as text or as the bytes that jax.export writes, or their contents.
-        dims: sizes of what is left open, at which is compared what is open for all sizes.
+        dims: values of the open sizes, at which results that stay open for all sizes are compared.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: of the processor, after which no further piece is tried.
-        seed: of the inputs of the refuter.
-        store: of certificates.
+        seconds: processor time after which no further window is tried.
+        seed: seed of the refuter's inputs.
+        store: the store to look up certificates in.
 
     Raises:
         InputError: a module cannot be read, holds an operation that is not known, or they take different arguments.
-        ProverDefectError: something was proved that evaluation refutes: a defect of the prover.
+        ProverDefectError: evaluation refutes a proof: a defect of the prover.
     """
     modules = [load_module(source) for source in (first, second)]
     load = ""
@@ -78,11 +78,11 @@ def _for_all_sizes(
 
 
 def arguments_of(modules: Sequence[StableHloModule], load: str = "") -> SizedArguments:
-    """What two modules that leave sizes open take.
+    """The arguments and results of two modules that leave sizes open.
 
     Args:
         modules: both.
-        load: a text that defines both functions, for the text to paste.
+        load: code that defines both functions, for the code to paste.
 
     Raises:
         InputError: they take different arguments.
@@ -116,9 +116,9 @@ def arguments_of(modules: Sequence[StableHloModule], load: str = "") -> SizedArg
 
 
 def _facts(module: StableHloModule) -> tuple[list[str], dict[str, str]]:
-    """What a module asserts of the sizes that it leaves open, and the names that it has for them.
+    """Constraints that a module asserts of its open sizes, and its names for them.
 
-    It is traced with a name for every open size, until what is asserted is needed: that is more than it says.
+    The module is traced with a name for every open size, until the assertions are complete.
     """
     names = [f"arg{i}_{axis}" for i, (shape, _) in enumerate(module.kinds) for axis, n in enumerate(shape) if n is None]
     free = dict(zip(names, export.symbolic_shape(", ".join(names)), strict=True))

@@ -1,8 +1,8 @@
-"""Other forms of nodes that their labels show equal to them, so that no rule is needed: where rules can begin.
+"""Alternative forms of nodes that are equal by labels alone, on which rules can match.
 
 An optimiser that packs several products into one reads them by slices behind the bias, and one that flattens a batch
-puts reshapes around a product and what follows.  The rules speak of a slice of a product, and of a product of the
-tensor itself: slices move before functions of elements, reshapes behind products and such functions.
+puts reshapes around a product and the ops after it.  The rules match a slice of a product, and a product of the tensor
+itself.  So slices move before elementwise functions, and reshapes behind products and such functions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from superopt.ir.ops.table import PRODUCTS
 
 
 def opened(nodes: Iterable[Node]) -> dict[Node, Node]:
-    """Nodes, operands first, with another form where there is one."""
+    """Map nodes, operands first, to an alternative form where there is one."""
     found: dict[Node, Node] = {}
     for node in nodes:
         if len(node.types) != 1:
@@ -35,7 +35,7 @@ def opened(nodes: Iterable[Node]) -> dict[Node, Node]:
 
 
 def _sliced(node: Node, x: Node) -> Node | None:
-    """A slice of a function of elements as the function of slices."""
+    """A slice of an elementwise function as the function of slices."""
     if x.op not in names.ELEMENTWISE or any(y.shape not in (x.shape, ()) for y in x.inputs):
         return None
     below = [mk("slice", y, **dict(node.attrs)) if y.shape else y for y in x.inputs]
@@ -55,7 +55,7 @@ def _product(node: Node) -> Node | None:
 
 
 def _elements(node: Node, found: dict[Node, Node]) -> Node | None:
-    """A function of flattened batches as the flattened function of the batches."""
+    """An elementwise function of flattened batches as the flattened function of the batches."""
     forms = [found.get(x, x) for x in node.inputs]
     wholes = {x.inputs[0].shape for x in forms if _flattened(x)}
     if len(wholes) != 1:
@@ -76,7 +76,7 @@ def _elements(node: Node, found: dict[Node, Node]) -> Node | None:
 
 
 def _shaped(node: Node, below: Node | None) -> Node | None:
-    """A reshape of what is a reshape in another form, as one of the tensor that lies below both."""
+    """A reshape of a node whose alternative form is a reshape, as one reshape of the tensor below both."""
     if below is None or below.op != "reshape":
         return None
     whole = below.inputs[0]
@@ -84,7 +84,7 @@ def _shaped(node: Node, below: Node | None) -> Node | None:
 
 
 def _flattened(x: Node) -> bool:
-    """Is it a matrix of the rows of a larger tensor?"""
+    """Whether a node is a matrix of the rows of a larger tensor."""
     if x.op != "reshape" or len(x.shape) != 2:
         return False
     whole = x.inputs[0].shape

@@ -1,8 +1,8 @@
 """Inputs on which two programs differ by more than rounding explains.
 
-Both are evaluated as they are and with every float held in float64, which is the referee: a difference counts where it
-is larger in float64 than what rounding did to either program, and than what rounding the stored tensors that only one
-of them has would do.
+Both programs are evaluated as they are, and as a referee with every float in float64.  A difference counts where it is
+larger in float64 than the effect of rounding on either program.  It must also exceed the effect of rounding the stored
+tensors that only one of them has.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from verifier.rules.refute import samples, strewn
 from verifier.statements.draws import literals
 
 SCALES = (1.0, 1e-3, 30.0)
-"""Of the random inputs: ordinary ones, such that a small constant beside them shows, such that functions saturate."""
+"""Scales of the random inputs: ordinary, so small that a small constant shows, so large that functions saturate."""
 _QUICKLY = {"xla_backend_optimization_level": 0}  # a program that runs twice need not be fast
-_CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # elements by integers behind the first operand
-MARGIN = 8.0  # above the rounding that was seen on these inputs: it is a sample, not a bound
-EQUAL = 1e-11  # what float64 makes of equal values, relative to the largest
-KEPT = 64  # units in the last place: what operations kept verbatim round, which float64 does not see
+_CHOOSE = ("gather", "dynamic_slice", "dynamic_update_slice")  # ops that select by integers behind the first operand
+MARGIN = 8.0  # factor above the rounding seen on these inputs, which are a sample and give no bound
+EQUAL = 1e-11  # relative to the largest: difference of equal values in float64
+KEPT = 64  # units in the last place: rounding inside operations kept verbatim, which float64 does not show
 REPORT = "please report both programs; nothing that this prover says of them can be believed"
 Gap: TypeAlias = "tuple[tuple[int, ...], tuple[Any, Any], float, float]"
-"""The place of a difference, what the programs give there, how far they are apart, and what rounding explains."""
+"""Index of a difference, the values of both programs there, their distance, and the distance that rounding explains."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairDifference:
-    """Inputs that tell two programs apart.
+    """Inputs on which two programs differ.
 
     Attributes:
         output: number of the result.
         seed, scale: of the inputs, see `inputs`.
         place: index of the largest difference.
-        values: what the programs give there.
-        apart, rounding: the largest difference in float64, and what rounding explains.
+        values: the values of both programs there.
+        apart, rounding: the largest difference in float64, and the difference that rounding explains.
         numbers: arguments that are integers of any size, see `inputs`.
-        kind, told: of the inputs, see `inputs`.
+        kind, told: parameters of the inputs, see `inputs`.
     """
 
     output: int
@@ -82,11 +82,12 @@ def inputs(
 
     Args:
         types: shapes and dtypes.
-        seed: of the generator.
-        scale: of floats.
-        numbers: which arrays of integers have others as well: small ones of both signs, and the ends of the type where
-            the scale is above 1.
-        kind: floats are `negative`, `halves` (and the first rows of integers 0), or `beside` numbers that are told.
+        seed: seed of the generator.
+        scale: factor of floats.
+        numbers: positions of integer arrays with other values than 0 and 1: small ones of both signs, and the ends of
+            the type where the scale is above 1.
+        kind: makes floats `negative`, `halves` (and the first rows of integers 0), or close to given numbers
+            (`beside`).
         told: these numbers.
     """
     rng, made = np.random.default_rng(seed), list[np.ndarray]()
@@ -106,7 +107,7 @@ def inputs(
 
 
 def _of_kind(x: np.ndarray, kind: str, told: Sequence[float], rng: np.random.Generator) -> np.ndarray:
-    """Numbers of a kind made of ordinary ones."""
+    """Ordinary random numbers changed to a kind of `inputs`."""
     if kind == "negative":
         return -np.abs(x) - 0.25
     if kind == "halves":
@@ -117,7 +118,7 @@ def _of_kind(x: np.ndarray, kind: str, told: Sequence[float], rng: np.random.Gen
 
 
 def plain_integers(graphs: Sequence[Graph]) -> tuple[int, ...]:
-    """Which arguments are integers that neither choose positions nor are read by loops, which may count by them."""
+    """Positions of integer arguments that neither select positions nor are read by loops, which may count by them."""
     read: list[Node] = []
     for node in (n for graph in graphs for n in graph.nodes()):
         read += node.inputs if node.op in CONTROL else node.inputs[1:] if node.op in _CHOOSE else ()
@@ -129,7 +130,7 @@ def widened(graph: Graph) -> Graph:
     """The graph with every float in float64; operations kept verbatim compute in the types that they have.
 
     Raises:
-        SuperoptError: an operation does not take them.
+        SuperoptError: an operation does not accept float64.
     """
     done: dict[Node, Node] = {}
     for node in (*graph.inputs, *graph.nodes()):
@@ -163,15 +164,15 @@ def _of_type(x: Node, dtype: str) -> Node:
 
 
 class UnevaluatedError(SuperoptError):
-    """A program has no value here: XLA refuses it, or ended its process."""
+    """A program has no value here: XLA refuses it, or it ended its process."""
 
 
 _SMALL_BYTES = 1 << 20
-"""Of all arrays of a program that the referee's process runs; larger ones are where they lie."""
+"""Size of all arrays of a program that the referee's process runs; larger programs run where their arrays are."""
 
 
 class Evaluation:
-    """Both programs, compiled when they are first asked for."""
+    """Both programs, compiled on first use."""
 
     def __init__(self, shared: Shared) -> None:
         self.shared = shared
@@ -186,7 +187,7 @@ class Evaluation:
     def run(
         self, side: int, live: Sequence[np.ndarray], wide: bool = False, noise: int | None = None
     ) -> list[np.ndarray]:
-        """Results of one program; with `noise`, what only it stores is disturbed by one unit in the last place."""
+        """Results of one program; `noise` seeds a disturbance, by one unit in the last place, of its own tensors."""
         graph = (self.shared.first, self.shared.second)[side]
         stored = self.shared.arrays
         rng = np.random.default_rng(noise)
@@ -209,7 +210,7 @@ class Evaluation:
         """Results of one program.
 
         Raises:
-            UnansweredError: it has none.
+            UnansweredError: the program has no results.
         """
         made = self._known.get((side, wide))
         if made is None:
@@ -234,7 +235,7 @@ class Evaluation:
             raise UnansweredError(f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}") from error
 
     def leaving(self, live: Sequence[np.ndarray], outputs: Collection[int]) -> set[int]:
-        """Those of some outputs behind which a finite value becomes none where a program is evaluated in float64."""
+        """Those outputs that depend on an op whose operands are finite and whose result is not, in float64."""
         found = set[int]()
         for side in (0, 1) if outputs else ():
             graph, kinds = self._kinds(side, live)
@@ -242,7 +243,7 @@ class Evaluation:
         return found
 
     def _kinds(self, side: int, live: Sequence[np.ndarray]) -> tuple[Graph, dict[Node, tuple[bool, bool]]]:
-        """One program in float64, and for its values: is one NaN, is one infinite?"""
+        """One program in float64, and for each of its values whether it has NaN and whether it has infinities."""
         if side not in self._watched:
             graph = widened((self.shared.first, self.shared.second)[side])
             nodes = [n for n in graph.nodes() if len(n.types) == 1 and n.dtype in FLOATS]
@@ -260,32 +261,32 @@ class Evaluation:
 
 
 class Look:
-    """Both programs on the same inputs, evaluated when results are first asked for."""
+    """Both programs on the same inputs, evaluated when results are first requested."""
 
     def __init__(self, both: Evaluation, live: Sequence[np.ndarray], noise: int) -> None:
         self.both, self.live, self.noise = both, live, noise
 
     @functools.cached_property
     def plain(self) -> list[list[np.ndarray]]:
-        """Results of both as they are."""
+        """Results of both programs in their own dtypes."""
         return [self.both.run(side, self.live) for side in (0, 1)]
 
     @functools.cached_property
     def wide(self) -> list[list[np.ndarray]]:
-        """Results in float64.
+        """Results of both programs in float64.
 
         Raises:
-            SuperoptError: an operation does not take it.
+            SuperoptError: an operation does not accept float64.
         """
         return [self.both.run(side, self.live, True) for side in (0, 1)]
 
     @functools.cached_property
     def shaken(self) -> list[list[np.ndarray]]:
-        """Results in float64 with what only one of the programs stores disturbed."""
+        """Results in float64 with the tensors that only one of the programs stores disturbed."""
         return [self.both.run(side, self.live, True, self.noise) for side in (0, 1)]
 
     def valued(self, outputs: Iterable[int]) -> set[int]:
-        """Those of some outputs of which an entry is a number in both programs, or which have none."""
+        """Those outputs with an entry that is a number in both programs, or without entries."""
         try:
             one, two = self.plain
         except UnevaluatedError:
@@ -293,7 +294,7 @@ class Look:
         return {i for i in outputs if not one[i].size or (_finite(one[i]) & _finite(two[i])).any()}
 
     def differing(self, outputs: Iterable[int]) -> dict[int, Gap]:
-        """Those of some outputs that differ by more than rounding explains."""
+        """Those outputs that differ by more than rounding explains, with the difference."""
         found: dict[int, Gap] = {}
         try:
             one, two = self.plain
@@ -322,17 +323,17 @@ class Look:
 
 
 def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int, end_s: float) -> Occurring:
-    """What is seen of proved outputs; `left` are those without finite values, of which class real and range speak.
+    """Nonvacuity of proved outputs; `left` are those never seen finite, of which class real and range claim nothing.
 
     Args:
         both: the programs.
         proved: numbers of the outputs.
-        strict: those which differ where an intermediate value is not finite: what they give there does not count.
-        seed: of the inputs.
-        end_s: processor time after which others than these are given up.
+        strict: outputs that differ where an intermediate value is not finite; their values there do not count.
+        seed: seed of the inputs.
+        end_s: processor time after which all other outputs than `strict` ones are given up.
 
     Raises:
-        ProverDefectError: they differ where all intermediate values are finite.
+        ProverDefectError: outputs differ where all intermediate values are finite.
     """
     sides = both.shared.first.outputs, both.shared.second.outputs
     seen = Occurring([i for i in proved if sides[0][i] is not sides[1][i]])  # one program needs no proof
@@ -360,12 +361,12 @@ def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], se
 
 
 def defect(name: str, told: object) -> ProverDefectError:
-    """The output of that name was proved, and refuted by the difference that is told."""
+    """The error of a prover defect: the output of that name was proved, and this difference refutes it."""
     return ProverDefectError(f"output {name} was proved, and evaluation refutes it: {told}", hint=REPORT)
 
 
 def _many(both: Evaluation, seed: int) -> Iterator[list[np.ndarray]]:
-    """Inputs as `differences` has them first, then of many magnitudes and signs, each with other integers."""
+    """The first inputs of `differences`, then inputs of many magnitudes and signs, each with other integers."""
     first = inputs(both.types, seed, SCALES[0], both.numbers)
     yield first
     for number, drawn in enumerate(samples({str(i): x for i, x in enumerate(first)})):
@@ -378,8 +379,8 @@ def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict
 
     Args:
         both: the programs.
-        seed: of the inputs.
-        wanted: numbers of outputs -> are they said to be equal (then one look at numbers suffices).
+        seed: seed of the inputs.
+        wanted: numbers of outputs -> whether they are claimed equal (then one look at numbers suffices).
     """
     found: dict[int, PairDifference] = {}
     valued = set[int]()
@@ -402,14 +403,14 @@ def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict
 
 
 def contradiction(both: Evaluation, proved: Sequence[int], exactness: str, seed: int) -> str:
-    """Where outputs that are proved equal differ by what rounding cannot explain, in words; empty where they do not.
+    """Where outputs proved equal differ by more than rounding explains, in words; empty where they do not.
 
-    Integers take the ends of their types, and where the proof claims every bit floats are strewn with NaN, infinities
-    and zeros of both signs.  XLA evaluates both programs, and the interpreter where they are small.
+    Integers include the ends of their types.  Where the proof claims every bit, floats include NaN, infinities and
+    zeros of both signs.  XLA evaluates both programs, and so does the interpreter where they are small.
     """
     nodes = (*both.shared.first.nodes(), *both.shared.second.nodes())
     floats = any(dtype in FLOATS for node in nodes for dtype in _dtypes(node))
-    if floats and exactness != "exact":  # `differences` has looked at what rounding does not explain
+    if floats and exactness != "exact":  # `differences` has tried inputs on which rounding is no explanation
         return ""
     for attempt, kind in enumerate(_KINDS if floats else _KINDS[:1]):
         live = _strewn(both.types, seed + attempt, kind)
@@ -425,7 +426,7 @@ def contradiction(both: Evaluation, proved: Sequence[int], exactness: str, seed:
 
 _KINDS = ("", "nan", "inf", "-inf")
 _SMALL = 1 << 16
-"""Elements of all values of a program that the interpreter evaluates as well."""
+"""Limit on the elements of all values of a program for the interpreter to evaluate it as well."""
 
 
 def _dtypes(node: Node) -> list[str]:
@@ -433,7 +434,7 @@ def _dtypes(node: Node) -> list[str]:
 
 
 def _strewn(types: Sequence[tuple[tuple[int, ...], str]], seed: int, kind: str) -> list[np.ndarray]:
-    """Inputs with the ends of integer types in them, and every other float replaced, in turn."""
+    """Inputs that include the ends of integer types, and have every other float replaced by special values in turn."""
     rng, out = np.random.default_rng(seed), list[np.ndarray]()
     for number, (x, (shape, dtype)) in enumerate(zip(inputs(types, seed, 1.0), types, strict=True)):
         if dtype in INTEGERS:
@@ -446,7 +447,7 @@ def _strewn(types: Sequence[tuple[tuple[int, ...], str]], seed: int, kind: str) 
 
 
 def _by_xla(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """Results by XLA; none where it has none."""
+    """Results by XLA; empty where it has none."""
     try:
         return [both.run(side, live) for side in (0, 1)]
     except UnevaluatedError:
@@ -454,7 +455,7 @@ def _by_xla(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarra
 
 
 def _small(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
-    """Results by the interpreter; none where a program is large or holds what it does not evaluate."""
+    """Results by the interpreter; empty where a program is too large or contains ops that it does not evaluate."""
     found: list[list[np.ndarray]] = []
     for graph in (both.shared.first, both.shared.second):
         if sum(math.prod(map(int, map(str, t.shape))) for node in graph.nodes() for t in node.types) > _SMALL:
@@ -468,7 +469,7 @@ def _small(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarray
 
 
 def _same_kinds(a: np.ndarray, b: np.ndarray) -> bool:
-    """Have two results NaN and infinities in the same places, and numbers that are near?"""
+    """Whether two results have NaN and infinities in the same places, and close numbers elsewhere."""
     if str(a.dtype) not in FLOATS:
         return True  # rounding may have decided it
     x, y = a.astype(np.float64), b.astype(np.float64)
@@ -484,7 +485,7 @@ def _finite(a: np.ndarray) -> np.ndarray:
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> float:
-    """The largest difference of finite entries; infinite where other entries are finite."""
+    """The largest difference of finite entries; infinite where only one of two entries is finite."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     if x.shape != y.shape or not np.array_equal(np.isfinite(x), np.isfinite(y)):
         return np.inf

@@ -1,4 +1,4 @@
-"""Two programs as graphs over the same inputs: arguments by position, stored tensors by what they hold."""
+"""Two programs as graphs over the same inputs: arguments are matched by position, stored tensors by value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Shared:
         first, second: the programs; equal nodes are one.
         arrays: values of the stored tensors by their names here.
         names: name here -> its names in the two programs.
-        given: inputs of each program -> what they are here.
+        given: inputs of each program -> the shared nodes that replace them.
     """
 
     first: Graph
@@ -33,12 +33,12 @@ class Shared:
 
 
 def arguments(graph: Graph) -> tuple[Node, ...]:
-    """The inputs that a caller passes."""
+    """The inputs that the caller passes."""
     return tuple(n for n in graph.inputs if n["name"] not in graph.constants)
 
 
 def differing_types(first: Graph, second: Graph) -> str:
-    """Why two programs cannot be the same function whatever they compute; empty where they can."""
+    """The reason why types alone rule out that two programs are equal; empty where they do not."""
     for what, a, b in (("arguments", arguments(first), arguments(second)), ("results", first.outputs, second.outputs)):
         one, two = ([", ".join(map(show_type, n.types)) for n in nodes] for nodes in (a, b))
         if len(one) != len(two):
@@ -50,7 +50,7 @@ def differing_types(first: Graph, second: Graph) -> str:
 
 
 def share(first: Graph, second: Graph) -> Shared:
-    """Both programs over the same inputs.
+    """Put both programs over the same inputs.
 
     Raises:
         InputError: their arguments differ, or a frozen input has no values.
@@ -82,7 +82,7 @@ def share(first: Graph, second: Graph) -> Shared:
 
 
 def _stored(node: Node, array: np.ndarray) -> Node:
-    """A stored tensor under a digest of its type and bytes; one that holds one value everywhere is that number."""
+    """A stored tensor named by a digest of its type and bytes; a constant tensor becomes its number."""
     bits = np.ascontiguousarray(array)
     if bits.size and bits.dtype.kind in "biuf":
         flat = bits.reshape(-1).view(f"V{bits.dtype.itemsize}")

@@ -1,7 +1,7 @@
-"""Steps: what makes far results of near ones, so that their arguments are replaced in class exact alone.
+"""Discontinuous operations (steps): their operands must be proved equal in class exact.
 
-Two programs are first proved equal as far as exact laws go.  What a step still reads differently is then an argument of
-its own, of which nothing is known, and the laws of wider classes are asked of the rest.
+Two programs are first proved equal as far as exact laws go.  A value that a step still reads then becomes a fresh
+argument, about which nothing is known, and the laws of wider classes are tried on the rest.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ STEPS = CONTROL | PREDICATES | ARG.keys() | {"round", "nextafter"} | {n for n, f
 
 
 def reads_floats(node: Node) -> bool:
-    """Has an operation a float among its operands?"""
+    """Whether an operation has a float among its operands."""
     return any(t.dtype in FLOATS for x in node.inputs for t in x.types)
 
 
 def _step(node: Node) -> bool:
-    """Does an operation make far results of near floats?"""
+    """Whether an operation is discontinuous in a float operand."""
     integer = node.op in ("convert_element_type", "bitcast_convert_type") and node.dtype not in FLOATS
     return reads_floats(node) and (node.op in STEPS or integer)
 
@@ -44,7 +44,7 @@ def prove_by_steps(
     numerics: str,
     end_s: float,
 ) -> PairProof:
-    """`superopt.compare.cuts.prove`, with what steps read replaced in class exact alone."""
+    """`superopt.compare.cuts.prove`, with the operands of steps replaced in class exact alone."""
     given = (arrays, rules, certificates, ledger)
     steps = [n for n in topological((*first.outputs, *second.outputs)) if _step(n)]
     if numerics == "exact" or all(_argument(x) for n in steps for x in n.inputs):
@@ -74,15 +74,15 @@ def prove_by_steps(
 
 
 def _argument(node: Node) -> bool:
-    """Is a node what the caller gives, a number, no float, or several results?"""
+    """Whether a node is an argument of the call, a literal, not a float, or has several results."""
     given = node.op == "literal" or (node.op == "input" and not node["frozen"])
-    if len(node.types) > 1:  # read by what names one of its results, and what it reads itself is apart
+    if len(node.types) > 1:  # the projections read it, and its own operands are handled apart
         return True
     return given or not any(t.dtype in FLOATS for t in node.types)
 
 
 def _apart(nodes: Sequence[Node], apart: dict[Node, Node]) -> dict[Node, Node]:
-    """Images of nodes, operands first, in which steps read arguments of their own (`apart`, by what they stand for)."""
+    """Images of nodes, operands first, in which steps read fresh arguments; `apart` maps operands to these."""
     done: dict[Node, Node] = {}
     for node in nodes:
         operands = [done[x] for x in node.inputs]

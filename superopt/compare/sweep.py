@@ -1,15 +1,15 @@
 """Two programs over symbolic sizes proved equal node by node.
 
-Nodes are hash-consed, so what both programs compute alike is one node from the start.  Beyond that the second program
-is walked from its inputs.  Values at some small sizes say which node of the first program a node may be equal to; the
-prover of statements decides it (`verifier.statements.prove`), with values that both programs have as inputs of their
-own (cuts): what holds for all values of the cuts holds for those that occur.  A proved node of the second program is
+Nodes are hash-consed, so equal subprograms are one node from the start.  For the rest, the second program is walked
+from its inputs.  Values at some small sizes suggest which node of the first program a node may equal.  The prover of
+statements decides it (`verifier.statements.prove`), with values that both programs have as fresh inputs (cuts): a
+statement that holds for all values of the cuts holds for those that occur.  A proved node of the second program is
 replaced by that of the first, so neither the values nor the choice of cuts need be trusted.
 
-What holds of real numbers, or where the left side is defined, is said of numbers alone.  A step (a comparison, rounding
-to integers) makes a plain value of what is none and is far off for what is near, so what a step reads is replaced in
-class exact alone, and a step behind a cut that may be no number is proved in class exact alone.  The prover itself
-says of a step that it sees as a whole what more is known.
+Equality over the reals, or where the left side is defined, is claimed for numbers alone.  A step (a comparison,
+rounding to integers) turns NaN and infinities into ordinary values and is discontinuous.  So operands of steps are
+replaced in class exact alone, and a step behind a cut that may be no number is proved in class exact alone.  For steps
+inside a statement the prover itself knows more.
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ from verifier.verdict import EXACTNESS, UNSUPPORTED, ValidityDomain
 if TYPE_CHECKING:
     from superopt.store import Store
 
-_TRIED = 3  # nodes of the first program with the values of one of the second's: what is equal to one is to all
-_MOST = 60  # nodes of both sides behind the cuts that are given to the prover at once
-_RELATED = 12  # operations from values that both have to another one that is a function of them: a mean is 4
-_NEAR = 1e-4  # of values, relative to the largest: stored tensors folded in the type of the model differ by less
-_ROUNDED = 1e-6  # what constants that were rounded to float32 make of that: a few of its units
+_TRIED = 3  # candidates in the first program with equal values: if one is equal, all are
+_MOST = 60  # nodes of both sides behind the cuts in one question to the prover
+_RELATED = 12  # operations between shared values of which one is a function of the other: a mean has 4
+_NEAR = 1e-4  # relative to the largest value; stored tensors folded in the model's dtype differ by less
+_ROUNDED = 1e-6  # relative effect of constants rounded to float32: a few of its units
 _TOLD = 3  # constants of either side that a reason lists
 _NOTHING = "nothing in the first program has its values"
 _PLACES = frozenset(["argmax", "argmin"])  # steps that the prover compares by laws of real numbers
@@ -63,15 +63,15 @@ _HEAVY = CONTRACTIONS | REDUCTIONS | WINDOWS
 
 @dataclass(slots=True)
 class Swept:
-    """What was proved of the second program.
+    """Result of a sweep: the outputs of the second program, with proved nodes replaced.
 
     Attributes:
-        outputs: of the second program, what is proved replaced by nodes of the first.
-        proved: numbers of those that are the first's.
-        lowest: sizes from which on it holds.
-        exactness: the widest class of what was used.
-        assumptions: of the proofs.
-        stuck: the first node that nothing in the first program is proved equal to, and why.
+        outputs: outputs of the second program, with proved parts replaced by nodes of the first.
+        proved: numbers of the outputs that became the first's.
+        lowest: the least sizes for which the proofs hold.
+        exactness: the widest class of equality that was used.
+        assumptions: assumptions of the proofs.
+        stuck: the first node without a proved counterpart in the first program, and the reason.
     """
 
     outputs: tuple[Node, ...]
@@ -84,11 +84,11 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """Stored tensors of either program that are taken to be expressions of the other's.
+    """Stored tensors of either program that are assumed equal to expressions of the other's.
 
     Attributes:
         images: input node, or a number -> expression.
-        texts: what is assumed, in words.
+        texts: the assumptions, in words.
         apart: the largest distance; 0: bit by bit.
     """
 
@@ -97,19 +97,19 @@ class Stored:
     apart: float = 0.0
 
     def beside(self, other: Stored) -> Stored:
-        """Both together."""
+        """The assumptions of both together."""
         return Stored({**self.images, **other.images}, self.texts + other.texts, max(self.apart, other.apart))
 
 
 def stored_alike(pair: Pair, graphs: Sequence[Graph], numerics: str, store: Store | None, end_s: float) -> Stored:
-    """What stored tensors of one program are in the other's, as the comparison at some sizes finds it.
+    """Stored tensors of one program that the comparison at fixed sizes finds equal to expressions of the other's.
 
     Args:
         pair: both programs over symbolic sizes.
-        graphs: both programs at the sizes.
+        graphs: both programs at fixed sizes.
         numerics: the widest class of rules that may be used.
-        store: of certificates.
-        end_s: processor time (`verifier.rules.process.processor_s`) after which nothing further is looked for.
+        store: the store to look up certificates in.
+        end_s: processor time (`verifier.rules.process.processor_s`) after which no further match is sought.
     """
     own = [
         {_content(n, graph.constants[n["name"]]): n for n in graph.inputs if n["name"] in graph.constants}
@@ -134,7 +134,7 @@ def stored_alike(pair: Pair, graphs: Sequence[Graph], numerics: str, store: Stor
 
 
 def reciprocals(pair: Pair) -> Stored:
-    """Numbers of the second program that are those of the first one's reciprocals, rounded in their own dtype.
+    """Numbers of the second program that are reciprocals of the first one's numbers, rounded in their own dtype.
 
     An optimiser multiplies by what the exporter divides by.
     """
@@ -165,7 +165,7 @@ def reciprocals(pair: Pair) -> Stored:
 
 
 def _number(node: Node) -> str:
-    """A number in as few digits as its dtype asks for."""
+    """A number in as few digits as identify it in its dtype."""
     return str(np.asarray(node["value"], numpy_dtype(node.dtype)))
 
 
@@ -186,15 +186,15 @@ def sweep(
     *,
     by_values: bool = True,
 ) -> Swept:
-    """Replace what the second program computes by nodes of the first, as far as that is proved.
+    """Replace values of the second program by nodes of the first, as far as their equality is proved.
 
     Args:
         pair: both programs.
-        sizes: at which values are looked at.
+        sizes: sizes at which values are compared.
         numerics: the widest class of a proof that counts.
         end_s: processor time (`verifier.rules.process.processor_s`) after which no further proof is begun.
-        stored: stored tensors that are taken for expressions.
-        by_values: try nodes with the same values alone, not all of one type: what is proved must not depend on it.
+        stored: stored tensors that are assumed equal to expressions.
+        by_values: try only nodes with the same values, not all of one type; the proofs must not depend on it.
     """
     if stored.images:
         pair = replace(pair, left=_with(pair.left, pair.right, stored), right=_with(pair.right, pair.left, stored))
@@ -233,9 +233,10 @@ def sweep(
 
 
 def _stuck(left: Sequence[Node], reasons: Mapping[Node, str]) -> list[Node]:
-    """Nodes behind open outputs that are not the first program's, those first that say most.
+    """Unproved nodes of open outputs, the most telling first.
 
-    A constant is told by what reads it, and where the values meet again further on, what is not proved is that.
+    A constant is reported through its reader.  Where the values agree again further on, the node in between is
+    reported.
     """
     stuck = [n for n in topological(left) if n in reasons]
     live = _live(left)
@@ -244,7 +245,7 @@ def _stuck(left: Sequence[Node], reasons: Mapping[Node, str]) -> list[Node]:
 
 
 def _live(nodes: Iterable[Node]) -> set[Node]:
-    """Those nodes behind some that read an argument."""
+    """Those nodes that depend on an argument of the call, among all that some nodes depend on."""
     live: set[Node] = set()
     for n in topological(nodes):
         if (n.op == "input" and not n["frozen"]) or any(x in live for x in n.inputs):
@@ -253,7 +254,7 @@ def _live(nodes: Iterable[Node]) -> set[Node]:
 
 
 def _gap(node: Node, other: Node, fresh: Node, values: Mapping[Node, np.ndarray] | None) -> str:
-    """How far the values of two nodes are apart where that is more than rounding in float64, with their constants."""
+    """A text of how far two nodes' values differ in float64, with their constants; empty within rounding."""
     apart = 0.0 if values is None else _apart(values[node], values[other])
     if apart <= EQUAL:
         return ""
@@ -266,7 +267,7 @@ def _gap(node: Node, other: Node, fresh: Node, values: Mapping[Node, np.ndarray]
 
 
 def _with(graph: Graph, other: Graph, stored: Stored) -> Graph:
-    """A program with those of its stored tensors that the other has not as expressions."""
+    """A program with its stored tensors that the other lacks replaced by expressions."""
     theirs = {*other.inputs, *topological(other.outputs)}
     given = {n: x for n, x in stored.images.items() if n not in theirs}
     done = map_nodes(graph.outputs, given=given)
@@ -275,7 +276,7 @@ def _with(graph: Graph, other: Graph, stored: Stored) -> Graph:
 
 
 def _sized(pair: Pair, outputs: Sequence[Node]) -> str:
-    """Why nodes behind some outputs may have no shape, which the proofs behind cuts take for granted; else empty."""
+    """The reason why nodes of some outputs may have no shape, which proofs behind cuts take for granted; else empty."""
     shapes = dict.fromkeys(n.shape for n in topological(outputs) if len(n.types) == 1)
     zero = literal(0.0, "float32")
     roots = tuple(mk("broadcast_in_dim", zero, shape=shape, broadcast_dimensions=()) for shape in shapes)
@@ -287,7 +288,7 @@ def _sized(pair: Pair, outputs: Sequence[Node]) -> str:
 
 
 def _small(graph: Graph) -> dict[str, Any]:
-    """The stored tensors that the prover writes out."""
+    """The stored tensors that are small enough for the prover to write out."""
     return {name: x for name, x in graph.constants.items() if x.size <= SMALL}
 
 
@@ -312,7 +313,7 @@ def _values(pair: Pair, sizes: Mapping[str, int]) -> dict[Node, np.ndarray]:
 
 
 def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray] | None) -> list[Node]:
-    """Nodes of the first program with the type and the values of one of the second's, those of its op first."""
+    """Nodes of the first program with the type and the values of a node of the second, those with its op first."""
     if values is None:
         return [n for n in first.nodes() if n.types == node.types]
     have = values.get(node)
@@ -331,7 +332,7 @@ def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray] | None) -
 
 
 def _apart(have: np.ndarray, value: np.ndarray) -> float:
-    """The largest difference of values of one shape, relative to the largest; infinite where they differ in kind."""
+    """The largest difference of values of one shape, relative to the largest; infinite where kinds differ."""
     if value.dtype.kind != "f":
         return 0.0 if np.array_equal(have, value) else np.inf
     finite = np.isfinite(have)
@@ -343,17 +344,17 @@ def _apart(have: np.ndarray, value: np.ndarray) -> float:
 
 
 def _steps(node: Node) -> bool:
-    """Does an operation make of floats what is none, or far results of near ones?"""
+    """Whether an operation turns floats into other types, or is discontinuous in a float operand."""
     return reads_floats(node) and (node.op in STEPS or any(t.dtype not in FLOATS for t in node.types))
 
 
 def _read_by_steps(outputs: Sequence[Node]) -> set[Node]:
-    """What is computed for a step."""
+    """All values that steps depend on."""
     return set(topological([x for n in topological(outputs) if _steps(n) for x in n.inputs]))
 
 
 def _equal(pair: Pair, done: Swept, one: Node, two: Node, numerics: str, plain: bool) -> ValidityDomain | str:
-    """The proof that two nodes are equal, or why there is none; `plain`: no step reads them."""
+    """The domain in which two nodes are proved equal, or why they are not; `plain`: no step depends on them."""
     why = "it is too far from what both programs have"
     seen: set[tuple[Graph, Graph]] = set()
     for through, apart in ((frozenset[str](), False), (MOVES, False), (None, False), (None, True)):
@@ -397,10 +398,10 @@ def _readable(text: str, cuts: Mapping[str, Node]) -> str:
 def _behind_cuts(
     pair: Pair, one: Node, two: Node, through: frozenset[str] | None, apart: bool
 ) -> tuple[Graph, Graph, dict[str, Node]]:
-    """Two nodes over inputs in place of values that both have; those that some operations make are looked through.
+    """Two nodes over fresh inputs in place of shared values, and the value of each input by its name.
 
-    Where inputs are to be `apart`, none stands for what others of them give in a few steps (a mean beside its operand).
-    Last: what the inputs stand for, by their names.
+    Values made by operations of `through` are looked through.  With `apart`, no input is a value that other inputs
+    determine in a few steps (a mean beside its operand).
     """
     both = set(topological([one])) & set(topological([two]))
     taken = {n["name"] for n in (*pair.left.inputs, *pair.right.inputs)}
@@ -431,7 +432,7 @@ def _behind_cuts(
 
 
 def _given_by(node: Node, cuts: Collection[Node], seen: Collection[Node]) -> bool:
-    """Is a value a few operations on other cuts, and on arguments that are read anyway?"""
+    """Whether a value is a few operations away from other cuts, and from arguments that are read anyway."""
     steps: set[Node] = set()
     todo = list(node.inputs)
     while todo and len(steps) <= _RELATED:

@@ -1,6 +1,6 @@
-"""Two functions of JAX compared for all sizes of their arguments: shapes over names.
+"""Equivalence of two JAX functions for all sizes of their arguments, whose shapes are symbolic.
 
-Programs of other frontends come here as functions that JAX traces.
+Programs of other frontends are passed here as functions that JAX traces.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
     from superopt.store import Store
 
 _SIZES = 12
-"""Small sizes at which functions may have no value, for a window that is larger or a slice that is longer."""
+"""Number of small sizes to try; functions may have no value at some, for a larger window or a longer slice."""
 _SAMPLES = 2
-"""Sizes at which values are compared: different ones, and others."""
+"""Number of assignments of sizes at which values are compared: one with distinct sizes, and others."""
 SECOND = "_of_the_second"
-"""Ends the names of sizes that the second program has for those of the first."""
+"""Suffix of the second program's own names for sizes of the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizedArguments:
-    """What two functions take and give.
+    """The arguments and results of two functions over symbolic sizes.
 
     Attributes:
         specs, named: shapes of the arguments (`superopt.frontends.symbolic.specs`), by position and by name.
-        constraints: comparisons of sizes under which both are compared.
-        names: of the results; without them, their places in the pytree.
-        load: a text that defines both functions as `a` and `b` at some sizes, for the text to paste.
+        constraints: comparisons of sizes that are assumed to hold.
+        names: names of the results; without them, their places in the pytree.
+        load: code that defines both functions as `a` and `b` at some sizes, for the code to paste.
     """
 
     specs: Sequence[Any]
@@ -68,7 +68,7 @@ class SizedArguments:
     load: Callable[[Mapping[str, int]], str] | None = None
 
     def statement(self, name: str, first: Callable[..., Any], second: Callable[..., Any]) -> Statement:
-        """That two functions of these arguments are equal.
+        """The statement that two functions of these arguments are equal.
 
         Raises:
             InputError: a specification cannot be read.
@@ -89,9 +89,9 @@ def compare_symbolic(
     Args:
         first, second: functions that JAX traces at symbolic sizes.
         of: their arguments.
-        sizes: at which what stays open is compared as programs of given sizes are; without them it stays open.
+        sizes: sizes at which open results are compared as programs of fixed sizes are; without them they stay open.
         numerics: the widest class of a proof that counts.
-        store: of certificates.
+        store: the store to look up certificates in.
 
     Raises:
         ArgumentError: JAX does not trace a function at any of some small sizes.
@@ -133,7 +133,7 @@ def compare_symbolic(
 def proved_alone(
     first: Callable[..., Any], second: Callable[..., Any], of: SizedArguments, numerics: str, seconds: float
 ) -> Swept:
-    """What is proved node by node where nothing is evaluated and every node of one type may be tried.
+    """The result of a sweep that evaluates nothing and tries every node of one type.
 
     Raises:
         SuperoptError: a function has no trace at symbolic sizes, or the results differ in type.
@@ -156,7 +156,7 @@ def _left(found: PairVerdict) -> list[int]:
 def _at_sizes(
     found: PairVerdict, traced: Sequence[Traced], names: list[str], at: str, numerics: str, store: Store | None
 ) -> PairVerdict:
-    """The verdict with what is open compared at some sizes."""
+    """The verdict with open results compared at some sizes."""
     left, outputs = _left(found), list(found.outputs)
     apart = compare_graphs(traced[0].graph, traced[1].graph, Spoken(names), numerics=numerics, store=store)
     for i in left:
@@ -173,7 +173,7 @@ def _at_sizes(
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """Two functions, and what is asked of them."""
+    """Two functions, and the request for their comparison."""
 
     first: Callable[..., Any]
     second: Callable[..., Any]
@@ -183,7 +183,7 @@ class _Asked:
     store: Store | None
 
     def traced(self, given: dict[str, int]) -> tuple[dict[str, int], list[Traced]]:
-        """Both functions at sizes that are given, else at the first of some small ones at which both have values."""
+        """Both functions at the given sizes, else at the first of some small sizes at which both have values."""
         specs, refused = self.whole.specs, None
         for at in [given] if given or not specs.sizes else itertools.islice(tiny_sizes(specs, 1), _SIZES):
             try:
@@ -193,7 +193,7 @@ class _Asked:
         raise refused or InputError("no sizes meet the constraints")
 
     def by_statements(self, found: PairVerdict) -> PairVerdict:
-        """The verdict with each result as a statement of its own."""
+        """The verdict with each result tried as a statement of its own."""
         verdicts = [
             check_statement(self.of.statement(o.name, _leaf(self.first, i), _leaf(self.second, i)))
             for i, o in enumerate(found.outputs)
@@ -210,7 +210,7 @@ class _Asked:
         )
 
     def swept(self, both: Pairing, end_s: float, by_values: bool = True) -> tuple[Swept, Stored] | None:
-        """What is proved node by node, and which stored tensors that takes for expressions; None: nothing can be."""
+        """The result of a node-by-node proof, with its assumptions on stored tensors; None if impossible."""
         assert both.traced is not None
         left, right = both.traced
         if (
@@ -234,7 +234,7 @@ class _Asked:
         return sweep(pair, at, self.numerics, end_s, stored, by_values=by_values), stored
 
     def by_sweep(self, found: PairVerdict, both: Pairing, end_s: float) -> PairVerdict:
-        """The verdict with what is open proved node by node, or refuted by values."""
+        """The verdict with open results proved node by node, or refuted by values."""
         made = self.swept(both, end_s)
         if made is None:
             return self.by_values(found, [])
@@ -267,7 +267,7 @@ class _Asked:
         return made
 
     def samples(self) -> list[dict[str, int]]:
-        """Sizes at which both functions have values, different ones first."""
+        """Sizes at which both functions have values, distinct ones first."""
         tiny = list(itertools.islice(tiny_sizes(self.whole.specs, 1), _SIZES))
         found: list[dict[str, int]] = []
         for at in sorted(tiny, key=lambda at: -len(set(at.values()) - {1})):
@@ -281,15 +281,15 @@ class _Asked:
         return found
 
     def by_values(self, found: PairVerdict, proved: Sequence[int], later_s: float = 0.0) -> PairVerdict:
-        """The verdict with what is open refuted by values at small sizes, if it can be.
+        """The verdict with open results refuted by values at small sizes, if they can be.
 
         Args:
             found: the verdict.
-            proved: numbers of the results whose proof is looked at.
-            later_s: processor time after which no further values are looked for that such a proof speaks of.
+            proved: numbers of the results whose proofs are tested.
+            later_s: processor time after which no further inputs in the domain of such a proof are sought.
 
         Raises:
-            ProverDefectError: what was proved is refuted.
+            ProverDefectError: values refute a proof.
         """
         outputs, code = list(found.outputs), found.code
         missing: dict[int, list[str]] = {i: [] for i in proved}
@@ -332,12 +332,12 @@ class _Asked:
 
 
 def _told(node: Node, why: str) -> str:
-    """An operation that nothing explains."""
+    """A sentence about an operation without a proved counterpart."""
     return f"{node.op} {', '.join(map(str, node.types))} ({why})"
 
 
 def _code(found: Counterexample, number: int, specs: Specs, load: Callable[[Mapping[str, int]], str] | None) -> str:
-    """A text to paste: arrays, and what both give."""
+    """Code to paste: arrays, and the results of both functions on them."""
     if load is None:
         return found.code
     if found.index is None:

@@ -1,4 +1,4 @@
-"""Are two programs the same function?  Per output proved, refuted or open, and why."""
+"""Verdicts on whether two programs compute the same function: per output proved, refuted or open."""
 
 from __future__ import annotations
 
@@ -33,21 +33,21 @@ from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN
 if TYPE_CHECKING:
     from superopt.store import Store
 
-SECONDS = 60.0  # of the processor, for the proof: what a program of 500 nodes may take
-LATER = 4  # of the seconds: what is left at least to ask whether values occur, and to prove it of all values
+SECONDS = 60.0  # processor time of a proof; a program of 500 nodes may need that long
+LATER = 4  # 1 / LATER of the seconds is reserved for the check of nonvacuity
 _SHOWN = 4  # assumptions about constants that the text lists; --json has all
 _LONGEST = 160  # characters of an expression of constants
 
 
 @dataclass(frozen=True, slots=True)
 class OutputVerdict:
-    """What is known of one result.
+    """The verdict on one result.
 
     Attributes:
-        name: of the result.
+        name: name of the result.
         status: PROVED, REFUTED or UNKNOWN.
-        cause: why it is not proved.
-        difference: inputs that tell the programs apart.
+        cause: the reason why it is not proved.
+        difference: inputs on which the programs differ.
     """
 
     name: str
@@ -58,18 +58,18 @@ class OutputVerdict:
 
 @dataclass(frozen=True, slots=True)
 class PairVerdict:
-    """What is known of two programs.
+    """The verdict on two programs.
 
     Attributes:
         outputs: one verdict for each result.
-        sizes: the sizes that it holds for.
-        exactness: widest class of what the proof used: exact, real or range.
-        folded: stored tensors that were taken to be expressions of others, with the distance.
+        sizes: the sizes for which it holds.
+        exactness: the widest class of equality that the proof used: exact, real or range.
+        folded: stored tensors that were assumed equal to expressions of others, with the distance.
         apart: the largest of these distances; 0: all are equal bit by bit.
-        assumptions: of the rules' certificates.
-        rules: used.
-        differs: the first operation of the second program that nothing in the first is proved equal to.
-        code: to paste: inputs and both results.
+        assumptions: assumptions of the rules' certificates.
+        rules: names of the rules used.
+        differs: the first operation of the second program without a proved counterpart in the first.
+        code: code to paste: inputs and both results.
         seconds: wall time.
     """
 
@@ -86,12 +86,12 @@ class PairVerdict:
 
     @property
     def status(self) -> str:
-        """Of all results together."""
+        """The status of all results together."""
         found = {o.status for o in self.outputs}
         return REFUTED if REFUTED in found else UNKNOWN if UNKNOWN in found else PROVED
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON-serialisable object."""
+        """The verdict as one JSON-serialisable object."""
         return {"status": self.status, **asdict(self)}
 
     def __str__(self) -> str:
@@ -119,12 +119,12 @@ class PairVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """What two programs and their parts are called.
+    """Names of two programs and their parts, for messages.
 
     Attributes:
-        names: of the results; without them, their places.
-        load: a text that defines both as `a` and `b`, for the text to paste.
-        origins: what made nodes of the second program, in the words of its file; asked where one is to be named.
+        names: names of the results; without them, their places.
+        load: code that defines both as `a` and `b`, for the code to paste.
+        origins: names, from its file, of the origins of the second program's nodes; called where one is to be named.
     """
 
     names: Sequence[str] = ()
@@ -146,16 +146,16 @@ def compare_graphs(
 
     Args:
         first, second: graphs whose frozen inputs come with values; arguments are taken by position.
-        words: of the verdict.
+        words: names for the verdict.
         numerics: exact, real or range: the widest class of rules that may be used.
-        seconds: of the processor, after which no further piece is tried.
-        seed: of the inputs of the refuter.
-        store: of certificates.
+        seconds: processor time after which no further window is tried.
+        seed: seed of the refuter's inputs.
+        store: the store to look up certificates in.
 
     Raises:
-        UsageError: numerics is no class.
-        InputError: they take different arguments.
-        ProverDefectError: something was proved that evaluation refutes.
+        UsageError: there is no such class of numerics.
+        InputError: the programs take different arguments.
+        ProverDefectError: evaluation refutes a proof.
     """
     begin, end_s = time.monotonic(), processor_s() + seconds
     if numerics not in EXACTNESS:
@@ -221,10 +221,10 @@ def compare_graphs(
 def beyond_finite(
     both: Evaluation, found: Mapping[int, PairDifference], exactness: str, titles: Sequence[str]
 ) -> list[int]:
-    """Those proved outputs which differ only where an intermediate value is not finite: the proof speaks of others.
+    """Proved outputs that differ only where an intermediate value is not finite, where the proof claims nothing.
 
     Raises:
-        ProverDefectError: evaluation refutes what was proved.
+        ProverDefectError: evaluation refutes a proof.
     """
     for i, d in found.items():
         live = inputs(both.types, d.seed, d.scale, d.numbers, d.kind, d.told)
@@ -242,13 +242,13 @@ def _verdict(name: str, proved: bool, difference: PairDifference | None, differs
 
 
 def told_of(d: PairDifference) -> str:
-    """Where two programs differ, in words."""
+    """A sentence on the inputs and place where two programs differ."""
     where = f"at {list(d.place)} it is {d.values[0]!r} and {d.values[1]!r}"
     return f"{where}; they are {d.apart:.3g} apart, rounding explains {d.rounding:.3g}"
 
 
 def _first_stuck(proof: PairProof, shared: Shared, origins: Callable[[], Mapping[Node, str]]) -> str:
-    """The first operation that nothing explains, and what it belongs to in the second program's file."""
+    """The first operation without a proved counterpart, and its origin in the second program's file."""
     for node, why in proof.stuck.items():
         source = _source({x for x, now in proof.image.items() if now is node}, origins(), shared)
         where = [_name(x, shared) for x in node.inputs if x.op == "input" and x["frozen"]]
@@ -258,7 +258,7 @@ def _first_stuck(proof: PairProof, shared: Shared, origins: Callable[[], Mapping
 
 
 def _source(nodes: set[Node], origins: Mapping[Node, str], shared: Shared) -> str:
-    """The first part of a file that has made one of some nodes, or needs one."""
+    """A text naming the first part of the second file that computes one of these nodes, or depends on one."""
     made = map_nodes(origins, given=shared.given[1])
     needing = set(nodes)
     for node in topological([made[x] for x in origins]):
@@ -268,14 +268,14 @@ def _source(nodes: set[Node], origins: Mapping[Node, str], shared: Shared) -> st
 
 
 def folding_text(fold: Folded, shared: Shared) -> str:
-    """What a stored tensor was taken to be, in words."""
+    """The expression that a stored tensor was assumed equal to, in words."""
     stored = _name(fold.stored, shared)
     apart = f"to within {fold.apart:.2g}" if fold.apart else "bit by bit"
     return f"{stored} is {_expression(fold.term, shared)}, {apart}"
 
 
 def _expression(node: Node, shared: Shared) -> str:
-    """A term of stored tensors in the names of the models."""
+    """A term of stored tensors with the names that they have in the models."""
     if node.op == "input":
         return _name(node, shared)
     if node.op == "literal":
@@ -287,13 +287,13 @@ def _expression(node: Node, shared: Shared) -> str:
 
 
 def _name(node: Node, shared: Shared) -> str:
-    """The name that a stored tensor has in a model, with the program that has it where it is not the first."""
+    """The name of a stored tensor in a model, with the program that has it unless that is the first."""
     first, second = shared.names[node["name"]]
     return first.removeprefix("params.") if first else f"{second.removeprefix('params.')} (of the second)"
 
 
 def code_of(d: PairDifference, graph: Graph, load: str) -> str:
-    """A text that evaluates both programs where they differ."""
+    """Code that evaluates both programs on inputs where they differ."""
     types = [(n.shape, n.dtype) for n in arguments(graph)]
     drawn = f"seed={d.seed}, scale={d.scale}" + (f", numbers={d.numbers}" if d.numbers else "")
     drawn += (f", kind={d.kind!r}" if d.kind else "") + (f", told={d.told}" if d.told else "")

@@ -1,7 +1,7 @@
 """Small programs of given sizes as statements: each result is one question to the prover of statements.
 
-The prover of section 3a (docs/trust.md) reads indices and counts where windows of an e-graph apply rules, so it sees
-what no rule says: an element of a concatenation, a product of quantised values less their zero points.
+The prover of section 3a (docs/trust.md) reads indices and counts where windows of an e-graph apply rules.  So it proves
+facts that no rule states: an element of a concatenation, a product of quantised values less their zero points.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from verifier.statements.prove import Pair, Proof, Stop, prove_elsewhere
 from verifier.verdict import EXACTNESS, ValidityDomain
 
 MOST = 60
-"""Operations of both programs that are one question to the prover; more are proved node by node."""
+"""Most operations of both programs together for one question to the prover; larger ones are proved node by node."""
 
 
 def by_statements(shared: Shared, left: Sequence[int], numerics: str, end_s: float) -> dict[int, ValidityDomain]:
-    """Which of some results of two programs are proved equal, and in which domain.
+    """Map those of some results that are proved equal to the domain in which they are.
 
     Args:
         shared: the programs.
         left: numbers of the results.
         numerics: exact, real or range: the widest class of a proof that counts.
-        end_s: processor time after which no further one is asked.
+        end_s: processor time after which no further question is begun.
     """
     taken = tuple(dict.fromkeys((*shared.first.inputs, *shared.second.inputs)))
     found: dict[int, ValidityDomain] = {}

@@ -1,6 +1,7 @@
-"""What the most important rules of a winner are worth, measured: the winner timed against itself without each of them.
+"""Measured gains of a winner's most important rules: the winner is timed against itself without each of them.
 
-Variants are built and timed interleaved with the winner, in the same rounds, as many as half of the time left allows.
+The variants are built and timed interleaved with the winner, in the same rounds; there are as many as half of the
+time left allows.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class Gain:
 def measured_gains(
     rounds: Rounds, found: Exploration, winner: Finalist, options: Mapping[str, bool | str], known: Series
 ) -> dict[str, Gain]:
-    """Rule -> its measured gain, for the rules with the largest predicted gains; all built with the same options.
+    """Map rules to their measured gains, for the rules of largest predicted gain; all are built with the same options.
 
     Args:
-        known: rounds of these programs, by which the time is told.
+        known: earlier rounds of these programs, from which the time of further ones is estimated.
     """
     affordable = HALF * rounds.left_s / rounds.expected_s(0, known, built=False) - 1.0  # the winner is built again
     most = int(max(0.0, min(PROGRAMS, affordable)))
@@ -50,6 +51,6 @@ def measured_gains(
 
 
 def without(found: Exploration, winner: Finalist, rule: str) -> Finalist:
-    """The winner without a rule, as something that can be lowered."""
+    """The winner with a selection that does not use the rule."""
     state = without_rules(found.result.state(winner), {rule})
     return replace(winner, name=f"{winner.name} without {rule}", selection=state.choice())

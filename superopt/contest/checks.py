@@ -1,9 +1,9 @@
-"""Whether a program computes what its original does, and how far both are from a float64 evaluation.
+"""Numerical checks: a program's results against its original's, and the distance of both from a float64 evaluation.
 
-Both run on the example inputs, and on random ones of the same spread where the program takes any: a loop need not end
-on inputs that its user would not give, and a callback may refuse them.  The yardstick is the reference interpreter with
-every float widened to float64; programs with opaque operations or loops without a number of steps, and those of very
-much work, do without.
+Both checks run on the example inputs.  They also run on random inputs of the same spread where the program accepts any:
+a loop need not end on inputs that its user would not give, and a callback may refuse them.  The reference interpreter
+with every float widened to float64 supplies the reference values.  Programs with opaque operations or with loops of
+unknown trip count, and those of very much work, are checked without it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from superopt.backends.xla import XlaExecutable, build
 from superopt.errors import InputError, ProgramError
 from superopt.ir import opaque
 from superopt.ir.counters import graph_cost
-from superopt.ir.graph import Graph, bodies_of, every_node
+from superopt.ir.graph import Graph, Node, bodies_of, every_node
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
@@ -37,7 +37,9 @@ from superopt.machine.barrier import cause_of_run
 from superopt.machine.jitting import jax_jit
 from superopt.measure import Failure, Worker, ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
+from superopt.measure.conditioning import differ_by_rounding
 from superopt.measure.numerics import Tolerance, output_errors
+from superopt.measure.process import TIME_OVER
 from superopt.report.data import NumericCheck
 
 if TYPE_CHECKING:
@@ -48,26 +50,29 @@ if TYPE_CHECKING:
 FLOATS = ("float16", "bfloat16", "float32", "float64")
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
-SHORT_NODES, SHORT_WORK = 200, 1e9
-LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, of 10 to 40 us each whatever their size
+SHORT_NODES, SHORT_WORK, LIMIT_WINDOW = 200, 1e9, 1e3
+LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
+_WAIT_S = 0.05  # between two looks at whether the calls of the original ended without results
 
 
 class Builds:
-    """The original of one run with its example inputs, and what its checks share: what was built, and the yardstick.
+    """The original of one run with its example inputs, and data that its checks share: executables and float64 results.
 
     Args:
         graph: the original.
         live: the example inputs.
         frozen: values of its frozen inputs.
-        seed: of random inputs.
-        exact: the function with whose results those of a program must agree in every bit; None where rounding is free.
-        worker: where the original is called, as far as it can leave this process and is not sure to be short.
+        seed: seed of random inputs.
+        exact: the function whose results must be matched in every bit; None where rounding may differ.
+        worker: process in which the original is called, if it can be sent there and is not sure to be short.
 
     Attributes:
         end_s: instant of `time.monotonic` at which the original is ended, or left behind where it runs here.
+        rest_s: how long calls of the original after the first are waited for, once somebody waits for its results.
         build_s: what the first call of the original took, the build included.
-        call_s: what its last call took.
+        call_s: what its last call took, or had taken when it was given up.
+        given_up: a call after the first had not ended when it was not waited for any longer.
     """
 
     def __init__(
@@ -81,28 +86,29 @@ class Builds:
     ) -> None:
         self.graph, self.live, self.frozen, self.seed, self.exact = graph, live, frozen, seed, exact
         self.worker = worker if serialisable(original_program(graph)) and not is_short(graph) else None
-        self.end_s = math.inf
+        self.end_s = self.rest_s = math.inf
         self.build_s = self.call_s = 0.0
         self._candidate: tuple[Any, ...] = (None,)
         self._lock = threading.Lock()
         self._calls: Aside[None] | None = None
         self._results: list[list[np.ndarray]] = []
+        self._first, self._last_s, self.given_up = threading.Event(), 0.0, False
 
     @classmethod
     def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> Builds:
-        """Those of an imported function."""
+        """The builds of an imported function."""
         return cls(
             imported.graph, imported.live_values, imported.frozen_values, seed, imported if exact else None, worker
         )  # fmt: skip
 
     @functools.cached_property
     def inputs(self) -> tuple[list[Any], ...]:
-        """The example inputs, and random ones if it takes any."""
+        """The example inputs, and random ones if the program accepts any."""
         drawn = (_random_like(self.live, self.seed),) if takes_any_input(self.graph) else ()
         return (list(self.live), *drawn)
 
     def begin(self) -> Aside[None]:
-        """Have the original called, if that has not begun; what it takes is `call_s` in the end."""
+        """Start calling the original, unless that has begun; its time is `call_s` in the end."""
         with self._lock:
             if self._calls is None:
                 self._calls = Aside(self._called)
@@ -114,15 +120,28 @@ class Builds:
 
         Raises:
             ProgramError: it cannot be built, or called on the example inputs.
-            OriginalLostError: its calls have not ended at `end_s`, or ended their process.
+            OriginalLostError: its first call has not ended at `end_s`, or ended its process.
         """
         calls = self.begin()
+        while not (calls.done or self._first.wait(min(_WAIT_S, max(0.0, self.end_s - time.monotonic())))):
+            if time.monotonic() >= self.end_s:
+                break
         try:
-            calls.result(self.end_s)
+            if not self.given_up:
+                calls.result(min(self.end_s, time.monotonic() + self.rest_s))
         except TimeOverError:
-            here = f"; {LEFT_BEHIND}" if self.worker is None else ""
-            raise OriginalLostError(f"a call of it had not ended when the time was over{here}") from None
-        return tuple(zip(self.inputs, self._results, strict=False))
+            if not self._results:
+                here = f"; {LEFT_BEHIND}" if self.worker is None else ""
+                raise OriginalLostError(f"a call of it had not ended when the time was over{here}") from None
+            self._give_up()
+        return tuple(zip(self.inputs, tuple(self._results), strict=False))
+
+    def _give_up(self) -> None:
+        """End the call of the original that goes on, or leave it behind: its results are not needed."""
+        self.given_up = True
+        self.call_s = time.monotonic() - self._last_s
+        if self.worker is not None:
+            self.worker.close()
 
     @property
     def has_run(self) -> bool:
@@ -130,9 +149,9 @@ class Builds:
         return bool(self._results)
 
     def _called(self) -> None:
-        """Call the original on each of the inputs, and once more where there is one list of them, if there is time.
+        """Call the original on each list of inputs, and twice where there is only one list, if there is time.
 
-        The first call has the build in it: only another one says what a call takes.
+        The first call includes the build: only another one tells how long a call takes.
         """
         inputs = self.inputs if len(self.inputs) > 1 else self.inputs * 2
         try:
@@ -149,12 +168,17 @@ class Builds:
             original = build(original_program(self.graph), self.frozen)
             for given in inputs:
                 begin_s = time.perf_counter()
-                self._take(_arrays(original(*given)), time.perf_counter() - begin_s)
+                results = _arrays(original(*given))
+                if self.given_up:
+                    return
+                self._take(results, time.perf_counter() - begin_s)
 
     def _called_there(self, worker: Worker, inputs: Sequence[Sequence[Any]]) -> None:
-        found = ran(original_program(self.graph), inputs, self.frozen, worker=worker, end_s=self.end_s)
-        for results, seconds in zip(found.results, found.seconds, strict=True):
-            self._take(results, seconds)
+        program = original_program(self.graph)
+        found = ran(program, inputs, self.frozen, worker=worker, end_s=self.end_s, take=self._take)
+        over = self.given_up or (found.lost is not None and found.lost.detail == TIME_OVER)
+        if over and found.results:
+            return
         if found.raised is not None and not found.results:
             raise ProgramError(f"{_CANNOT}: {cause_of_run(*found.raised, _LONGEST)}")
         if len(found.results) < len(self.inputs):
@@ -165,11 +189,13 @@ class Builds:
         self.build_s, self.call_s = max(self.build_s, seconds), seconds
         if len(self._results) < len(self.inputs):
             self._results.append(results)
+        self._last_s = time.monotonic()
+        self._first.set()
 
     def candidate(
         self, program: Program, options: Options | None = None, kernels: Sequence[Choice] = ()
     ) -> XlaExecutable:
-        """A program as built for its check, if that was the last one; else built now."""
+        """The program as built for its check, if that was the last program built; else built now."""
         key = (dict(options or {}), tuple(kernels))
         if self._candidate[0] is not program or self._candidate[1] != key:
             self._candidate = (program, key, mixed.build(program, self.frozen, options=options, kernels=kernels))
@@ -177,12 +203,12 @@ class Builds:
 
     @functools.cached_property
     def truth(self) -> tuple[np.ndarray, ...] | None:
-        """Results of the reference interpreter over float64, computed once; None where there are none."""
+        """Results of the reference interpreter over float64, computed once; None where it has none."""
         return _truth(self.graph, self.live, self.frozen)
 
     @property
     def on_disk(self) -> bool:
-        """Are there so many weights that they lie on disk, to be in memory only while they are read?"""
+        """Whether the weights are so large that they lie on disk, to be in memory only while they are read."""
         every = (*self.graph.constants.values(), *self.frozen.values())
         return sum(x.nbytes for x in every if place_of(x) is not None) >= ON_DISK_BYTES
 
@@ -192,9 +218,9 @@ def check(
 ) -> tuple[NumericCheck, str]:
     """Run a program, built with these options and kernels, and its original on the example and on random inputs.
 
-    Where they are to be exact, results must agree with those of the original function in every bit, on the example, on
-    random inputs and on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN counts as any
-    other.
+    With `builds.exact`, results must agree with those of the original function in every bit.  They are compared on the
+    example, on random inputs and on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN
+    counts as any other.
 
     Returns:
         The differences, and why the program cannot be accepted (an empty string when it can).
@@ -202,24 +228,23 @@ def check(
     Raises:
         ProgramError: the original itself cannot be built or run.
     """
-    yardstick = Aside(lambda: builds.truth)  # beside the program, as the original
+    yardstick = Aside(lambda: builds.truth, native=False)  # beside the program, as the original
     builds.begin()
-    if builds.on_disk:  # then before it: what both read is gone before the program's own is there
+    if builds.on_disk:  # both run before the program, so that their weights are released first
         _ = builds.wanted, yardstick.by(builds.end_s)
     try:
         candidate = builds.candidate(program, options, kernels)
         candidate(*builds.live)
-    finally:  # what is wrong with the original comes before what is with the program
+    finally:  # errors of the original take precedence over those of the program
         wanted, truth = builds.wanted, yardstick.by(builds.end_s)
     worst, cause, own = 0.0, "", list[np.ndarray]()
     for inputs, want in wanted:
         got = _arrays(candidate(*inputs))
         own = own or got
         errors = output_errors(want, got)
-        worst = max([worst, *(e.normwise for e in errors)])
-        for error, array in zip(errors, want, strict=False):
-            if not Tolerance().accepts(error, str(array.dtype)):
-                cause = cause or f"an output differs from the original's by {error.normwise:.1e}"
+        cause = cause or _difference(builds, inputs, want, got)
+        of_rounding = not cause  # where all that is left is rounding, it says nothing relative to the results
+        worst = max([worst, *(e.normwise for e in errors if not of_rounding or math.isfinite(e.normwise))])
     if builds.exact is not None and not cause:
         cause = _bits(builds.exact, candidate, builds.live, builds.seed)
     drawn = len(wanted) > 1
@@ -228,33 +253,46 @@ def check(
     apart: list[float] = []
     for found in (wanted[0][1], own):
         results = [r.astype(t.dtype) for r, t in zip(found, truth, strict=True)]
-        apart.append(max((e.normwise for e in output_errors(truth, results)), default=0.0))
+        far = (e.normwise for e in output_errors(truth, results))
+        apart.append(max((x for x in far if cause or math.isfinite(x)), default=0.0))
     return NumericCheck(worst, apart[0], apart[1], drawn), cause
 
 
-def differs_from_original(imported: Imported, program: Any, exact: bool = False) -> str:
-    """Where a built program gives other results than the original on the example, or an empty text.
+def _difference(builds: Builds, inputs: Sequence[Any], want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> str:
+    """The output that is farther from the original's than rounding explains, or an empty text."""
+    if len(want) != len(got):
+        return output_errors(want, got)[0].detail
+    for number, (error, a, b) in enumerate(zip(output_errors(want, got), want, got, strict=True)):
+        if Tolerance().accepts(error, str(a.dtype)):
+            continue
+        if differ_by_rounding(lambda x: _truth(builds.graph, x, builds.frozen), inputs, want, got, builds.seed):
+            return ""
+        which = f"output {number}" if len(want) > 1 else "the output"
+        if error.detail and not math.isfinite(error.normwise) and "reference is zero" not in error.detail:
+            return f"{which} differs from the original's: {error.detail}"
+        wide = np.result_type(a, np.float64)
+        gap, size = (float(np.max(np.abs(x))) for x in (b.astype(wide) - a.astype(wide), a.astype(wide)))
+        return f"{which} differs from the original's by {gap:.1e} where that is up to {size:.1e}"
+    return ""
 
-    For a program that was not made in this call.  Both are run once; the original is built in half the time, since
-    nobody times it.
+
+def differs_from_original(imported: Imported, program: Any, exact: bool = False) -> str:
+    """Where a built program gives other results than the original on the example; an empty text where it agrees.
+
+    For a program that was not made in this call.  Both are run once.  The original is built in half the usual time,
+    since nobody times it.
     """
     live, frozen = imported.live_values, imported.frozen_values
     beside = Aside(lambda: _arrays(program(*live)))
     want = _arrays(build(original_program(imported.graph), frozen, options=_QUICKLY_BUILT)(*live))
     got = beside.result()
-    errors = output_errors(want, got)
-    if len(want) != len(got):
-        return errors[0].detail
-    for error, a, b in zip(errors, want, got, strict=True):
-        if not Tolerance().accepts(error, str(a.dtype)):
-            return error.detail or f"an output differs from the original's by {error.normwise:.1e}"
-        if exact and not same_bits(a, b).all():
-            return "an output differs from the original's in its bits"
-    return ""
+    if exact and not all(same_bits(a, b).all() for a, b in zip(want, got, strict=False)):
+        return "an output differs from the original's in its bits"
+    return _difference(Builds.of(imported), live, want, got)
 
 
 class OriginalLostError(Exception):
-    """The original gave no results in the time, so that nothing can be compared with it and it is what is returned."""
+    """The original gave no results in the time; nothing can be compared with it, and so it is returned."""
 
 
 _CANNOT = "the program cannot be built and run as it is"
@@ -262,32 +300,38 @@ _CANNOT = "the program cannot be built and run as it is"
 
 @contextlib.contextmanager
 def of_the_program() -> Iterator[None]:
-    """What goes wrong with the original itself, as an error of the program."""
+    """Re-raise errors of the original itself as a `ProgramError`."""
     try:
         yield
-    except Exception as error:  # what the compiler, its runtime and callbacks raise
+    except Exception as error:  # any error of the compiler, its runtime or callbacks
         raise ProgramError(f"{_CANNOT}: {cause_of_run(type(error).__name__, str(error), _LONGEST)}") from error
 
 
 def is_short(graph: Graph) -> bool:
     """Whether a call is sure to end, build included, in less time than a process takes to start for it."""
     nodes = list(every_node([graph]))
-    if len(nodes) > SHORT_NODES or any(node.op in ("opaque", "while") for node in nodes):
+    if len(nodes) > SHORT_NODES or any(node.op in ("opaque", "while") or _is_wide(node) for node in nodes):
         return False
     cost = graph_cost(graph)
     work = cost.flops + 10.0 * cost.transcendentals + cost.read_bytes + cost.write_bytes
     return work + _prefix_steps(graph) < SHORT_WORK and _loop_steps(graph) < LIMIT_LOOP_STEPS
 
 
+def _is_wide(node: Node) -> bool:
+    """Whether a fold goes over windows that XLA walks through element by element for longer than others."""
+    window = dict(node.attrs).get("window_dimensions") or ()
+    return math.prod(map(int, window)) > LIMIT_WINDOW
+
+
 def takes_any_input(graph: Graph) -> bool:
-    """May a program be called on inputs that its user has not given: has it no open loop and no callback?"""
+    """Whether a program may be called on inputs that its user has not given: it has no open loop and no callback."""
     nodes = list(every_node([graph]))
     opaque_keys = [node["params_key"] for node in nodes if node.op == "opaque"]
     return all(node.op != "while" for node in nodes) and all(map(_is_closed, opaque_keys))
 
 
 def _is_closed(key: str) -> bool:
-    """Has an opaque operation a module of its own, and no open loop in it?"""
+    """Whether an opaque operation has a module of its own with no open loop in it."""
     module = opaque.module_of(key)
     return bool(module) and b"while" not in module
 
@@ -329,7 +373,7 @@ _SPECIAL: tuple[tuple[float, ...], ...] = (
     (float("nan"), 0.0, -0.0),
     (1e30, -1e30, 1e-30, 1e-42),
 )
-"""What is strewn into random inputs, draw by draw."""
+"""Special values put into random inputs, draw by draw."""
 
 
 def _special(live: Sequence[Any], seed: int, kind: int) -> list[Any]:
@@ -357,15 +401,20 @@ def _truth(graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any]) -> tupl
     if any(node.dtype not in DTYPES for node in graph.inputs) or any(n.op == "while" for n in every_node([graph])):
         return None
     arguments = [node for node in graph.inputs if not node["frozen"]]
-    values = {node["name"]: np.asarray(x).astype(node.dtype) for node, x in zip(arguments, live, strict=True)}
+    values = {node["name"]: _of_type(np.asarray(x), node.dtype) for node, x in zip(arguments, live, strict=True)}
     try:
         return evaluate(graph, _Widened({**graph.constants, **frozen, **values}), wide=True)
     except InputError:  # an opaque operation, perhaps inside a body, has no value here
         return None
 
 
+def _of_type(x: np.ndarray, dtype: str) -> np.ndarray:
+    """A value of an input, which may be wider than that."""
+    return x if x.dtype == np.float64 and dtype in FLOATS else x.astype(dtype)
+
+
 class _Widened(Mapping[str, np.ndarray]):
-    """Values that are made float64 when they are asked for; of those that lie in a file, the memory is given back."""
+    """Values widened to float64 on access; memory of those that lie in a file is released again."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values

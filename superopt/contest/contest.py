@@ -1,14 +1,14 @@
-"""The contest: which of some programs is returned, each with the options of the compiler that suit it.
+"""The contest: selects which of several programs is returned, each with the compiler options that suit it.
 
-    choosing   batches of rounds until it is known which program is the fastest, or half of the time is over
-    options    the fastest with each choice of options that matters to it, and with those together that paid
-    final      fresh rounds of the first, what it stands for without options, and the next one that may be as fast
+    choosing   Batches of rounds run until the fastest program is known, or half of the time is over.
+    options    The fastest is timed with each compiler option that matters to it, then with all those that paid.
+    final      The fastest is timed in fresh rounds with its default options and with the next best program.
 
-The best of several noisy timings looks better than it is, so what is said of the winner comes from the final, whose
-rounds did not choose it.  A program of kernels is returned where it is faster and not slower than the original beyond
-doubt, and than the plain candidate, which is returned where nothing is beyond doubt; one that XLA computes has to be
-faster beyond the noise, as it brings nothing else.  Where there is one program
-alone, or no time for a final, there are no other rounds than those that decide.
+The best of several noisy timings looks better than it is.  So the claims about the winner come from the final, whose
+rounds did not choose it.  A program of kernels is returned where it is faster, and beyond doubt not slower than the
+original and the plain candidate.  The plain candidate is returned where nothing is beyond doubt.  A program that XLA
+computes has to be faster beyond the noise, as it brings nothing else.  Where there is only one program, or no time for
+a final, the rounds that choose also supply the claims.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from superopt.report.data import JudgedFinalist
 
 @dataclass(frozen=True, slots=True)
 class OptionTrial:
-    """Choices of options that were tried on a program, and the ratio over the default ones."""
+    """Compiler options that were tried on a program, and the time with default options over the time with them."""
 
     choices: tuple[str, ...]
     by: str
@@ -42,16 +42,16 @@ class OptionTrial:
 
 @dataclass(slots=True)
 class Outcome:
-    """What the rounds said.
+    """Results of the rounds: the timings, and the entries in the order in which they may be returned.
 
     Attributes:
         entries: those given, then those with options.
-        chosen, final: the rounds that chose, and those that tell how fast the chosen ones are; may be the same.
-        given: how many were given.
+        chosen, final: the rounds that choose the winner, and those that measure the best entries; may be the same.
+        given: number of entries given.
         order: the entries that may be returned, the best first; where there is none, the original is.
         tried: program -> options tried on it.
-        not_tried: choice of options -> why it was not.
-        notes: what a reader should know.
+        not_tried: option -> the reason why it was not tried.
+        notes: messages for the reader of the report.
     """
 
     entries: Sequence[Entry]
@@ -65,11 +65,11 @@ class Outcome:
 
     @property
     def settled(self) -> bool:
-        """Do the rounds leave no doubt about the winner?"""
+        """Whether the rounds leave no doubt about the winner."""
         return self.final.settled
 
     def is_certain(self, number: int) -> bool:
-        """Do the last rounds leave no doubt about an entry, which was in them?"""
+        """Whether an entry took part in the last rounds and they leave no doubt about the winner."""
         return self.settled and bool(self.final.samples_s(number))
 
     @property
@@ -79,7 +79,7 @@ class Outcome:
 
     @property
     def build_s(self) -> float:
-        """What building a program took at most."""
+        """The longest time that building a program took, in seconds."""
         return max(self.chosen.build_s, self.final.build_s)
 
     def ratio(self, number: int) -> Speedup | None:
@@ -87,20 +87,20 @@ class Outcome:
         return self._of(number).ratio(number)
 
     def noise_floor(self, number: int) -> float:
-        """How far the original is from itself in the rounds of an entry."""
+        """How far the two series of the original differ from each other, in the rounds of an entry."""
         return self._of(number).noise_floor
 
     def is_faster(self, number: int) -> bool:
-        """Is an entry faster than the original beyond the noise?"""
+        """Whether an entry is faster than the original beyond the noise."""
         ratio = self.ratio(number)
         return ratio is not None and ratio.exceeds(self.noise_floor(number))
 
     def samples_s(self, number: int, beside: int | None = None) -> tuple[float, ...]:
-        """Seconds per call of an entry, or of the original, one value per round; of the rounds of another, if given."""
+        """Seconds per call of an entry, or of the original, one per round; of `beside`'s rounds if given."""
         return self._of(number if beside is None else beside).samples_s(number)
 
     def median_ms(self, number: int, beside: int | None = None) -> float | None:
-        """Milliseconds of an entry, or of the original; in the rounds of another entry, if one is given."""
+        """Median milliseconds of an entry, or of the original; limited to the rounds of `beside` if given."""
         seconds = self._of(number if beside is None else beside).median_s(number)
         return None if seconds is None else 1e3 * seconds
 
@@ -113,11 +113,11 @@ class Outcome:
         return tuple(rows)
 
     def failures(self, number: int) -> str:
-        """Why an entry has no time; empty where it has one."""
+        """The reason why an entry has no time; empty where it has one."""
         return self.chosen.failures.get(number) or self.final.failures.get(number) or ""
 
     def tuning(self, number: int | None) -> dict[str, Any]:
-        """What was tried of options, and what those of an entry brought, as plain data; None for the original."""
+        """Compiler options tried, and the gain from those of an entry, as plain data; None is the original."""
         if not self.tried:
             return {}
         entry = None if number is None else self.entries[number]
@@ -146,19 +146,19 @@ def contest(
     apart: bool = True,
     known_s: float = 0.0,
 ) -> Outcome:
-    """Time the entries against the original until the rounds say which to return, or the time is over.
+    """Time the entries against the original until the rounds decide which to return, or the time is over.
 
-    They are built and timed in processes of their own, of which one is given; in that one alone without `apart`, and
-    no options of the compiler are tried then.  `known_s` is what a call of the original took before where that is too
-    long for rounds; it is not called again then.
-    Where results are to be exact, no options of the compiler are tried, since they change rounding.
+    Programs are built and timed in separate processes, of which `where` is one.  Without `apart` that one is used
+    alone, and no compiler options are tried.  `known_s` is the earlier time of a call of the original where that is too
+    long for rounds; the original is not called again then.  Where results are to be exact, no compiler options are
+    tried, since they change rounding.
     """
     with Rounds(Subject.of(imported), request, where, apart, known_s=known_s) as rounds:
         return _Contest(rounds, list(entries), say).held(options and apart and not request.exact)
 
 
 def duel(rounds: Rounds, entries: Sequence[Entry]) -> Series:
-    """Batches of these entries with the original until they say which is the fastest, or the time is over."""
+    """Time batches of these entries with the original until the fastest is known, or the time is over."""
     held = _Contest(rounds, list(entries), lambda line: None)
     held.batches(held.chosen, range(len(entries)), 0.0)
     return held.chosen
@@ -166,21 +166,21 @@ def duel(rounds: Rounds, entries: Sequence[Entry]) -> Series:
 
 @dataclass(slots=True)
 class _Contest:
-    """One contest: what is timed, and what is learned on the way."""
+    """State of one contest: the entries, and the rounds so far."""
 
     rounds: Rounds
     entries: list[Entry]
     say: Callable[[str], None]
     outcome: Outcome = field(init=False)
     chosen: Series = field(init=False)  # the rounds that choose
-    seen: set[bool] = field(default_factory=set[bool])  # processes in which programs were built: not the second, or it
+    seen: set[bool] = field(default_factory=set[bool])  # processes in which programs were built: True is the second
 
     def __post_init__(self) -> None:
         self.chosen = Series(self.entries, self.rounds.request.seed)
         self.outcome = Outcome(self.entries, self.chosen, self.chosen, len(self.entries))
 
     def held(self, options: bool) -> Outcome:
-        """Choose, try options, and time the best once more."""
+        """Run the contest: choose, try options, and time the best once more."""
         said = self.outcome
         options = options and (not self.entries or any(_choices_of(entry)[0] for entry in self.entries))
         ranked, first = list(range(len(self.entries))), 0 if self.entries else ORIGINAL
@@ -199,9 +199,9 @@ class _Contest:
         return said
 
     def batches(self, series: Series, numbers: Sequence[int], spare_s: float, *, final: bool = False) -> None:
-        """Batches of these entries until they say something, or no more time than this is left.
+        """Time batches of these entries until the series settles, or no more than `spare_s` of the time is left.
 
-        Those of short programs alternate between two processes; a final begins with the one that did not choose.
+        Batches of short programs alternate between two processes; a final begins with the one that did not choose.
         """
         for number in itertools.count(int(final and bool(self.chosen.timed))):
             numbers = [i for i in numbers if i not in series.failures]
@@ -220,19 +220,19 @@ class _Contest:
             base = ORIGINAL if final else series.base
             count = len([i for i in numbers if i != base])
             expected_s = self.rounds.expected_s(count, series, built=second in self.seen, base=base)
-            check_s = series.build_s if self.rounds.apart else 0.0  # what is returned is built once more for its check
+            check_s = series.build_s if self.rounds.apart else 0.0  # the returned program is built again for its check
             if enough or series.cause or last or self.rounds.left_s - spare_s < expected_s + check_s:
                 return
 
     def _second(self, series: Series, number: int, count: int) -> bool:
-        """Is this batch for the second process, and is there time to build programs there?"""
+        """Whether this batch should run in the second process, and there is time to build programs there."""
         known = series if series.median_s(ORIGINAL) is not None else self.chosen
         if number % 2 == 0 or not known.is_short or not self.rounds.apart:
             return False
         return True in self.seen or self.rounds.expected_s(count, known, built=False) <= self.rounds.left_s
 
     def _with_options(self, first: int) -> int:
-        """An entry, or the original, with the options that pay; as it is where none do."""
+        """Number of the entry, or original, with the options that pay; `first` itself where none do."""
         original = Entry(name="original", program=self.rounds.subject.original.program)
         base = original if first == ORIGINAL else self.entries[first]
         choices, self.outcome.not_tried = _choices_of(base)
@@ -249,7 +249,7 @@ class _Contest:
         return first if best is None else best[1]
 
     def _tried(self, first: int, base: Entry, sets: Sequence[tuple[OptionChoice, ...]]) -> list[tuple[int, int, float]]:
-        """Time an entry with sets of choices; place, number and ratio of those that are surely worth it."""
+        """Time an entry with sets of options; return place, number and ratio of those that surely pay."""
         begin = len(self.entries)
         for choices in sets:
             names = tuple(choice.name for choice in choices)
@@ -273,7 +273,7 @@ class _Contest:
         return paid
 
     def _final(self, first: int, ranked: Sequence[int]) -> None:
-        """Fresh rounds of the best entry with what it has to be faster than."""
+        """Time the best entry in fresh rounds with those that it has to beat, and order what may be returned."""
         base = self.entries[first].base
         without = [] if base in (None, ORIGINAL) else [base]
         others = [i for i in ranked if i != first and i not in without][:1]
@@ -284,7 +284,7 @@ class _Contest:
             return
         final = self.outcome.final = Series(self.entries, self.rounds.request.seed)
         self.batches(final, numbers, 0.0, final=True)
-        every = self.chosen.joined(final)  # all rounds say which is the fastest, the last ones by how much
+        every = self.chosen.joined(final)  # all rounds determine the order, the last ones the speed-up
         order = every.preferred(sorted(numbers, key=lambda i: -every.gain(i)))
         held = [i for i in order if final.may_be_returned(i)]
         if not final.settled:  # then the last rounds alone decide nothing, neither for an entry nor against it
@@ -300,6 +300,6 @@ class _Contest:
 
 
 def _choices_of(entry: Entry) -> tuple[list[OptionChoice], dict[str, str]]:
-    """The choices of options that may matter to what XLA computes of a program, and why others do not."""
+    """The compiler options that may matter to the ops that XLA computes of a program, and why others do not."""
     ops = {node.op for node in every_node([entry.program.hot])} if entry.by_xla is None else entry.by_xla
     return choices_for(ops) if ops else ([], {})

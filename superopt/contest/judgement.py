@@ -1,7 +1,7 @@
-"""What a judgement says of the program that is returned, and the numerical check that was left for last.
+"""Judgements: the program to be returned with the evidence for it, and the numerical check that was put off.
 
-A program that another may still replace is not built in the process of the user: comparing it with the original on
-random inputs there waits until it is known to be the one that is returned.
+Candidates are not built in the user's process while another one may still replace them.  So the comparison with the
+original on random inputs is made only for the program that is going to be returned.
 """
 
 from __future__ import annotations
@@ -28,17 +28,19 @@ from superopt.search.search import Finalist
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Which program is returned, and on what evidence.
+    """The program to be returned, and the evidence for it.
 
     Attributes:
-        measured: how fast it is; of what a prediction chose, its word.
-        predicted_s: what the program takes by the models; None where they were not asked.
-        build_s: what building a program took at most: an estimate for those that follow.
+        measured: measured times and speed-up; the predicted speed-up where the model alone chose.
+        predicted_s: predicted seconds of the program; None where there is no prediction.
+        build_s: longest time that building a program took: an estimate for those that follow.
         unchecked: the program was compared on the example inputs only; `settled` does the rest if it is returned.
-        regions: those that the program is cut into, where some of them are kernels of our own; `native` tells of them.
+        regions: regions of the program, where some of them are our kernels; `native` has their report rows.
         own_form: the program is the original's own form, not one that the search found.
         noisy: the rounds leave a doubt about which program is the fastest; the original is not kept then, and another
             program is marked, to be timed again when it is recalled.
+        refused: a program gave other results than the original on these inputs; on others it may not, so that this is
+            not kept.
         interrupted: the user ended the measuring; nothing more is to be begun, and the result is not kept.
     """
 
@@ -63,32 +65,33 @@ class Judgement:
     unchecked: bool = False
     own_form: bool = False
     noisy: bool = False
+    refused: bool = False
     interrupted: bool = False
 
     @property
     def returns_original(self) -> bool:
-        """Is the program the original, perhaps with options of the compiler?"""
+        """Whether the program is the original, perhaps with compiler options."""
         return self.winner is None and not self.own_form and not self.kernels
 
 
 IN_DOUBT = "the machine was too noisy to tell in the time how fast the programs are"
 Candidate = tuple[Entry, Judgement]
-"""A program that may be returned, and what is said of it if it is."""
+"""A program that may be returned, and its judgement if it is."""
 
 
 def original_returned(imported: Imported, cause: str, **found: Any) -> Judgement:
-    """The original, and why."""
+    """A judgement that returns the original, for this cause."""
     return Judgement(original_program(imported.graph), None, f"the original was returned: {cause}", **found)
 
 
 def given_back(imported: Imported, barrier: Barrier) -> Judgement:
-    """The original, after a stage was lost that would have found something better."""
+    """A judgement that returns the original because a stage failed that could have found a better program."""
     stage, cause = list(barrier.lost.items())[-1]
     return original_returned(imported, f"{stage} {cause}", interrupted=barrier.interrupted)
 
 
 def settled(imported: Imported, judgement: Judgement, builds: Builds) -> Judgement:
-    """The judgement with the check that was left for last; the original, if the program does not pass it."""
+    """The judgement after the check that was put off; returns the original if the program does not pass it."""
     if not judgement.unchecked:
         return judgement
     numerics, cause = check(builds, judgement.program, judgement.options, judgement.kernels)
@@ -99,12 +102,12 @@ def settled(imported: Imported, judgement: Judgement, builds: Builds) -> Judgeme
         measured=of_original(judgement.measured.before_ms, judgement.measured.noise_floor),
         finalists=judgement.finalists, notes=judgement.notes,
         tuning=judgement.tuning, native=tuple(replace(row, used=False) for row in judgement.native),
-        interrupted=judgement.interrupted,
+        interrupted=judgement.interrupted, refused=True,
     )  # fmt: skip
 
 
 def as_xla_computes(found: Exploration) -> list[Candidate]:
-    """The programs of a search without kernels of our own."""
+    """The programs of a search as XLA computes them, without our kernels."""
     made = [(f, found.program(f)) for f in found.finalists]
     return [(Entry(name=f.name, program=p, predicted_s=found.by_xla_s(f)), _of_search(p, f)) for f, p in made]
 
@@ -115,7 +118,7 @@ def _of_search(program: Program, winner: Finalist) -> Judgement:
 
 
 def decided(said: Outcome, number: int, candidates: Sequence[Candidate], judged: Judgement) -> Judgement:
-    """The judgement of one entry with what the contest says of it, and what was tried beside it."""
+    """The judgement of one entry completed with the results of the contest and of earlier trials."""
     entry, ratio = said.entries[number], said.ratio(number)
     assert ratio is not None
     if entry.base == ORIGINAL:
@@ -142,7 +145,7 @@ def decided(said: Outcome, number: int, candidates: Sequence[Candidate], judged:
 
 
 def undecided(imported: Imported, said: Outcome, candidates: Sequence[Candidate], judged: Judgement) -> Judgement:
-    """The original, since the contest found nothing faster, with what was tried."""
+    """A judgement that returns the original since the contest found nothing faster; it records the trials."""
     cause = f"it could not be timed ({said.cause})" if said.cause else "no candidate measured faster"
     native = judged.native or (candidates[0][1].native if candidates else ())
     return original_returned(
@@ -159,7 +162,7 @@ def _notes(said: Outcome, *judged: Judgement) -> tuple[str, ...]:
 
 
 def by_prediction(found: Exploration) -> list[Judgement]:
-    """What the model finds cheaper than the original, the cheapest first: the same on every machine."""
+    """Judgements of programs predicted to be faster than the original, the fastest first: the same on every machine."""
     before_s = found.by_xla_s(found.result.original)
     rows = tuple(JudgedFinalist(f.name, 1e3 * found.by_xla_s(f), None, None) for f in found.finalists)
     verdict = "program chosen by the performance model; times are predictions, nothing was measured"

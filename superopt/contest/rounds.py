@@ -1,9 +1,9 @@
-"""Rounds of programs against the original, and what all of them together say.
+"""Rounds of timings of programs against the original, and the statistics over all of them.
 
-One batch of rounds times programs interleaved with the original, which takes part twice; batches add up to a series.
-What several programs took is compared in the rounds that all of them were in.  A program of less than a few
-milliseconds differs by ten percent between processes, so batches of such alternate between two, and an interval covers
-what each process says.
+One batch of rounds times programs interleaved with the original, which takes part twice.  Batches add up to a series.
+Programs are compared only in rounds that all of them took part in.  Times of a program of less than a few milliseconds
+differ by ten percent between processes; so its batches alternate between two processes, and the interval covers the
+ratios of both.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.measure.worker import SLOW_S
 
-SHORT_S = 3e-3  # programs of less differ by a tenth between processes, longer ones by less than `WORTH`
-ROUNDS = 31  # of a batch: times that swing by 7 % from round to round are then known to 3 %, which is `WORTH`
-SAMPLE_S = 6e-3  # of a round: the first call after another program takes 2.2 times the later, the fifth 1.1
+SHORT_S = 3e-3  # shorter programs differ by a tenth between processes, longer ones by less than `WORTH`
+ROUNDS = 31  # rounds of a batch: times that swing by 7 % per round are then known to 3 %, which is `WORTH`
+SAMPLE_S = 6e-3  # seconds of a round: the first call after another program takes 2.2 times the later, the fifth 1.1
 ORIGINAL = -1
 """The number of the original among the entries."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A program that may be returned, with what it is built with.
+    """A program that may be returned, with its kernels and compiler options.
 
     Attributes:
-        predicted_s: by the model; None where it was not asked.
+        predicted_s: predicted seconds; None where there is no prediction.
         by_xla: operations that XLA computes; None for all of the program's.
-        choices: names of the choices that its options of the compiler are.
-        base: the entry that is the same with the default options; None where these are the default ones.
-        plain: the plain candidate, which is returned unless another one is faster beyond doubt.
+        choices: names of the option choices that `options` came from.
+        base: number of the entry that is the same with default options; None where this one has default options.
+        plain: this is the plain candidate, which is returned unless another one is faster beyond doubt.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Entry:
 
     @property
     def candidate(self) -> Program | Tuned:
-        """What is built and timed."""
+        """The program in the form in which it is built and timed."""
         if not (self.kernels or self.options):
             return self.program
         return Tuned(self.program, self.options, tuple(c.to_json() for c in self.kernels))
@@ -63,7 +63,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What programs are timed with: the original as its user calls it, with its live inputs and frozen values."""
+    """The original as its user calls it, with its live inputs and frozen values: the baseline of all timings."""
 
     original: Tuned
     live: Sequence[Any]
@@ -71,20 +71,20 @@ class Subject:
 
     @classmethod
     def of(cls, imported: Imported) -> Subject:
-        """An imported function on its examples."""
+        """The subject of an imported function with its example inputs."""
         original = as_called(imported.graph, closed=imported.closes_over)
         return cls(original, imported.live_values, imported.frozen_values)
 
 
 @dataclass(slots=True)
 class Rounds:
-    """Where and how programs are timed with the original; a context manager, which ends the second process.
+    """Times programs with the original in one or two processes; a context manager, which ends the second process.
 
     Attributes:
         where: the process in which programs are built and timed.
         apart: short programs are timed in a second process as well.
-        builds_s: what builds may take beyond the time of the rounds.
-        known_s: what a call of the original took before, where it takes too long for rounds; or 0.
+        builds_s: seconds that builds may take beyond the end of the rounds.
+        known_s: seconds that a call of the original took earlier, where it is too long for rounds; else 0.
     """
 
     subject: Subject
@@ -95,7 +95,7 @@ class Rounds:
     known_s: float = 0.0
     _batches: int = 0
     _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
-    _other: Worker = field(default_factory=Worker)  # which starts when it is asked
+    _other: Worker = field(default_factory=Worker)  # starts on first use
 
     def __enter__(self) -> Rounds:
         return self
@@ -111,15 +111,15 @@ class Rounds:
     def timed(
         self, entries: Sequence[Entry], *, second: bool = False, whole: bool = False, base: Entry | None = None
     ) -> Comparison:
-        """One batch of these entries with another one in the place of the original, or with the original.
+        """Time one batch of these entries with the original, or with another program in its place.
 
-        Programs that would not be built in half of the time left are left out, but for the first
-        and those that were built before.
+        Entries are left out if they would not be built within half of the time left.  The first one, and those that
+        were built before, always take part.
 
         Args:
-            second: in the second process.
-            whole: in all rounds, also what is twice as slow as the original.
-            base: takes the place of the original.
+            second: run in the second process.
+            whole: keep programs in all rounds, even those twice as slow as the original.
+            base: the entry that takes the place of the original.
         """
         left_s = self.left_s
         known = all(id(entry) in self._seen for entry in entries)
@@ -143,7 +143,7 @@ class Rounds:
         )  # fmt: skip
 
     def expected_s(self, count: int, series: Series, *, built: bool, base: int = ORIGINAL) -> float:
-        """What a batch of so many entries is likely to take, by a series; they are built where they are not kept."""
+        """Estimated seconds of a batch of `count` entries, from a series; `built` programs need no build."""
         base_s = 0.0 if base == ORIGINAL and self.known_s else series.median_s(base) or 0.0
         rounds_s = max(ROUNDS * SAMPLE_S, ENOUGH_ROUNDS * base_s) * (count + 2)
         return rounds_s + sum(
@@ -152,31 +152,31 @@ class Rounds:
 
 
 def least_s(original_s: float, other_s: float) -> float:
-    """What the fewest rounds that say anything of two programs take, those that choose and those of the final."""
+    """Seconds of the fewest rounds that compare two programs, counting both the choice and the final."""
     return 2.0 * ENOUGH_ROUNDS * 2.0 * (original_s + other_s)
 
 
 def rounds_fit(call_s: float, left_s: float) -> bool:
-    """Whether the fewest rounds of an original, in which it takes part twice, end in the time."""
+    """Whether the fewest useful rounds of an original, in which it takes part twice, end in the time."""
     return _CALLS * call_s <= left_s
 
 
-_CALLS = 2 * ENOUGH_ROUNDS + 2  # of the original in the fewest rounds, with what goes before
-_FROM_ONE = 1.4  # how far one call of the original may be from others
+_CALLS = 2 * ENOUGH_ROUNDS + 2  # calls of the original in the fewest rounds, and those before them
+_FROM_ONE = HALF**-0.5  # factor by which one call may be off: a candidate at half the time is faster all the same
 
 
 _Batch = tuple[int, dict[int, tuple[float, ...]], tuple[float, ...]]  # process, seconds by entry, the original again
 
 
 class Series:
-    """The rounds of some batches.
+    """The rounds of several batches.
 
     Attributes:
-        cause: why the original could not be timed.
-        original_build_s: what building the original took.
-        build_s: what building another program took at most; of kernels, a fraction of that.
-        failures: of entries, why they have no time.
-        notes: of the comparisons.
+        cause: the reason why the original could not be timed.
+        original_build_s: seconds of building the original.
+        build_s: longest time of building another program; of one with kernels, a fraction of that.
+        failures: reasons why entries have no time.
+        notes: messages of the comparisons.
     """
 
     def __init__(self, entries: Sequence[Entry], seed: int) -> None:
@@ -189,7 +189,7 @@ class Series:
         self._known: dict[tuple[int, int], Speedup] = {}
 
     def add(self, comparison: Comparison, numbers: Sequence[int], process: int, base: int = ORIGINAL) -> None:
-        """A batch of these entries that was timed in this process, with another one in the original's place."""
+        """Add a batch of entries that this process timed against `base`."""
         reference = comparison.reference
         self._known.clear()
         self.notes = tuple(dict.fromkeys((*self.notes, *comparison.notes)))
@@ -212,7 +212,7 @@ class Series:
         self._batches.append((process, samples, comparison.again_s if base == ORIGINAL else ()))
 
     def joined(self, other: Series) -> Series:
-        """The rounds of both."""
+        """A series with the rounds of both."""
         found = Series(self.entries, self.seed)
         found.failures = {**self.failures, **other.failures}
         found._batches = [*self._batches, *other._batches]
@@ -220,7 +220,7 @@ class Series:
 
     @property
     def processes(self) -> int:
-        """How many processes the batches are from."""
+        """Number of processes that the batches are from."""
         return len({process for process, _, _ in self._batches})
 
     @property
@@ -230,7 +230,7 @@ class Series:
         return [i for i in found if i not in self.failures]
 
     def samples_s(self, number: int) -> tuple[float, ...]:
-        """Seconds of an entry, all rounds."""
+        """Seconds of an entry, one value per round."""
         return tuple(s for _, samples, _ in self._batches for s in samples.get(number, ()))
 
     def median_s(self, number: int) -> float | None:
@@ -240,7 +240,7 @@ class Series:
 
     @property
     def is_short(self) -> bool:
-        """Does the fastest program take less than a few milliseconds?  False before the first batch."""
+        """Whether the fastest program takes less than a few milliseconds; False before the first batch."""
         return min(self.median_s(i) or SHORT_S for i in (ORIGINAL, *self.timed)) < SHORT_S
 
     def ratio(self, number: int, base: int = ORIGINAL) -> Speedup | None:
@@ -264,17 +264,17 @@ class Series:
 
     @property
     def noise_floor(self) -> float:
-        """How far the original is from itself."""
+        """How far the two series of the original differ from each other: the noise of a ratio."""
         if self._batches and not self._has_again:
             return _FROM_ONE - 1.0
         pairs = [(p, again, s[ORIGINAL]) for p, s, again in self._batches if again]
         return _paired(pairs, self.seed).noise if pairs else float("inf")
 
     def gain(self, number: int) -> float:
-        """The ratio by which entries are ordered; what is claimed has an interval.
+        """The ratio by which entries are ordered; published speed-ups have an interval (`ratio`).
 
-        Short programs are ordered by the first quartile of their times: in phases of a tenth of a second or more two
-        threads share a core while another is idle, and the medians of equal programs then differ by a factor.
+        Short programs are ordered by the first quartile of their times.  For phases of a tenth of a second or more, two
+        threads share a core while another core is idle; the medians of equal programs then differ by a factor.
         """
         if self.is_short and self.ratio(number) is not None:
             usual_s, other_s = (sorted(self.samples_s(i)) for i in (ORIGINAL, number))
@@ -289,9 +289,9 @@ class Series:
 
     @property
     def base(self) -> int:
-        """What the others are timed with next: the plain candidate where rounds with the original have no more to say.
+        """The entry that others are timed with next: the original, or the plain candidate where the original is known.
 
-        One that takes three times as long, and takes part twice, leaves five rounds in the time of twenty.
+        An original that takes three times as long, and takes part twice, leaves five rounds in the time of twenty.
         """
         ranked = self.ranked
         plain = next((i for i in ranked if self.entries[i].plain), None)
@@ -299,21 +299,21 @@ class Series:
         return plain if known and plain is not None and len(ranked) > 1 else ORIGINAL
 
     def _is_known(self, number: int) -> bool:
-        """Is an entry faster than the original beyond doubt, and is it known by how much?"""
+        """Whether an entry is faster than the original beyond doubt, and known within a factor of two."""
         ratio = self.ratio(number)
         return ratio is not None and ratio.low > 1.0 and ratio.high <= 2.0 * ratio.low
 
     def is_slower(self, number: int) -> bool:
-        """Whether an entry is slower than the original beyond doubt; few rounds suffice at twice the time."""
+        """Whether an entry is slower than the original beyond doubt; at twice the time, few rounds suffice."""
         ratio = self.ratio(number)
         if ratio is None:
             return False
         return ratio.high < (1.0 / WORTH if len(self.samples_s(number)) >= ENOUGH_ROUNDS else HALF)
 
     def may_be_returned(self, number: int) -> bool:
-        """Is a program of kernels faster and surely not slower, is one that XLA computes faster beyond the noise?
+        """Whether an entry is fast enough: a program of kernels surely not slower, one of XLA faster beyond the noise.
 
-        The plain candidate loses only to evidence: it is returned where the rounds, noisy or not, tell it is faster.
+        The plain candidate loses only to evidence: it is returned where the rounds, noisy or not, show it faster.
         """
         ratio, base = self.ratio(number), self.entries[number].base
         if ratio is None:
@@ -334,7 +334,7 @@ class Series:
         return self.preferred(list(filter(self.may_be_returned, self.ranked)))
 
     def preferred(self, ranked: Sequence[int]) -> list[int]:
-        """Entries in this order, but the plain candidate before those that are not faster than it beyond doubt."""
+        """These entries, with the plain candidate moved before all that are not faster than it beyond doubt."""
         plain = next((i for i in ranked if self.entries[i].plain), None)
         if plain is None:
             return list(ranked)
@@ -356,10 +356,10 @@ class Series:
 
     @property
     def settled(self) -> bool:
-        """Do the rounds say how the fastest entry compares with the original, and with the next one?
+        """Whether the rounds tell how the fastest entry compares with the original and with the next entry.
 
-        Between twice as fast and four times is no answer: programs of ten microseconds were told 19.1 times as fast
-        [5.3, 25.4] beside other work, and were 1.5 times.
+        An interval from twice to four times as fast is too wide to count.  Programs of ten microseconds were once
+        measured 19.1 times as fast [5.3, 25.4] beside other work, and were 1.5 times.
         """
         ranked = self.ranked
         if not ranked:
@@ -374,11 +374,11 @@ class Series:
 
 
 def _paired(pairs: Sequence[tuple[int, Sequence[float], Sequence[float]]], seed: int) -> Speedup:
-    """The ratio of all rounds; its interval covers the ratio that each process gives."""
+    """The ratio over all rounds; its interval covers the ratio of each process."""
     of_process: dict[int, tuple[list[float], list[float]]] = {}
     for process, first, second in pairs:
         base, other = of_process.setdefault(process, ([], []))
-        count = min(len(first), len(second))  # one was left when it was far slower
+        count = min(len(first), len(second))  # the shorter series was pruned as far slower
         base += first[:count]
         other += second[:count]
     bases, others = [s for b, _ in of_process.values() for s in b], [s for _, o in of_process.values() for s in o]
@@ -390,5 +390,5 @@ def _paired(pairs: Sequence[tuple[int, Sequence[float], Sequence[float]]], seed:
 
 
 def _says(ratio: Speedup) -> bool:
-    """Is one of the two faster, or is there nothing between them?"""
+    """Whether the ratio is decided: one of the two is faster, or they are equal within the margin that matters."""
     return ratio.low > 1.0 or ratio.high < 1.0 or (ratio.low > 1.0 / WORTH and ratio.high < WORTH)

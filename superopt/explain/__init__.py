@@ -1,1 +1,1 @@
-"""What a report says and draws, gathered from all stages."""
+"""Contents of the report: its tables, figures and drawings, gathered from all stages."""

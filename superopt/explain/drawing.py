@@ -1,7 +1,7 @@
-"""The program before and after as operations that read each other, for drawing.
+"""Drawings of the program before and after, as operations that read each other.
 
-Both are selections of one e-graph, so a value that exists on both sides has the same number: what is the same, computed
-in another way, or absent on the other side is read off directly.
+Both are selections of one e-graph, so a value that exists on both sides has the same number.  Whether a value is the
+same, computed in another way, or absent on the other side is read off directly.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MOST = 6_000  # operations of one side; beyond that nobody could read the drawin
 
 
 def draw(found: Exploration, finalist: Finalist | None, computes_ahead: bool = False) -> Drawing | None:
-    """The original and a finalist (None: the original again) as XLA computes them; None where it is too much to draw.
+    """Draw the original and a finalist (None: the original again) as XLA computes them; None where it is too large.
 
     Args:
-        computes_ahead: the original's own form is returned, and has done ahead what is frozen.
+        computes_ahead: whether the original's identity form is returned, with its frozen part computed ahead.
     """
     before = by_xla(found, found.result.original)
     after = by_xla(found, finalist or found.result.original)
@@ -42,7 +42,10 @@ def draw(found: Exploration, finalist: Finalist | None, computes_ahead: bool = F
 
 
 def drawn_before(found: Exploration, after: State, computes_ahead: bool) -> tuple[DrawnNode, ...]:
-    """The original as XLA computes it, beside a program that is this state, and may compute what is frozen ahead."""
+    """Draw the original as XLA computes it, for comparison with a program that is this state.
+
+    The program may compute frozen values ahead.
+    """
     before = by_xla(found, found.result.original)
     own = ahead(found, before) if computes_ahead else ()
     drawn = _reading(own, _side(before, after, _kernels(found, before)), before)
@@ -50,7 +53,7 @@ def drawn_before(found: Exploration, after: State, computes_ahead: bool) -> tupl
 
 
 def types_of(found: Exploration) -> dict[int, str]:
-    """The types of values that the program itself computes, with their axes in its order, by class."""
+    """Return the types of values that the program itself computes, with their axes in its order, by class."""
     snapshot, graph = found.result.problem.snapshot, found.graph
     number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
     types: dict[int, str] = {}
@@ -62,7 +65,7 @@ def types_of(found: Exploration) -> dict[int, str]:
 
 
 def as_written(nodes: Sequence[DrawnNode], types: Mapping[int, str]) -> tuple[DrawnNode, ...]:
-    """The nodes with these types; an order of axes is told of a value that has them in the order of its class."""
+    """Return the nodes with these types; layouts are kept only where the type has the axis order of its class."""
     return tuple(
         replace(node, type=types[node.id], layout=node.layout if types[node.id] == node.type else "")
         if node.id in types
@@ -73,11 +76,11 @@ def as_written(nodes: Sequence[DrawnNode], types: Mapping[int, str]) -> tuple[Dr
 
 @dataclass(frozen=True, slots=True)
 class _Fused:
-    """How a side is cut into kernels.
+    """The partition of a side into kernels.
 
     Attributes:
-        kernel: of each class in use, the class whose kernel computes it (the first that does).
-        seconds, timed: of each kernel, by the class that it computes, and whether it was timed.
+        kernel: class in use -> the class whose kernel computes it (the first that does).
+        seconds, timed: class that a kernel computes -> its seconds, and whether it was timed.
     """
 
     kernel: Mapping[int, int]
@@ -114,14 +117,14 @@ def _side(state: State, other: State, fused: _Fused) -> tuple[DrawnNode, ...]:
 
 
 def change_of(state: State, other: State, c: int) -> str:
-    """How the value of a class differs between a state and the one of the other side."""
+    """Classify how the value of a class differs from the other side: only, same or other."""
     if not other.readers[c]:
         return "only"
     return "same" if other.chosen(c).enode == state.chosen(c).enode else "other"
 
 
 def ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
-    """What the program computes of frozen inputs alone, which the returned program has done ahead of time.
+    """Return the nodes computed of frozen inputs alone, which the returned program computes ahead of time.
 
     Such values are no part of a selection; they get negative numbers, one for each class of the e-graph.  Of equal
     values the first is drawn: a value that equals one of its own operands would read itself.
@@ -154,7 +157,7 @@ def ahead(found: Exploration, state: State) -> tuple[DrawnNode, ...]:
 
 
 def _joined(nodes: Sequence[DrawnNode]) -> tuple[DrawnNode, ...]:
-    """A value that only one other reads is shown together with it."""
+    """Draw a value that only one other reads in the same box as its reader."""
     readers: dict[int, set[int]] = defaultdict(set)
     for node in nodes:
         for k in node.reads:
@@ -167,7 +170,7 @@ def _joined(nodes: Sequence[DrawnNode]) -> tuple[DrawnNode, ...]:
 
 
 def _reading(ahead: Sequence[DrawnNode], nodes: Sequence[DrawnNode], state: State) -> tuple[DrawnNode, ...]:
-    """The nodes with the values of frozen inputs among what they read."""
+    """Add the values of frozen inputs to the operands of the nodes that read them."""
     known = {node.id for node in ahead}
     eg = state.snapshot.eg
     out: list[DrawnNode] = []
@@ -189,7 +192,7 @@ def _frozen(leaf: FrozenLeaf) -> str:
 
 
 def _order(state: State) -> list[int]:
-    """Classes in use, operands first."""
+    """Return the classes in use, operands first."""
     done: set[int] = set()
     out: list[int] = []
     stack = [(root.cls, False) for root in reversed(state.snapshot.roots) if root.cls >= 0]
@@ -206,7 +209,7 @@ def _order(state: State) -> list[int]:
 
 
 def _kernels(found: Exploration, state: State) -> _Fused:
-    """A selection in the kernels of XLA: what is materialised, and what is fused into it."""
+    """Partition a selection into the kernels of XLA: the materialised values, and the values fused into each."""
     kernel: dict[int, int] = {}
     for c in reversed(_order(state)):
         if state.materialised[c]:

@@ -1,8 +1,8 @@
-"""What a report says about a program that the search found: why it is what it is, and what else there was.
+"""Evidence for the report on a program that the search found: the reasons for its form, and the alternatives.
 
-Everything here is read off the last search: the selection of the returned program, the options that the e-graph
-offered beside it, and the prices of both.  A rule that was not used is judged by using it at one place after another,
-the joint flips of one application together, and taking the place where the program would lose least.
+Everything here is read off the last search: the selection of the returned program, the options that the e-graph offered
+beside it, and the prices of both.  A rule that was not used is judged by using it at one place after another, the joint
+flips of one application together, and taking the place where the program would lose least.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from superopt.search.state import State
 
 Group = tuple[tuple[int, int], ...]  # (class, option) pairs that flip together
 _SITES = 12  # places tried per rule
-_FLIPS = 600  # in all
+_FLIPS = 600  # flips tried in all
 
 
 def state_of(found: Exploration, finalist: Finalist) -> State:
-    """The state of the search that a finalist stands for."""
+    """Return the search state of a finalist."""
     return found.result.state(finalist)
 
 
 def describe(snapshot: Snapshot, c: int, option: int = 0) -> str:
-    """An operation in words: its op, what it reads and what it gives."""
+    """Describe an operation in words: its op, operands and result."""
     chosen = snapshot.options[c][option]
     form = chosen.form
     op = form.op if form.rule is None else f"{form.op} by {form.rule}"
@@ -46,7 +46,7 @@ def describe(snapshot: Snapshot, c: int, option: int = 0) -> str:
 
 
 def sites(found: Exploration, finalist: Finalist) -> dict[str, dict[str, int]]:
-    """Rule -> the program's own operations that it was applied to, with their number."""
+    """Return, for each rule, the program's own operations that it was applied to, with their number."""
     snapshot = found.result.problem.snapshot
     number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
     state = state_of(found, finalist)
@@ -61,7 +61,7 @@ def sites(found: Exploration, finalist: Finalist) -> dict[str, dict[str, int]]:
 
 
 def not_chosen(found: Exploration, finalist: Finalist) -> tuple[NotChosen, ...]:
-    """Rules that apply to a program and were not used there, with what the model says that each would lose."""
+    """Return rules that apply to a program and were not used there, with the model's loss estimate for each."""
     state = state_of(found, finalist)
     base = state.cost
     places = _places(state, set(finalist.rules))
@@ -87,7 +87,7 @@ def not_chosen(found: Exploration, finalist: Finalist) -> tuple[NotChosen, ...]:
 
 
 def _mended(found: Exploration, finalist: Finalist, group: Group) -> int:
-    """Cost of a program with a group flipped and the layouts around it chosen again."""
+    """Return the cost of a program with a group flipped and the layouts around it chosen again."""
     state = state_of(found, finalist)
     before = set(state.active())
     if state.flip(group) is None:
@@ -99,7 +99,7 @@ def _mended(found: Exploration, finalist: Finalist, group: Group) -> int:
 
 
 def _places(state: State, used: set[str]) -> dict[str, list[Group]]:
-    """Rule -> joint flips of one application each, the most expensive classes first; only classes in use."""
+    """Return, for each rule, the joint flips of single applications on classes in use, the most expensive first."""
     groups: dict[Origin, dict[int, int]] = defaultdict(dict)
     for c in state.active():
         for i, option in enumerate(state.options[c]):
@@ -113,19 +113,19 @@ def _places(state: State, used: set[str]) -> dict[str, list[Group]]:
 
 
 def by_xla(found: Exploration, finalist: Finalist) -> State:
-    """The state of a program of which XLA computes everything."""
+    """Return the state of a program of which XLA computes everything."""
     return found.result.by_xla(finalist, found.model.xla)
 
 
 def priced(found: Exploration, state: State) -> dict[int, tuple[Graph, float]]:
-    """The kernels of such a state by the class that each computes, with what it takes, as timed where it was."""
+    """Return the kernels of such a state by the class that each computes, with seconds, as timed where they were."""
     roots = [(c, kernel_graph(node)) for c, node in state.kernels()]
     prices = found.model.xla.price([graph for _, graph in roots]).tolist() if roots else []
     return {c: (graph, seconds) for (c, graph), seconds in zip(roots, prices, strict=True)}
 
 
 def kernels(found: Exploration, finalist: Finalist) -> tuple[KernelUse, ...]:
-    """The kernels of a program that XLA computes, equal ones together, the most expensive first."""
+    """Return the kernels of a program that XLA computes, equal ones together, the most expensive first."""
     some = list(priced(found, by_xla(found, finalist)).values())
     count = Counter(graph.outputs[0] for graph, _ in some)
     price = {graph.outputs[0]: (graph, seconds) for graph, seconds in some}
@@ -145,10 +145,10 @@ def kernels(found: Exploration, finalist: Finalist) -> tuple[KernelUse, ...]:
 
 
 def regions(rows: Sequence[NativeKernel], apart: int = 0, apart_ms: float = 0.0) -> tuple[KernelUse, ...]:
-    """The regions of a program with kernels of our own, each on its backend, the most expensive first.
+    """Return the regions of a program with kernels of our own, each on its backend, the most expensive first.
 
     Args:
-        apart: how many operations belong to no region; XLA takes so long for them (`apart_ms`).
+        apart: number of operations that belong to no region; XLA takes `apart_ms` for them.
     """
     uses = [KernelUse(OUTSIDE, apart, apart_ms, False)] if apart else []
     for row in rows:
@@ -159,7 +159,7 @@ def regions(rows: Sequence[NativeKernel], apart: int = 0, apart_ms: float = 0.0)
 
 
 def model_figures(found: Exploration, uses: Sequence[KernelUse]) -> dict[str, Any]:
-    """How far the model was off where it could be checked, and how much of the program it has seen the like of."""
+    """Return the model's errors on timed kernels, and the share of the program outside its training domain."""
     errors = found.model.errors()
     total = sum(k.ms for k in uses) or 1.0
     timed = sum(k.ms for k in uses if k.timed) / total
@@ -174,14 +174,14 @@ def model_figures(found: Exploration, uses: Sequence[KernelUse]) -> dict[str, An
 
 
 def measured_by_finalists(rows: Mapping[str, float], best: str, rules: Sequence[str]) -> dict[str, float]:
-    """Rule -> measured milliseconds that the finalist `best` gains by it, where the finalist without it was timed."""
+    """Return, for each rule, the milliseconds that finalist `best` gains by it, if a finalist without it was timed."""
     if best not in rows:
         return {}
     return {rule: rows[f"without {rule}"] - rows[best] for rule in rules if f"without {rule}" in rows}
 
 
 def layout_of(state: State, c: int) -> str:
-    """Physical order of the axes of a value where it is not the natural one."""
+    """Return the physical order of the axes of a value where it is not the natural one."""
     shape = state.snapshot.shapes[c]
     order = perm.perm_of(state.layouts[c], len(shape)) if state.layouts[c] else ()
     live = [axis for axis in order if shape[axis] != 1]
@@ -189,6 +189,6 @@ def layout_of(state: State, c: int) -> str:
 
 
 def type_of(state: State, c: int) -> str:
-    """Type of a value."""
+    """Return the type of a value."""
     snapshot = state.snapshot
     return str(TensorType(snapshot.shapes[c], snapshot.dtypes[c])) if snapshot.dtypes[c] != "tuple" else "tuple"

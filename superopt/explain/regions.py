@@ -1,8 +1,8 @@
-"""A returned program that is cut into regions, drawn as it is run: one box for each region, on its backend.
+"""Drawings of a returned program in regions as it runs: one box for each region, on its backend.
 
 Before and after need the same number for the same value.  After a search both are selections of one e-graph, whose
-classes number them.  Without one, values are the same where their expressions are, whatever lies in which order of
-axes: the program's own form is the original with some of it done ahead and some of it laid out otherwise.
+classes number them.  Without one, values are the same where their expressions are, in any order of axes: the identity
+form is the original with part of it computed ahead and part of it in another layout.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ _LEAVES = ("input", "literal")
 
 
 def apart_of(program: Program) -> list[Node]:
-    """The operations of each call that belong to no region."""
+    """Return the operations of each call that belong to no region."""
     return [n for n in program.hot.nodes() if n.op not in (*_LEAVES, "result") and not is_inside(n)]
 
 
 def draw_regions(graph: Graph, judgement: Judgement, found: Exploration | None, objective: Objective) -> Drawing | None:
-    """The original as XLA computes it, and the returned program as it is run; None where it is too much to draw.
+    """Draw the original as XLA computes it, and the returned program as it runs; None where it is too large.
 
     Args:
         graph: the original.
-        objective: prices what XLA computes, where no search has.
+        objective: prices the kernels that XLA computes, where no search has.
     """
     hot = judgement.program.hot
     if not graph.nodes() or max(len(graph.nodes()), len(hot.nodes())) > MOST:
@@ -64,7 +64,7 @@ def draw_regions(graph: Graph, judgement: Judgement, found: Exploration | None, 
 
 
 def _alone(graph: Graph, judgement: Judgement, objective: Objective) -> Drawing:
-    """Both sides without a search: the original in the regions that it would be cut into."""
+    """Draw both sides without a search: the original in the regions that it would be cut into."""
     program, values = judgement.program, _Values()
     ahead = _done_ahead(program)
     before, after = values.numbered(graph), values.of_program(program)
@@ -87,7 +87,7 @@ def _alone(graph: Graph, judgement: Judgement, objective: Objective) -> Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """Who runs a region, and what one run takes, if that is known."""
+    """The backend that runs a region, and the time of one run, if known."""
 
     backend: str
     us: float | None
@@ -95,7 +95,7 @@ class _Run:
 
 
 def _runs(judgement: Judgement) -> dict[Node, _Run]:
-    """The regions of the returned program by root, with the figures of its table."""
+    """Return the regions of the returned program by root, with the figures of its table."""
     rows: Mapping[str, NativeKernel] = {row.key: row for row in judgement.native}
     found: dict[Node, _Run] = {}
     for region in judgement.regions:
@@ -107,18 +107,18 @@ def _runs(judgement: Judgement) -> dict[Node, _Run]:
 
 @dataclass(slots=True)
 class _Values:
-    """Numbers of values by their expression; a transpose is the number of what it moves."""
+    """Numbers of values by their expression; a transpose has the number of its operand."""
 
     known: dict[Any, int] = field(default_factory=dict[Any, int])
 
     def numbered(
         self, graph: Graph, given: Mapping[Node, tuple[int, tuple[int, ...]]] | None = None
     ) -> dict[Node, int]:
-        """The number of the value of each node."""
+        """Return the number of the value of each node."""
         return {node: number for node, (number, _) in self.laid(graph.nodes(), given or {}).items()}
 
     def of_program(self, program: Program) -> dict[Node, int]:
-        """The number of the value of each node of a program's hot part, those of prepared tensors included."""
+        """Return the number of the value of each node of a program's hot part, those of prepared tensors included."""
         given: dict[Node, tuple[int, tuple[int, ...]]] = {}
         if program.prepare is not None:
             ahead = self.laid(program.prepare.nodes(), {})
@@ -130,7 +130,7 @@ class _Values:
     def laid(
         self, nodes: Iterable[Node], given: Mapping[Node, tuple[int, tuple[int, ...]]]
     ) -> dict[Node, tuple[int, tuple[int, ...]]]:
-        """The number of each node's value, and the order in which its axes lie in the node."""
+        """Return the number of each node's value, and the order in which its axes lie in the node."""
         found = dict(given)
         for node in nodes:
             if node in found:
@@ -146,7 +146,7 @@ class _Values:
 
 
 def _classes(found: Exploration, judgement: Judgement) -> dict[Node, int]:
-    """The number of the value of each node of the returned program: its class, as far as it has one in use."""
+    """Return the number of each node's value in the returned program: its class, if that is in use."""
     snapshot, hot = found.result.problem.snapshot, judgement.program.hot
     count, values = len(snapshot.options), _Values()
     of: dict[int, int] = {}  # number of an expression -> class
@@ -169,7 +169,7 @@ def _classes(found: Exploration, judgement: Judgement) -> dict[Node, int]:
 
 
 def _done_ahead(program: Program) -> set[Node]:
-    """What the original computes of frozen inputs on each call, and the program has done ahead."""
+    """Return the nodes that the original computes of frozen inputs on each call and the program computes ahead."""
     if program.prepare is None or not program.computes_ahead:
         return set()
     return {node for node in program.prepare.nodes() if node.op not in (*_LEAVES, "transpose")}
@@ -183,11 +183,11 @@ def _side(
     change: Callable[[int], str],
     ahead: Collection[Node] = (),
 ) -> tuple[DrawnNode, ...]:
-    """The operations of a graph that is cut into regions.
+    """Return the operations of a graph that is cut into regions, for drawing.
 
     Args:
-        number: of the value of each node.
-        runs: what is known of each region, by its root.
+        number: number of the value of each node.
+        runs: backend and time of each region, by its root.
         change: how a value differs from the other side, by its number.
         ahead: operations that the other side computes ahead of time.
     """
@@ -242,12 +242,12 @@ def _side(
 
 
 def _at_home(nodes: Mapping[int, DrawnNode]) -> tuple[DrawnNode, ...]:
-    """The nodes; one whose kernel is not drawn has a box of its own."""
+    """Give each node whose kernel is not drawn a box of its own."""
     return tuple(node if node.kernel in nodes else replace(node, kernel=node.id) for node in nodes.values())
 
 
 def _constants(order: Sequence[Node]) -> set[Node]:
-    """Nodes that no live input leads to: literals, frozen inputs, and what is computed of these alone."""
+    """Return the nodes that no live input leads to: literals, frozen inputs, and values computed of these alone."""
     found: set[Node] = set()
     for node in topological(order):
         given = node.op == "literal" or (node.op == "input" and node["frozen"])
@@ -257,7 +257,7 @@ def _constants(order: Sequence[Node]) -> set[Node]:
 
 
 def _given(node: Node) -> str:
-    """An operand that does not change, in words."""
+    """Describe an operand that does not change."""
     while node.op in ("broadcast_in_dim", "reshape", "transpose"):
         node = node.inputs[0]
     if node.op != "literal":

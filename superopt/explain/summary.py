@@ -1,4 +1,4 @@
-"""Everything that one optimisation knows, put together as its report."""
+"""Assembles the report of one optimisation from the results of its stages."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def make_report(
     memory: Mapping[str, int],
     barrier: Barrier,
 ) -> Report:
-    """The report of an optimisation; its stages are filled in once the last of them is over.
+    """Make the report of an optimisation; its stages are filled in once the last of them is over.
 
     Args:
-        found: what the search found; None where there was none.
+        found: the result of the search; None where there was none.
         barrier: what each part of the report stands behind: one that fails is left out.
     """
     unknown: dict[str, str] = {}
@@ -72,7 +72,7 @@ def make_report(
 
 
 def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier) -> dict[str, Any]:
-    """What is read off the search and its e-graph."""
+    """Return the fields of the report that come from the search and its e-graph."""
     shown = judgement.winner or found.result.original
     statistics = {**found.statistics, "predicted_before_ms": 1e3 * found.by_xla_s(found.result.original)}
     return {
@@ -96,6 +96,8 @@ def _of_program(
         return () if found is None else kernels(found, winner or found.result.original)
 
     def drawing() -> Drawing | None:
+        if barrier.hurried or barrier.interrupted or judgement.interrupted:  # it takes longest
+            return None
         if found is None or in_regions:
             return draw_regions(imported.graph, judgement, found, request.objective)
         return draw(found, winner, judgement.program.computes_ahead and not judgement.returns_original)
@@ -121,7 +123,7 @@ def _environment() -> dict[str, Any]:
 def _used(
     found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier
 ) -> tuple[UsedRewrite, ...]:
-    """The rules of the winner, those that the model says gain most first."""
+    """Return the rules of the winner, those with the largest gain by the model first."""
     winner = judgement.winner
     if winner is None:
         return ()
@@ -158,6 +160,6 @@ def _used(
 
 
 def _described(objective: Objective) -> str:
-    """Name, version and, where it says so, what the objective was fitted on."""
+    """Return name, version and, where it is known, the training data of the objective."""
     source = getattr(objective, "source", "")
     return f"{objective.name} {objective.version}" + (f" ({source})" if source else "")

@@ -1,2 +1,2 @@
-"""From a graph, proved rules and what a run was asked for (`Request`) to a few programs worth measuring;
+"""Exploration: from a graph, proved rules and the request of a run (`Request`) to a few programs worth measuring;
 `exploration.explore` is the entry."""

@@ -16,7 +16,7 @@ Improve = Callable[[Graph], Graph]
 
 
 def improve_bodies(graph: Graph, improve: Improve) -> Graph:
-    """The graph with `improve` applied to every body; the graph itself where that changes none."""
+    """The graph with `improve` applied to every body; the graph itself where no body changes."""
 
     def improved(node: Node, fresh: Node) -> Node:
         attrs = {name: _improved(value, improve) for name, value in node.attrs} if node.op in CONTROL else {}
@@ -29,7 +29,7 @@ def improve_bodies(graph: Graph, improve: Improve) -> Graph:
 
 
 def body_sizes(graph: Graph) -> list[int]:
-    """Sizes of the bodies that `improve_bodies` asks about, each counted where it stands."""
+    """Node counts of the bodies that `improve_bodies` visits, one for each occurrence."""
     found: list[int] = []
     for node in graph.nodes():
         if node.op in CONTROL:

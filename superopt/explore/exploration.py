@@ -1,4 +1,4 @@
-"""From a graph and proved rules to a few programs worth measuring.
+"""Explores the programs equal to a graph by proved rules, and proposes a few that are worth measuring.
 
 The e-graph is grown to saturation by the rules that cannot explode.  The rest, the rules of mode `near` and `merge`,
 are applied only around the best selection found so far, in rounds of growth and warm search.  Bodies of control flow
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.model.joint import Joint
-from rewrites.build.expander import library_expander
+from rewrites.build.expander import Expand, library_expander
 from rewrites.egraph.convert import import_into
 from rewrites.egraph.graph import EGraph
 from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
@@ -39,18 +39,58 @@ from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
 
-_MATCHES = 15_000  # of each of three growths without a clock: a millisecond each; DenseNet-121 has 13,000
-_LEAST_NODE_S = 1e-3  # of a body, for each of its nodes: that long import, one pass of the rules and a descent take
-_ROUNDS = 3  # of search, between which kernels are timed: 0.448, 0.390, 0.387 ms after each (inverted residual)
+_MATCHES = 15_000  # matches per growth without a clock, about 1 ms each; DenseNet-121 has 13,000
+_LEAST_NODE_S = 1e-3  # seconds per node of a body: import, one pass of the rules and a descent take that long
+_ROUNDS = 3  # searches, with timings between them: 0.448, 0.390, 0.387 ms after each (inverted residual)
 _FINALISTS, _SMALL_FINALISTS = 6, 13  # the model misplaces forms of windows and rows by a third (docs/search.md)
 
 
-Meanwhile = Callable[[Sequence[Graph]], AbstractContextManager[object]]  # makes code of regions while it is entered
+Meanwhile = Callable[[Sequence[Graph]], AbstractContextManager[object]]  # compiles regions while the context is open
 
 
 def _nothing(_: Sequence[Graph]) -> AbstractContextManager[object]:
-    """Nobody makes kernels."""
+    """A context manager that does nothing, where no kernels are made during the search."""
     return nullcontext()
+
+
+@dataclass(slots=True)
+class Begun:
+    """A search that has begun by the models alone, while other processes start; `explore` goes on with it."""
+
+    imported: Graph
+    graph: Graph
+    bodies: _Bodies
+    expand: Expand
+    run: _Run
+
+    @property
+    def interrupted(self) -> bool:
+        """Has the user ended it?"""
+        return self.bodies.interrupted or self.run.interrupted
+
+
+def begin(
+    imported: Graph,
+    rules: Sequence[Rule],
+    request: Request,
+    progress: Callable[[str], None] = lambda line: None,
+) -> Begun:
+    """Grow the e-graph and search it once, before anything of this machine is timed."""
+    begun = _begun(imported, rules, request, progress)
+    begun.run.rounds += 1
+    begun.run.search()
+    return begun
+
+
+def _begun(imported: Graph, rules: Sequence[Rule], request: Request, progress: Callable[[str], None]) -> Begun:
+    bodies = _Bodies(rules, request, body_sizes(imported))
+    graph = improve_bodies(imported, bodies.improved)
+    if bodies.interrupted:
+        request = request.within(replace(request.budget, end_s=time.monotonic()))
+    expand = library_expander(rules)
+    model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
+    eg = import_into(ProvingEGraph(exact=request.exact), graph)
+    return Begun(imported, graph, bodies, expand, _Run(eg, rules, request, model, progress))
 
 
 def explore(
@@ -61,33 +101,30 @@ def explore(
     worker: Worker | None = None,
     made: Sequence[Graph] = (),
     meanwhile: Meanwhile | None = None,
+    begun: Begun | None = None,
 ) -> Exploration:
-    """Grow, then search in rounds; between rounds grow near the best and time the kernels in use.
+    """Grow the e-graph, then alternate searches with timings of kernels in use and growth near the best selection.
 
     Kernels are timed in the worker; nothing is where there is none.  Those of `made`, regions of the program's own
     form, are timed first, in half of what a round may take.  Regions of the best form of each round are handed to
-    `meanwhile`, for the time of the search of the next.  With numerics `exact` the e-graph's own laws are only
-    those that keep every bit; `rules` are the caller's business.
+    `meanwhile`, for the time of the search of the next.  What has `begun` goes on.
+    With numerics `exact` the e-graph's own laws are only those that keep every bit; `rules` are the caller's business.
     """
     notes: list[str] = []
-    bodies = _Bodies(rules, request, body_sizes(imported))
-    graph = improve_bodies(imported, bodies.improved)
+    begun = begun or _begun(imported, rules, request, progress)
+    graph, bodies, run = begun.graph, begun.bodies, begun.run
     if bodies.plans:
         notes.append(f"{len(bodies.plans)} bodies of control flow were optimised by the model alone")
     if bodies.left_out:
         notes.append(f"{bodies.left_out} bodies of control flow were left as they are for lack of time")
     if bodies.interrupted:
         request = request.within(replace(request.budget, end_s=time.monotonic()))
-    expand = library_expander(rules)
-    model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
+    model = run.model
     timer = None if worker is None else KernelTimer(model, worker)
     if timer is not None and made:
         timed = timer.calibrate(made, request.budget.stage(share=1.0 / _ROUNDS).part_s())
         progress(f"{timed} of {len(set(made))} kernels of the program's own form timed")
-    eg, beside = import_into(ProvingEGraph(exact=request.exact), graph), meanwhile or _nothing
-    run = _Run(eg, rules, request, model, timer, progress, beside)
-    while not run.done:
-        run.step()
+    run.go_on(request, timer, meanwhile or _nothing)
     interrupted = run.interrupted or bodies.interrupted
     if interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
@@ -99,7 +136,7 @@ def explore(
         imported=imported,
         graph=graph,
         result=run.found,
-        expand=expand,
+        expand=begun.expand,
         model=model,
         timer=timer,
         growth=_growth_figures(run.growth),
@@ -112,22 +149,23 @@ def explore(
 
 @dataclass(slots=True)
 class _Run:
-    """Rounds of search over one growing e-graph: saturated first, then each round a search, timings, guided growth."""
+    """Rounds over one growing e-graph, saturated first; a round is a search, timings, and growth near the best."""
 
     eg: EGraph
     rules: Sequence[Rule]
     request: Request
     model: Joint
-    timer: KernelTimer | None
     progress: Callable[[str], None]
-    meanwhile: Meanwhile
+    timer: KernelTimer | None = None
+    meanwhile: Meanwhile = _nothing
+    rounds: int = _ROUNDS
     forms: Forms = field(default_factory=Forms)
     growth: list[GrowthReport] = field(default_factory=list[GrowthReport])
     searches: list[Statistics] = field(default_factory=list[Statistics])
     result: SearchResult | None = None
     pricer: Pricer = field(init=False)
     imported: int = 0  # e-nodes
-    round_limits: SearchBudget = field(init=False)  # of the round at hand
+    round_limits: SearchBudget = field(init=False)  # of the current round
     barrier: Barrier = field(default_factory=Barrier)
     done: bool = False
 
@@ -139,43 +177,53 @@ class _Run:
 
     @property
     def limits(self) -> SearchBudget:
-        """What the rounds may take."""
+        """The budget of all rounds together."""
         return self.request.budget
 
     @property
     def found(self) -> SearchResult:
-        """What the last round found."""
+        """The result of the last round."""
         assert self.result is not None
         return self.result
+
+    def go_on(self, request: Request, timer: KernelTimer | None, meanwhile: Meanwhile) -> None:
+        """All rounds that are left, within what is asked now, with what was timed meanwhile."""
+        self.request, self.timer, self.meanwhile = request, timer, meanwhile
+        if self.result is not None:
+            self.pricer = Pricer(self.model)
+            self.done = self._ended()
+        while not self.done:
+            self.step()
 
     def step(self) -> None:
         """One round: search, and where another follows, time kernels and grow near the best.
 
-        Where it is interrupted or fails, what was found before is what there is.
+        Where it is interrupted or fails, the result of the round before stands.
         """
         number = len(self.searches) + 1
         if self.result is None:
-            self._search()
+            self.search()
         else:
-            self.barrier.around(f"round {number} of the search", self._search, None)
+            self.barrier.around(f"round {number} of the search", self.search, None)
         if not self._ended():
             self.barrier.around(f"what follows round {number} of the search", self._prepare, None)
         self.done = self._ended()
 
     def _ended(self) -> bool:
         """Is there to be no more of this?"""
-        over = len(self.searches) == _ROUNDS or self.limits.left_s <= 0.0
+        over = len(self.searches) == self.rounds or self.limits.left_s <= 0.0
         return self.interrupted or bool(self.barrier.lost) or over
 
     @property
     def interrupted(self) -> bool:
-        """By the user?"""
+        """Whether the user has interrupted a stage or a search."""
         return self.barrier.interrupted or self.found.interrupted
 
-    def _search(self) -> None:
+    def search(self) -> None:
+        """One search of the e-graph as it is, from the best that is known."""
         number = len(self.searches)
-        last = number == _ROUNDS - 1
-        limits = self.round_limits = self.limits.stage(share=1.0 / (_ROUNDS - number))
+        last = number == self.rounds - 1
+        limits = self.round_limits = self.limits.stage(share=1.0 / (self.rounds - number))
         settings = SearchSettings(
             _searching(limits if last else limits.stage()),
             self.request.seed + number,
@@ -189,7 +237,7 @@ class _Run:
         self.searches.append(self.result.statistics)
 
     def _regions(self, best: Finalist | None) -> list[Graph]:
-        """Of a form those that are to be kernels of our own and were not made yet, those that take longest first."""
+        """Regions of a form that are to be our kernels and were not made yet, the slowest first."""
         model, regions = self.model, dict[Graph, None]()
         if best is not None and model.own is not None:
             for kernel, _ in sorted(best.kernels, key=lambda pair: -pair[1]):
@@ -197,7 +245,7 @@ class _Run:
         return [region for region in regions if model.is_own(region) and not model.was_made(region)]
 
     def _prepare(self) -> None:
-        """For the next round."""
+        """Rebuild the pricer and the round's limits for the next round."""
         best = self.found.best
         if self.timer is not None:
             timed = self.timer.learn(self.found, self._timing_s())
@@ -211,7 +259,7 @@ class _Run:
 
     def _timing_s(self) -> float:
         """Seconds for the kernels after a round: as much as each search and each timing to come, whatever it took."""
-        return self.limits.stage(share=1.0 / (_ROUNDS - len(self.searches))).part_s()
+        return self.limits.stage(share=1.0 / (self.rounds - len(self.searches))).part_s()
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""
@@ -284,20 +332,20 @@ def _growth_limits(limits: SearchBudget, imported: int) -> GrowthLimits:
 
 
 def _searching(limits: SearchBudget) -> Budget:
-    """The budget of one of the searches."""
+    """The budget of one of the searches, from the limits of its round."""
     seconds = None if limits.end_s == math.inf else max(1e-2, limits.left_s)
     return Budget(seconds, None if limits.steps is None else max(1, limits.steps // _ROUNDS))
 
 
 @dataclass(slots=True)
 class _Bodies:
-    """Bodies of control flow, each explored within its part of the time that they have together.
+    """Explores bodies of control flow, each within its share of the time that they have together.
 
     Attributes:
-        sizes: nodes of the bodies that wait; time is shared by them.
-        plans: of the bodies that were replaced.
-        left_out: bodies for which there was no time.
-        interrupted: by the user; what waits is left as it is.
+        sizes: node counts of all bodies; time is shared in proportion to them.
+        plans: proofs for the bodies that were replaced.
+        left_out: number of bodies for which there was no time.
+        interrupted: whether the user interrupted; bodies that wait are left as they are.
     """
 
     rules: Sequence[Rule]

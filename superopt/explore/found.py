@@ -1,4 +1,4 @@
-"""What an exploration found: programs worth measuring, with what every later stage reads of the search."""
+"""The result of an exploration: programs worth measuring, with the data of the search that later stages read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from superopt.search.search import Finalist, SearchResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """Programs worth measuring, cheapest first by prediction, with what was done to find them."""
+    """Programs worth measuring, cheapest first by prediction, with the figures of the search that found them."""
 
     imported: Graph
     graph: Graph
@@ -33,7 +33,7 @@ class Exploration:
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
-        """What is worth measuring: all finalists; the original's own form only where it is more than the original.
+        """The finalists worth measuring; the original's own form only where it prepares weights or improves bodies.
 
         The search has frozen work done ahead of time and bodies improved in every form, which is a gain by itself.
         """
@@ -47,9 +47,9 @@ class Exploration:
         return self.result.program(finalist, self.graph, self.expand)
 
     def by_xla_s(self, finalist: Finalist) -> float:
-        """What a finalist takes where XLA computes all of it."""
+        """Predicted seconds of a finalist where XLA computes all of it."""
         return self.result.by_xla(finalist, self.model.xla).seconds
 
     def gains_ms(self, finalist: Finalist) -> dict[str, float]:
-        """Predicted milliseconds that each rule of a finalist saves: what the program costs without it."""
+        """Predicted milliseconds that each rule of a finalist saves: its time without the rule, less its time."""
         return {rule: 1e3 * seconds for rule, seconds in rule_gains(self.result.problem, finalist).items()}

@@ -1,11 +1,12 @@
 """Timing of kernels between rounds of search, to correct the objective.
 
-Before the first round the regions of the program's own form, whose kernels are made by then.  Between rounds first the
-kernels that finalists use, those with a noticeable share of a finalist's predicted time, in the order of what of it
-they may be off by; then their rivals (`superopt.search.finalists`), the most promising first, until the time set aside
-is used up: what would be faster if the model were wrong by as much as it was of one timed kernel in four, then by as
-much as it was of any.  At the end the regions in which programs differ, all interleaved.  Weights are as cold as in the
-program: calls take turns with copies of them that are together as large as all its weights.
+Before the first round the timer measures the regions of the program's own form, whose kernels are made by then.
+Between rounds it measures the kernels that finalists use, those with a noticeable share of a finalist's predicted
+time, ordered by how much of that time the model may be off.  Their rivals follow (`superopt.search.finalists`), the
+most promising first, until the time set aside is used up.  Those are first the rivals that would be faster if the model
+erred as much as on one timed kernel in four, then as much as on any.  At the end it measures the regions in which
+programs differ, all interleaved.  Weights are as cold as in the program: calls take turns with copies of them that
+are together as large as all its weights.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from superopt.measure.result import Failure
 from superopt.search.finalists import rival_kernels
 from superopt.search.search import SearchResult
 
-_WORTH_TIMING = 0.003  # of a program's time: ten such kernels make a difference (`budget.WORTH`)
+_WORTH_TIMING = 0.003  # share of a program's time: ten such kernels make a difference (`budget.WORTH`)
 
 
 class KernelTimer:
-    """Times the kernels that finalists use, in one worker, and corrects the objective by them."""
+    """Times the kernels that finalists use, in one worker, and corrects the objective by the measurements."""
 
     def __init__(self, objective: Joint, worker: Worker) -> None:
         self.objective = objective
         self.worker = worker
 
     def learn(self, result: SearchResult, seconds: float) -> int:
-        """Time kernels not timed yet, those that matter most first; how many were timed."""
+        """Time kernels not timed yet, those that matter most first; return how many were timed."""
         graphs = {kernel.outputs[0]: kernel for finalist in result.finalists for kernel, _ in finalist.kernels}
         share, count = dict.fromkeys(graphs, 0.0), dict.fromkeys(graphs, 0.0)
         for finalist in result.finalists:
@@ -61,10 +62,10 @@ class KernelTimer:
         return timed
 
     def distinguish(self, programs: Sequence[Sequence[Graph]], seconds: float) -> int:
-        """Time the regions that not all programs have, those that take longest first; how many were timed.
+        """Time the regions that not all programs have, the slowest first; return how many were timed.
 
         Args:
-            programs: the regions of each that are kernels of our own.
+            programs: for each, the regions that are our kernels.
         """
         counts = [Counter(regions) for regions in programs]
         apart = [g for g in dict.fromkeys(itertools.chain(*programs)) if len({count[g] for count in counts}) > 1]
@@ -72,14 +73,14 @@ class KernelTimer:
         return self._time(self._own(apart), seconds, max(programs, key=len, default=()), together)
 
     def calibrate(self, regions: Sequence[Graph], seconds: float) -> int:
-        """Time regions of the program's own form, whose kernels are made, those that take longest first; how many.
+        """Time regions of the program's own form, whose kernels are made, the slowest first; return how many.
 
-        They are what forms of the search are compared with, and say how far this machine is from that of the labels.
+        Forms of the search are compared with them, and they tell how this machine differs from that of the labels.
         """
         return self._time(self._own(list(dict.fromkeys(regions))), seconds, regions)
 
     def _own(self, regions: Sequence[Graph]) -> list[KernelJob]:
-        """Regions as kernels of our own, those that take longest first."""
+        """Timing jobs of the regions that our backend supports, the slowest first."""
         own = self.objective.own_name
         prices = dict(zip(regions, self.objective.by_backend(regions)[own], strict=True)) if regions and own else {}
         return [KernelJob(own, g, g) for g in sorted(prices, key=lambda g: -prices[g])]
@@ -91,8 +92,8 @@ class KernelTimer:
         program: Sequence[Graph],
         how: KernelSettings | None = None,
     ) -> int:
-        """Time kernels in company of the weights of a program, and correct the objective by them."""
-        if not jobs or seconds <= 0.0:  # which would say that there is no limit
+        """Time kernels with the weights of a program beside them in memory, and correct the objective by them."""
+        if not jobs or seconds <= 0.0:  # zero would mean no limit
             return 0
         timings = time_kernels(
             [job.runs for job in jobs],
@@ -113,5 +114,5 @@ class KernelTimer:
 
 
 def is_open(kernel: Graph) -> bool:
-    """Does a kernel hold what cannot be timed by itself: opaque operations and control flow?"""
+    """Whether a kernel contains opaque operations or control flow, which cannot be timed by themselves."""
     return any(node.op in CONTROL for node in kernel.nodes())

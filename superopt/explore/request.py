@@ -1,4 +1,4 @@
-"""What `optimize` was asked for: made once, and handed down to every stage."""
+"""The request of an `optimize` call as plain data: made once, and handed down to every stage."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from superopt.machine.budget import SearchBudget
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a run was asked for, or one of its stages, whose budget is then its own.
+    """Options of an `optimize` call, or of one of its stages, whose budget then replaces that of the call.
 
     Attributes:
-        budget: seconds or steps, and whether kernels of our own have a part of them.
-        objective: the performance model of kernels by XLA.
-        own: the backend of kernels of our own as the search prices it; None where it knows none.
+        budget: seconds or steps, and whether our kernels get a part of them.
+        objective: the performance model of kernels that XLA computes.
+        own: the backend of our kernels as the search prices it; None where the search prices none.
         kernels_by: name of the backend that makes kernels, priced or not; empty where none are made.
-        seed: of the search, of random inputs and of the timing order.
-        numerics: which rules may be used: `exact`, `real` or `range`.
+        seed: seed of the search, of random inputs and of the timing order.
+        numerics: class of rules that may be used: `exact`, `real` or `range`.
         deterministic: the model alone decides; nothing is measured.
-        searches: more than the plain candidate is wanted.
-        keeps_plain: without a search the plain candidate is returned whatever it takes.
-        rules: in place of the library; None for the library.
-        max_prepared_bytes: of prepared and packed weights.
+        searches: whether a search follows the plain candidate.
+        keeps_plain: without a search, the plain candidate is returned however slow it is.
+        rules: rules in place of the library; None for the library.
+        max_prepared_bytes: limit on prepared and packed weights.
     """
 
     budget: SearchBudget
@@ -43,9 +43,9 @@ class Request:
 
     @property
     def exact(self) -> bool:
-        """Must results agree in every bit?"""
+        """Whether results must agree in every bit."""
         return self.numerics == "exact"
 
     def within(self, budget: SearchBudget) -> Request:
-        """The same for a stage that has this budget."""
+        """The same request for a stage that has this budget."""
         return replace(self, budget=budget)

@@ -1,7 +1,7 @@
-"""From a finished search to the plan of one of its programs: the rule instances that the program rests on.
+"""The plan of a program that a search found: the rule instances on which its equality with the original rests.
 
-The e-graph explains every e-node that the program uses (`rewrites.grow.proof`); macros are instances of their rules at
-the nodes that they stand for.
+The e-graph explains every e-node that the program uses (`rewrites.grow.proof`).  A macro counts as an instance of its
+rule at the node that it stands for.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def make_plan(found: Exploration, finalist: Finalist, rules: Iterable[Rule], num
 
 
 def whole(program: Program) -> tuple[Node, ...]:
-    """The outputs of a program over its live and frozen inputs: what is prepared put in place."""
+    """The outputs of a program over its live and frozen inputs, with prepared tensors replaced by their definitions."""
     if program.prepare is None:
         return program.hot.outputs
     return replace(program.hot.outputs, dict(zip(program.prepared_inputs, program.prepare.outputs, strict=True)))
 
 
 def _pairs(eg: ProvingEGraph, found: Exploration, finalist: Finalist) -> list[Pair]:
-    """What the program takes to be equal: the e-nodes that it uses, and their classes."""
+    """The equalities that the program relies on: each e-node that it uses paired with its class."""
     snapshot, lowering = found.result.problem.snapshot, found.result.lowering
     state = found.result.state(finalist)
     pairs: list[Pair] = [(ref >> SHIFT, eg.find(ref) >> SHIFT) for ref in (*eg.roots, *eg.inputs.values())]
@@ -90,7 +90,7 @@ def _macro(rule: Rule, node: Node) -> Match:
 
 
 def rule_instance(match: Match, tensors: dict[str, Node], terms: dict[Node, int]) -> RuleInstance:
-    """A match as plain data; new terms that its variables stand for are added to `terms` with their numbers."""
+    """A match as plain data; adds new terms that its variables stand for to `terms` with their numbers."""
     env = match.env
 
     def entries(table: dict[tuple[str, Any], Any]) -> tuple[tuple[str, int, int], ...]:

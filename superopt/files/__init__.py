@@ -1,1 +1,1 @@
-"""Files that others wrote: the one reader with its limits, and structures of arguments as plain data."""
+"""Untrusted files: the one reader with its limits, and structures of arguments as plain data."""

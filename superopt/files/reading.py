@@ -1,15 +1,15 @@
-"""Reading files that others wrote: what they may ask for, and one kind of error for all that can be wrong with them.
+"""Reading of untrusted files: limits on their size and work, and one typed error for any fault in them.
 
-A file is data from a stranger until it is read.  Whoever reads one (saved programs, models, rows of the store, weights,
-texts of rules) does it with the means of this module:
+A file is data from a stranger until it is read.  All readers of files (saved programs, models, rows of the store,
+weights, texts of rules) use the functions of this module:
 
-    with typed("m.superopt", "write one with .save(path)"):      every fault below is one typed error
-        with plain_file("m.superopt") as handle:                  no device, no pipe, no folder
-            archive = Archive(handle, allowed)                    known members, no bomb, digests bound to their names
-            meta = archive.json("meta.json")                      bounded size and depth
-            archive.read_into("prepared/0", buffer)               weights go where they will stay, at their stated size
-            size = bytes_of((8, 64), 4)                           bounded sizes, no overflow
-            allowance.spend()                                     bounded work and time
+    with typed("m.superopt", "write one with .save(path)"):      # Every fault below is one typed error.
+        with plain_file("m.superopt") as handle:                  # No device, no pipe, no folder.
+            archive = Archive(handle, allowed)                    # Known members, no bomb, digests bound to names.
+            meta = archive.json("meta.json")                      # Bounded size and depth.
+            archive.read_into("prepared/0", buffer)               # Weights go to their final place at stated size.
+            size = bytes_of((8, 64), 4)                           # Bounded sizes, no overflow.
+            allowance.spend()                                     # Bounded work and time.
 
 `LIMITS` holds every bound with its reason.  Texts of a file that get into messages go through `shown`.
 """
@@ -39,20 +39,20 @@ _BLOCK = 2**20
 
 @dataclass(frozen=True, slots=True)
 class FileLimits:
-    """What a file may ask for.
+    """Limits on the size of a file's contents and on the work of reading it.
 
     Attributes:
-        text_bytes: of a program's text; the largest networks of the benchmarks print less than 1 MB.
-        json_bytes: of a JSON object, whose values take up to 25 times its text.
-        inflated: bytes that a packed byte may become; programs pack 10 to 30 times, a bomb 1,000 times.
-        members: of an archive.
-        depth: of lists within lists, bodies within bodies; control flow of real programs nests fewer than 10.
-        nodes: of a program with its bodies.
+        text_bytes: size of a program's text; the largest networks of the benchmarks print less than 1 MB.
+        json_bytes: size of a JSON text, whose values take up to 25 times as much.
+        inflated: bytes that a packed byte may become; programs inflate 10 to 30 times, a bomb 1,000 times.
+        members: number of members of an archive.
+        depth: nesting of lists or of bodies; control flow of real programs nests fewer than 10.
+        nodes: number of nodes of a program with its bodies.
         work: steps of reading: tokens of a text, entries of a list.
         rank: axes of a tensor; NumPy's bound is 64, XLA's kernels are slow long before.
-        value_bytes: of one tensor.
-        digits: of an integer.
-        seconds, seconds_per_mb: that reading may take, on top of the reading of weights.
+        value_bytes: size of one tensor.
+        digits: digits of an integer.
+        seconds, seconds_per_mb: time limit of reading, on top of the reading of weights.
     """
 
     text_bytes: int = 2**25
@@ -73,7 +73,7 @@ LIMITS = FileLimits()
 
 
 class Allowance:
-    """Work and time that are left for one file; what reads it says what it does, and is stopped at the limit."""
+    """Work and time left for one file; its reader counts its steps here, and is stopped at the limit."""
 
     def __init__(self, what: str, size_bytes: int = 0, work: int = LIMITS.work, limits: FileLimits = LIMITS) -> None:
         """An allowance for a file of so many bytes: `work` steps and the time that its size allows."""
@@ -82,10 +82,10 @@ class Allowance:
         self.until = time.monotonic() + self.seconds
 
     def spend(self, work: int = 1) -> None:
-        """Use some of it.
+        """Count steps of work.
 
         Raises:
-            FileLimitError: there is not enough left.
+            FileLimitError: not enough work or time is left.
         """
         self.left -= work
         if self.left < 0:
@@ -96,11 +96,11 @@ class Allowance:
 
 @contextlib.contextmanager
 def typed(what: str, hint: str = "", error: type[SuperoptError] = InputError) -> Iterator[None]:
-    """Turn whatever goes wrong while a file is read into one typed error that names the file and the cause.
+    """Turn any error while a file is read into one typed error that names the file and the cause.
 
     Args:
-        what: the file and what it should be: "m.superopt is not a saved program".
-        hint: what the user can do.
+        what: the file and the failed expectation: "m.superopt is not a saved program".
+        hint: advice for the user.
         error: the class of the error; one of a narrower class keeps its class and its own hint.
     """
     try:
@@ -114,7 +114,7 @@ def typed(what: str, hint: str = "", error: type[SuperoptError] = InputError) ->
 
 @contextlib.contextmanager
 def converting(name: str) -> Iterator[None]:
-    """Turn whatever goes wrong while a model is converted into a typed error; typed ones pass as they are."""
+    """Turn any error while a model is converted into a typed error; typed ones pass unchanged."""
     try:
         yield
     except SuperoptError:
@@ -124,7 +124,7 @@ def converting(name: str) -> Iterator[None]:
 
 
 def cause_of(error: BaseException) -> str:
-    """An error in one printable line, with its kind where the text alone says little (`KeyError: x`)."""
+    """An error in one printable line, with its class where the message alone says little (`KeyError: x`)."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
     if isinstance(error, MemoryError):
@@ -137,7 +137,7 @@ def cause_of(error: BaseException) -> str:
 
 
 def shown(text: object, most: int = 80) -> str:
-    """A text of a file as it may be printed: control characters escaped, cut where it is long."""
+    """A text of a file for printing: control characters escaped, and cut where it is long."""
     plain = str(text)
     if len(plain) > most:
         plain = plain[: most - 3] + "..."
@@ -146,10 +146,10 @@ def shown(text: object, most: int = 80) -> str:
 
 @contextlib.contextmanager
 def plain_file(path: str | os.PathLike[str]) -> Iterator[IO[bytes]]:
-    """A file opened for reading, which is no folder, device or pipe (those may never end).
+    """Open a regular file for reading; folders, devices and pipes are refused, as these may never end.
 
     Raises:
-        InputError: it is none, or cannot be opened.
+        InputError: it is not a regular file, or cannot be opened.
     """
     name = shown(os.fspath(path), 200)
     try:
@@ -169,7 +169,7 @@ def text_file(path: str | os.PathLike[str], most: int = LIMITS.text_bytes) -> st
     """The text of a file in UTF-8.
 
     Raises:
-        InputError: it is no plain file, too large, or not text.
+        InputError: it is not a regular file, too large, or not text.
     """
     with plain_file(path) as handle:
         data = handle.read(most + 1)
@@ -179,10 +179,10 @@ def text_file(path: str | os.PathLike[str], most: int = LIMITS.text_bytes) -> st
 
 
 def text_of(data: bytes, what: str) -> str:
-    """Bytes as text in UTF-8, without the mark of the order of bytes that some editors begin with.
+    """Bytes decoded as UTF-8, without the byte order mark that some editors write.
 
     Raises:
-        InputError: they are none.
+        InputError: they are not UTF-8.
     """
     try:
         return data.decode("utf-8-sig")
@@ -194,7 +194,7 @@ def json_of(data: bytes | str, what: str = "the object", limits: FileLimits = LI
     """A JSON value of bounded size and depth; an object that names a key twice is refused.
 
     Raises:
-        InputError: it is none, too large, or nested too deep.
+        InputError: it is not JSON, too large, or nested too deep.
     """
     if len(data) > limits.json_bytes:
         raise FileLimitError(f"{what} has more than {limits.json_bytes} bytes")
@@ -215,7 +215,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def depth_of(value: Any, what: str = "the value", most: int = LIMITS.depth) -> int:
-    """How deep lists and objects of plain data are nested.
+    """Nesting depth of lists and objects in plain data.
 
     Raises:
         FileLimitError: deeper than `most`.
@@ -234,7 +234,7 @@ def _containers(values: Iterable[Any]) -> list[Any]:
 
 
 def field(data: Any, name: str, kind: type | tuple[type, ...], low: float = -math.inf, high: float = math.inf) -> Any:
-    """A value of a JSON object, of a type and (numbers) within a range.
+    """A field of a JSON object, checked to be of a type and (numbers) within a range.
 
     Raises:
         InputError: it is absent, of another type (a Boolean is no integer), or out of the range.
@@ -251,7 +251,7 @@ def field(data: Any, name: str, kind: type | tuple[type, ...], low: float = -mat
 
 
 def bytes_of(shape: Sequence[int], itemsize: int, what: str = "a tensor", limits: FileLimits = LIMITS) -> int:
-    """The bytes of a tensor of some shape.
+    """Size of a tensor of some shape, in bytes.
 
     Raises:
         FileLimitError: too many axes or bytes.
@@ -268,7 +268,7 @@ def bytes_of(shape: Sequence[int], itemsize: int, what: str = "a tensor", limits
 
 
 def digest(name: str, data: bytes | memoryview) -> str:
-    """Digest of bytes that stand under a name: those of another name have another one."""
+    """Digest of a name and the bytes stored under it; the same bytes under another name have another digest."""
     found = _begun(name, len(data))
     found.update(data)
     return found.hexdigest()
@@ -283,11 +283,11 @@ class Archive:
 
     Args:
         handle: the file; it stays open as long as members are read.
-        allowed: is a member of this name part of the format?
+        allowed: whether a member of this name is part of the format.
 
     Raises:
-        InputError: not a zip file, or with members that are unknown, repeated, encrypted, or packed in other ways.
-        FileLimitError: it would unpack to more than its size allows.
+        InputError: it is not a zip file, or has members that are unknown, repeated, encrypted, or otherwise packed.
+        FileLimitError: it would inflate to more than its size allows.
     """
 
     def __init__(self, handle: IO[bytes], allowed: Callable[[str], bool], limits: FileLimits = LIMITS) -> None:
@@ -295,7 +295,7 @@ class Archive:
         self.size_bytes = os.fstat(handle.fileno()).st_size
         try:
             self.zip = zipfile.ZipFile(handle)
-        except Exception as error:  # zipfile raises what its own reading raises, of many kinds
+        except Exception as error:  # zipfile passes on any exception of its own reading
             raise InputError(f"it is not a zip file: {cause_of(error)}") from error
         self._members = self._checked(allowed)
         held = json_of(self._unpacked(DIGESTS), DIGESTS, limits)
@@ -336,7 +336,7 @@ class Archive:
         return tuple(name for name in self._members if name != DIGESTS)
 
     def size_of(self, name: str) -> int:
-        """The bytes that a member states to have; 0 where it is absent."""
+        """Size that a member states, in bytes; 0 where it is absent."""
         row = self._members.get(name)
         return 0 if row is None else row.file_size
 
@@ -344,8 +344,8 @@ class Archive:
         """The bytes of a member.
 
         Raises:
-            InputError: absent, damaged, or not what its digest says.
-            FileLimitError: larger than a text may be.
+            InputError: it is absent, damaged, or does not match its digest.
+            FileLimitError: it is larger than a text may be.
         """
         data = self._unpacked(name)
         if digest(name, data) != self._digests.get(name):
@@ -369,17 +369,17 @@ class Archive:
         try:
             with self.zip.open(row) as member:
                 data = member.read(row.file_size + 1)
-        except Exception as error:  # zipfile raises what its own reading and zlib raise, of many kinds
+        except Exception as error:  # zipfile passes on any exception of its own reading and of zlib
             raise InputError(f"its {name!r} is damaged: {cause_of(error)}") from error
         if len(data) != row.file_size:
             raise InputError(f"its {name!r} has not the size that it states")
         return data
 
     def read_into(self, name: str, buffer: memoryview) -> None:
-        """Fill a buffer with the bytes of a member that is not packed and has its size.
+        """Fill a buffer with the bytes of a member that is stored unpacked and has its size.
 
         Raises:
-            InputError: absent, packed, of another size, damaged, or not what its digest says.
+            InputError: it is absent, packed, of another size, damaged, or does not match its digest.
         """
         row = self._members.get(name)
         if row is None:
@@ -401,7 +401,7 @@ class Archive:
             raise InputError(f"its {name!r} is not what its digest says")
 
     def _begin(self, row: zipfile.ZipInfo) -> int:
-        """The first byte of a member in the file, behind its header there."""
+        """Offset in the file of a member's first byte, after its local header."""
         self.handle.seek(row.header_offset)
         head = self.handle.read(30)
         if len(head) < 30 or head[:4] != b"PK\x03\x04":
@@ -410,7 +410,7 @@ class Archive:
 
 
 class ArchiveWriter:
-    """Writes what `Archive` reads; the file appears under its name, or where a link leads, only when it is whole.
+    """Writes archives that `Archive` reads; the file appears under its name, or a link's target, once complete.
 
     Raises:
         OSError: the place cannot be written to, or is no regular file (a device, say).
@@ -441,7 +441,7 @@ class ArchiveWriter:
         self.text(name, json.dumps(value, default=str))
 
     def aligned(self, name: str, data: memoryview) -> None:
-        """Write a member that is not packed, at a multiple of 64 bytes (so that it can be mapped)."""
+        """Write a member unpacked, at a multiple of 64 bytes (so that it can be mapped)."""
         entry = _entry(name, zipfile.ZIP_STORED)
         begin = self._handle.tell() + 30 + len(name.encode()) + (20 if len(data) >= 2**31 - 1 else 0)
         pad = -(begin + 4) % 64
@@ -462,7 +462,7 @@ class ArchiveWriter:
                 self._handle.close()
                 os.replace(self._beside, self.path)
         finally:
-            with contextlib.suppress(Exception):  # a full disk, which is what the caller hears of
+            with contextlib.suppress(Exception):  # the caller gets the first error, such as a full disk
                 self._zip.close()
             with contextlib.suppress(OSError):
                 self._handle.close()

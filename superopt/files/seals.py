@@ -1,8 +1,8 @@
-"""Files of a cache that are believed: each under a seal that only this folder's key makes.
+"""Seals of trusted cache files: only the key of this folder can make them.
 
-What is kept in a folder may be damaged, or come from elsewhere (a folder that was unpacked, shared or shipped).  A seal
-is an HMAC of the file's name and content under a key of 32 bytes beside it, which no other user may read: a file
-without it is as good as none.
+Files in a folder may be damaged, or come from elsewhere (a folder that was unpacked, shared or shipped).  A seal is an
+HMAC of the file's name and content under a key of 32 bytes beside it, which no other user may read.  A file without a
+valid seal counts as absent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def sealed(path: Path, content: bytes) -> bytes:
 
 
 def unsealed(path: Path) -> bytes | None:
-    """The content of a file; None where there is none, or it is not what was sealed under this name here."""
+    """The content of a file; None where it is absent or its seal is not valid for this name and folder."""
     try:
         stated, _, content = path.read_bytes().partition(b"\n")
     except OSError:
@@ -42,9 +42,9 @@ def _seal(path: Path, content: bytes) -> str:
 
 @functools.cache
 def _key(folder: Path) -> bytes:
-    """The key of a folder, made where there is none that only this user can read.
+    """The key of a folder, created where there is none that only this user can read.
 
-    Where none can be kept it is this process's own: nothing that another wrote is believed then.
+    Where no key can be stored, this process uses one of its own: no file of another process is then trusted.
     """
     path = folder / KEY
     for _ in range(_TRIES):
@@ -57,7 +57,7 @@ def _key(folder: Path) -> bytes:
 
 
 def _private(path: Path) -> bytes | None:
-    """The key in a file, unless others may read or write it."""
+    """The key in a file; None where others may read or write it."""
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
     except OSError:
@@ -70,7 +70,7 @@ def _private(path: Path) -> bytes | None:
 
 
 def _make(path: Path) -> None:
-    """Put a new key beside the files; that of another process which was faster stays, one that is none goes."""
+    """Create a new key file; one that another process created first stays, and an invalid one is replaced."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent)  # for this user alone
     try:

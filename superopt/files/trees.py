@@ -1,15 +1,15 @@
 """Structures of arguments and results as plain data, for files.
 
-    "*"                                               a leaf
-    null                                              None, which has no leaves
-    {"tuple": [...]}                                  also "list"
-    {"dict": [[key, ...]]}                            keys are texts or integers, in order
-    {"type": "module:Name", "aux": ..., "children"}   any other node: named tuples, dataclasses, modules of a library
+    "*"                                               A leaf.
+    null                                              None, which has no leaves.
+    {"tuple": [...]}                                  A tuple; also "list".
+    {"dict": [[key, ...]]}                            A dict; keys are texts or integers, in order.
+    {"type": "module:Name", "aux": ..., "children"}   Any other node: named tuples, dataclasses, modules of a library.
 
-A structure of a call is compared with one of a file by this form, so that arguments are never made.  Results are made:
-of types that the process has imported already and JAX knows as nodes, found by name; what such a node holds besides its
-children is plain data, or that of a node of the arguments which is described alike.  So nothing that a file names is
-imported, called or looked up other than that.
+A call's structure is compared with a file's in this form, so arguments are never constructed.  Results are constructed.
+Their types are found by name, and must be imported already and registered with JAX as nodes.  The auxiliary data of
+such a node are plain, or those of a node of the arguments with an equal description.  So a file can cause no other
+import, call or look-up by name.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ _LEAF = "*"
 STATIC = "superopt.frontends.jax.held:Held"
 """Name of the node that stands for a static argument."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-_MOST_DESCRIBED, _MOST_PARTS = 30, 10_000  # levels and parts of what a node holds besides its children
-_MOST_TEXT = 1000  # of what prints itself: longer texts leave something out
+_MOST_DESCRIBED, _MOST_PARTS = 30, 10_000  # levels and parts of a node's auxiliary data
+_MOST_TEXT = 1000  # characters of a repr: longer ones may be abbreviated
 
 
 class Structure:
-    """A structure of a file.
+    """A structure of a file, in its plain form.
 
     Attributes:
         data: its plain form.
-        num_leaves: how many leaves it has.
+        num_leaves: its number of leaves.
     """
 
     def __init__(self, data: Any) -> None:
-        """Raises `InputError` where this is no plain form."""
+        """Raises `InputError` where the data are no plain form."""
         depth_of(data, "a structure of arguments", LIMITS.depth)
         self.data = data
         self.num_leaves = _leaves(data)
@@ -54,7 +54,7 @@ class Structure:
         self._made: tuple[Any, Any] | None = None
 
     def matches(self, tree: Any) -> bool:
-        """Is this a structure of JAX (`PyTreeDef`) with this plain form?"""
+        """Whether a structure of JAX (`PyTreeDef`) has this plain form."""
         if any(tree == known for known in self._known):
             return True
         if tree.num_leaves != self.num_leaves or not self._is_form_of(tree):
@@ -65,17 +65,17 @@ class Structure:
     def _is_form_of(self, tree: Any) -> bool:
         try:
             return tree_data(tree) == self.data
-        except InputError:  # what cannot be described was never written
+        except InputError:  # a structure that cannot be described was never written
             return False
 
     def tree(self, given: Any = None) -> Any:
-        """The structure of JAX.
+        """The structure of JAX that this form describes.
 
         Args:
-            given: a structure, nodes of which are taken where they are described alike.
+            given: a structure whose nodes are used where their descriptions are equal.
 
         Raises:
-            InputError: a type in it was not imported, or what a node holds cannot be made.
+            InputError: a type in it was not imported, or a node's auxiliary data cannot be constructed.
         """
         made = self._made
         if made is None or made[0] != given:
@@ -93,7 +93,7 @@ def tree_data(tree: Any) -> Any:
     """A structure of JAX (`PyTreeDef`) as plain data.
 
     Raises:
-        InputError: a node holds what can neither be written nor be told from another by a description.
+        InputError: a node's auxiliary data can neither be written nor be identified by a description.
     """
     node = tree.node_data()
     if node is None:
@@ -110,10 +110,10 @@ def tree_data(tree: Any) -> Any:
 
 
 def read_tree(data: Any) -> Structure:
-    """The structure that `tree_data` made plain.
+    """The structure with this plain form, as `tree_data` wrote it.
 
     Raises:
-        InputError: it is none.
+        InputError: the data are no plain form.
     """
     return Structure(data)
 
@@ -124,7 +124,7 @@ def read_tree(data: Any) -> Structure:
 def bound(
     data: Any, parameters: Sequence[str], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A call with the positional arguments that were given by keyword in their places, if they are the next ones.
+    """A call with arguments given by keyword moved to their positions, as far as they follow the positional ones.
 
     Args:
         data: structure of (arguments, keywords).
@@ -142,14 +142,14 @@ def bound(
 def held_back(
     data: Any, parameters: Sequence[str], count: int, kwargs: Mapping[str, Any], known: frozenset[int]
 ) -> Iterator[tuple[str, Structure]]:
-    """Arguments that a call leaves out, all leaves of which are known: their names and structures.
+    """Names and structures of arguments that a call leaves out and whose leaves are all known.
 
     Args:
         data: structure of (arguments, keywords).
         parameters: the name of each positional argument; empty where it has none.
-        count: of the positional arguments that are given.
-        kwargs: the keywords that are.
-        known: places of leaves.
+        count: number of positional arguments given.
+        kwargs: keywords given.
+        known: positions of the known leaves.
     """
     positions, keywords = _call(data)
     end = 0
@@ -164,13 +164,13 @@ def count_positions(data: Any) -> int:
     """The number of positional arguments in a structure of (arguments, keywords).
 
     Raises:
-        InputError: it is none.
+        InputError: it is not the structure of a call.
     """
     return len(_call(data)[0])
 
 
 def places_of(data: Any, kind: str) -> tuple[list[int], list[str]]:
-    """Which arguments, by position and by keyword, are nodes of the type of this name."""
+    """Positions and keywords of the arguments that are nodes of the type of this name."""
     positions, keywords = _call(data)
     of_kind = [isinstance(child, dict) and child.get("type") == kind for child in (*positions, *keywords.values())]
     names = list(keywords)
@@ -181,7 +181,7 @@ def places_of(data: Any, kind: str) -> tuple[list[int], list[str]]:
 
 
 def misfit(data: Any, parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
-    """Why a call has another structure than this one: the first argument that is missing, too many or another."""
+    """The reason why a call has another structure: its first argument that is missing, superfluous or different."""
     positions, keywords = _call(data)
     parameters = [name or f"number {i}" for i, name in enumerate(parameters)]
     takes = f"the program takes {', '.join((*parameters, *map(str, keywords))) or 'none'}"
@@ -202,7 +202,7 @@ def _call(data: Any) -> tuple[list[Any], dict[Any, Any]]:
     """The structures of the arguments, and of the keywords by name.
 
     Raises:
-        InputError: they are not those of a call.
+        InputError: the structure is not that of a call.
     """
     match data:
         case {"tuple": [{"tuple": list(positions)}, {"dict": list(items)}]}:
@@ -215,7 +215,7 @@ def _call(data: Any) -> tuple[list[Any], dict[Any, Any]]:
 
 
 def parameters_of(data: Any, names: Sequence[str]) -> list[str]:
-    """The name of each positional argument: what the names of its leaves begin with; empty where it has none."""
+    """The name of each positional argument: the common first part of its leaves' names; empty where it has none."""
     found: list[str] = []
     at = 0
     for child in _call(data)[0]:
@@ -354,7 +354,7 @@ def _built(data: Any, nodes: dict[str, Any]) -> Any:
 
 
 def _type(name: str) -> type:
-    """A class that the process has imported already; nothing is imported or run for it."""
+    """A class that the process has imported already; looking it up imports and runs nothing."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module)
     for part in path.split("."):
@@ -368,7 +368,7 @@ def _type(name: str) -> type:
 
 
 def _held(aux: Any, name: str) -> Any:
-    """What a node holds besides its children; a static argument is held by the node itself."""
+    """The auxiliary data of a node from their plain form; for a static argument, the node that holds its value."""
     match aux:
         case {"of": [{"list": ["value", plain]}, *_]} if name == STATIC and not isinstance(plain, dict | list):
             value = _value(plain, name)
@@ -378,7 +378,7 @@ def _held(aux: Any, name: str) -> Any:
 
 
 def _value(aux: Any, name: str) -> Any:
-    """What a node holds besides its children, from its plain form."""
+    """The auxiliary data of a node from their plain form."""
     match aux:
         case None | bool() | int() | float() | str():
             return aux
@@ -420,23 +420,23 @@ def _name(kind: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value as plain data: itself where that is possible, else a description that tells it from any other.
+    """A value as plain data: itself where that is possible, else a description that identifies it.
 
     Raises:
-        InputError: it holds what looks alike without being so, or too much.
+        InputError: it contains objects that a description cannot distinguish, or too many.
     """
     return _Description().of(value, _MOST_DESCRIBED)
 
 
 class _Description:
-    """One description: how much more it may hold, and the values that it is inside of."""
+    """State of one description: how many more values it may contain, and the values around the current one."""
 
     def __init__(self) -> None:
         self.left = _MOST_PARTS
         self.above: list[Any] = []
 
     def of(self, value: Any, depth: int) -> Any:
-        """A value as plain data, so many levels deep."""
+        """Return a value as plain data, at most so many levels deep."""
         if value is None or type(value) in (bool, int, str) or _is_finite(value):
             return value
         self.left -= 1
@@ -471,7 +471,7 @@ def _is_finite(value: Any) -> bool:
 
 
 def _is_found(value: Any) -> bool:
-    """Is it what its module has under its name, so that the name says all?"""
+    """Whether a value is what its module has under its name, so that the name identifies it."""
     found: Any = sys.modules.get(getattr(value, "__module__", None) or "")
     for part in str(getattr(value, "__qualname__", "<none>")).split("."):
         found = getattr(found, part, None)
@@ -479,10 +479,10 @@ def _is_found(value: Any) -> bool:
 
 
 def _contents(value: Any) -> list[Any]:
-    """What tells an object from others of its class.
+    """The contents that distinguish an object from others of its class.
 
     Raises:
-        InputError: nothing does but where it lies.
+        InputError: only its address distinguishes it.
     """
     if isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__"):
         array = np.ascontiguousarray(value)

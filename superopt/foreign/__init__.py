@@ -1,1 +1,1 @@
-"""Operations that others define: equations kept verbatim as modules, ONNX operators on the host, custom calls."""
+"""Operations from outside superopt: equations kept verbatim as modules, ONNX operators on the host, custom calls."""

@@ -1,16 +1,15 @@
-"""Opaque operations as modules: what runs them in another process, and what goes with a saved or remembered program.
+"""Opaque operations as serialised modules, for other processes and for saved or stored programs.
 
 An equation that the op table does not know is exported by `jax.export` as a function of its own, on this platform.
-Its module is a line of JSON with the types of operands and results, then StableHLO as a portable artifact, without the
-places in files that it came from; so equal equations give equal bytes, and the digest of the bytes is the name of the
-operation.
+Its module is a line of JSON with the types of operands and results, then StableHLO as a portable artifact without
+source locations.  So equal equations give equal bytes, and the digest of the bytes is the name of the operation.
 
-A call of the host (`superopt.foreign.onnx_calls`) is a module too, of ONNX in the place of StableHLO.
+A call of the host (`superopt.foreign.onnx_calls`) is a module too, with ONNX in the place of StableHLO.
 
-A module may come from a stranger's file.  It is taken only if its digest is the one in its key, its size is bounded,
-its main function has the types of its head, and every operation in it computes: StableHLO without communication and
-side effects, and custom calls of LAPACK's routines, written as JAX itself writes them
-(`superopt.foreign.routine_calls`).
+A module may come from a stranger's file.  It is accepted only if its digest is the one in its key, its size is bounded,
+its main function has the types of its head, and every operation in it computes.  Operations that compute are those of
+StableHLO without communication and side effects, and custom calls of LAPACK's routines, written as JAX itself writes
+them (`superopt.foreign.routine_calls`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from superopt.ir.types import STORED_BYTES, TensorType
 from superopt.machine.jitting import jax_jit
 
 PLATFORM = "cpu"
-MOST_BYTES = 1 << 24  # of one module: weights are constants of a graph, an equation holds small tables at most
+MOST_BYTES = 1 << 24  # of one module: weights are constants of a graph, and an equation has small tables at most
 _HINT = "save the program again with this version, from the function"
 _FOREIGN = frozenset((
     "infeed", "outfeed", "send", "recv", "create_token", "after_all", "all_gather", "all_reduce", "all_to_all",
@@ -45,13 +44,14 @@ _FOREIGN = frozenset((
 ))  # fmt: skip
 """Operations of StableHLO that reach outside of the program."""
 _NOTES = {"jax.uses_shape_polymorphism", "jax.result_info", "mhlo.num_partitions", "mhlo.num_replicas"}
-"""Attributes of other dialects that say nothing to the compiler on one device."""
+"""Attributes of other dialects without effect on one device."""
 
 
 def export(call: Callable[..., Sequence[Any]], operands: Sequence[TensorType], results: Sequence[TensorType]) -> bytes:
     """The module of a function on operands of these types; empty where it has none.
 
-    None have effects, callbacks into Python, custom calls that are not known to be stable, and what is too large.
+    Functions without a module: those with effects, callbacks into Python, custom calls not known to be stable, and
+    functions that are too large.
     """
     types = (*operands, *results)
     if jax.default_backend() != PLATFORM or any(not isinstance(n, int) for t in types for n in t.shape):
@@ -87,7 +87,7 @@ def export_model(model: bytes, name: str, operands: Sequence[TensorType], result
     return module
 
 
-Local = tuple[str, tuple[TensorType, ...], tuple[TensorType, ...]]  # an operation of this process at these types
+Local = tuple[str, tuple[TensorType, ...], tuple[TensorType, ...]]  # an operation without a module, with its types
 
 
 def local_to_process(graph: Graph) -> frozenset[Local]:
@@ -100,16 +100,16 @@ def _typed(node: Node) -> Local:
 
 
 def carried(graphs: Iterable[Graph], known: Iterable[Local] = ()) -> dict[str, str] | None:
-    """The modules that go with these graphs as text; None where an operation, not `known`, is of this process alone."""
+    """The modules of these graphs as text; None where an operation, not `known`, is of this process alone."""
     found = opaque.carry(graphs, {key for key, _, _ in known})
     return None if found is None else {key: base64.b64encode(x).decode() for key, x in sorted(found.items())}
 
 
 def restore(modules: Mapping[str, str]) -> None:
-    """Make modules of another process, or of a file, known here.
+    """Register modules of another process, or of a file, in this process.
 
     Raises:
-        InputError: one is not what its key says, too large, or does more than compute.
+        InputError: a module does not match its key, is too large, or does more than compute.
     """
     asked: Asked = set()
     for key, text in modules.items():
@@ -127,12 +127,12 @@ def restore(modules: Mapping[str, str]) -> None:
 
 
 def require_modules(graph: Graph, known: Collection[Local] = ()) -> None:
-    """Check that every opaque operation of a graph, and of bodies in it, is one of a module, with the types of it.
+    """Check that every opaque operation of a graph, and of its bodies, has a module of its types.
 
-    Those that are `known` need no module.
+    Operations that are `known` need none.
 
     Raises:
-        InputError: one is not.
+        InputError: an operation has no such module.
     """
     for node in opaque.nodes_of([graph]):
         key, operands, results = _typed(node)
@@ -148,7 +148,7 @@ def require_modules(graph: Graph, known: Collection[Local] = ()) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Head:
-    """Types of operands and results."""
+    """Types of operands and results, and the name of a host call."""
 
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
@@ -207,10 +207,10 @@ class _Restored:
 
 
 def _checked(key: str, module: bytes, asked: Asked) -> _Head:
-    """Head of a module.
+    """The head of a module that is accepted.
 
     Raises:
-        InputError: it is none, or does more than compute.
+        InputError: it is no module, or does more than compute.
     """
     if len(module) > MOST_BYTES:
         raise InputError(f"the module of {_shown(key)} is larger than {MOST_BYTES} bytes", hint=_HINT)
@@ -235,7 +235,7 @@ def _head(module: bytes) -> _Head:
 
 
 def _refused(code: bytes, head: _Head, asked: Asked) -> str:
-    """Why the StableHLO is not taken, or an empty text."""
+    """The reason why StableHLO is not accepted; else an empty text."""
     from jax.extend.mlir.dialects import stablehlo  # late: only where modules are read
 
     with _context() as context:
@@ -247,7 +247,7 @@ def _refused(code: bytes, head: _Head, asked: Asked) -> str:
 
 
 def _beyond(module: Any, head: _Head, asked: Asked) -> str:
-    """What a module does that is more than to compute results of these types from operands, or an empty text."""
+    """The first thing in a module beyond computing results of these types from its operands; else an empty text."""
     from jax.extend.mlir import ir  # late: as above
 
     main = ""
@@ -266,7 +266,7 @@ _CONTEXTS = threading.local()
 
 
 def _context() -> Any:
-    """The context of MLIR of this thread: making one takes as long as reading ten modules."""
+    """The MLIR context of this thread; creating one takes as long as reading ten modules."""
     from jax.interpreters import mlir  # late: as above
 
     if not hasattr(_CONTEXTS, "context"):
@@ -306,7 +306,7 @@ def _without_places(code: bytes, head: _Head) -> bytes:
     """The same StableHLO without file names and lines.
 
     Raises:
-        InputError: it would be refused when it is read.
+        InputError: its reader would refuse it.
     """
     from jax.extend.mlir import passmanager  # late: as above
     from jax.extend.mlir.dialects import stablehlo

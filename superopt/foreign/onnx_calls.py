@@ -1,12 +1,12 @@
-"""Small ONNX models that run on the host, by ONNX's reference evaluator: inside of programs, and after them.
+"""Small ONNX models that run on the host, by ONNX's reference evaluator: inside of programs, and before or after them.
 
-`host_call` binds a primitive whose parameters are the bytes of such a model and the types of its results: pure, without
-a derivative, and with all there is to know about it in its bytes, in any process.  A `HostPart` is what is computed
-from the arguments of a program before it, or from its results after it, where no array of a fixed type can hold a
-value: strings, or results sized by data.
+`host_call` binds a primitive whose parameters are the bytes of such a model and the types of its results.  It is pure,
+has no derivative, and its bytes define it completely, in any process.  A `HostPart` computes on the arguments of
+a program before it, or on its results after it, where no array of a fixed type can hold a value: strings, or results
+sized by data.
 
-A model may come from a stranger's file: `refusal` says why one is not taken, and `superopt.foreign.onnx_limits` bounds
-what one may do.
+A model may come from a stranger's file: `refusal` returns the reason why one is not accepted, and
+`superopt.foreign.onnx_limits` bounds its work.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from superopt.files.reading import LIMITS, field
 from superopt.foreign.onnx_process import EVALUATOR
 from superopt.machine.extras import need
 
-PREFIX = "onnx."  # of the names of opaque operations that are nodes of the host
+PREFIX = "onnx."  # prefix of the names of opaque operations that run on the host
 MOST_BYTES = 1 << 24  # of a model: weights are constants of the program, and go in as operands
 _PURPOSE = "a program with ONNX operators that run on the host"
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview")
@@ -42,7 +42,7 @@ def host_call(name: str, model: bytes, results: Results, operands: Sequence[Any]
     Args:
         name: shown in reports (`onnx.NonMaxSuppression`).
         model: bytes of an ONNX model whose inputs are the operands in order.
-        results: shapes and dtypes that it gives.
+        results: shapes and dtypes of its results.
         operands: arrays.
     """
     return primitive_of(name).bind(*operands, model=model, results=results)
@@ -87,11 +87,11 @@ def _checked(model: bytes, results: Results, operands: Sequence[Any]) -> list[np
 
 
 def known_types(model: bytes) -> list[tuple[tuple[int, ...], int] | None]:
-    """Shape and ONNX's element type of the results of a small model's last node, None where they cannot be inferred.
+    """Shape and ONNX element type of each result of a small model's last node; None where they cannot be inferred.
 
     Raises:
         InputError: the reference evaluator does not have the operator.
-        FileLimitError: to infer them takes more time or memory than is accepted.
+        FileLimitError: inferring them takes more time or memory than allowed.
     """
     need("onnx", _PURPOSE)
     found = EVALUATOR.ask(model, task="types")
@@ -104,23 +104,23 @@ def spent_s() -> float:
 
 
 def evaluate(model: bytes, operands: Sequence[np.ndarray]) -> list[Any]:
-    """Outputs of a small model, run in a process of its own under limits.
+    """Outputs of a small model, run in a separate process under limits.
 
     Raises:
         InputError: the reference evaluator cannot run it.
-        FileLimitError: it asks for more time or memory than is accepted.
+        FileLimitError: it takes more time or memory than allowed.
     """
     need("onnx", _PURPOSE)
     return EVALUATOR.ask(model, operands)
 
 
 def is_host_call(primitive: Any) -> bool:
-    """Is it the primitive of a call of the host?"""
+    """Whether a primitive is that of a host call."""
     return primitive.name.startswith(PREFIX) and primitive_of(primitive.name) is primitive
 
 
 def refusal(model: bytes) -> str:
-    """Why a model from a stranger is not run, or an empty text: it may compute, and read nothing."""
+    """The reason why a stranger's model is not run (it may compute, and read nothing); else an empty text."""
     need("onnx", _PURPOSE)
     import onnx  # late: an optional dependency
     from google.protobuf.message import Message
@@ -147,22 +147,22 @@ def refusal(model: bytes) -> str:
     return ""
 
 
-# ---- what is computed before a program and after it
+# ---- computations before a program and after it
 
 
 @dataclass(frozen=True, slots=True)
 class HostPart:
-    """What is computed on the host from values: the head of a program from its arguments, the tail from its results.
+    """A computation on the host: the head of a program on its arguments, or the tail on its results.
 
-    The values that a tail may read are the results of the program and behind them the arguments of the call.
+    The values that a tail may read are the results of the program followed by the arguments of the call.
 
     Attributes:
         model: bytes of an ONNX model.
-        places: of each value that is given: (False, its place among the values), or (True, its place among the outputs
-            of `model`).
-        reads: places among the values of the inputs of `model`.
-        takes: how many values there are at least.
-        ops: how often each operator occurs in it.
+        places: source of each returned value: (False, index among the values), or (True, index among the outputs of
+            `model`).
+        reads: for each input of `model`, its index among the values.
+        takes: least number of values.
+        ops: number of occurrences of each operator in the model.
     """
 
     model: bytes
@@ -172,10 +172,10 @@ class HostPart:
     ops: Mapping[str, int]
 
     def __call__(self, values: Sequence[Any]) -> tuple[Any, ...]:
-        """All that is given: arrays of NumPy where the host computes them.
+        """All returned values; arrays of NumPy where the host computes them.
 
         Raises:
-            ArgumentError: there are fewer values.
+            ArgumentError: fewer values are given.
             InputError: called inside of a traced function, or the reference evaluator fails.
         """
         if len(values) < self.takes:
@@ -191,7 +191,7 @@ class HostPart:
         return tuple(found[i] if host else values[i] for host, i in self.places)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data."""
+        """The part as plain data, which `read_part` reads."""
         model = base64.b64encode(self.model).decode()
         return {
             "model": model,
@@ -207,10 +207,10 @@ def _as_numbers_or_objects(value: Any) -> np.ndarray:
 
 
 def read_part(data: Any, most: int) -> HostPart:
-    """A part on the host of a program where there are at most so many values, from plain data of a file.
+    """Read a host part from plain data of a file, for a program with at most `most` values.
 
     Raises:
-        InputError: it is none, or its model is refused.
+        InputError: it is not a host part, or its model is refused.
     """
     text = field(data, "model", str)
     if len(text) > 2 * MOST_BYTES:

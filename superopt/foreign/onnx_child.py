@@ -1,8 +1,8 @@
 """The process that runs small ONNX models of strangers: `python -m superopt.foreign.onnx_child RESULTS`.
 
 Requests come on standard input and results go to the descriptor RESULTS, as messages of `superopt.foreign.onnx_values`.
-The system holds the process to the time and memory of each request: where it takes more time it is ended, and what
-started it says so.
+The system holds the process to the time and memory limits of each request.  A process that takes more time is ended,
+and its parent reports that.
 """
 
 from __future__ import annotations
@@ -70,9 +70,9 @@ def _evaluator_of(model: bytes) -> tuple[Bounded, tuple[str, ...]]:
 
 
 def _types(model: bytes, values: list[Any]) -> list[Any]:
-    """Shape and element type of each result, None where they cannot be inferred, once it is known that it can be run.
+    """Shape and element type of each result, None where they cannot be inferred, after a check that it can be run.
 
-    The model's last node is the one that is asked for: those before it were asked for before.
+    The model's last node is the one in question: those before it were checked by earlier requests.
     """
     parsed = onnx.load_model_from_string(model)
     last = onnx.ModelProto()
@@ -112,7 +112,7 @@ class _Limits:
         self._mapped, self._bytes = _mapped_bytes(), 0
 
     def set(self, seconds: float, more: int) -> None:
-        """Allow so much time from now on, and so much memory more than there was at the beginning."""
+        """Allow so many seconds from now on, and so many bytes more than the process had at the beginning."""
         used = resource.getrusage(resource.RUSAGE_SELF)
         _set(resource.RLIMIT_CPU, int(used.ru_utime + used.ru_stime + seconds) + 1)
         if more != self._bytes:
@@ -135,7 +135,7 @@ def _mapped_bytes() -> int:
 
 
 def _ended_with_parent() -> None:
-    """Have the system tell when standard input closes: nothing is sent while a request is answered."""
+    """End the process when standard input closes, by a signal: its parent sends nothing while a request is answered."""
     signal.signal(signal.SIGIO, signal.SIG_IGN)
     if hasattr(os, "O_ASYNC"):
         fcntl.fcntl(0, fcntl.F_SETOWN, os.getpid())

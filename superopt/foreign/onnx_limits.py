@@ -1,8 +1,8 @@
-"""What an ONNX model may make the host do: results and steps in proportion to what it is given, and no more.
+"""Bounds on an ONNX model that runs on the host: results and steps in proportion to its inputs, and no more.
 
 A few bytes of a file can ask for a constant of 10^12 elements, or for a loop of 10^18 steps.  `Bounded` is ONNX's
-reference evaluator with an allowance for a run: every result of a node costs its elements, before it is made where its
-shape can be known then, and every node that is run costs what Python takes to run it.  Bodies of loops are run from the
+reference evaluator with an allowance for a run.  Every result of a node costs its elements, before it is computed where
+its shape can be known then.  Every node that is run costs what Python takes to run it.  Bodies of loops use the
 allowance of the whole model.
 """
 
@@ -24,11 +24,11 @@ from superopt.errors import InputError
 from superopt.files.reading import cause_of, shown
 from superopt.foreign.onnx_values import no_rows
 
-MOST_ELEMENTS = 1 << 27  # that a run may make out of nothing: 1 GB of float64
-PER_ELEMENT = 1 << 17  # elements for each that is given: real bodies run fewer than 60 nodes for each
-_STEP = 2000  # elements that are made in the 20 microseconds that running a node takes
+MOST_ELEMENTS = 1 << 27  # elements that a run may create without inputs: 1 GB of float64
+PER_ELEMENT = 1 << 17  # further elements per input element: real bodies run fewer than 60 nodes for each
+_STEP = 2000  # cost of running a node, in elements: it takes 20 microseconds
 _SMALL = 1024  # elements of operands whose values shape inference may read
-_MOST_AXES = 128  # as many numbers as there may be pads of an array of NumPy
+_MOST_AXES = 128  # entries of a vector of sizes: two pads per axis of a NumPy array
 _SIZED_BY_VALUES = frozenset((
     "AffineGrid", "BlackmanWindow", "CenterCropPad", "Col2Im", "ConstantOfShape", "ConvTranspose", "DFT", "Expand",
     "HammingWindow", "HannWindow", "MaxUnpool", "MelWeightMatrix", "OneHot", "Pad", "RandomNormal", "RandomUniform",
@@ -39,7 +39,7 @@ _RUNS = threading.local()  # the allowance of the run of this thread
 
 
 class _Loop(op_loop.Loop):
-    """`Loop` with a new first axis for what each step gives, of any rank, and for no steps at all."""
+    """`Loop` that stacks each step's results of any rank along a new first axis, and allows no steps at all."""
 
     op_domain = ""
     body: Any  # given by the evaluator
@@ -69,7 +69,7 @@ _Loop.__name__ = "Loop"  # by which the evaluator knows it
 
 
 class _NonMaxSuppression(op_non_max_suppression.NonMaxSuppression):
-    """`NonMaxSuppression` whose limits are numbers or lists of one number, as ONNX Runtime takes them."""
+    """`NonMaxSuppression` whose limits are numbers or lists of one number, as ONNX Runtime accepts them."""
 
     op_domain = ""
 
@@ -81,7 +81,7 @@ _NonMaxSuppression.__name__ = "NonMaxSuppression"
 
 
 class Bounded(ReferenceEvaluator):
-    """The reference evaluator with bounds: bodies and functions are run by it too."""
+    """The reference evaluator with bounds, which also apply to bodies and functions."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **{**options, "new_ops": [_Loop, _NonMaxSuppression]})
@@ -92,7 +92,7 @@ class Bounded(ReferenceEvaluator):
         """Run the model, or a body or a function of it.
 
         Raises:
-            InputError: it asks for more than its inputs account for.
+            InputError: it asks for more than its inputs justify.
         """
         if getattr(_RUNS, "left", None) is not None:
             return super().run(*args, **options)
@@ -133,7 +133,7 @@ def _kinds(inputs: Iterable[Any]) -> str:
 
 
 def _words(error: Exception) -> str:
-    """A fault of the evaluator's own code in words of its caller."""
+    """An exception of the evaluator's own code as a message for its caller."""
     if isinstance(error, IndexError):
         return "an index or a size in it is out of range"
     if isinstance(error, KeyError):
@@ -147,12 +147,12 @@ def _check(node: Any, elements: float) -> None:
 
 
 def _combinations(inputs: Iterable[Any]) -> int:
-    """At most so many elements come of broadcasting, multiplying or joining these."""
+    """An upper bound on the elements that broadcasting, multiplying or joining these inputs can yield."""
     return math.prod(max(_elements([x]), 2) for x in inputs if x is not None)
 
 
 def _extents(inputs: Iterable[Any]) -> float:
-    """At most so many times as many come of sizes, scales and steps among these."""
+    """An upper bound on the factor by which sizes, scales and steps among the inputs can enlarge a result."""
     short = [np.asarray(x).ravel() for x in inputs if x is not None and np.ndim(x) <= 1 and np.size(x) <= _MOST_AXES]
     values = [abs(float(v)) for x in short if x.dtype.kind in "iuf" for v in x]
     return math.prod(max(v, 1 / v) for v in values if v > 0)
@@ -182,7 +182,7 @@ def _asked(node: Any, inputs: Sequence[Any]) -> int | None:
     data = {name: numpy_helper.from_array(x, name) for name, x in named if x.size <= _SMALL and x.dtype != object}
     try:
         found = onnx.shape_inference.infer_node_outputs(schema, node.onnx_node, types, data)
-    except Exception:  # of many kinds: it cannot tell
+    except Exception:  # inference may raise anything: the size is unknown
         return None
     tensors = [kind.tensor_type for kind in found.values()]
     if not all(t.HasField("shape") and all(d.HasField("dim_value") for d in t.shape.dim) for t in tensors):

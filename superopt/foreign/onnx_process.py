@@ -1,7 +1,7 @@
-"""Small ONNX models run in a process that may be ended: one for this process, started when the first is run.
+"""Small ONNX models run in a separate process that may be ended: one for this process, started on first use.
 
-A model of a few bytes can ask for any amount of time and memory: a pattern that is matched by trying, a tree with a
-circle, texts that grow.  The process has so much of both as what it is given accounts for; where it takes more it is
+A model of a few bytes can ask for any amount of time and memory: a pattern that is matched by backtracking, a tree with
+a cycle, texts that grow.  The limits of the process are in proportion to its inputs.  Where it exceeds them it is
 ended, and the next request starts another.
 """
 
@@ -23,17 +23,17 @@ from typing import Any
 from superopt.errors import FileLimitError, InputError
 from superopt.foreign.onnx_values import packed, size_of, unpacked
 
-SECONDS = 5.0  # of the processor for a request
-SECONDS_PER_MB = 50.0  # of what is given: the evaluator's loops over boxes take some microseconds for each number
+SECONDS = 5.0  # processor time of a request
+SECONDS_PER_MB = 50.0  # per MB of inputs: the evaluator's loops over boxes take some microseconds for each number
 MEMORY_BYTES = 4 << 30
-MEMORY_PER_BYTE = 64  # that is given
-_WAITS = 20.0  # times the processor time, for machines where others run too
+MEMORY_PER_BYTE = 64  # bytes of memory per byte of inputs
+_WAITS = 20.0  # wall time over processor time, on machines where others run too
 _MEMORY = "operators that run on the host take more memory than is accepted"
 _HINT = "run the model in another runtime, or give the operator a function (load_model, operators=)"
 
 
 class HostProcess:
-    """The process, for all threads of this one."""
+    """The evaluating process, shared by all threads of this one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -49,15 +49,15 @@ class HostProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, while there is one."""
+        """Number of the process, while there is one."""
         return self._process.pid if self._process is not None and self._process.poll() is None else None
 
     def ask(self, model: bytes, values: Sequence[Any] = (), *, task: str = "run") -> list[Any]:
-        """Outputs of a model for these inputs, or the `types` of its outputs, where it can be run.
+        """Outputs of a model for these inputs; with task `types`, the types of its outputs if it can be run.
 
         Raises:
             InputError: the reference evaluator cannot run it.
-            FileLimitError: it asks for more time or memory than is accepted.
+            FileLimitError: it takes more time or memory than allowed.
         """
         given = size_of(values)
         seconds = SECONDS + SECONDS_PER_MB * given / 1e6
@@ -105,7 +105,7 @@ class HostProcess:
             return unpacked(read)
 
     def _ended(self, process: subprocess.Popen[bytes], seconds: float) -> InputError:
-        """The error that says how the process ended."""
+        """The error that reports how the process ended."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(1.0)
         code = process.poll()
@@ -159,7 +159,7 @@ class HostProcess:
         self._results = -1
 
     def forget(self) -> None:
-        """Leave the process to the parent: this process is a fork of it."""
+        """Leave the process to the parent, as this process is a fork of it."""
         self._lock, self._left = threading.Lock(), self._process
         self._process, self._results = None, -1
 

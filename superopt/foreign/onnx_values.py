@@ -1,4 +1,4 @@
-"""Values of ONNX between processes: arrays of numbers and texts, sequences of them, and what is absent, as bytes.
+"""ONNX values as bytes for other processes: arrays of numbers and texts, sequences of them, and absent values.
 
 A message is a JSON object and the bytes of its arrays behind it.  Nothing in it can be run, as a pickle could.
 """
@@ -21,7 +21,7 @@ def packed(message: dict[str, Any], values: Sequence[Any] = ()) -> list[bytes | 
     """A message with values as pieces of bytes, to be written one after the other.
 
     Raises:
-        TypeError: a value is of a kind that no message holds.
+        TypeError: a value is of a kind that no message can hold.
     """
     pieces: list[bytes | memoryview] = []
     specs = [_spec(value, pieces) for value in values]
@@ -30,7 +30,7 @@ def packed(message: dict[str, Any], values: Sequence[Any] = ()) -> list[bytes | 
 
 
 def unpacked(read: Callable[[int], bytes | bytearray]) -> tuple[dict[str, Any], list[Any]]:
-    """A message and its values, from a function that gives the next so many bytes.
+    """A message and its values, from a function that returns the next so many bytes.
 
     Raises:
         EOFError: `read` finds no more.
@@ -94,9 +94,9 @@ def _texts(items: Sequence[Any]) -> Iterator[str | bytes]:
 
 
 def no_rows(kind: Any) -> np.ndarray:
-    """What a loop of no steps gives for results of this type (an `onnx.ValueInfoProto`): a first axis of size 0.
+    """The empty result of a loop without steps, for this type (an `onnx.ValueInfoProto`): its first axis has size 0.
 
-    Sizes that the type does not tell are 0 too.
+    Sizes that the type leaves open are 0 too.
     """
     from onnx import helper  # late: an optional dependency
 

@@ -1,9 +1,9 @@
-"""Custom calls in the code of a module: those alone that JAX itself writes.
+"""Custom calls in the code of a module: only those that JAX itself writes are accepted.
 
-A routine of LAPACK fills buffers whose sizes it takes from its operands; a call that states smaller results, or other
-layouts, or other values in place of its attributes, lets it write beyond them.  So JAX is asked to write its calls of
-the routine on operands of these types, with every choice that the routine has, and a call has to be one of them to the
-last attribute.  What JAX does not write for them is unknown, and refused.
+A LAPACK routine fills buffers whose sizes it takes from its operands.  A call with smaller results, or other layouts,
+or other values in place of its attributes, lets it write beyond them.  So JAX is made to write its calls of the routine
+on operands of these types, with every choice that the routine has.  A call has to be one of them to the last
+attribute.  Any other call is unknown, and refused.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _TARGETS = {
     f"lapack_{kind}{_COMPLEX_NAMES.get(name, name) if kind in 'cz' else name}_ffi": (name, _KINDS[kind])
     for name, kind in itertools.product(_WRITERS, _KINDS)
 }
-MOST_CALLS = 64  # of different kinds in one file, about 0.1 s each; real programs hold fewer than 10
+MOST_CALLS = 64  # different calls in one file, about 0.1 s each; real programs have fewer than 10
 Operands = tuple[tuple[tuple[int, ...], str], ...]  # shape and type of elements, as MLIR writes it
-Asked = set[tuple[str, Operands]]  # what JAX was asked for one file
+Asked = set[tuple[str, Operands]]  # calls that JAX has been made to write for one file
 Call = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]  # attributes with their names, types of the results
 
 
@@ -70,7 +70,7 @@ def operations(module: Any) -> Iterator[Any]:
 
 
 def refusal(op: Any, asked: Asked) -> str:
-    """Why a custom call is not taken, or an empty text."""
+    """The reason why a custom call is not accepted; else an empty text."""
     from jax.extend.mlir import ir  # late: only where modules are read
 
     target = ir.StringAttr(op.attributes["call_target_name"]).value

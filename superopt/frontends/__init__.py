@@ -1,1 +1,1 @@
-"""Programs in: JAX functions and ONNX models as graphs, at given sizes or symbolic ones."""
+"""Importers: JAX functions, ONNX models and StableHLO modules as graphs, at given sizes or symbolic ones."""

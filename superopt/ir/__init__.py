@@ -8,5 +8,5 @@ _BEGAN_S = time()  # before any module is loaded that computes or proves
 
 
 def as_loaded(files: Iterable[Path]) -> bool:
-    """Are these sources as they were when the process began?  Else what it runs may not be what their digest says."""
+    """Whether these source files are unchanged since the process began; else its code may not match their digest."""
     return max((file.stat().st_mtime for file in files), default=0.0) < _BEGAN_S

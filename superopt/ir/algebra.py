@@ -1,12 +1,13 @@
-"""The protocol that denotations are written against.
+"""The algebra protocol: the operations in which each op's semantics, its denotation, is written once.
 
 An op's denotation gives the value of its output at one index in an abstract algebra K.  K has three sorts: scalars S,
 indices I and guards B.  Indices are mathematical integers: they have `+ - *` with integers and sizes, `//` and `%` by
 positive sizes, and `< <= > >=` that give guards (a Python bool where the answer is known).  They never wrap.
 
 Choosing K derives a facet: NumPy gives the interpreter, the free algebra gives loop expressions, counts give costs.
-What an algebra owes (tested over the whole op table): folding the free form equals the direct denotation; `where` of
-True and False choose; a reduction over extents 1 is its body; `regroup` there and back is the identity.
+Every algebra must satisfy laws, which are tested over the whole op table.  Folding the free form equals the direct
+denotation.  `where` of True and False choose; a reduction over extents 1 is its body; `regroup` there and back is the
+identity.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Algebra(Protocol[S, I, B]):
         ...
 
     def op(self, fn: str, dtype: str, *args: S) -> S:
-        """A scalar function of `superopt.ir.scalar` on operands of this dtype (of the cases, for `select_n`)."""
+        """Apply a scalar function of `superopt.ir.scalar` to operands of this dtype (of the cases, for `select_n`)."""
         ...
 
     def convert(self, value: S, source: str, target: str) -> S:
-        """The value in another dtype."""
+        """Convert the value to another dtype."""
         ...
 
     def where(self, guard: B | bool, then: Callable[[], S], orelse: Callable[[], S]) -> S:
@@ -44,15 +45,15 @@ class Algebra(Protocol[S, I, B]):
         ...
 
     def reduce(self, monoid: str, extents: Sequence[Size], body: Callable[..., S], dtype: str) -> S:
-        """Unordered fold of `body(*k)` over all `0 <= k < extents`; the identity of the monoid where that is empty."""
+        """Fold `body(*k)` over all `0 <= k < extents`, in any order; the identity of the monoid where that is empty."""
         ...
 
     def to_index(self, value: S) -> I:
-        """An integer scalar as an index."""
+        """Convert an integer scalar to an index."""
         ...
 
     def from_index(self, index: I | int, dtype: str) -> S:
-        """An index as a scalar of this dtype."""
+        """Convert an index to a scalar of this dtype."""
         ...
 
     def clip(self, index: I | int, low: Size, high: Size) -> I:
@@ -68,7 +69,7 @@ class Algebra(Protocol[S, I, B]):
         ...
 
     def regroup(self, index: Sequence[I | int], outer: Shape, inner: Shape) -> Sequence[I]:
-        """The index in `inner` with the same row-major position as `index` in `outer` (equal numbers of elements)."""
+        """Return the index in `inner` at the same row-major position as `index` in `outer` (shapes of equal size)."""
         ...
 
 

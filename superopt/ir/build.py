@@ -1,4 +1,4 @@
-"""Nodes and graphs written in a line: what benchmarks, corpora and tests make programs of."""
+"""One-line constructors of nodes and graphs, for benchmarks, corpora and tests."""
 
 from __future__ import annotations
 

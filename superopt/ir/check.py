@@ -1,8 +1,8 @@
-"""Well-formedness of a graph: what every pass may rely on.
+"""Well-formedness of a graph: the invariants every pass may rely on.
 
-Nodes are typed when they are made, so most of this can only fail through a wrong `Graph` around them: an input that is
-used and not declared, two inputs of one name, constants that do not fit.  Types and attributes are recomputed all the
-same, which covers nodes made by other means (unpickled, patched).
+Nodes are typed when they are made, so most of this can only fail through a wrong `Graph` around them.  Examples are an
+input that is used and not declared, two inputs of one name, constants that do not fit.  Types and attributes are
+recomputed all the same, which covers nodes made by other means (unpickled, patched).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from superopt.ir.scalar import DTYPE
 
 
 def check_graph(graph: Graph) -> None:
-    """Do nothing for a well-formed graph.
+    """Raise unless the graph is well-formed.
 
     Raises:
-        ShapeError: says what is wrong and where.
+        ShapeError: names the fault and its place.
     """
     _check_inputs(graph)
     declared = set(graph.inputs)

@@ -3,10 +3,10 @@
 A scalar of this algebra is the cost of computing it once: its scalar functions, transcendental ones counted apart.  A
 reduction costs its extent times (body + 1 combination), so a product of m x k by k x n costs 2*m*n*k.
 
-    node_cost    one op on operands in memory; guards count as true: exact without padding, else an upper bound
-    graph_cost   every node materialised; scans times their length, the dearest branch of a cond, one turn of a while
+    node_cost    one op on operands in memory; guards count as true: exact without padding, else an upper bound.
+    graph_cost   every node materialised; scans times their length, the dearest branch of a cond, one turn of a while.
     block_cost   a fused kernel in its free form: every distinct expression once per point of the iterators that it
-                 depends on, guards weighted by the share of points where they hold
+                 depends on, guards weighted by the share of points where they hold.
 
 Bytes read are at most one read per operand element; a prefix fold (cumsum ...) counts as a running accumulator.
 """
@@ -59,7 +59,7 @@ class Cost:
         )
 
     def times(self, count: float) -> Cost:
-        """The cost of doing it so many times."""
+        """Return the cost of doing it so many times."""
         return Cost(*(count * x for x in (self.flops, self.transcendentals, self.read_bytes, self.write_bytes)))
 
 
@@ -76,7 +76,7 @@ class Count:
         return Count(self.flops + other.flops, self.transcendentals + other.transcendentals, reads)
 
     def times(self, count: float) -> Count:
-        """The cost of doing it so many times."""
+        """Return the cost of doing it so many times."""
         return Count(self.flops * count, self.transcendentals * count, {k: n * count for k, n in self.reads.items()})
 
 
@@ -126,7 +126,7 @@ def _product(shape: Iterable[Size]) -> int:
 
 
 def count_at(node: Node) -> Count:
-    """Cost of one element of a node's result, from operands in memory."""
+    """Return the cost of one element of a node's result, from operands in memory."""
     at = lookup(node.op).at
     if at is None:
         return Count()
@@ -138,7 +138,7 @@ def count_at(node: Node) -> Count:
 
 
 def node_cost(node: Node) -> Cost:
-    """Cost of one node on operands in memory; leaves are free, bodies of control flow are included."""
+    """Return the cost of one node on operands in memory; leaves are free, bodies of control flow are included."""
     if node.op in ("input", "literal", "result"):
         return Cost()
     written = float(sum(map(type_bytes, node.types)))
@@ -157,7 +157,7 @@ def node_cost(node: Node) -> Cost:
 
 
 def _repeated(node: Node) -> Cost:
-    """Work of the bodies of a control node."""
+    """Return the work of the bodies of a control node."""
     parts = [graph_cost(body) for body in bodies_of(node)]
     if not parts:
         return Cost()
@@ -168,12 +168,12 @@ def _repeated(node: Node) -> Cost:
 
 
 def graph_cost(graph: Graph) -> Cost:
-    """Cost of all nodes, each reading its operands from and writing its result to memory."""
+    """Return the cost of all nodes, each reading its operands from and writing its result to memory."""
     return sum(map(node_cost, graph.nodes()), Cost())
 
 
 def boundary_bytes(graph: Graph) -> tuple[int, int]:
-    """Bytes of the inputs that are used and of the outputs: the least traffic of the graph as one kernel."""
+    """Return the bytes of the used inputs and of the outputs: the least traffic of the graph as one kernel."""
     used = [node for node in graph.nodes() if node.op == "input"]
     return sum(type_bytes(n.type) for n in used), sum(type_bytes(n.type) for n in set(graph.outputs))
 
@@ -182,12 +182,12 @@ def boundary_bytes(graph: Graph) -> tuple[int, int]:
 
 
 def block_cost(iterators: Sequence[Symbol], root: Expr, *, rows: bool = False) -> Cost:
-    """Cost of a kernel that computes `root` at every point, in the loop order of `iterators`.
+    """Return the cost of a kernel that computes `root` at every point, in the loop order of `iterators`.
 
     An expression is computed at the level of the deepest iterator that it depends on, hence once for each value of the
-    iterators around it; what is inlined into several places at different indices is computed at each.  With `rows`
-    the kernel keeps a row that it has reduced: the body of a reduction over as many elements as an iterator further in
-    is computed once for both.  A prefix that ends at an iterator is carried along it.
+    iterators around it.  An expression inlined into several places at different indices is computed at each.  With
+    `rows` the kernel keeps a row that it has reduced: the body of a reduction over as many elements as an iterator
+    further in is computed once for both.  A prefix that ends at an iterator is carried along it.
     """
     walk = _Walk(tuple(iterators) if rows else ())
     walk.visit(root, tuple(iterators), 1.0)
@@ -209,7 +209,7 @@ def _extent(it: Symbol) -> int:
 
 
 def _width(index: Size) -> float:
-    """Number of values that an index takes, as far as its range and common stride tell."""
+    """Return the number of values that an index takes, as far as its range and common stride tell."""
     if isinstance(index, int):
         return 1
     low, high = bounds(index)
@@ -218,10 +218,10 @@ def _width(index: Size) -> float:
 
 
 class _Walk:
-    """The work of an expression, each distinct one counted once per loop level.
+    """The walk that sums the work of an expression, each distinct one counted once per loop level.
 
     Attributes:
-        rows: iterators in whose place a reduction may go through a row that is kept.
+        rows: iterators whose kept row a reduction may read in its place.
         carried: the iterator whose loop carries prefixes, and 1 or -1 for their direction.
         inside: reductions around the current expression.
     """
@@ -271,9 +271,9 @@ class _Walk:
             self.visit(x, around, share)
 
     def _carried(self, e: Expr, around: tuple[Symbol, ...]) -> Expr | None:
-        """What a prefix gains at its end, where a loop of the kernel carries it; None for what is no such prefix.
+        """Return the step that a prefix adds at its end, where a loop of the kernel carries it; else None.
 
-        One loop does, in one direction, and what it adds holds no prefix again.
+        One loop carries prefixes, in one direction, and their steps hold no prefix again.
         """
         ends = [(it, k) for it in around if (k := direction(e, it))] if not self.inside else []
         if not ends or (self.carried or ends[-1]) not in ends:
@@ -285,7 +285,7 @@ class _Walk:
         return step
 
     def _along(self, inner: tuple[Symbol, ...], around: tuple[Symbol, ...], body: Expr) -> tuple[Symbol, ...]:
-        """The iterators of a reduction, those of a kept row in their place where there is one."""
+        """Return the iterators of a reduction, replaced by those of a kept row where there is one."""
         free = [it for it in self.rows if it not in around and it not in body.symbols]
         found: list[Symbol] = []
         for r in inner:
@@ -298,7 +298,7 @@ class _Walk:
 
 @functools.lru_cache(maxsize=4096)
 def guard_share(guard: Guard) -> float:
-    """Share of the points of its iterators at which a guard holds.
+    """Return the share of the points of its iterators at which a guard holds.
 
     Exact where the conditions fall into groups with iterators of their own that are few enough to visit; a group with
     too many points, or that reads a tensor, counts as true.
@@ -332,7 +332,7 @@ def guard_share(guard: Guard) -> float:
 
 
 def _is_plain(x: Size) -> bool:
-    """Is the index made of iterators and numbers alone, with divisors that are numbers?"""
+    """Whether the index is made of iterators and numbers alone, with divisors that are numbers."""
     if isinstance(x, int):
         return True
     for a in x.atoms:
@@ -346,7 +346,7 @@ def _is_plain(x: Size) -> bool:
 
 
 def _held(terms: Sequence[Poly], symbols: Sequence[Symbol], extents: Sequence[int]) -> int:
-    """At how many points all terms are >= 0: all points at once."""
+    """Count the points at which all terms are >= 0: all points at once."""
     import numpy as np  # late: counting alone needs no arrays
 
     def clip(x: Any, low: Any, high: Any) -> Any:

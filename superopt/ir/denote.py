@@ -1,10 +1,10 @@
-"""From graphs to values at an index, in any algebra.
+"""Denotation of graphs: from a graph to the value at an index, in any algebra.
 
-`denote(root, algebra, read, stop)` composes the denotations of a graph into one index function: inputs and the nodes
-of `stop` are read, everything else is computed at the index at which it is read.  Values are memoised by (node,
-index), without which shared producers would be evaluated once per path.
+`denote(root, algebra, read, stop)` composes the denotations of a graph into one index function: inputs and the nodes of
+`stop` are read, everything else is computed at the index at which it is read.  Values are memoised by (node, index),
+without which shared producers would be evaluated once per path.
 
-Which nodes are materialised is not part of any denotation: it is the `stop` set.
+The choice of materialised nodes is not part of any denotation: it is the `stop` set.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ Read = Callable[[Node, Index], Any]
 
 
 class TooLarge(InputError):
-    """Moves on top of each other read a value at more and more places: an expression that nobody wants to see."""
+    """Composed movement ops read a value at more and more places: the expression is too large to be useful."""
 
 
 def site_of(node: Node) -> Site:
-    """Operand types, result type and attributes of a node."""
+    """Return operand types, result type and attributes of a node."""
     return Site(tuple([x.type for x in node.inputs]), node.type, dict(node.attrs))
 
 
@@ -41,11 +41,11 @@ def denote(
     site: Callable[[Node], Site] = site_of,
     most: float = math.inf,
 ) -> Reader:
-    """The value of `root` at an index, as a function of the index.
+    """Return the value of `root` as a function of the index.
 
     Args:
         root: a node with one result.
-        algebra: what to compute in.
+        algebra: the algebra to compute in.
         read: value of an input or of a node of `stop` at an index.
         stop: nodes that are read instead of computed.
         site: types and attributes of a node, for an algebra with symbolic sizes of its own.
@@ -103,7 +103,7 @@ class _Denotation:
         self.values[node, key] = i, value  # keeps the index alive: keys of arrays are their addresses
 
     def _pointwise(self, node: Node, key: tuple[Any, ...]) -> list[Node]:
-        """Nodes read at this same index through elementwise ops, operands first: deep chains need no deep recursion."""
+        """Return the nodes read at this same index through elementwise ops, operands first, to avoid deep recursion."""
         order: list[Node] = []
         seen: set[Node] = set()
         stack = [(node, False)]
@@ -126,12 +126,12 @@ class _Denotation:
 
 
 def _key(index: Index) -> tuple[Any, ...]:
-    """Arrays count by address; a symbolic index that is not hashable itself has a `key`."""
+    """Return the memo key of an index: arrays by address, an unhashable symbolic index by its `key`."""
     return tuple([("at", getattr(k, "key", id(k))) if type(k).__hash__ is None else k for k in index])
 
 
 def common_groups(outer: Shape, inner: Shape) -> list[tuple[range, range]]:
-    """The finest partition of two shapes with equally many elements into runs of axes with equal products."""
+    """Return the finest partition of two shapes of equal size into runs of axes with equal products."""
     groups: list[tuple[range, range]] = []
     a = b = first_a = first_b = 0
     left: Size = 1
@@ -153,7 +153,7 @@ def common_groups(outer: Shape, inner: Shape) -> list[tuple[range, range]]:
 
 
 def _behind(right: Size, left: Size) -> bool:
-    """Should the inner side take an axis next?  With symbols: is it a proper divisor of the outer side?"""
+    """Whether the inner side takes an axis next; with symbols, whether it is a proper divisor of the outer side."""
     if isinstance(left, int) and isinstance(right, int):
         return right < left
     rest = 0 if right == 1 else divide(left, right)[1]
@@ -161,10 +161,10 @@ def _behind(right: Size, left: Size) -> bool:
 
 
 def regroup(index: Sequence[Any], outer: Shape, inner: Shape) -> list[Any]:
-    """The index in `inner` at the same row-major position as `index` in `outer`.
+    """Return the index in `inner` at the same row-major position as `index` in `outer`.
 
-    An axis of one element is read at 0 whatever its index says: under a guard it may say more (a part of a
-    concatenation at its place there), and where the guard holds it is 0.
+    An axis of one element is always read at 0.  Under a guard its index may be larger (a part of a concatenation at its
+    place there), and where the guard holds it is 0.
     """
     found: list[Any] = [0] * len(inner)
     for ins, outs in common_groups(outer, inner):

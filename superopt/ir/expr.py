@@ -1,13 +1,13 @@
 """The free algebra: loop expressions, printable, hash-consed, and the source of every other algebra by folding.
 
     softmax   div(exp(sub(x[o0,o1], max_{r0<128} x[o0,r0])), sum_{r1<128} exp(sub(x[o0,o1], max_{r0<128} x[o0,r0])))
-    heads     x[o0,o2,64*o1+o3]                             from transpose(reshape(x)): the reshape disappears
+    heads     x[o0,o2,64*o1+o3]                             from transpose(reshape(x)): the reshape disappears.
     take      t[clip(value(ids[o0]),0,999),o1]
 
 An expression is a load, a constant, a scalar function, a conversion, a choice under a guard, a reduction, or an index
 as a scalar.  Equal expressions are one object.  The iterators of a reduction are named by its height (1 + the highest
-reduction inside), so that equal reductions are one object wherever they occur.  Construction simplifies only what is
-exact: choices with a known guard or equal branches, and reductions over extents 1 or 0.
+reduction inside), so that equal reductions are one object wherever they occur.  Construction makes only exact
+simplifications: choices with a known guard or equal branches, and reductions over extents 1 or 0.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Expr:
             operand; where: guard, then, else; reduce: monoid, iterators, body; index: the index.
         symbols: free symbols.
         height: 1 + the greatest height of a reduction inside; 0 without one.
-        content: `key`, once it was asked for.
+        content: the cached `key`.
         operands: the expressions directly inside, those in indices excluded.
         indices: the indices directly inside: of a load, of the guard, or the index itself.
         inner: the expressions directly inside, those that indices read included.
@@ -80,7 +80,7 @@ class Expr:
 
     @property
     def key(self) -> str:
-        """Text that identifies what the expression is, whenever and wherever it was made."""
+        """A text that identifies the content of the expression, in every process."""
         if self.content is None:
             for e in subexpressions(self):
                 if e.content is None:
@@ -93,11 +93,11 @@ class Expr:
         return self.content
 
     def substitute(self, mapping: Mapping[Symbol, Size]) -> Expr:
-        """The expression with free symbols replaced."""
+        """Return the expression with free symbols replaced."""
         return _substituted(self, mapping)
 
     def as_index(self) -> Size:
-        """The expression as an index."""
+        """Return the expression as an index."""
         if self.kind == "const":
             return int(self.args[0])
         if self.kind == "index" and is_integer(self.dtype):
@@ -141,7 +141,7 @@ def _make(kind: str, dtype: str, *args: Any) -> Expr:
 
 
 def _parts(kind: str, args: tuple[Any, ...]) -> tuple[tuple[Expr, ...], tuple[Size, ...]]:
-    """Operands and indices."""
+    """Return the operands and indices directly inside."""
     match kind:
         case "op" | "reduce":
             return args[2:], ()
@@ -158,7 +158,7 @@ def _parts(kind: str, args: tuple[Any, ...]) -> tuple[tuple[Expr, ...], tuple[Si
 
 
 def values_of(index: Size) -> Iterator[Expr]:
-    """The scalar expressions that an index reads."""
+    """Yield the scalar expressions that an index reads."""
     if isinstance(index, Poly):
         for atom in index.atoms:
             if isinstance(atom, Form):
@@ -273,7 +273,7 @@ class Loops:
 
 
 def block(root: Node, stop: Set[Node] = frozenset(), most: float = math.inf) -> tuple[tuple[Symbol, ...], Expr]:
-    """Output iterators `o0`, `o1` ... and the value of a node there, its operands inlined down to inputs and `stop`.
+    """Return output iterators `o0`, `o1` ... and the value of a node there, inlined down to inputs and `stop`.
 
     Buffers are named after inputs; the nodes of `stop` are `t0`, `t1` ... in topological order (`buffers`).
 
@@ -292,7 +292,7 @@ def block(root: Node, stop: Set[Node] = frozenset(), most: float = math.inf) -> 
 
 
 def buffers(root: Node, stop: Set[Node] = frozenset()) -> dict[Node, str]:
-    """The buffer names that `block` uses."""
+    """Return the buffer names that `block` uses."""
     found: dict[Node, str] = {}
     count = 0
     for node in topological((root,)):
@@ -308,7 +308,7 @@ def buffers(root: Node, stop: Set[Node] = frozenset()) -> dict[Node, str]:
 
 
 def subexpressions(root: Expr) -> list[Expr]:
-    """Every expression in `root`, those that indices read included, each once, inner ones first."""
+    """Return every expression in `root`, those that indices read included, each once, inner ones first."""
     order: list[Expr] = []
     seen: set[Expr] = set()
     stack = [(root, False)]
@@ -324,7 +324,7 @@ def subexpressions(root: Expr) -> list[Expr]:
 
 
 def _substituted(root: Expr, mapping: Mapping[Symbol, Size]) -> Expr:
-    """Iterative over everything but reductions and indices, which nest only a few levels deep."""
+    """Substitute symbols, iteratively but for reductions and indices, which nest only a few levels deep."""
     if root.symbols.isdisjoint(mapping):
         return root
     done: dict[Expr, Expr] = {}
@@ -349,7 +349,7 @@ def _substituted(root: Expr, mapping: Mapping[Symbol, Size]) -> Expr:
 
 
 def with_parts(e: Expr, operands: Sequence[Expr], index: Callable[[Size], Size]) -> Expr:
-    """The expression over other operands, with its indices and the sides of its guard replaced."""
+    """Return the expression over other operands, with its indices and the sides of its guard replaced."""
     match e.kind:
         case "load":
             return load(e.args[0], [index(x) for x in e.args[1]], e.dtype)
@@ -372,12 +372,12 @@ Change = Callable[[Expr], "Expr | None"]
 
 
 def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = None) -> Expr:
-    """The expression with parts replaced, those that its indices read included.
+    """Return the expression with parts replaced, those that its indices read included.
 
     Args:
         root: the whole.
-        after: from a part, over the images of its own parts, to what takes its place; None where it stays.
-        before: from a part as it stands to what takes its place, into which nobody looks; None where it is looked into.
+        after: maps a part, with its own parts already replaced, to its replacement; None where it stays.
+        before: maps an original part to its replacement, which is not searched again; None to continue inside the part.
     """
     done: dict[Expr, Expr] = {}
     stack, seen = [root], set[Expr]()
@@ -406,12 +406,12 @@ def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = 
 
 
 def with_loads(root: Expr, read: Change) -> Expr:
-    """The expression with each load that `read` gives a value for replaced by it, loads in indices included."""
+    """Replace each load for which `read` returns a value, loads in indices included."""
     return rewrite(root, lambda e: read(e) if e.kind == "load" else None)
 
 
 def over_values(x: Size, done: Mapping[Expr, Expr]) -> Size:
-    """The index with the scalars that it reads replaced."""
+    """Return the index with the scalars that it reads replaced."""
     if all(done[v] is v for v in values_of(x)):
         return x
 
@@ -426,7 +426,7 @@ def over_values(x: Size, done: Mapping[Expr, Expr]) -> Size:
 
 
 def reindexed(root: Expr, index: Callable[[Size], Size]) -> Expr:
-    """The expression with all its indices and the sides of its guards replaced, those of what they read apart."""
+    """Replace all indices and sides of guards of an expression, except those inside the scalars that indices read."""
     done: dict[Expr, Expr] = {}
     for e in subexpressions(root):
         done[e] = with_parts(e, [done[x] for x in e.operands], index)
@@ -448,7 +448,7 @@ def _substituted_reduce(e: Expr, mapping: Mapping[Symbol, Size]) -> Expr:
 
 
 def show(e: Expr) -> str:
-    """The expression as mathematics."""
+    """Print the expression in mathematical notation."""
     match e.kind:
         case "load":
             return f"{e.args[0]}[{','.join(map(str, e.args[1]))}]"

@@ -1,7 +1,7 @@
-"""Folding the free algebra: the value of a loop expression in any other algebra.
+"""Folds the free algebra: evaluates a loop expression in any other algebra.
 
-Folding the free form of a node gives what its denotation gives directly.  A value is computed once in the outermost
-scope in which its symbols are bound, so that what a reduction does not change is computed before it.
+Folding the free form of a node equals evaluating its denotation directly.  A value is computed once in the outermost
+scope in which its symbols are bound, so that loop-invariant values of a reduction are computed before it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from superopt.ir.types import Size
 def fold(
     root: Expr, algebra: AnyAlgebra, read: Callable[[str, tuple[Any, ...]], Any], env: Mapping[Symbol, Any]
 ) -> Any:
-    """The value of an expression in another algebra.
+    """Return the value of an expression in another algebra.
 
     Args:
         root: the expression.
-        algebra: what to compute in.
+        algebra: the algebra to compute in.
         read: value of a buffer at an index of the algebra.
         env: index of the algebra for each free symbol.
     """
@@ -39,7 +39,7 @@ class _Scope:
         self.values: dict[Expr, Any] = {}
 
     def home(self, e: Expr) -> _Scope:
-        """The outermost scope in which the expression has a value."""
+        """Return the outermost scope in which the expression has a value."""
         scope = self
         while scope.outer is not None and e.symbols.isdisjoint(scope.bound):
             scope = scope.outer

@@ -70,7 +70,7 @@ _LOCK = threading.Lock()
 
 
 def mk(op: str, /, *inputs: Node, **attrs: Any) -> Node:
-    """The node `op{attrs}(inputs)`, typed by the op table and hash-consed.
+    """Make the node `op{attrs}(inputs)`, typed by the op table and hash-consed.
 
     Attribute values must be hashable (tuples, not lists).
 
@@ -102,7 +102,7 @@ def _intern(op: str, inputs: tuple[Node, ...], attrs: Attrs) -> Node:
 
 
 def with_inputs(node: Node, inputs: Iterable[Node]) -> Node:
-    """The same op and attributes applied to other inputs."""
+    """Return the same op and attributes applied to other inputs."""
     new = tuple(inputs)
     return node if all(a is b for a, b in zip(new, node.inputs, strict=True)) else _intern(node.op, new, node.attrs)
 
@@ -118,7 +118,7 @@ def literal(value: bool | int | float, dtype: str = "float32") -> Node:
 
 
 def topological(roots: Iterable[Node]) -> list[Node]:
-    """Every node reachable from the roots, inputs before users, each once (no recursion)."""
+    """Return every node reachable from the roots, inputs before users, each once (no recursion)."""
     order: list[Node] = []
     done: set[int] = set()
     for root in roots:
@@ -138,7 +138,7 @@ def topological(roots: Iterable[Node]) -> list[Node]:
 
 
 def every_node(graphs: Iterable[Graph]) -> Iterator[Node]:
-    """The nodes of graphs and of bodies in them, those of a body once."""
+    """Yield the nodes of graphs and of bodies in them, those of a body once."""
     todo = list(graphs)
     seen = set[Graph]()
     while todo:
@@ -150,7 +150,7 @@ def every_node(graphs: Iterable[Graph]) -> Iterator[Node]:
 
 
 def bodies_of(node: Node) -> list[Graph]:
-    """The graphs among the attributes of a node: bodies of control flow."""
+    """Return the graphs among the attributes of a node: bodies of control flow."""
     return [
         g
         for _, value in node.attrs
@@ -175,7 +175,7 @@ class Graph:
     constants: Mapping[str, np.ndarray] = field(default_factory=dict[str, Any])
 
     def nodes(self) -> list[Node]:
-        """All nodes in topological order."""
+        """Return all nodes in topological order."""
         return topological(self.outputs)
 
     def __hash__(self) -> int:

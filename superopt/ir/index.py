@@ -39,11 +39,11 @@ class Value(Protocol):
         ...
 
     def substitute(self, mapping: Mapping[Symbol, Size]) -> Value:
-        """The expression with symbols replaced."""
+        """Return the expression with symbols replaced."""
         ...
 
     def as_index(self) -> Size:
-        """The expression as an index."""
+        """Return the expression as an index."""
         ...
 
 
@@ -163,7 +163,7 @@ class Poly:
 
     @property
     def is_atom(self) -> bool:
-        """A single atom with coefficient 1?"""
+        """Whether it is a single atom with coefficient 1."""
         return len(self.terms) == 1 and self.terms[0][1] == 1 and len(self.terms[0][0]) == 1
 
     @property
@@ -249,7 +249,7 @@ class Poly:
 
 
 class Guard:
-    """A condition that is not known: every polynomial of `terms` is >= 0."""
+    """A condition whose truth is not known: every polynomial of `terms` is >= 0."""
 
     __slots__ = ("_hash", "terms")
 
@@ -300,7 +300,7 @@ def iterator(name: str, extent: Size) -> tuple[Symbol, Size]:
 
 
 def atom_key(atom: Atom) -> str:
-    """Order of atoms."""
+    """Return the key by which atoms are ordered."""
     return atom.key
 
 
@@ -313,7 +313,7 @@ def _display_order(term: tuple[Mono, int]) -> tuple[bool, bool, tuple[str, ...]]
 
 
 def make(terms: Mapping[Mono, int]) -> Size:
-    """The polynomial of these terms, or the number that it is."""
+    """Return the polynomial of these terms; an `int` if it is constant."""
     kept = [(m, c) for m, c in terms.items() if c]
     if len(kept) > 1:
         for mono, c in kept:
@@ -329,7 +329,7 @@ def make(terms: Mapping[Mono, int]) -> Size:
 
 
 def _joined(mono: Mono, c: int, terms: Mapping[Mono, int]) -> Size | None:
-    """The sum with `c * (x % b) + c*b * (x // b)` replaced by `c * x`, if it holds these."""
+    """Replace `c * (x % b) + c*b * (x // b)` in a sum by `c * x`; None without such terms."""
     for at, atom in enumerate(mono):
         if isinstance(atom, Form) and atom.op == "%":
             x, b = atom.args
@@ -346,12 +346,12 @@ def _joined(mono: Mono, c: int, terms: Mapping[Mono, int]) -> Size | None:
 
 
 def symbols_of(x: Size | Truth) -> frozenset[Symbol]:
-    """The symbols of an index or of a guard; none of a number, and of what is known."""
+    """Return the symbols of an index or of a guard; none for a number or a known guard."""
     return x.symbols if isinstance(x, Poly | Guard) else frozenset()
 
 
 def sides_of(guard: Truth) -> list[Poly]:
-    """What a guard says is >= 0, in a fixed order; nothing where the guard is known."""
+    """Return the polynomials that a guard requires to be >= 0, in a fixed order; none where the guard is known."""
     return guard.ordered if isinstance(guard, Guard) else []
 
 
@@ -369,7 +369,7 @@ _DEPTH = 8  # symbolic bounds are substituted at most this often
 
 
 def bounds(x: Size, within: Mapping[Symbol, Interval] | None = None) -> Interval:
-    """Inclusive numeric bounds (-inf and inf when unknown); `within` narrows symbols."""
+    """Return inclusive numeric bounds (-inf and inf when unknown); `within` narrows symbols."""
     if isinstance(x, int):
         return x, x
     return polynomial(x.terms, lambda atom: _atom_bounds(atom, within))
@@ -388,7 +388,7 @@ def _atom_bounds(atom: Atom, within: Mapping[Symbol, Interval] | None) -> Interv
 
 
 def decide(x: Size) -> bool | None:
-    """Is x >= 0?  None when ranges do not say."""
+    """Return whether x >= 0; None when ranges do not decide it."""
     low, high = bounds(x)
     if low >= 0:
         return True
@@ -400,7 +400,7 @@ def decide(x: Size) -> bool | None:
 
 
 def _proved(x: Size) -> bool:
-    """Is a lower bound of x, taken symbol by symbol, >= 0?"""
+    """Whether a lower bound of x, taken symbol by symbol, is >= 0."""
     for _ in range(_DEPTH):
         if not isinstance(x, Poly):
             break
@@ -414,7 +414,7 @@ def _proved(x: Size) -> bool:
 
 
 def _lowest(x: Poly) -> Size | None:
-    """A lower bound of x without one of its symbols: a symbol with a symbolic bound, in which x is monotone."""
+    """Return a lower bound of x with one symbol eliminated: one with a symbolic bound, in which x is monotone."""
     for s in sorted(x.symbols, key=atom_key):
         inner = any(isinstance(a, Form) and s in a.symbols for a in x.atoms)
         if inner or not (isinstance(s.low, Poly) or isinstance(s.high, Poly)):
@@ -436,7 +436,7 @@ def _lowest(x: Poly) -> Size | None:
 
 
 def nonnegative(x: Size) -> Truth:
-    """The condition x >= 0: a bool where ranges decide it."""
+    """Return the condition x >= 0: a bool where ranges decide it."""
     known = decide(x)
     if known is not None:
         return known
@@ -456,7 +456,7 @@ def all_of(*guards: Truth) -> Truth:
 
 
 def equal(a: Size, b: Size) -> Truth:
-    """The condition a = b."""
+    """Return the condition a = b."""
     d = a - b
     return all_of(nonnegative(d), nonnegative(-d))
 
@@ -470,7 +470,7 @@ _STEPS = 8  # multiples of a sum are taken out at most this often
 
 
 def divide(a: Size, b: Size) -> tuple[Size, Size]:
-    """Floor quotient and remainder, simplified by ranges.
+    """Return floor quotient and remainder, simplified by ranges.
 
     Raises:
         ZeroDivisionError: b is 0.
@@ -567,7 +567,7 @@ def greatest(a: Size, b: Size) -> Size:
 
 
 def _extreme(op: str, a: Size, b: Size, gap: Size) -> Size:
-    """a where the gap is not negative, b where it is."""
+    """Return a where the gap is not negative, b where it is; a form where that is unknown."""
     known = decide(gap)
     if known is not None:
         return a if known else b
@@ -605,7 +605,7 @@ APPLY: dict[str, Callable[..., Size]] = {
 
 
 def substitute(x: Size, mapping: Mapping[Symbol, Size]) -> Size:
-    """The polynomial with symbols replaced, in normal form again."""
+    """Return the polynomial with symbols replaced, in normal form again."""
     if isinstance(x, int) or x.symbols.isdisjoint(mapping):
         return x
     total: Size = 0
@@ -632,14 +632,14 @@ def _substitute_atom(atom: Atom, mapping: Mapping[Symbol, Size]) -> Size:
 
 
 def substitute_guard(guard: Truth, mapping: Mapping[Symbol, Size]) -> Truth:
-    """The condition with symbols replaced."""
+    """Return the condition with symbols replaced."""
     if not isinstance(guard, Guard):
         return guard
     return all_of(*[nonnegative(substitute(p, mapping)) for p in guard.terms])
 
 
 def evaluate(x: Size, atom: Callable[[Atom], Any]) -> Any:
-    """The polynomial over other integers: `atom` gives the meaning of each atom."""
+    """Evaluate the polynomial over other integers: `atom` gives the meaning of each atom."""
     if isinstance(x, int):
         return x
     total: Any = None
@@ -653,7 +653,7 @@ def evaluate(x: Size, atom: Callable[[Atom], Any]) -> Any:
 
 
 def concrete(x: Size, values: Mapping[str, int]) -> int:
-    """The integer that the polynomial is for these values of its symbols.
+    """Return the integer value of the polynomial for these values of its symbols.
 
     Raises:
         KeyError: a symbol has no value.
@@ -672,7 +672,7 @@ def concrete(x: Size, values: Mapping[str, int]) -> int:
 
 
 def row_major(index: Sequence[Size], shape: Sequence[Size]) -> Size:
-    """The position of an index in an array of this shape, its last axis contiguous."""
+    """Return the position of an index in an array of this shape, its last axis contiguous."""
     at: Size = 0
     for i, n in zip(index, shape, strict=True):
         at = at * n + i
@@ -680,7 +680,7 @@ def row_major(index: Sequence[Size], shape: Sequence[Size]) -> Size:
 
 
 def coefficient(x: Size, s: Symbol) -> int | None:
-    """The integer factor of a symbol in an index; None where the index is not affine in it."""
+    """Return the integer factor of a symbol in an index; None where the index is not affine in it."""
     if isinstance(x, int) or s not in x.symbols:
         return 0
     found = 0

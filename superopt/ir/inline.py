@@ -1,4 +1,4 @@
-"""Control flow that needs none: branches as choices, loops of few known steps written out."""
+"""Removes control flow where possible: branches become choices, loops of few known steps are unrolled."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from superopt.ir.index import Poly
 from superopt.ir.program import map_nodes, replace
 
 STEPS = 16
-"""Longest loop that is written out."""
+"""Most steps of a loop that is unrolled."""
 
 
 def inline(graph: Graph) -> Graph:
-    """The graph without `cond`, and without `scan` of at most `STEPS` steps; bodies included."""
+    """Return the graph without `cond`, and without `scan` of at most `STEPS` steps; bodies included."""
     results: dict[Node, tuple[Node, ...]] = {}
 
     def change(node: Node, fresh: Node) -> Node:
@@ -39,7 +39,7 @@ def _inlined(node: Node) -> tuple[Node, ...] | None:
 
 
 def _rows(node: Node) -> bool:
-    """Does the loop give or take a symbolic number of rows?"""
+    """Whether the loop takes or returns a symbolic number of rows."""
     return any(t.shape and isinstance(t.shape[0], Poly) for t in node.types[node["num_carry"] :])
 
 
@@ -82,7 +82,7 @@ def _steps(node: Node, xs: Sequence[Node]) -> tuple[Node, ...]:
 
 
 def _row(x: Node, t: int) -> Node:
-    """Row t of a tensor."""
+    """Return row t of a tensor."""
     start, limit = [t] + [0] * (x.type.rank - 1), [t + 1, *x.shape[1:]]
     row = mk("slice", x, start_indices=start, limit_indices=limit)
     return mk("reshape", row, new_sizes=x.shape[1:])

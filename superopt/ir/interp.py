@@ -1,11 +1,11 @@
 """The reference interpreter: the denotations in the algebra of NumPy.
 
 Indices are integers, or sparse integer arrays that together span the whole grid of a result; one class serves both.
-`evaluate` goes node by node, each over its grid; `evaluate_at` composes a graph at a single index without intermediate
+`evaluate` goes node by node, each over its grid.  `evaluate_at` composes a graph at a single index without intermediate
 arrays.  `wide` computes every float in float64 and is the oracle of tests and comparisons.
 
 Nothing here knows an op, except control flow, whose bodies are run.  Two things make it fast enough for an oracle, and
-both hold for any denotation: a read whose indices vary along different axes is a sequence of slices and takes, and a
+both hold for any denotation.  A read whose indices vary along different axes is a sequence of slices and takes.  A
 product under a sum stays a pair of factors until the sum turns it into a matrix product.
 """
 
@@ -163,9 +163,9 @@ def _collapse(monoid: str, value: Array, sizes: list[int], rank: int, kind: Any)
 
 
 def reader(array: Array, whole: tuple[Array, ...] = ()) -> Callable[..., Array]:
-    """The array as a function of an index; indices outside it are clipped into it.
+    """Return the array as a function of an index; indices outside it are clipped into it.
 
-    `whole` is the grid that its shape spans, where there is one: read there it is itself.
+    `whole` is the grid that its shape spans, where there is one: read at that grid, the array is returned itself.
     """
     if array.size == 0:  # read only where a guard does not hold: any value will do
         array = np.zeros((1,) * array.ndim, array.dtype)
@@ -201,7 +201,7 @@ def _read(array: Array, index: list[Array]) -> Array:
 
 
 def _take(array: Array, k: Array, axis: int) -> Array:
-    """Entries of one axis: a slice where the indices step evenly."""
+    """Take entries of one axis: a slice where the indices step evenly."""
     n, first, last = array.shape[axis], int(k[0]), int(k[-1])
     step = int(k[1]) - first if k.size > 1 else 1
     if step > 0 and first >= 0 and last < n and last - first == step * (k.size - 1) and (k[1:] - k[:-1] == step).all():
@@ -212,7 +212,7 @@ def _take(array: Array, k: Array, axis: int) -> Array:
 
 
 def grid(shape: Sequence[int]) -> tuple[Array, ...]:
-    """Sparse index arrays that span a shape."""
+    """Return sparse index arrays that span a shape."""
     return tuple([_along(np.arange(n), d, len(shape)) for d, n in enumerate(shape)])
 
 
@@ -225,7 +225,7 @@ def evaluate(
     wide: bool = False,
     instead: Callable[[Node, tuple[Array, ...], tuple[Array, ...]], tuple[Array, ...]] | None = None,
 ) -> tuple[Array, ...]:
-    """Values of the outputs, computed node by node.
+    """Compute the values of the outputs node by node.
 
     Args:
         graph: a graph, or the nodes whose values are asked for.
@@ -287,7 +287,7 @@ def _argument(node: Node, env: Mapping[str, Array], wide: bool) -> Array:
 
 
 def apply_op(node: Node, arrays: Sequence[Array], wide: bool = False) -> Array:
-    """Value of a node over its whole grid, from the values of its operands.
+    """Return the value of a node over its whole grid, from the values of its operands.
 
     Raises:
         InputError: the node has no value at one index (opaque, control flow).

@@ -1,8 +1,8 @@
 """Interval arithmetic over exact integers: ends are infinite where nothing is known.
 
-An interval holds all values; it may be too wide and is never too narrow.  What the atoms of a polynomial can be is said
-by who asks: ranges of symbols in `superopt.ir.index`, boxes under guards in `verifier.schedules.intervals`, premises
-about sizes in `verifier.equal.ranges`.
+An interval holds all values; it may be too wide and is never too narrow.  The caller supplies the intervals of a
+polynomial's atoms: ranges of symbols in `superopt.ir.index`, boxes under guards in `verifier.schedules.intervals`,
+premises about sizes in `verifier.equal.ranges`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
-Interval: TypeAlias = "tuple[float, float]"  # of exact integers, floats only where an end is infinite
+Interval: TypeAlias = "tuple[float, float]"  # ends are exact integers, floats only where infinite
 INF = math.inf
 
 
 def polynomial(terms: Iterable[tuple[Sequence[Any], int]], of: Callable[[Any], Interval]) -> Interval:
-    """The interval of a sum of products of atoms with coefficients, from those of its atoms."""
+    """Return the interval of a sum of products of atoms with coefficients, from the intervals of its atoms."""
     low: float = 0
     high: float = 0
     for mono, c in terms:
@@ -32,24 +32,24 @@ def polynomial(terms: Iterable[tuple[Sequence[Any], int]], of: Callable[[Any], I
 
 
 def plus(x: Interval, y: Interval) -> Interval:
-    """The interval of a sum."""
+    """Return the interval of a sum."""
     return _sum(x[0], y[0]), _sum(x[1], y[1])
 
 
 def minus(x: Interval, y: Interval) -> Interval:
-    """The interval of a difference."""
+    """Return the interval of a difference."""
     return _sum(x[0], -y[1]), _sum(x[1], -y[0])
 
 
 def product(x: Interval, y: Interval) -> Interval:
-    """The interval of a product."""
+    """Return the interval of a product."""
     (a, b), (l, h) = x, y
     ends = (_times(a, l), _times(a, h), _times(b, l), _times(b, h))
     return min(ends), max(ends)
 
 
 def applied(op: str, args: Sequence[Interval]) -> Interval:
-    """The interval of a form (`//`, `%`, `min`, `max` or `clip`); divisors are at least 1."""
+    """Return the interval of a form (`//`, `%`, `min`, `max` or `clip`); divisors are at least 1."""
     (l, h), (l2, h2) = args[:2]
     match op:
         case "//":

@@ -1,7 +1,7 @@
-"""A product under a sum, kept as two factors: how the NumPy algebra turns sums of products into matrix products.
+"""Lazy products of the NumPy algebra: a product under a sum stays two factors, so the sum becomes a matrix product.
 
-`sum over k of a * b`, for arrays that broadcast against each other, is a matrix product after the axes are sorted
-into batch (both vary), m (a alone), n (b alone) and k (summed), for any two arrays, whatever op they came from.
+`sum over k of a * b`, for arrays that broadcast against each other, is a matrix product after the axes are sorted.
+They are batch (both vary), m (a alone), n (b alone) and k (summed), for any two arrays, whatever op they came from.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ class Product:
 
     @staticmethod
     def worth(a: Array, b: Array) -> bool:
-        """Would the product be larger than both factors?"""
+        """Whether the product would be larger than both factors."""
         if isinstance(a, Product) or isinstance(b, Product) or a.dtype != b.dtype:
             return False
         return a.ndim > 0 and b.ndim > 0 and prod(np.broadcast_shapes(a.shape, b.shape)) > max(a.size, b.size)
 
     @property
     def size(self) -> int:
-        """Elements of the product."""
+        """Number of elements of the product."""
         return prod(np.broadcast_shapes(self.a.shape, self.b.shape))
 
     def array(self) -> Array:
-        """The product, multiplied."""
+        """Return the product, multiplied."""
         return np.multiply(self.a, self.b)
 
     def guarded(self, guard: Array) -> Product | None:
-        """The product where the guard holds, else 0; None where a factor cannot take the guard without growing."""
+        """Return the product where the guard holds, else 0; None where no factor can take the guard without growing."""
         for first, other in ((self.a, self.b), (self.b, self.a)):
             shape = np.broadcast_shapes(first.shape, guard.shape)
             if shape == first.shape and np.isfinite(other).all():  # 0 times infinity would not be 0
@@ -70,19 +70,19 @@ class Product:
         return (result * kind.type(repeats) if repeats > 1 else result).reshape(full)
 
     def times(self, left: Array, right: Array) -> Array:
-        """The product of two matrices, or of two batches of them."""
+        """Multiply two matrices, or two batches of them."""
         return np.matmul(left, right)
 
 
 def _varying(x: Array, other: Array, leading: int) -> Array:
-    """The factor; with an infinity in it, repeated along the summed axes of the other: inf * (a + b) hides signs."""
+    """Return the factor; with an infinity in it, repeated along the other's summed axes: inf * (a + b) hides signs."""
     if np.isfinite(x).all():
         return x
     return np.broadcast_to(x, (*np.broadcast_shapes(x.shape[:leading], other.shape[:leading]), *x.shape[leading:]))
 
 
 def of_rank(x: Array, rank: int) -> Array:
-    """The array with leading axes of extent 1 added, or those taken away that a value from a deeper reduction has."""
+    """Add leading axes of extent 1 to an array, or drop those that a value from a deeper reduction has."""
     return x.reshape((1,) * (rank - x.ndim) + x.shape[max(0, x.ndim - rank) :])
 
 

@@ -1,12 +1,12 @@
-"""What opaque nodes do: a table from a key, which the node carries, to the function that it stands for.
+"""Registry of opaque operations: maps the key that an opaque node carries to the function that it stands for.
 
 An opaque node is kept verbatim: the graph knows its name, its operands and its result types, and nothing else.  The
-node holds a printable key; the function, which belongs to the library that the program came from, is registered here
+node holds a printable key.  The function, which belongs to the library that the program came from, is registered here
 under that key.
 
-An operation that has a module, a text of its own that other processes can run (`superopt.foreign.modules`), is named
-by the digest of that text (`sort@9f0c...`): equal keys mean equal operations, in every process and in every file, and
-`carry` gives the modules that go with a graph.  Others get a key that means something in this process only
+An operation may have a module, a text of its own that other processes can run (`superopt.foreign.modules`).  It is then
+named by the digest of that text (`sort@9f0c...`): equal keys mean equal operations, in every process and in every file,
+and `carry` returns the modules that go with a graph.  Other operations get a key that is valid in this process only
 (`pure_callback#1f3a9c02`): equal primitives with equal parameters share it, parameters that cannot be compared get one
 of their own.
 """
@@ -44,7 +44,7 @@ _LOCK = threading.Lock()
 
 
 def register(primitive: str, identity: Hashable, call: Call) -> str:
-    """Key of an operation; the same primitive and identity give the same key and keep the first function.
+    """Return the key of an operation; the same primitive and identity give the same key and keep the first function.
 
     Args:
         primitive: name that reports show.
@@ -67,7 +67,7 @@ def register(primitive: str, identity: Hashable, call: Call) -> str:
 
 
 def register_module(primitive: str, module: bytes, call: Call) -> str:
-    """Key of an operation that its module defines; the first function that was registered for it is kept."""
+    """Return the key of an operation that its module defines; the first function registered for it is kept."""
     key = key_of_module(primitive, module)
     with _LOCK:
         _BY_KEY.setdefault(key, Opaque(primitive, key, call, module))
@@ -75,23 +75,23 @@ def register_module(primitive: str, module: bytes, call: Call) -> str:
 
 
 def key_of_module(primitive: str, module: bytes) -> str:
-    """The key that a module gives: its name and its digest."""
+    """Return the key of a module: its name and its digest."""
     return f"{primitive}@{hashlib.sha256(module).hexdigest()[:_DIGITS]}"
 
 
 def module_of(key: str) -> bytes:
-    """The module of an operation; empty where it is unknown or has none."""
+    """Return the module of an operation; empty where it is unknown or has none."""
     known = _BY_KEY.get(key)
     return b"" if known is None else known.module
 
 
 def nodes_of(graphs: Iterable[Graph]) -> Iterator[Node]:
-    """The opaque nodes of graphs and of bodies in them."""
+    """Yield the opaque nodes of graphs and of bodies in them."""
     return (node for node in every_node(graphs) if node.op == "opaque")
 
 
 def carry(graphs: Iterable[Graph], known: Container[str] = ()) -> dict[str, bytes] | None:
-    """The modules of the opaque nodes of these graphs and their bodies by key.
+    """Return the modules of the opaque nodes of these graphs and their bodies by key.
 
     None where one has no module, unless it is one of the `known`, which are left out.
     """
@@ -108,7 +108,7 @@ def carry(graphs: Iterable[Graph], known: Container[str] = ()) -> dict[str, byte
 
 
 def resolve(key: str) -> Opaque:
-    """The operation registered under a key.
+    """Return the operation registered under a key.
 
     Raises:
         InputError: the key is unknown in this process.

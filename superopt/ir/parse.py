@@ -1,4 +1,4 @@
-"""Reading the text form of a graph (see `superopt.ir.text`).
+"""Parser of the text form of a graph (see `superopt.ir.text`).
 
     graph     = { statement } "return" [ ref { "," ref } ]
     statement = ref "=" ( "input" word ":" type [ "frozen" ] [ "constant" [ "(" values ")" ] ]
@@ -7,8 +7,8 @@
     value     = number | string | None | True | False | type | "(" values ")" | "{" graph "}"
     type      = word "[" sizes "]"
 
-Every node is made anew and typed by the op table; a printed type that disagrees is an error.  A text may come from a
-stranger: whatever is wrong with it ends in one `InputError` with the line, and its size, depth and types have limits.
+Every node is made anew and typed by the op table; a printed type that disagrees is an error.  A text may come from an
+untrusted source: any fault in it ends in one `InputError` with the line, and its size, depth and types have limits.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _STEP = 256  # tokens between two looks at the allowance
-_WIDEST_BYTES = 16  # of an element whose dtype is not in the table of types
+_WIDEST_BYTES = 16  # bytes of an element whose dtype is not in the table of types
 _CONSTANT_WORDS = {"None": None, "True": True, "False": False}
 
 
 def parse_graph(text: str, constants: Mapping[str, Any] | None = None, allowance: Allowance | None = None) -> Graph:
-    """The graph of a text.
+    """Parse the text of a graph.
 
     Args:
-        text: what `print_graph` gave.
+        text: the text that `print_graph` wrote.
         constants: values of the inputs marked `constant` whose values the text leaves out; those without one become
             ordinary frozen inputs.
-        allowance: of the file that the text comes from; each token is a step.
+        allowance: limits of the file that the text comes from; each token is a step.
 
     Raises:
         InputError: the text is not a graph, or a node in it is ill-typed; says the line.
@@ -121,7 +121,7 @@ class _Parser:
         raise self.wrong("a name")
 
     def items(self, close: str, item: Callable[[], T]) -> list[T]:
-        """Items between commas up to a closing mark, which is taken."""
+        """Parse items between commas up to a closing mark, which is taken."""
         found: list[T] = []
         while not self.accept(close):
             found.append(item())
@@ -138,18 +138,18 @@ class _Parser:
         return self.shaped(self.word())
 
     def shaped(self, name: str) -> TensorType:
-        """The type of this dtype with the sizes that follow."""
+        """Return the type of this dtype with the sizes that follow."""
         self.take("[")
         kind = TensorType(tuple(self.items("]", self.integer)), LONG.get(name, name))
         self.sized(kind)
         return kind
 
     def sized(self, kind: TensorType) -> None:
-        """Refuse a type of too many axes or bytes."""
+        """Reject a type of too many axes or bytes."""
         bytes_of(kind.shape, ITEMSIZE_BYTES.get(kind.dtype, _WIDEST_BYTES), "a value")  # pyright: ignore[reportArgumentType]
 
     def inside(self, read: Callable[[], T]) -> T:
-        """What is read one level deeper."""
+        """Parse one nesting level deeper."""
         self.depth += 1
         if self.depth > LIMITS.depth:
             raise FileLimitError(f"values and bodies are nested more than {LIMITS.depth} deep")

@@ -1,8 +1,10 @@
-"""Prefixes: reductions over r <= i, or r >= i, of terms without i, that a loop over i carries as one value.
+"""Recognizes prefix reductions (scans): over r <= i, or r >= i, of terms without i.
+
+A loop over i carries such a reduction as one value.
 
     out[i] = sum_{r<n} [i-r >= 0] ? x[r] : 0     ->     acc = 0; for i: acc += x[i]; out[i] = acc
 
-They are seen from the structure alone: the body does not contain the iterator, only the guard does, as a moving bound.
+Their structure identifies them.  The body does not contain the iterator; only the guard does, as a moving bound.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from superopt.ir.ops.record import identity
 
 
 def direction(e: Expr, it: Symbol) -> int:
-    """1 for a reduction over r <= it, -1 for one over r >= it, 0 for any other."""
+    """Return 1 for a reduction over r <= it, -1 for one over r >= it, 0 for any other."""
     monoid, iterators, body = e.args
     if len(iterators) != 1 or iterators[0].high != it.high or it not in e.symbols or body.kind != "where":
         return 0
@@ -32,7 +34,7 @@ def direction(e: Expr, it: Symbol) -> int:
 
 
 def step_of(e: Expr, it: Symbol) -> Expr:
-    """The value that a prefix gains at its end."""
+    """Return the value that a prefix adds at its end."""
     _, (r,), body = e.args
     guard: Guard = body.args[0]
     others: list[Poly] = [p for p in guard.ordered if it not in p.symbols]

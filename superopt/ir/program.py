@@ -1,11 +1,11 @@
-"""A program in two parts: what is computed once from frozen inputs, and what is computed on every call.
+"""A program in two parts: one computed once from frozen inputs, one computed on every call.
 
 `prepare` maps the frozen inputs (weights declared frozen by the user, ONNX initializers, arrays closed over by a
 function) to prepared tensors; it is run once.  `hot` maps the live arguments, followed by inputs named `prepared0`,
-`prepared1` ..., to the results of the program; it is what a call runs and what is timed.  Prepared inputs keep the
-frozen flag, so that a kernel of the hot part still shows which operands never change.
+`prepared1` ..., to the results of the program; a call runs it, and it alone is timed.  Prepared inputs keep the frozen
+flag, so that a kernel of the hot part still shows which operands never change.
 
-Only tensors cross from one part to the other; nothing here runs either part (that is the backends' business).
+Only tensors cross from one part to the other; nothing here runs either part (the backends do).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PREPARED = "prepared"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
-    """What to run once and what to run on each call.
+    """A program as a prepare part that is run once and a hot part that is run on each call.
 
     Attributes:
         prepare: frozen inputs (constants last, with their values) to prepared tensors; None when there are none.
@@ -35,7 +35,7 @@ class Program:
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """Its parts."""
+        """The parts of the program."""
         return (self.hot,) if self.prepare is None else (self.hot, self.prepare)
 
     @property
@@ -51,32 +51,32 @@ class Program:
 
     @property
     def computes_ahead(self) -> bool:
-        """Is anything computed of the frozen inputs once, or are they prepared as they are given?"""
+        """Whether anything is computed of the frozen inputs once; otherwise they are passed on unchanged."""
         return self.prepare is not None and any(node.op != "input" for node in self.prepare.outputs)
 
     @property
     def frozen_bytes(self) -> int:
-        """Size of the frozen inputs."""
+        """Bytes of the frozen inputs."""
         return 0 if self.prepare is None else sum(type_bytes(node.type) for node in self.prepare.inputs)
 
     @property
     def prepared_bytes(self) -> int:
-        """Size of the prepared tensors, each counted once."""
+        """Bytes of the prepared tensors, each counted once."""
         return 0 if self.prepare is None else sum(type_bytes(node.type) for node in set(self.prepare.outputs))
 
 
 def type_bytes(kind: TensorType) -> int:
-    """Size of a tensor of this type; what is no dtype of an array counts as eight bytes an element."""
+    """Return the bytes of a tensor of this type; an unknown dtype counts as eight bytes an element."""
     return STORED_BYTES.get(kind.dtype, 8) * math.prod(int(n) for n in kind.shape)  # pyright: ignore[reportArgumentType] (sizes are concrete here)
 
 
 def frozen_bytes(graph: Graph) -> int:
-    """Size of the frozen inputs of a graph."""
+    """Return the bytes of the frozen inputs of a graph."""
     return sum(type_bytes(node.type) for node in graph.inputs if node["frozen"])
 
 
 def original_program(graph: Graph) -> Program:
-    """The program that computes `graph` as it stands: every frozen input is passed through, nothing is prepared."""
+    """Return the program that computes `graph` unchanged: every frozen input is passed through, nothing is prepared."""
     frozen = tuple(node for node in graph.inputs if node["frozen"])
     return split(graph, frozen)
 
@@ -117,7 +117,7 @@ def split(graph: Graph, cut: Iterable[Node]) -> Program:
 
 
 def frozen_cut(graph: Graph) -> tuple[Node, ...]:
-    """The last nodes that depend on frozen inputs alone: what `split` computes ahead of time at best.
+    """Return the last nodes that depend on frozen inputs alone: the best cut for `split`.
 
     A tensor made of constants only is no part of it: a compiler folds it.
     """
@@ -139,19 +139,22 @@ def frozen_cut(graph: Graph) -> tuple[Node, ...]:
 
 
 def _source(node: Node) -> Node:
-    """What is kept of a frozen tensor: broadcasts and reshapes are cheaper made anew than read from memory."""
+    """Return the tensor to store for a frozen value, before its last broadcasts and reshapes.
+
+    These are cheaper recomputed than read from memory.
+    """
     while node.op in ("broadcast_in_dim", "reshape"):
         node = node.inputs[0]
     return node
 
 
 def hot_part(graph: Graph) -> Graph:
-    """The graph with everything that depends on frozen inputs alone computed ahead of time."""
+    """Return the graph with everything that depends on frozen inputs alone computed ahead of time."""
     return split(graph, frozen_cut(graph)).hot
 
 
 def replace(roots: Iterable[Node], mapping: Mapping[Node, Node]) -> tuple[Node, ...]:
-    """The roots with every node of `mapping` replaced by its image (images are not searched again)."""
+    """Return the roots with every node of `mapping` replaced by its image (images are not searched again)."""
     roots = tuple(roots)
     done = map_nodes(roots, given=mapping)
     return tuple(done[root] for root in roots)
@@ -162,12 +165,12 @@ def map_nodes(
     change: Callable[[Node, Node], Node] = lambda node, fresh: fresh,
     given: Mapping[Node, Node] | None = None,
 ) -> dict[Node, Node]:
-    """The image of every node that the roots need, operands first.
+    """Return the image of every node that the roots need, operands first.
 
     Args:
-        roots: where to begin.
-        change: from a node, and the same op on the images of its operands, to its image.
-        given: images that are known; what lies below them is not looked at.
+        roots: the nodes whose images are wanted.
+        change: maps a node, and the same op on the images of its operands, to its image.
+        given: images that are known; nodes below them are not visited.
     """
     done = dict(given or {})
     stack = list(roots)

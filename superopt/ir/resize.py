@@ -1,4 +1,4 @@
-"""Graphs over symbolic sizes: the same graph at other sizes, concrete ones or other polynomials."""
+"""Graphs over symbolic sizes: the same graph at other sizes, concrete or symbolic."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from superopt.ir.types import TensorType
 
 
 def resize(graph: Graph, mapping: Mapping[Symbol, Size]) -> Graph:
-    """The graph with symbols of sizes and attributes replaced.
+    """Return the graph with symbols of sizes and attributes replaced.
 
     Raises:
         ShapeError: an op does not accept the new sizes.
@@ -23,7 +23,7 @@ def resize(graph: Graph, mapping: Mapping[Symbol, Size]) -> Graph:
 
 
 def resized(node: Node, done: Mapping[Node, Node], mapping: Mapping[Symbol, Size]) -> Node:
-    """One node with symbols of sizes replaced, over operands that are known.
+    """Return one node with symbols of sizes replaced, over known operands.
 
     Raises:
         ShapeError: the op does not accept the new sizes.

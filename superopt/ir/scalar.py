@@ -1,8 +1,8 @@
-"""Scalar functions: what the elementwise ops, reductions and products compute on one element.
+"""Table of scalar functions: the per-element functions of elementwise ops, reductions and products.
 
 Each entry has a name (that of the `jax.lax` primitive), an arity, the dtype of its result given that of its operands,
-its NumPy function, and its cost.  The NumPy functions have the meaning of the primitives: integers wrap, division
-truncates and gives -1 for a divisor of 0, the remainder takes the dividend's sign, shifts by the width or more give 0
+its NumPy function, and its cost.  The NumPy functions have the meaning of the primitives.  Integers wrap.  Division
+truncates and gives -1 for a divisor of 0; the remainder takes the dividend's sign.  Shifts by the width or more give 0
 (or the sign), max and min propagate NaN.  16-bit floats are computed in float32 and rounded after each function.
 
 `wide` evaluation computes every float in float64.  The Z3 meaning and laws of the functions live in `verifier/`.
@@ -40,19 +40,19 @@ class ScalarFn:
         name: the primitive's name.
         arity: number of operands; None for `select_n`.
         takes: kinds of dtypes of its operands: f floats, i signed and u unsigned integers, b bool.
-        predicate: is the result bool (else of the operands' dtype)?
+        predicate: whether the result is bool (else of the operands' dtype).
         numpy: the function on arrays of one dtype, broadcasting.
         flops: floating-point (or integer) operations of one application; transcendental ones count apart.
         transcendental: evaluated by a polynomial or a library.
-        commutative: has the same value, bit by bit but for the payload of a NaN, when its two operands change places.
-        partial: has no value (NaN) at some finite operands.
-        poles: is infinite at some finite operands, overflow apart.
+        commutative: swapping its two operands gives the same bits, except for the payload of a NaN.
+        partial: undefined (NaN) at some finite operands.
+        poles: infinite at some finite operands, overflow apart.
         closed: a float type that holds the operands holds the result: there is nothing to round.
-        steps: near operands may have far results although both have some (poles apart); so have all predicates.
+        steps: discontinuous at finite operands where it has values (poles apart); so are all predicates.
         kept: XLA:CPU keeps the result where several kernels read it, and computes it again in each otherwise (as seen
             in its compiled programs).
         parity: 1 where f(-x) = f(x), -1 where f(-x) = -f(x), else 0.
-        like: another function that takes as long there (`cheap`: as an addition); empty where none is known to.
+        like: another function that takes as long there (`cheap`: as an addition); empty where none is known.
     """
 
     name: str
@@ -72,21 +72,21 @@ class ScalarFn:
     parity: int = 0
 
     def dtype(self, operand: str) -> str:
-        """Dtype of the result."""
+        """Return the dtype of the result."""
         return "bool" if self.predicate else operand
 
     def accepts(self, operand: str) -> bool:
-        """Can its operands be of this dtype?"""
+        """Whether its operands can be of this dtype."""
         return operand in DTYPE and DTYPE[operand].kind.replace("V", "f") in self.takes  # V: bfloat16
 
 
 def numpy_dtype(name: str, wide: bool = False) -> np.dtype[Any]:
-    """The NumPy dtype in which values of this dtype are held."""
+    """Return the NumPy dtype in which values of this dtype are held."""
     return DTYPE["float64"] if wide and name in FLOATS else DTYPE[name]
 
 
 def apply(fn: str, dtype: str, args: tuple[Array, ...], wide: bool = False) -> Array:
-    """The scalar function on arrays of this dtype (of the cases, for `select_n`)."""
+    """Apply the scalar function to arrays of this dtype (of the cases, for `select_n`)."""
     spec = SCALARS[fn]
     if dtype in HALVES and not wide and fn not in _NATIVE:
         args = tuple([x if x.dtype == np.bool_ or fn == "select_n" else x.astype(np.float32) for x in args])
@@ -99,7 +99,7 @@ def apply(fn: str, dtype: str, args: tuple[Array, ...], wide: bool = False) -> A
 
 
 def convert(x: Array, source: str, target: str, wide: bool = False) -> Array:
-    """The value in another dtype: towards zero and saturating from floats to integers, wrapping between integers."""
+    """Convert to another dtype: from floats to integers towards zero and saturating, between integers wrapping."""
     if target == "bool":
         return np.not_equal(x, np.zeros((), x.dtype))
     kind = numpy_dtype(target, wide)
@@ -150,7 +150,7 @@ def _rsqrt(x: Array) -> Array:
 
 
 def _shifted(by: Array, width: int) -> tuple[Array, Array]:
-    """Is the shift within the width, and a shift that is."""
+    """Return whether each shift is within the width, and a shift that is."""
     inside = (by >= 0) & (by < width)
     return inside, np.where(inside, by, np.zeros_like(by))
 
@@ -280,4 +280,4 @@ PREDICATES = frozenset(name for name, f in SCALARS.items() if f.predicate)
 COMPARISONS = frozenset(name for name in PREDICATES if SCALARS[name].arity == 2)
 LOGICAL = frozenset({"and", "or", "xor", "not"})
 UNROUNDED = PREDICATES | {name for name, f in SCALARS.items() if f.closed and name != "nextafter"}
-"""Functions that a wider type does not round otherwise."""
+"""Functions that round the same in a wider type."""

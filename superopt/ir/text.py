@@ -8,8 +8,8 @@
     %5 = mul(%2, %4) : f32[2,4]
     return %5
 
-Attributes that have their default are left out.  Bodies of control flow stand between braces.  An input that came with
-the program is marked `constant`; its values are printed only when they are few, else the reader supplies them.
+Default attributes are omitted.  Bodies of control flow stand between braces.  An input that came with the program is
+marked `constant`; its values are printed only when they are few, else the reader supplies them.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _WORDS = ("nan", "inf", "None", "True", "False")
 
 
 def print_graph(graph: Graph) -> str:
-    """The graph as text.
+    """Print the graph as text.
 
     Raises:
         ShapeError: an attribute has no text form (a symbolic size).
@@ -45,7 +45,7 @@ def print_graph(graph: Graph) -> str:
 
 
 def show_type(kind: TensorType) -> str:
-    """A type: short dtype and shape."""
+    """Print a type: short dtype and shape."""
     name = SHORT.get(kind.dtype, kind.dtype)
     return f"{_word(name)}[{','.join(map(_value, kind.shape))}]"
 
@@ -77,7 +77,7 @@ def _node(node: Node, number: Mapping[Node, int], constants: Mapping[str, Any], 
 
 
 def _told(op: str, attrs: Attrs) -> Attrs:
-    """The attributes that are not what their default gives."""
+    """Return the attributes that differ from their defaults."""
     kept = dict(attrs)
     for spec in lookup(op).attrs:
         if not isinstance(spec.default, Required):
@@ -104,7 +104,7 @@ def _value(value: Any, indent: str = "") -> str:
 
 
 def _scalar(value: bool | int | float, dtype: str) -> str:
-    """The shortest text that gives the value back in its dtype."""
+    """Return the shortest text that reads back as the value in its dtype."""
     if dtype in FLOATS and dtype != "float64" and value == value:
         return repr(float(str(DTYPE[dtype].type(value)))) if dtype == "float32" else repr(value)
     return repr(value)

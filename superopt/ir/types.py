@@ -40,7 +40,7 @@ LONG = {short: long for long, short in SHORT.items()}
 
 
 def range_of(dtype: str) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
+    """Return the least and the greatest value of an integer type."""
     bits = 8 * ITEMSIZE_BYTES[dtype]
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype in SIGNED else (0, 2**bits - 1)
 

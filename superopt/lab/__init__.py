@@ -1,1 +1,1 @@
-"""What makes and judges superopt, not what uses it: benchmarks, discovery, training, fuzzing."""
+"""Development of superopt, which no product code imports: benchmarks, discovery of rules, training, fuzzing."""

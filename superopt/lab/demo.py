@@ -1,4 +1,4 @@
-"""`superopt demo`: real networks made faster, in front of the reader's eyes.
+"""`superopt demo`: optimises a few real networks and prints the gains.
 
 Two ONNX networks that ship with the onnx package (random weights of the right scale, since theirs are constants) and
 two JAX programs.  Prints each report and writes a page for each; the program that gained most has the plain name.
@@ -22,7 +22,7 @@ PROGRAMS = ("squeezenet", "resnet50", "transformer_block", "inverted_residual")
 
 
 def run_demo(*, budget: str, report_path: str, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:
-    """Optimise every program of the demo; a summary with one row each.
+    """Optimise every program of the demo; return a summary with one row each.
 
     Raises:
         UsageError: no report can be written to that path.

@@ -1,23 +1,23 @@
 """Figures of the code, which may only go down, and the layers of its rooms: `python -m superopt.lab.house [--write]`.
 
-A room is a folder of modules. `LAYERS` says which rooms may import which: a room imports what stands below it.
+A room is a folder of modules.  `LAYERS` states which rooms may import which: a room imports those below it.
 `--write` writes them into `pyproject.toml`, where `lint-imports` reads them, and into `docs/architecture.md`.
 
-    loose            modules directly under `superopt`
-    largest_room     modules in the fullest folder
-    repeated         names of public classes that are defined in more than one module
-    late             imports of our own modules inside functions
-    file_circles     circles of modules that import each other when they are loaded
-    type_circles     the same with imports for types alone
-    room_circles     circles of rooms, whatever the import
-    literal_dot      modules that name "dot_general"
-    op_lists         modules that list 25 or more names of scalar functions
-    long_signatures  functions of more than eight parameters
-    long_calls       classes called with more than eight positional arguments
-    constants        tuned numbers of the pipeline and its contest
-    lines, core      lines of all packages, and of those without `superopt.lab`: information, without a limit
-    below            lines of code that are believed below the schedule of a validated kernel (docs/trust.md 6c):
-                     `verifier.kernels` without comments, docstrings and imports
+    loose            Modules directly under `superopt`.
+    largest_room     Modules in the fullest folder.
+    repeated         Names of public classes that are defined in more than one module.
+    late             Imports of our own modules inside functions.
+    file_circles     Circles of modules that import each other when they are loaded.
+    type_circles     The same with imports for types alone.
+    room_circles     Circles of rooms, whatever the import.
+    literal_dot      Modules that name "dot_general".
+    op_lists         Modules that list 25 or more names of scalar functions.
+    long_signatures  Functions of more than eight parameters.
+    long_calls       Classes called with more than eight positional arguments.
+    constants        Tuned numbers of the pipeline and its contest.
+    lines, core      Lines of all packages, and of those without `superopt.lab`: information, without a limit.
+    below            Trusted lines of code below the schedule of a validated kernel (docs/trust.md 6c): those of
+                     `verifier.kernels` without comments, docstrings and imports.
 """
 
 from __future__ import annotations
@@ -69,10 +69,11 @@ UNTUNED = {
     "_SILENT_MS": "of a call, until a line is told",
     "SHORT_NODES": "says where the original is called, not what is returned",
     "SHORT_WORK": "the same",
+    "LIMIT_WINDOW": "the same",
     "AFTER_S": "of a second after Ctrl-C",
     "_WAIT_S": "for a process, which goes on",
 }
-"""Numbers of these rooms that are no choice between programs or times, and what they are."""
+"""Constants of these rooms that select neither programs nor times, with their meaning."""
 
 LIMITS = {
     "loose": 3,
@@ -89,7 +90,7 @@ LIMITS = {
     "constants": 15,
     "below": 1_500,
 }
-"""What the figures may be at most: lowered with every change that lowers them.  `INFORMATION` has none."""
+"""Upper limits of the figures: lowered with every change that lowers them.  `INFORMATION` has no limits."""
 
 INFORMATION = {"lines", "core"}
 
@@ -169,13 +170,13 @@ def contract() -> str:
 
 
 def page() -> str:
-    """The layers with what each room holds, as it says itself."""
+    """The layers with the content of each room, as its docstring states it."""
     rows = [f"| {'<br>'.join(f'`{r}`' for r in layer)} | {'<br>'.join(_idea(r) for r in layer)} |" for layer in LAYERS]
     return "\n".join(["| rooms | idea |", "| --- | --- |", *rows])
 
 
 def written(root: Path = ROOT) -> dict[Path, str]:
-    """The files that hold the layers, with what they are to hold."""
+    """The files that contain the layers, with their intended text."""
     parts = {root / "pyproject.toml": contract(), root / "docs" / "architecture.md": page()}
     return {path: _between(path.read_text(encoding="utf-8"), text) for path, text in parts.items()}
 
@@ -229,13 +230,13 @@ def _parameters(function: ast.FunctionDef) -> int:
 
 
 def _constructions(tree: ast.AST) -> Iterator[ast.Call]:
-    """Calls of what is named as a class is."""
+    """Calls of names that are spelled like classes."""
     calls = (x for x in ast.walk(tree) if isinstance(x, ast.Call))
     return (x for x in calls if isinstance(x.func, ast.Name) and x.func.id.lstrip("_")[:1].isupper())
 
 
 def _tuned(tree: ast.Module) -> list[str]:
-    """Names in capitals for numbers, one for each number."""
+    """Names in capitals bound to numbers, once for each number."""
     found: list[str] = []
     for statement in tree.body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
@@ -255,7 +256,7 @@ def _strings(tree: ast.AST) -> Iterator[str]:
 
 
 def main() -> int:
-    """Print the figures; 1 where one is above its limit or a file does not hold the layers."""
+    """Print the figures; return 1 where one is above its limit or a file does not contain the layers."""
     stale = [path for path, text in written().items() if path.read_text(encoding="utf-8") != text]
     if "--write" in sys.argv:
         for path, text in written().items():

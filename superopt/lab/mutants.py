@@ -3,11 +3,11 @@
 A mutant is the product with one operator changed in one line of a room (`<` for `<=`, `not x` for `x`, `and` for
 `or`), or with one guard that never holds.  The tests of the room run on a copy of the repository: those of its folder
 of tests, and those that import the changed module.  A mutant that they do not notice survives: either the two programs
-are the same, or a test is missing.
+are equal, or a test is missing.
 
-    --own       only tests of the room that import the module, which is faster
-    --guards    only guards: conditions behind which something is refused, returned or left out are False
-    --seed S    which lines, the same for the same source
+    --own       Run only tests of the room that import the module, which is faster.
+    --guards    Change only guards: conditions behind which something is refused, returned or left out become False.
+    --seed S    Select the lines, the same for the same source.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ INSTEAD = {
     "is not": "is", "and": "or", "or": "and", "not": "", "+": "-", "-": "+", "*": "+", "//": "*", "/": "*", "%": "*",
     "True": "False", "False": "True",
 }  # fmt: skip
-"""Operator -> what takes its place."""
+"""Operator -> its replacement."""
 
 NEVER = "(False)"
-"""The condition in the place of a guard."""
+"""The condition that replaces a guard."""
 
 TOO_LONG = "too long"
-"""Said of tests that did not end."""
+"""The result of tests that did not end."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorMutant:
-    """One operator at a place of a file, which another one takes; or a whole condition, in the place of which is False.
+    """One operator at a place of a file, replaced by another; or a whole condition, replaced by False.
 
     Attributes:
-        path: of the file, from the root of the repository.
+        path: path of the file, from the root of the repository.
         begin, end: lines and columns; lines count from 1.
-        old, new: what stands there, and what is put there.
+        old, new: the text there, and its replacement.
     """
 
     path: str
@@ -68,7 +68,7 @@ class OperatorMutant:
         return self.new == NEVER
 
     def text(self, source: str) -> str:
-        """The source with what is new in its place."""
+        """The source with the replacement in its place."""
         lines = source.splitlines(keepends=True)
         (line, column), (last, end) = self.begin, self.end
         return "".join([*lines[: line - 1], lines[line - 1][:column], self.new, lines[last - 1][end:], *lines[last:]])
@@ -81,7 +81,7 @@ class OperatorMutant:
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What became of a mutant: the test that noticed it, or that none did; `seconds` of the tests."""
+    """Result for a mutant: the test that noticed it, or that none did; `seconds` of the tests."""
 
     mutant: OperatorMutant
     noticed: str
@@ -134,12 +134,12 @@ def _after(node: ast.expr) -> tuple[int, int]:
 
 
 def _is_binary(before: tokenize.TokenInfo, binary: set[tuple[int, int]]) -> bool:
-    """Whether what stands before an operator ends an operand, perhaps in parentheses."""
+    """Whether the token before an operator ends an operand, perhaps in parentheses."""
     return before.end in binary or before.string in (")", "]")
 
 
 def _compared(tree: ast.AST) -> list[tuple[tuple[int, int], tuple[int, int]]]:
-    """Between the operands of comparisons."""
+    """Source ranges between the operands of comparisons."""
     found: list[tuple[tuple[int, int], tuple[int, int]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
@@ -151,7 +151,7 @@ def _compared(tree: ast.AST) -> list[tuple[tuple[int, int], tuple[int, int]]]:
 
 
 def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
-    """Where an operator is no decision: annotations, assertions, messages, names that a module exports."""
+    """Nodes in which an operator is no decision: annotations, assertions, messages, names that a module exports."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert | ast.JoinedStr):
             yield node
@@ -176,7 +176,7 @@ def _guards(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[OperatorMutant]:
-    """So many mutants of each room: of operators, or of guards."""
+    """A random sample of `count` mutants of each room: of operators, or of guards."""
     found: list[OperatorMutant] = []
     for room in rooms:
         files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]

@@ -1,4 +1,4 @@
-"""What the runtime costs on this machine: `python -m superopt.lab.overhead [functions]`.
+"""Costs of the runtime on this machine: `python -m superopt.lab.overhead [functions]`.
 
 Prints minima over rounds, in microseconds: a call inside `jax.jit`; waking and joining the threads of XLA's pool, as
 the time of one task per processor beyond that of one task; compiling a small kernel; reading it back from disk.
@@ -26,7 +26,7 @@ from superopt.machine.facts import usable_cores
 
 
 def spinning(tasks: int, steps: int, phases: int = 1, shared: bool = True) -> Code:
-    """Tasks that each run a chain of so many dependent multiply-adds and write one vector."""
+    """A kernel of several tasks, each a chain of `steps` dependent multiply-adds that ends in one vector store."""
     module = Module()
     lanes = module.cpu.lanes("float32")
     vector = type_of("float32", lanes)
@@ -42,7 +42,7 @@ def spinning(tasks: int, steps: int, phases: int = 1, shared: bool = True) -> Co
 
 
 def fastest_us(call: Callable[[], Any], calls: int, rounds: int = 40) -> float:
-    """Least mean time of a call over rounds of so many."""
+    """Least mean time of a call over rounds of `calls` calls."""
     import jax
 
     best = float("inf")

@@ -1,2 +1,1 @@
-"""What the process runs on and within: processor and versions, budgets, barriers, what threads share, extras, how much
-faster one program is than another."""
+"""The machine and the process: versions, budgets, barriers, state shared by threads, extras, measured speed-ups."""

@@ -1,11 +1,11 @@
-"""Work on a thread of its own, which its caller may leave behind.
+"""Work on a thread of its own, which its caller may abandon.
 
-Calls into XLA, LLVM and functions of users cannot be ended from outside.  On a thread of its own such a call keeps
-nobody: who waits for it waits to an instant, and Ctrl-C ends the wait.
+Calls into XLA, LLVM and functions of users cannot be ended from outside.  On a thread of its own such a call blocks
+nobody: the caller waits with a deadline, and Ctrl-C ends the wait.
 
-An interpreter that shuts down ends each thread that takes its lock, and with code of XLA below on the stack that
-aborts the process.  So what is left behind is waited for when the process is about to end; after Ctrl-C or an error the
-process is ended there, with the status that it would have had.
+An interpreter that shuts down ends each thread that takes its lock, and with code of XLA below on the stack that aborts
+the process.  So the process waits for abandoned calls before it ends.  After Ctrl-C or an error it is ended there, with
+the status that it would have had.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar
+
+from superopt.machine.interrupts import HEARD
 
 T = TypeVar("T")
 _WAIT_S = 3600.0  # the longest wait that locks know is some years, and they say so with an error
@@ -28,24 +30,29 @@ _SILENT_S, _OTHERS_S = 3.0, 0.3  # of waiting at the end; of what else is to be 
 _CUT = 130  # status, as shells have it, of a program that caught Ctrl-C and ends while calls go on
 _LOG = logging.getLogger("superopt")
 _RUNNING = set["Aside[Any]"]()
-_INTERRUPTED = threading.Event()  # Ctrl-C ended a wait: what was waited for is of no use any more
 
 
 class TimeOverError(Exception):
-    """The work had not ended at the instant to which it was waited for; it goes on."""
+    """The work had not ended by the deadline of the wait; it goes on."""
 
 
 class Aside(Generic[T]):
-    """Work that has begun on a thread of its own."""
+    """Work that has begun on a thread of its own.
 
-    def __init__(self, work: Callable[[], T]) -> None:
+    Args:
+        work: what is done there.
+        native: it calls into compiled code that the end of the interpreter must not meet; Python and NumPy may be left.
+    """
+
+    def __init__(self, work: Callable[[], T], *, native: bool = True) -> None:
         self._work = work
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._done = threading.Event()
         atexit.unregister(_at_exit)
         atexit.register(_at_exit)  # the last one is called first: before libraries end what the work uses
-        _RUNNING.add(self)
+        if native:
+            _RUNNING.add(self)
         threading.Thread(target=self._run, name="superopt aside", daemon=True).start()
 
     def _run(self) -> None:
@@ -59,48 +66,49 @@ class Aside(Generic[T]):
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the work has ended."""
         return self._done.is_set()
 
     def result(self, end_s: float = math.inf) -> T:
-        """The result, waited for to this instant of `time.monotonic`; errors of the work are raised here.
+        """Return the result, waiting until this instant of `time.monotonic`; errors of the work are raised here.
 
         Raises:
             TimeOverError: it has not ended by then.
         """
-        try:
-            while not self._done.wait(max(0.0, min(_WAIT_S, end_s - time.monotonic()))):
-                if time.monotonic() >= end_s:
-                    raise TimeOverError
-        except KeyboardInterrupt:
-            _INTERRUPTED.set()
-            raise
+        while not self._done.wait(max(0.0, min(_WAIT_S, end_s - time.monotonic()))):
+            if time.monotonic() >= end_s:
+                raise TimeOverError
         if self._error is not None:
             raise self._error
         return self._result[0]
 
     def by(self, end_s: float) -> T | None:
-        """The result, if there is one by this instant; errors of the work are raised here."""
+        """Return the result if there is one by this instant, else None; errors of the work are raised here."""
         try:
             return self.result(end_s)
         except TimeOverError:
             return None
 
 
+def end_with(status: int) -> NoReturn:
+    """End the process with this status, at once where work goes on that nobody waits for."""
+    if _RUNNING:
+        _end(lambda: os._exit(status))
+    sys.exit(status)
+
+
 def _at_exit() -> None:
     """Wait for what was left behind; after Ctrl-C or an error, end the process here."""
+    raised: Any = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)  # by which the program ends
+    if raised is not None and issubclass(raised, KeyboardInterrupt):  # to take the interpreter down takes longest
+        _end(_interrupted)
     if not _RUNNING:
         return
-    raised = (
-        None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)
-    )  # what ended the program, if it was not caught
     try:
-        if raised is None and not _INTERRUPTED.is_set():
+        if raised is None and not HEARD.is_set():
             _waited()
             return
     except KeyboardInterrupt:
-        raised = KeyboardInterrupt
-    if raised is not None and issubclass(raised, KeyboardInterrupt):
         _end(_interrupted)
     _end(lambda: os._exit(_CUT if raised is None else 1))
 
@@ -115,7 +123,7 @@ def _waited() -> None:
 
 
 def _end(process: Callable[[], None]) -> None:
-    """End the process after what others have registered for its end, but not long after."""
+    """End the process after the exit handlers that others registered, but not long after."""
     last = threading.Timer(_OTHERS_S, process)
     last.daemon = True
     last.start()
@@ -129,6 +137,6 @@ def _end(process: Callable[[], None]) -> None:
 
 
 def _interrupted() -> None:
-    """As Python ends after a Ctrl-C that nobody caught."""
+    """End the process by SIGINT, as Python does after a Ctrl-C that nobody caught."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     os.kill(os.getpid(), signal.SIGINT)

@@ -1,8 +1,8 @@
 """A barrier around stages whose failure must not lose the program.
 
-Once there is a program to return, what is still to be done may improve it (search, measuring, kernels) or tell of it
-(plan, drawing, explanation, report, store).  Such a stage runs behind a barrier: when it fails, or is interrupted,
-something plainer takes the place of its result, and what happened is kept for the report and given as a warning.
+Once there is a program to return, the remaining stages either improve it (search, measuring, kernels) or describe it
+(plan, drawing, explanation, report, store).  Such a stage runs behind a barrier: when it fails, or is interrupted, a
+plainer fallback replaces its result, and the failure is kept for the report and given as a warning.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ _OURS = re.compile(r"^[\w.]*Error: \[SO\d+\] ")  # class and code of an error of
 
 
 class StageWarning(RuntimeWarning):
-    """A stage of an optimisation failed; the program was returned without what it would have brought."""
+    """A stage of an optimisation failed; the program was returned without that stage's improvement."""
 
 
 class Barrier:
-    """What failed in one optimisation, and where.
+    """The stages of one optimisation that failed, with their causes.
 
     Attributes:
-        lost: stage -> what happened to it in one line, in the order in which they were lost.
+        lost: stage -> one line on its failure, in the order in which they were lost.
         interrupted: whether Ctrl-C ended a stage.
+        hurried: whether the time is over, so that what only tells of the program is left out.
     """
 
     def __init__(self) -> None:
         self.lost: dict[str, str] = {}
-        self.interrupted = False
+        self.interrupted = self.hurried = False
 
     def around(
         self, stage: str, work: Callable[[], T], otherwise: D, *, let: tuple[type[BaseException], ...] = ()
     ) -> T | D:
-        """The result of a stage; `otherwise` where it fails or is interrupted.
+        """Return the result of a stage; `otherwise` where it fails or is interrupted.
 
         Errors of the classes `let` pass, and those that say that the program itself cannot be run: there is nothing to
         return then.
@@ -60,7 +61,7 @@ class Barrier:
             return otherwise
 
     def said(self, stage: str) -> str:
-        """What became of a stage, for a note of the report."""
+        """Return a sentence on the failure of a stage, for a note of the report."""
         return f"done without {stage}, which {self.lost[stage]}"
 
     @property
@@ -70,26 +71,26 @@ class Barrier:
 
 
 def warned(text: str, kind: type[Warning], stacklevel: int) -> None:
-    """Give a warning that changes nothing, not even where the user has Python raise warnings as errors."""
+    """Give a warning that is never raised, even where the user has Python turn warnings into errors."""
     with contextlib.suppress(kind):
         warnings.warn(text, kind, stacklevel=stacklevel)
 
 
 def in_one_line(error: BaseException, most: int = 200) -> str:
-    """Class and message of an error, without line breaks."""
+    """Return class and message of an error, without line breaks."""
     return named(type(error).__name__, str(error), most)
 
 
 def named(name: str, message: str, most: int = 200) -> str:
-    """The class of an error, by its name, and its message, without line breaks."""
+    """Return the class name and message of an error, without line breaks."""
     text = " ".join(message.split())
     return f"{name}{': ' if text else ''}{text if len(text) <= most else text[:most] + ' ...'}"
 
 
 def cause_of_run(name: str, message: str, most: int = 200) -> str:
-    """Class, by its name, and message of an error of a program that ran, in one line.
+    """Return class name and message of an error of a program that ran, in one line.
 
-    Where a traceback is its message, the line that ends it; of an error of ours, its text alone.
+    A message that is a traceback is reduced to its last line, and an error of ours to its text.
     """
     lines = [line for text in message.splitlines() if (line := text.strip()) and not line.startswith("hint:")]
     if any(line.endswith("Traceback (most recent call last):") for line in lines):
@@ -98,6 +99,6 @@ def cause_of_run(name: str, message: str, most: int = 200) -> str:
 
 
 def _place(error: BaseException) -> str:
-    """File and line that raised: a report of the fault needs them, and there is no traceback."""
+    """Return the file and line that raised: a bug report needs them, and there is no traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""

@@ -1,4 +1,4 @@
-"""Packages that only some uses need: an extra brings each, and where it is missing one line names that extra."""
+"""Optional packages, each brought by an extra; where one is missing, the error names that extra."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ EXTRA_OF = {"onnx": "onnx", "cvc5": "cvc5", "optax": "lab"}
 
 
 def need(module: str, purpose: str) -> None:
-    """Load a package of an extra.
+    """Import a package of an extra.
 
     Args:
         module: its name, a key of `EXTRA_OF`.
-        purpose: what it is for, as the subject of "needs": `reading an ONNX model`.
+        purpose: its use, as the subject of "needs": `reading an ONNX model`.
 
     Raises:
         MissingExtraError: it is not installed.
@@ -28,7 +28,7 @@ def need(module: str, purpose: str) -> None:
 
 
 def missing(module: str, purpose: str) -> MissingExtraError:
-    """The error that says which extra brings this package."""
+    """Return the error that names the extra which brings this package."""
     extra = EXTRA_OF[module]
     return MissingExtraError(
         f"{purpose} needs the package {module}, which is not installed", hint=f"pip install 'superopt[{extra}]'"

@@ -54,13 +54,16 @@ _TAKEN: list[Machine] = []
 
 
 def describe() -> Machine:
-    """The machine this process runs on, or the one that `taken` puts in its place."""
+    """Return the machine this process runs on, or the one that `taken` substitutes for it."""
     return _TAKEN[-1] if _TAKEN else own()
 
 
 @contextmanager
 def taken(machine: Machine | None) -> Generator[None]:
-    """Inside, features, default schedules and tiles are for another machine: that of labels; None changes nothing."""
+    """Target another machine inside the context (the one of labels): its features, default schedules and tiles.
+
+    None changes nothing.
+    """
     if machine is None:
         yield
         return
@@ -72,7 +75,7 @@ def taken(machine: Machine | None) -> Generator[None]:
 
 
 def from_dict(facts: Mapping[str, Any] | None) -> Machine | None:
-    """The machine that `as_dict` wrote down; None where facts are missing."""
+    """Return the machine that `as_dict` wrote; None where facts are missing."""
     if facts is None or any(f.name not in facts for f in fields(Machine)):
         return None
     values = {f.name: facts[f.name] for f in fields(Machine)}
@@ -82,7 +85,7 @@ def from_dict(facts: Mapping[str, Any] | None) -> Machine | None:
 
 @functools.cache
 def own() -> Machine:
-    """The machine this process runs on."""
+    """Return the machine this process runs on."""
     cpu, flags = _cpuinfo()
     return Machine(
         cpu=cpu,
@@ -95,17 +98,17 @@ def own() -> Machine:
 
 
 def beyond_caches(size_bytes: int) -> bool:
-    """Is this more than the last cache holds?"""
+    """Whether this size exceeds the last cache."""
     return size_bytes > last_cache_bytes()
 
 
 def last_cache_bytes() -> int:
-    """Size of the last cache; 0 where none is known."""
+    """Return the size of the last cache; 0 where none is known."""
     return max(dict(describe().caches_bytes).values(), default=0)
 
 
 def usable_cores() -> int:
-    """Number of processors that the scheduler may give to this process."""
+    """Return the number of processors that the scheduler may give to this process."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -113,7 +116,7 @@ def usable_cores() -> int:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that shape a measurement; a missing library reads "absent"."""
+    """Return the versions of Python and of libraries that affect a measurement; a missing one reads "absent"."""
     from importlib import metadata  # late: 10 ms that `import superopt` does not have
 
     found = {"python": platform.python_version()}
@@ -126,18 +129,18 @@ def versions() -> dict[str, str]:
 
 
 def fingerprint(machine: Machine | None = None) -> str:
-    """Digest of the hardware facts that decide how fast code runs (16 hex digits)."""
+    """Return a digest of the hardware facts that decide how fast code runs (16 hex digits)."""
     m = machine or describe()
     return _digest([m.cpu, m.features, m.cores, m.caches_bytes, m.system])
 
 
 def environment_key(machine: Machine | None = None) -> str:
-    """Digest of the hardware and of all library versions (16 hex digits)."""
+    """Return a digest of the hardware and of all library versions (16 hex digits)."""
     return _digest([fingerprint(machine), sorted(versions().items())])
 
 
 def as_dict(machine: Machine | None = None) -> dict[str, object]:
-    """The machine as plain data for reports and `--json`, with its fingerprint."""
+    """Return the machine as plain data for reports and `--json`, with its fingerprint."""
     m = machine or describe()
     return {**asdict(m), "caches_bytes": dict(m.caches_bytes), "fingerprint": fingerprint(m)}
 

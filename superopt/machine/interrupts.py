@@ -1,7 +1,7 @@
-"""Ctrl-C where nothing can swallow it.
+"""Makes Ctrl-C reach the main thread even where Python would drop it.
 
 Python raises KeyboardInterrupt wherever the main thread is, and drops it where that is a callback of the garbage
-collector or a finaliser.  Inside of `heard`, a Ctrl-C that meets one of these comes again a moment later.
+collector or a finaliser.  Inside of `heard`, a Ctrl-C that meets one of these is raised again a moment later.
 """
 
 from __future__ import annotations
@@ -16,18 +16,24 @@ from types import FrameType
 from typing import Any
 
 _AGAIN_S = 0.02
+HEARD = threading.Event()
+"""Set by a Ctrl-C inside of the last `heard`: work that goes on is of no use any more."""
 _DEAF = {weakref.WeakSet.__init__.__code__.co_filename, weakref.WeakKeyDictionary.__init__.__code__.co_filename}
-"""Files of code that runs where something is taken off a weak table."""
+"""Files whose code runs while entries are removed from weak tables."""
 
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Inside, a Ctrl-C is not lost; nothing changes on other threads, or where the user handles the signal."""
+    """Keep Ctrl-C from being lost inside the context.
+
+    Nothing changes on other threads, or where the user handles the signal.
+    """
     own = threading.current_thread() is threading.main_thread()
     if not own or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield
         return
     signal.signal(signal.SIGINT, _raise)
+    HEARD.clear()
     try:
         yield
     finally:
@@ -35,7 +41,7 @@ def heard() -> Iterator[None]:
 
 
 def _raise(number: int, frame: FrameType | None) -> Any:
-    """As the default handler does, but for places from which no exception comes out."""
+    """Handle SIGINT as the default handler does, except in places from which no exception can propagate."""
     deaf = {getattr(callback, "__code__", None) for callback in gc.callbacks}
     at = frame
     while at is not None:
@@ -44,4 +50,5 @@ def _raise(number: int, frame: FrameType | None) -> Any:
             threading.Timer(_AGAIN_S, signal.raise_signal, (number,)).start()
             return
         at = at.f_back
+    HEARD.set()
     raise KeyboardInterrupt

@@ -1,6 +1,6 @@
-"""`jax.jit` as JAX has it.
+"""The original `jax.jit`.
 
-Users may put `superopt.jit` in its place for a whole process; what superopt itself compiles still goes to XLA.
+Users may put `superopt.jit` in its place for a whole process; superopt's own compilations still go to XLA.
 """
 
 from jax._src.api import jit as jax_jit  # `jax.jit` may be replaced before this is imported

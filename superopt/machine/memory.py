@@ -1,8 +1,8 @@
-"""Memory that results of calls are written to, kept by the process from call to call.
+"""Keeps freed memory in the process from call to call, so that results need no fresh pages.
 
-XLA takes the memory of results and of what lies between kernels from the C library, which gives large pieces back to
-the operating system at once or after a few calls, depending on what else was freed.  Fresh memory is cleared page by
-page at the first write, which takes longer than most kernels that write it (docs/kernels.md).
+XLA takes the memory of results and intermediate values from the C library.  That gives large pieces back to the
+operating system at once or after a few calls, depending on what else was freed.  Fresh memory is cleared page by page
+at the first write, which takes longer than most kernels that write it (docs/kernels.md).
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _INT_MAX = 2**31 - 1
 
 
 def keep_memory(most_bytes: int = 256 << 20) -> bool:
-    """Have the process keep memory that calls give back, so that they do not wait for fresh pages.
+    """Make the process keep memory that calls free, so that later calls do not wait for fresh pages.
 
-    It holds for all of the process (XLA, NumPy, everybody who takes memory from the C library) and until it ends;
-    what the process holds may grow by `most_bytes` for every thread that allocates.  Results are the same.
+    It holds for the whole process (XLA, NumPy, every user of the C library's allocator) and until it ends.  The memory
+    that the process keeps may grow by `most_bytes` for every thread that allocates.  Results are the same.
 
     Args:
         most_bytes: pieces up to this size are kept, and so much free memory; below 2 GiB.
 
     Returns:
-        Whether the C library does that (glibc does).
+        Whether the C library supports that (glibc does).
 
     Raises:
         UsageError: `most_bytes` is not positive, or too large.

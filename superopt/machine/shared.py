@@ -1,7 +1,7 @@
-"""What threads of one process share: functions whose result is made once, and Python's parser behind a lock.
+"""Helpers for state that threads of one process share: functions evaluated once, and Python's parser behind a lock.
 
 Up to CPython 3.11 `ast.parse` counts its depth in a place that all threads share, and fails with SystemError where
-another thread parses at the same time; parsers of others cannot be locked out, so it is tried again.
+another thread parses at the same time.  Parsers of others cannot be locked out, so it is tried again.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ _TRIES = 20  # another thread is in its parser for less than a millisecond
 
 
 class Unique:
-    """What `copy` and `copy.deepcopy` give back as it is, as they do with functions."""
+    """Base class of objects that `copy` and `copy.deepcopy` return unchanged, as they do with functions."""
 
     def __copy__(self: T) -> T:
-        """Itself."""
+        """Return the object itself."""
         return self
 
     def __deepcopy__(self: T, memo: dict[int, Any]) -> T:
-        """Itself."""
+        """Return the object itself."""
         return self
 
 
 def once(function: Callable[[], T]) -> Callable[[], T]:
-    """A function without arguments that is called once, by one thread; others wait for its result.
+    """Wrap a function without arguments so that one thread calls it once and others wait for its result.
 
-    `functools.cache` calls a function several times when several threads ask first, and gives them different results.
-    A call that raises is no result.
+    `functools.cache` calls a function several times when several threads ask first, and gives them different results. A
+    call that raises is tried again by the next caller.
     """
     lock, results = threading.RLock(), list[T]()
 
@@ -51,7 +51,7 @@ def once(function: Callable[[], T]) -> Callable[[], T]:
 
 
 def parse_module(text: str) -> ast.Module:
-    """The syntax tree of a module.
+    """Parse a module to its syntax tree.
 
     Raises:
         SyntaxError: it is none, or nests deeper than the parser goes.
@@ -60,10 +60,10 @@ def parse_module(text: str) -> ast.Module:
 
 
 def parse_expression(text: str) -> ast.expr:
-    """The syntax tree of one expression.
+    """Parse one expression to its syntax tree.
 
     Raises:
-        SyntaxError: it is none, or nests deeper than readers of it may go, which call themselves.
+        SyntaxError: it is none, or nests deeper than its recursive readers may go.
     """
     tree = _tried(lambda: ast.parse(text, mode="eval")).body
     below: list[ast.AST] = [tree]

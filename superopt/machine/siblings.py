@@ -1,7 +1,7 @@
-"""Our packages are imported where a folder of the user's of the same name comes first on the path.
+"""Import guard for our packages, where a user's folder of the same name comes first on the path.
 
-Processes of ours leave the working directory out of their path (`-P`); what is left is the process of the user, in
-which a folder `verifier/` beside the program hides the package of that name.
+Processes of ours leave the working directory out of their path (`-P`).  The process of the user remains, in which a
+folder `verifier/` beside the program hides the package of that name.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SIBLINGS = ("rewrites", "verifier", "costmodel")
 
 
 def claim_packages() -> None:
-    """Import those of our packages that would not be found.
+    """Import those of our packages that would not be found otherwise.
 
     Raises:
         ImportError: a package of the user's that has such a name is in use.

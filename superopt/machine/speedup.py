@@ -1,4 +1,4 @@
-"""How much faster one program is than another: what measuring yields, the judge compares and a report states."""
+"""The speed-up of one program over another, with its interval, as measured, compared and reported."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class Speedup:
 
     Attributes:
         ratio: 1.0 where nothing was timed.
-        low, high: the interval; NaN, which is neither more nor less than anything, where nothing was timed.
-        basis: `measured`, `predicted` (the performance model's word: nothing was timed) or `untimed`.
+        low, high: the interval; NaN, which compares as neither more nor less, where nothing was timed.
+        basis: `measured`, `predicted` (by the performance model, nothing timed) or `untimed`.
     """
 
     ratio: float
@@ -25,20 +25,20 @@ class Speedup:
 
     @property
     def is_gain(self) -> bool:
-        """Was the program measured to be faster, all of the interval?"""
+        """Whether the program was measured to be faster, over the whole interval."""
         return self.basis == "measured" and self.low > 1.0
 
     @property
     def noise(self) -> float:
-        """How far the farthest end of the interval is from level: the noise, where a program was timed with itself."""
+        """The largest distance of the interval's ends from 1: the noise, where a program was timed against itself."""
         return max(self.high - 1.0, 1.0 - self.low, 0.0)
 
     def exceeds(self, noise: float) -> bool:
-        """Is it a gain beyond doubt: all of the interval, and the ratio beyond this noise?"""
+        """Whether the gain is beyond doubt: the whole interval above 1, and the ratio above 1 plus this noise."""
         return self.low > 1.0 and self.ratio > 1.0 + noise
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON-serialisable object: bounds that are none are null."""
+        """Return one JSON-serialisable object; bounds that are NaN are null."""
         bounds = {name: x if math.isfinite(x) else None for name, x in (("low", self.low), ("high", self.high))}
         return {**asdict(self), **bounds}
 
@@ -49,7 +49,7 @@ class Speedup:
 
 
 def predicted_speedup(ratio: float) -> Speedup:
-    """What the performance model promises."""
+    """Return a speed-up that the performance model predicts."""
     return Speedup(ratio, math.nan, math.nan, "predicted")
 
 
@@ -57,6 +57,6 @@ UNTIMED = Speedup(1.0, math.nan, math.nan, "untimed")
 
 
 def read_speedup(value: Mapping[str, Any]) -> Speedup:
-    """The speed-up that a report in JSON has, where NaN is null."""
+    """Return the speed-up of a JSON report, where NaN is null."""
     bounds = {name: math.nan if value[name] is None else value[name] for name in ("low", "high")}
     return Speedup(**{**value, **bounds})

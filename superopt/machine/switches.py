@@ -1,4 +1,4 @@
-"""Private switches: what benches and tests look at, and users do not ask for."""
+"""Private switches for benchmarks and tests; not for users."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _KEPT = ContextVar("plain candidates are returned whatever they take", default=F
 
 @contextmanager
 def plain_kept() -> Iterator[None]:
-    """Inside, calls without a search return the plain candidate whatever it takes."""
+    """Make calls without a search return the plain candidate whatever time it takes, inside the context."""
     token = _KEPT.set(True)
     try:
         yield
@@ -20,5 +20,5 @@ def plain_kept() -> Iterator[None]:
 
 
 def keeps_plain() -> bool:
-    """Whether this is inside of `plain_kept`."""
+    """Whether this code runs inside of `plain_kept`."""
     return _KEPT.get()

@@ -1,10 +1,10 @@
-"""`compare`: candidates against a reference.
+"""`compare`: checks candidates against a reference program and times them in a worker.
 
-The programs travel to the worker as text, their arrays in a mapped file, those that are placed by their place.  When
-the worker dies, the candidate it was busy with is out, and a new worker starts over with the rest, so that all figures
-of one comparison come from one process.  Opaque operations travel as modules; programs with one that has none
-(callbacks into Python) exist only in the process that imported them; they are compared there, without protection, and
-the comparison says so.
+Programs travel to the worker as text, their arrays in a mapped file; arrays that lie in a file already travel as its
+path and offset.  When the worker dies, the candidate it was busy with is out, and a new worker starts over with the
+rest, so that all figures of one comparison come from one process.  Opaque operations travel as modules.  Programs with
+one that has no module (callbacks into Python) exist only in the process that imported them.  They are compared there,
+without protection, and a note of the comparison states it.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ def compare(
     """Check candidates against a reference and time them interleaved with it.
 
     Args:
-        reference: what the others are compared with; also timed against itself for the noise floor.
+        reference: the baseline; also timed against itself for the noise floor.
         candidates: programs without macros (expand them first), programs with options of the compiler, entry points,
             or functions, which need settings with `isolate=False`.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
-        settings: rounds, their length, seed, what to check.
+        settings: rounds, their length, seed, checks.
         worker: a running worker; one is started for this call without it.
         backend: `module:function` that builds a program from frozen values.
     """
@@ -87,13 +87,13 @@ def compare(
 
 @dataclass(slots=True)
 class Ran:
-    """Results of calls of a program, as far as they came.
+    """Results of calls of a program, as many as completed.
 
     Attributes:
-        results: of each call, in order.
-        seconds: of each; the first one has the build in it.
-        raised: class and message of what the program raised.
-        lost: how the process was lost, or that the time was over.
+        results: results of each call, in order.
+        seconds: duration of each; the first one includes the build.
+        raised: class and message of the exception that the program raised.
+        lost: how the worker process ended, or that the time was over.
     """
 
     results: list[list[np.ndarray]] = field(default_factory=list[list[np.ndarray]])
@@ -109,6 +109,7 @@ def ran(
     *,
     worker: Worker,
     end_s: float = math.inf,
+    take: Callable[[list[np.ndarray], float], object] = lambda results, seconds: None,
 ) -> Ran:
     """Call a program, built once, on several lists of inputs in a worker.
 
@@ -116,8 +117,9 @@ def ran(
         program: one that can leave this process (`serialisable`).
         inputs: live inputs of each call.
         frozen: values of the frozen inputs by name.
-        worker: where; a program that was slow to build is kept there.
+        worker: the process to run in; it keeps a program that was slow to build.
         end_s: instant of `time.monotonic` at which the worker is killed.
+        take: called with the results of each call and its seconds as soon as they are there.
     """
     found = Ran()
     every = [x for given in inputs for x in given]
@@ -134,21 +136,22 @@ def ran(
                 at = folder / f"arrays{len(found.results)}"
                 found.results.append([np.array(x) for x in arrays.load(at).values()])
                 found.seconds.append(event["seconds"])
+                take(found.results[-1], found.seconds[-1])
         except WorkerDiedError as death:
             found.lost = death.failure
     return found
 
 
 def _nbytes(values: Sequence[Any]) -> int:
-    """Bytes of the arrays that have no place."""
+    """Bytes of the arrays that lie in no file."""
     return sum(np.asarray(x).nbytes for x in values if placing.place_of(x) is None)
 
 
 def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Comparison:
     """Two comparisons of the same programs, from different processes, as one.
 
-    The ratio is that of all rounds; its interval covers those of both, since what differs between processes (where code
-    and arrays lie, which core runs what) shows only between them.  What failed in either has failed.
+    The ratio is that of all rounds; its interval covers those of both, since some differences (where code and arrays
+    lie, which core runs what) show only between processes.  A program that failed in either has failed.
     """
     references = (first.reference, second.reference)
     pairs = zip(first.candidates, second.candidates, strict=True)
@@ -174,9 +177,9 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
 
 
 def as_called(graph: Graph, closed: bool = True) -> Tuned:
-    """The original as its user calls it, `jax.jit` of the function: what programs are compared with.
+    """The original as its user calls it, `jax.jit` of the function: the baseline of comparisons.
 
-    `closed` says whether arrays that come with the graph are those that the function closes over.
+    `closed`: whether the function closes over the arrays that come with the graph.
     """
     return Tuned(original_program(graph), {}, closed=closed)
 
@@ -187,7 +190,7 @@ def serialisable(program: Program) -> bool:
 
 
 class _Record:
-    """What the events of one attempt add up to."""
+    """Collects the events of one attempt of a comparison."""
 
     def __init__(self, count: int, failures: dict[int, Failure] | None = None) -> None:
         self.count = count
@@ -214,7 +217,7 @@ class _Record:
                 self.pruned.add(event["index"])
 
     def absorb_aside(self, events: Iterator[Event], end_s: float) -> bool:
-        """Absorb events of programs of this process; whether one of them was left behind at the end."""
+        """Absorb events of programs that run in this process; return whether one was left behind at the end."""
         told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         halted = threading.Event()
 
@@ -275,7 +278,7 @@ def _with_worker(worker: Worker, request: dict[str, Any], count: int, seed: int,
         try:
             record.absorb(worker.request({**request, "candidates": wanted}, end_s))
         except WorkerDiedError as death:
-            if time.monotonic() >= end_s:  # nobody is to blame; what was timed is known
+            if time.monotonic() >= end_s:  # no candidate is to blame; the timings so far count
                 return record.comparison(seed, isolated=True, notes=(death.failure.detail,))
             failures[record.busy_with] = death.failure
             if record.busy_with == REFERENCE:
@@ -347,7 +350,7 @@ def _program(candidate: Program | Tuned) -> Program:
 
 
 def _given(candidate: Program | Tuned) -> dict[str, Any]:
-    """What the backend is given besides the program: nothing that it need not know."""
+    """Compiler options and kernels of a program, as arguments of the backend that are not empty."""
     if not isinstance(candidate, Tuned):
         return {}
     options = {"options": dict(candidate.options)} if candidate.options else {}
@@ -355,7 +358,7 @@ def _given(candidate: Program | Tuned) -> dict[str, Any]:
 
 
 def _backend(candidate: Program | Tuned) -> str:
-    """What builds it; empty where the comparison says."""
+    """The backend function that builds a candidate; empty for the one of the whole comparison."""
     if not isinstance(candidate, Tuned):
         return ""
     return CLOSED if candidate.closed else KERNELS if candidate.kernels else ""

@@ -1,13 +1,13 @@
-"""Workers forked from one process that has loaded what they need, instead of each loading it for itself.
+"""Workers forked from one process that has loaded their modules, instead of each loading them for itself.
 
-Loading JAX takes two seconds of a processor, a fork some milliseconds.  The process that forks has the environment, the
-processors and the path of its parent; it is a fresh interpreter with no threads that matter and no XLA in use, ends
-when the parent does, and is replaced when the environment is another.  It takes one message per worker:
+Loading JAX takes two seconds of a processor, a fork some milliseconds.  The forking process has the environment, the
+processors and the path of its parent.  It is a fresh interpreter with no threads that matter and no XLA in use, ends
+when the parent does, and is replaced when the environment changes.  It takes one message per worker:
 
-    [module, arguments, environment, folder]   with the descriptors of the worker: input, events, errors, status
+    [module, arguments, environment, folder]   With the descriptors of the worker: input, events, errors, status.
 
-The worker writes its number to `status` when it leads a group of processes, which can be killed; the process that
-forked it adds its exit status when it ends.  Where there can be no such process (no Linux, no room), workers are
+The worker writes its process number to `status` when it leads a group of processes, which can be killed; the process
+that forked it adds its exit status when it ends.  Where no forking process can exist (no Linux, no room), workers are
 started as processes of their own.
 """
 
@@ -32,17 +32,17 @@ from pathlib import Path
 from typing import IO, Any, NoReturn
 
 LOADED = ("superopt.measure.worker", "superopt.choose.trial_worker", "superopt.schedules.worker")
-"""Modules of workers, with all that they import, which is loaded before the first of them is asked for."""
+"""Modules of workers; they and their imports are loaded before the first worker is requested."""
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
-"""Of workers, where the user has not set it: NumPy's own threads go on spinning after a product or a norm, on the
-processors of what is timed next, and of a card each of several processes would take most of the memory as it starts."""
+"""Environment of workers, where the user has not set it.  NumPy's own threads go on spinning after a product or a norm
+and take processors from the next timing.  Each of several processes would reserve most of a GPU's memory at start."""
 _MOST_BYTES = 1 << 16  # of a message
 _DESCRIPTORS = 4
-_WAIT_S = 0.05  # between two looks at whether it is still wanted
+_WAIT_S = 0.05  # interval between checks whether the worker is still wanted
 
 
 class Forked:
-    """A forked worker, as much of `subprocess.Popen` as its parent asks for; `start` makes one."""
+    """A forked worker with the part of the `subprocess.Popen` interface that its parent uses; `start` makes one."""
 
     def __init__(self, pid: int, stdin: IO[bytes], stderr: IO[bytes], status: int) -> None:
         self.pid, self.stdin, self.stderr = pid, stdin, stderr
@@ -51,14 +51,14 @@ class Forked:
         self._lock = threading.Lock()
 
     def poll(self) -> int | None:
-        """The exit status, negative of a signal; None while it runs."""
+        """The exit status, negative for a signal; None while the worker runs."""
         return self._ended(0.0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """The exit status when it has ended.
+        """Wait for the end of the worker and return its exit status.
 
         Raises:
-            TimeoutExpired: it has not by then.
+            TimeoutExpired: it has not ended by then.
         """
         end_s = None if timeout is None else time.monotonic() + timeout
         while (code := self._ended(0.1)) is None:
@@ -70,7 +70,7 @@ class Forked:
         with self._lock:
             if self.returncode is None and select.select([self._status], [], [], most_s)[0]:
                 told = os.read(self._status, 64)
-                self.returncode = int(told) if told else -signal.SIGKILL  # what forks it is gone
+                self.returncode = int(told) if told else -signal.SIGKILL  # the process that forks is gone
                 os.close(self._status)
         return self.returncode
 
@@ -94,7 +94,7 @@ class _Nursery:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the process runs."""
         return self._process.poll() is None
 
     def fork(
@@ -105,7 +105,7 @@ class _Nursery:
         events: int,
         halted: Callable[[], bool],
     ) -> Forked:
-        """A worker that runs `main` of a module with these arguments, and `events` as the first of them."""
+        """Fork a worker that runs `main` of a module with these arguments, and `events` as the first of them."""
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as mine:
 
             def pipe(read_here: bool) -> tuple[int, int]:
@@ -133,23 +133,23 @@ class _Nursery:
             return Forked(int(told), os.fdopen(stdin, "wb"), os.fdopen(stderr, "rb"), status)
 
     def close(self) -> None:
-        """It ends when its workers have ended."""
+        """Let the process end when its workers have ended."""
         self._mine.close()
 
     def kill(self) -> None:
-        """End it now."""
+        """End the process now."""
         self.close()
         self._process.kill()
         self._process.wait()
 
 
 _LOCK = threading.Lock()
-_AT_WORK: list[tuple[Any, _Nursery]] = []  # the one in use, with what it is for
-_LEFT: list[_Nursery] = []  # those before it, which end with their workers
+_AT_WORK: list[tuple[Any, _Nursery]] = []  # the current forking process, with the environment that it serves
+_LEFT: list[_Nursery] = []  # earlier ones, which end with their workers
 
 
 def load() -> None:
-    """Have a process load what workers need, if none has yet; returns at once."""
+    """Start a process that loads the modules of workers, if none runs yet; returns at once."""
     with contextlib.suppress(OSError), _LOCK:
         _nursery()
 
@@ -161,12 +161,12 @@ def fork(
     events: int,
     halted: Callable[[], bool] = lambda: False,
 ) -> Forked | None:
-    """A worker that runs `main` of a module; None where none can be forked.
+    """Fork a worker that runs `main` of a module; None where none can be forked.
 
     Args:
         module: its name.
-        arguments: of `main`, after the number of `events`.
-        changes: of the environment.
+        arguments: arguments of `main` after the first, which is the descriptor `events`.
+        changes: changes to the environment.
         events: descriptor to which the worker writes.
         halted: whether nobody waits for it any more.
     """
@@ -191,10 +191,10 @@ atexit.register(_end)
 
 
 def _nursery() -> _Nursery:
-    """The process that forks, for the environment as it is now.
+    """The forking process for the current environment, started if it does not run.
 
     Raises:
-        OSError: there can be none.
+        OSError: it cannot be started.
     """
     if sys.platform != "linux":
         raise OSError("only Linux hands over descriptors in messages that keep their bounds")
@@ -259,7 +259,7 @@ def _reap(status: dict[int, int]) -> None:
 
 
 def _become(message: Sequence[Any], descriptors: Sequence[int], others: Sequence[int]) -> NoReturn:
-    """The forked process, as a worker; it does not return."""
+    """Turn the forked process into the worker; does not return."""
     code = 1
     try:
         module, arguments, changes, folder = message
@@ -290,7 +290,7 @@ def _become(message: Sequence[Any], descriptors: Sequence[int], others: Sequence
 
 
 def _tell_jax(changes: Mapping[str, str]) -> None:
-    """Settings of JAX that it reads from the environment when it is loaded."""
+    """Apply settings that JAX has read from the environment when it was imported."""
     import jax  # late: it is loaded
 
     for name, value in changes.items():

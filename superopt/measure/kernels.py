@@ -1,17 +1,18 @@
 """Seconds per kernel: the labels that the cost model is fitted to.
 
-A kernel inside a program costs no Python dispatch, so each call is timed alone (it ends when its result is there) and
+A kernel inside a program costs no Python dispatch.  So each call is timed alone (it ends when its result is there), and
 the time of an empty kernel, measured in the same rounds, is taken off.  A machine only ever adds time to a call, so
 the label is a minimum: over the calls of a sample, then over rounds spread in time.  Kernels of one chunk are
 interleaved, which keeps alternatives of one operation comparable.
 
 A kernel called over and over finds its weights in the caches, where those of a whole program may not fit.  With a
-`footprint`, calls take turns with as many copies of the frozen operands as make up that many bytes.  Where that is more
-than the last cache holds, the label is the median of the rounds: memory is shared with others, and its best moment is
-not that of all kernels of a program (a decode step of 1.8 ms, by the minima 1.2).
+`footprint`, calls take turns with as many copies of the frozen operands as make up that many bytes.  If that exceeds
+the last cache, the label is the median of the rounds.  Memory is shared with other cores, and its best moment is
+not that of all kernels of a program (a decode step of 1.8 ms has 1.2 by the minima).
 
-A backend is its name here, and is asked for the call (`superopt.backends.protocol`): `time(graph, operands, options)`
-gives it, its operands with what the backend prepares of the frozen ones, and the positions of these.
+A backend is known here by its name and supplies the call (`superopt.backends.protocol`).  `time(graph, operands,
+options)` returns the call, its operands with those that the backend prepares from frozen ones, and the positions of
+the latter.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import Failure
 
 XLA = "xla"
-"""The backend that is asked where none is named."""
+"""The backend of kernels for which none is named."""
 _BACKENDS = "superopt.backends.protocol:backend_of"  # a backend by its name
 MIN_SECONDS = 2e-7
 LEFT_OUT = "left out: the budget was used up"
@@ -63,17 +64,17 @@ class KernelTiming:
 
     @property
     def spread(self) -> float:
-        """How far the median round is above the fastest, relative: the label's uncertainty."""
+        """How far the median round is above the fastest, relative: the uncertainty of the label."""
         low = min(self.rounds_s)
         return sorted(self.rounds_s)[len(self.rounds_s) // 2] / low - 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class KernelSettings:
-    """How to time kernels: chunk size, rounds per chunk, seconds per sample, calls per sample at most, seed.
+    """Settings of timing: chunk size, rounds per chunk, seconds per sample, calls per sample at most, seed.
 
     Attributes:
-        footprint: bytes of frozen operands that calls of a kernel go through in turn; 0 is one copy.
+        footprint: bytes of frozen operands that calls of a kernel take turns with; 0 is one copy.
         most_s: a kernel whose samples have taken this long is left out of the rounds after the third.
     """
 
@@ -99,11 +100,11 @@ def time_kernels(
 ) -> list[KernelTiming | Failure]:
     """Seconds of each kernel graph on random inputs, in a worker process.
 
-    Kernels that the budget leaves out are failures with cause `timeout`; one that kills the worker is a failure, too,
+    Kernels that the budget leaves out are failures with cause `timeout`.  One that kills the worker is a failure, too,
     and the rest goes on in a new worker.
 
     Args:
-        options: per graph, what its backend takes: options of XLA's compiler, the schedule of a kernel of our own.
+        options: per graph, options for its backend: those of XLA's compiler, or the schedule of our kernel.
         backends: per graph, the name of a backend; all XLA by default.
     """
     settings = settings or KernelSettings()
@@ -182,7 +183,7 @@ def kernel_events(
         thunks: dict[int, loop.Thunk] = {}
         for index, text, options, backend in texts[first : first + how.chunk]:
             if budget_s and thunks and time.monotonic() - start > budget_s:
-                break  # what is compiled is timed
+                break  # kernels compiled so far are timed
             yield {"event": "begin", "index": index}
             try:
                 thunks[index] = _compiled(
@@ -256,7 +257,7 @@ def _compiled(
 
 
 def copies(nbytes: int, footprint: int) -> int:
-    """How many copies of operands of `nbytes` go into a footprint."""
+    """Number of copies of operands of `nbytes` that fit into a footprint."""
     return max(1, min(MOST_COPIES, min(footprint, LARGEST_FOOTPRINT) // max(1, nbytes)))
 
 

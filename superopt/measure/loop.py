@@ -13,7 +13,7 @@ from typing import Any
 
 Thunk = Callable[[], object]
 MAX_CALLS = 10_000
-SLOW_CALL_S = 2.0  # a call as long is a sample; first calls of short programs took half a second at most
+SLOW_CALL_S = 2.0  # one such call is a sample; first calls of short programs took half a second at most
 
 
 def seconds_of(thunk: Thunk, calls: int) -> float:
@@ -33,9 +33,9 @@ def on_device(arrays: Sequence[Any]) -> list[Any]:
 
 
 def calls_for(thunk: Thunk, min_time_s: float) -> int:
-    """How many calls make a sample of at least `min_time_s` (after a call to warm up).
+    """Number of calls for a sample of at least `min_time_s` (after a call to warm up).
 
-    Counts grow until so many calls did take that long: the first ones after another program say nothing of the later
+    Counts grow until so many calls did take that long.  The first ones after another program are unlike the later ones
     (threads sleep, caches are cold), and too few calls in a sample time just those.
     """
     if seconds_of(thunk, 1) > SLOW_CALL_S:

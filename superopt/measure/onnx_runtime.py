@@ -1,7 +1,7 @@
 """A worker that runs one ONNX file in ONNX Runtime, for `superopt.measure.peers`.
 
-Start it as `python -m superopt.measure.onnx_runtime EVENT_FD MEMORY_BYTES`.  Neither JAX nor threads of ours are in
-its process.  Whatever the runtime says of a file that it does not run is data.
+Start it as `python -m superopt.measure.onnx_runtime EVENT_FD MEMORY_BYTES`.  Neither JAX nor our threads are in its
+process.  If the runtime cannot run a file, its message is returned as data.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _DTYPES = {
     "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
     **{f"{sign}int{bits}": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
 }  # fmt: skip
-_CALLS: list[Callable[[], object]] = []  # of the model that was loaded last
+_CALLS: list[Callable[[], object]] = []  # calls of the model that was loaded last
 
 
 def _load(request: Mapping[str, Any]) -> Iterator[Event]:
-    """Load a model, call it, and say what a call takes and how many make a sample."""
+    """Load a model, call it, and report the seconds of a call and the number of calls per sample."""
     try:
         import onnxruntime  # late: only this process has it  # pyright: ignore[reportMissingImports]
 
@@ -47,12 +47,12 @@ def _load(request: Mapping[str, Any]) -> Iterator[Event]:
         seconds = loop.seconds_of(call, 1)
         _CALLS[:] = [call]
         yield {"event": "loaded", "version": str(onnxruntime.__version__), "seconds": seconds}
-    except Exception as error:  # of a library about a file: told, not raised
+    except Exception as error:  # an error of the library about a file is reported as data
         yield {"event": "failed", "detail": in_one_line(error)}
 
 
 def _as_taken(value: np.ndarray, kind: str) -> np.ndarray:
-    """An input in the type that the runtime takes, `tensor(float)`."""
+    """An input in the type that the runtime expects, such as `tensor(float)`."""
     dtype = _DTYPES.get(kind.removeprefix("tensor(").removesuffix(")"))
     if dtype is None:
         raise ValueError(f"an input is a {kind}")

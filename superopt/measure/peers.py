@@ -1,4 +1,4 @@
-"""A program beside ONNX Runtime on the same model: short rounds in turn, each of the two in a process of its own."""
+"""Times a program against ONNX Runtime on the same model: short rounds in turn, each of the two in its own process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import ENOUGH_ROUNDS
 
 NAME, _MODULE, _WORKER = "ONNX Runtime", "onnxruntime", "superopt.measure.onnx_runtime"
-MOST_S, SHARE = 5.0, 0.1  # of a call that optimises: for rounds with the other runtime
+MOST_S, SHARE = 5.0, 0.1  # seconds, and share of the budget, for rounds with the other runtime
 _ROUNDS = 21
 _SAMPLE_S = 0.02
 _PAUSE_S = 0.01  # threads that wait for more work of the other one keep a core as long
@@ -27,7 +27,7 @@ _PAUSE_S = 0.01  # threads that wait for more work of the other one keep a core 
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """Seconds per call of another runtime and of a program of ours, one value per round; or why there are none."""
+    """Seconds per call of another runtime and of our program, one value per round; or why there are none."""
 
     version: str = ""
     threads: int = 0
@@ -47,12 +47,12 @@ def has_onnx_runtime() -> bool:
 def beside_onnx_runtime(
     model: Path, inputs: Sequence[Any], call: Callable[[], object], budget_s: float, seed: int = 0
 ) -> Beside:
-    """Time a call of ours in turn with ONNX Runtime on a model, for so many seconds at most.
+    """Time our call in turn with ONNX Runtime on a model, for so many seconds at most.
 
     Args:
         model: the file.
-        inputs: what it is called with, in order.
-        call: runs our program on the same and waits for its results.
+        inputs: arrays for the model, in order.
+        call: runs our program on the same inputs and waits for its results.
     """
     end_s, threads = time.monotonic() + budget_s, usable_cores()
     values = {str(i): np.asarray(x) for i, x in enumerate(inputs)}

@@ -1,11 +1,10 @@
 """The parent's side of a worker process: start it, ask it, watch it, and get rid of it.
 
 The worker is no fork of this process, since XLA's threads do not survive one, but of a fresh interpreter that has only
-loaded what workers need (`superopt.measure.forks`).  It has its own session, so Ctrl-C reaches only the parent, which
-then kills the whole group, forks included.
-Requests go to its standard input, events come back on a pipe of their own as JSON lines; what candidates print goes
-to a reader that keeps the last few kilobytes.  The worker ends itself when its input closes, so it never outlives
-the parent.
+loaded the modules of workers (`superopt.measure.forks`).  It has its own session, so Ctrl-C reaches only the parent,
+which then kills the whole group, forks included.  Requests go to its standard input; events come back on a pipe of
+their own as JSON lines; output of candidates goes to a reader that keeps the last few kilobytes.  The worker ends
+itself when its input closes, so it never outlives the parent.
 
 Every request has a limit on silence and one on memory.  A worker that breaks either is killed, and the next request
 starts a new one.
@@ -38,16 +37,16 @@ _MAX_EVENT_BYTES = 64 << 20
 WAITS = 10.0
 _ENDED = "it was ended"
 TIME_OVER = "it had not ended when the time was over"
-"""Why a request failed that had an end."""
+"""The reason why a request with an end failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
-    """What a worker may use.
+    """Limits on the silence and the memory of a worker.
 
     Attributes:
         silence_s: longest time without an event (one build, one check or one round).
-        processor: count the worker's processor time where the system tells it, not the clock; a worker that neither
+        processor: count the worker's processor time where the system reports it, not the clock; a worker that neither
             answers nor works is given up after `WAITS` times as long.
         memory_bytes: resident and allocated memory of the worker; None is three quarters of the machine's.
     """
@@ -65,11 +64,11 @@ class ProcessLimits:
 
 
 ONE_KERNEL = ProcessLimits(silence_s=60.0)
-"""Of workers that build and time one kernel at a time, which take seconds where they are slow."""
+"""Limits of workers that build and time one kernel at a time, for which a few seconds are slow."""
 
 
 class WorkerDiedError(Exception):
-    """The worker ended before it finished a request; `failure` says how."""
+    """The worker ended before it finished a request; `failure` is the cause."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(f"{failure.cause}: {failure.detail}")
@@ -79,10 +78,10 @@ class WorkerDiedError(Exception):
 class Worker:
     """A measuring process, started at the first request and again after a death; use it as a context manager.
 
-    `inline` runs computations in the calling thread instead of handing them over to another one, which costs a small
-    kernel more than its work; programs are timed as users run them, with the hand-over.  `module` is what the process
-    runs (it must call `superopt.measure.worker.serve`).  One that is not `forked` is a fresh interpreter, without JAX
-    unless it loads that.
+    With `inline`, the process runs computations in the calling thread instead of handing them to another one; that
+    costs a small kernel more than its work.  Programs are timed as users run them, with the hand-over.  `module` is the
+    module that the process runs (it must call `superopt.measure.worker.serve`).  A worker that is not `forked` is a
+    fresh interpreter, without JAX unless it loads that.
     """
 
     def __init__(
@@ -112,8 +111,8 @@ class Worker:
             end_s: instant of `time.monotonic` at which the worker is killed, if it has not answered by then.
 
         Raises:
-            WorkerDiedError: the worker crashed, was too silent, too slow or took too much memory, or has been ended; it
-                has been removed.
+            WorkerDiedError: the worker crashed, was too silent, too slow or took too much memory, or was ended.  The
+                process is gone by then.
         """
         process = self._ensure()
         finished = False
@@ -137,7 +136,7 @@ class Worker:
                 self.close()
 
     def ready(self) -> None:
-        """Start the process where none is running, and wait until it has loaded what it needs.
+        """Start the process where none is running, and wait until it has loaded its modules.
 
         Raises:
             WorkerDiedError: it ended, or was silent for too long.
@@ -151,16 +150,16 @@ class Worker:
 
     @property
     def processor_s(self) -> float:
-        """Processor time of the running process so far; 0 where none runs or the system does not say."""
+        """Processor time of the running process so far; 0 where none runs or the system does not report it."""
         return (_processor_s(self._process.pid) or 0.0) if self._process is not None else 0.0
 
     def end(self) -> None:
-        """Close the worker for good, whatever thread waits for it or starts it: requests fail from now on."""
+        """Close the worker for good, whichever thread waits for it or starts it: requests fail from now on."""
         self._over = True
         self.close()
 
     def close(self) -> None:
-        """Kill the worker's process group and reap it; a request of another thread fails, and does the rest."""
+        """Kill the worker's process group and reap it; another thread's request fails, and reaps the rest."""
         process = self._process
         if process is None:
             return
@@ -257,7 +256,7 @@ class Worker:
 
 
 def _started(module: str, arguments: Sequence[str], changes: Mapping[str, str], events: int) -> forks.Process:
-    """A worker as an interpreter of its own."""
+    """A worker as a fresh interpreter, not forked."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     # -P: modules in the folder of the user are not taken for those of the same name that the worker needs
@@ -276,7 +275,7 @@ def _kill(process: forks.Process) -> None:
 
 @contextlib.contextmanager
 def ended_by_interrupts(workers: Sequence[Worker]) -> Iterator[None]:
-    """Inside, Ctrl-C ends these workers at once, so that threads that wait for them end, too."""
+    """Make Ctrl-C inside the block end these workers at once, so that threads that wait for them end, too."""
     try:
         yield
     except KeyboardInterrupt:
@@ -300,7 +299,7 @@ class _Tail:
         self._ended.set()
 
     def text(self) -> str:
-        """What is known, once the stream has ended or half a second has gone by."""
+        """The bytes read so far, once the stream has ended or half a second has gone by."""
         self._ended.wait(0.5)
         return self._bytes.decode(errors="replace").strip()
 
@@ -313,7 +312,7 @@ def _resident_bytes(pid: int) -> int:
 
 
 def _processor_s(pid: int) -> float | None:
-    """Processor time of a process so far, None where the system does not say."""
+    """Processor time of a process so far; None where the system does not report it."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -1,4 +1,4 @@
-"""What measuring returns: plain data, with every raw sample kept.
+"""Results of measurements as plain data, with every raw sample kept.
 
 A `Speedup` is reference time over candidate time, so above 1 is faster.  A claim of speed-up needs the whole interval
 above 1 by more than the noise floor, which is the same statistic computed on the reference against itself.
@@ -36,11 +36,11 @@ class EntryPoint:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """A program together with what it is built with.
+    """A program with its compiler options and kernels.
 
     Attributes:
-        options: of the compiler.
-        kernels: regions of the hot part that are kernels of our own, as plain data for the backend that has them.
+        options: compiler options.
+        kernels: regions of the hot part that are our kernels, as plain data for the backend that makes them.
         closed: arrays that the program closes over are constants of the compiled code, as `jax.jit` makes them.
     """
 
@@ -52,7 +52,7 @@ class Tuned:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a candidate has no timing.
+    """The reason why a candidate has no timing.
 
     Attributes:
         cause: one of `crash`, `exit`, `timeout`, `memory`, `build`, `run`, `numerics`.
@@ -106,7 +106,7 @@ class Comparison:
         reference: the reference's own timing; its ratio is the A/A ratio (the reference against itself).
         candidates: one entry per candidate, in order.
         isolated: False when the programs had to be timed in the calling process.
-        notes: what a reader should know (programs timed in process, rounds cut short).
+        notes: messages for the reader (programs timed in process, rounds cut short).
         again_s: seconds per call of the reference's second series, one value per round.
     """
 
@@ -118,7 +118,7 @@ class Comparison:
 
     @property
     def noise_floor(self) -> float:
-        """How far the reference is from itself: the A/A interval's farthest end, relative (0.02 = 2 %)."""
+        """How far the reference differs from itself: the A/A interval's farthest end, relative (0.02 = 2 %)."""
         return float("inf") if isinstance(self.reference, Failure) else self.reference.ratio.noise
 
     def best(self) -> int | None:
@@ -129,7 +129,7 @@ class Comparison:
     def faster(self, index: int) -> bool:
         """Whether the candidate is faster beyond doubt: interval above 1, ratio above the noise floor.
 
-        Fewer than `ENOUGH_ROUNDS` rounds say nothing: the interval of one round is a point.
+        Fewer than `ENOUGH_ROUNDS` rounds never suffice: the interval of one round is a point.
         """
         candidate = self.candidates[index]
         if isinstance(candidate, Failure) or len(candidate.samples_s) < ENOUGH_ROUNDS:

@@ -3,16 +3,16 @@
 The same generator runs inside the worker (events become JSON lines) and, for programs that cannot leave the process,
 in the caller.  Events of `compare_events`:
 
-    begin{index, stage}                   a candidate is about to be built, checked or timed: who is to blame
-    ready{index, build_s, calls, errors}  it can be timed
-    failed{index, cause, detail, errors}  it is out
-    round{seconds: {index: s}}            one round; index -1 is the reference, -2 the reference again (A/A)
-    pruned{index}                         too slow to be worth further rounds
+    begin{index, stage}                   The candidate to blame from now on: it is built, checked or timed.
+    ready{index, build_s, calls, errors}  The candidate can be timed.
+    failed{index, cause, detail, errors}  The candidate is out.
+    round{seconds: {index: s}}            One round; index -1 is the reference, -2 the reference again (A/A).
+    pruned{index}                         The candidate is too slow to be worth further rounds.
 
-and of `run_events`:
+Events of `run_events`:
 
-    ran{seconds, outputs}                 one call
-    failed{cause, detail}                 class and message of what the program raised
+    ran{seconds, outputs}                 One call.
+    failed{cause, detail}                 Class and message of the exception that the program raised.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any
 
 import numpy as np
 
+from superopt.machine.budget import HALF
 from superopt.measure import loop
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
 
 REFERENCE, AGAIN = -1, -2
 PRUNE_ROUNDS = 3
-_LONGEST = 4000  # characters of what a program raised
-_APART = 2.0  # a factor that one call of each is enough for
+_LONGEST = 4000  # characters of an exception of a program
 _NOT_APART = "a call of the original takes too long for rounds, and one call of each does not tell which is faster"
 Event = dict[str, Any]
 Call = Callable[..., Any]
@@ -41,24 +41,24 @@ Call = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonSettings:
-    """How to compare.
+    """Settings of a comparison.
 
     Attributes:
         rounds: interleaved rounds.
         min_time_s: shortest sample; short programs are called several times per sample.
-        seed: of the order within rounds.
+        seed: seed of the order within rounds.
         prune: stop timing a candidate that stays slower than the reference by this factor after three rounds; 0 never.
         budget_s: stop after the round in which this time is over; 0 is no limit.
         builds_s: leave out candidates, but for the first, whose build would not end within this time of the start, if
             it takes as long as the longest candidate so far; 0 is no limit.
-        min_rounds: rounds to complete whatever the budget: a ratio of few rounds has no interval to speak of.
+        min_rounds: rounds to complete whatever the budget, as the ratio of few rounds has no useful interval.
         check: compare the outputs first.
-        tolerance: what counts as the same value.
+        tolerance: accepted errors of the outputs.
         isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
-        end_s: instant of `time.monotonic` at which programs are ended, or left behind where they are of this process;
-            what the rounds until then say is the result.
-        known_s: what a call of the reference takes, where the fewest rounds with it would take too long.  It is not
-            called then, and what takes neither half nor twice as long as that call is out.
+        end_s: instant of `time.monotonic` at which programs are ended, or left behind where they run in this process.
+            The result is then that of the rounds until the instant.
+        known_s: seconds of a call of the reference, where the fewest rounds with it would take too long.  The reference
+            is not called then, and candidates that take neither half nor twice as long as that are out.
     """
 
     rounds: int = 15
@@ -77,7 +77,7 @@ class ComparisonSettings:
 
 @dataclass(slots=True)
 class Kept:
-    """A built program that later comparisons may call again; `build_s` is what building it took."""
+    """A built program that later comparisons may call again; `build_s` is the time that its build took."""
 
     call: Call
     build_s: float = 0.0
@@ -92,7 +92,7 @@ def compare_events(
     inputs: Sequence[Any],
     settings: ComparisonSettings,
 ) -> Iterator[Event]:
-    """Build all, check all, time all; exceptions of candidates become `failed` events."""
+    """Build all, check all, time all; an exception of a candidate becomes a `failed` event."""
 
     start = time.monotonic()
     live = loop.on_device(inputs)
@@ -149,9 +149,9 @@ def compare_events(
 
 
 def run_events(make: Make, inputs: Sequence[Sequence[Any]]) -> Iterator[Event]:
-    """Build a program and call it on each of these inputs: its results and what the call took, or why there are none.
+    """Build a program and call it on each of these inputs; yields its results and seconds, or why it failed.
 
-    The first call has the build in it.
+    The first call includes the build.
     """
     import jax  # late: only where programs run
 
@@ -199,8 +199,8 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Comp
 
 
 def _is_apart(known_s: float, seconds: float) -> bool:
-    """Whether one call of each of two programs tells which is the faster."""
-    return not 1.0 / _APART < seconds / known_s < _APART
+    """Whether one call of each of two programs suffices to tell which is the faster."""
+    return not HALF < seconds / known_s < 1.0 / HALF
 
 
 def resolve(target: str, path: str | None = None) -> Any:

@@ -1,4 +1,4 @@
-"""Statistics of interleaved rounds.
+"""Paired speed-ups of interleaved rounds with bootstrap intervals.
 
 Round k gives one time for the reference and one per candidate, taken within milliseconds of each other, so slow phases
 of the machine cancel in r_k = reference_k / candidate_k.  The estimate is exp(median log r_k); its interval is

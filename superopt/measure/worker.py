@@ -47,8 +47,8 @@ def main(event_fd: int, memory_bytes: int) -> None:
 def serve(event_fd: int, memory_bytes: int, handlers: Mapping[str, Handler]) -> None:
     """Answer requests by the handlers of these names, and `ping`, until the input closes.
 
-    The process keeps memory: whether a call waits for fresh pages is decided by what else its process has allocated,
-    not by the program (one program of 80 us took 200 in a process where others had been built before it).
+    The process keeps freed memory.  Whether a call waits for fresh pages would otherwise depend on what else the
+    process has allocated, not on the program.  One program of 80 us took 200 in a process that had built others before.
     """
     _limit_memory(memory_bytes)
     keep_memory()
@@ -102,7 +102,7 @@ class _Request:
         return lambda: _kept(spec, self._frozen, self._bundle, self._backend, self._digest)
 
     def release(self) -> None:
-        """Give back the memory of what lies in a file."""
+        """Release the memory of arrays that lie in a file."""
         for key in self._placed:
             placing.release(self._bundle[key])
 
@@ -130,7 +130,7 @@ def _kept(
 
 
 def _digest(values: Mapping[str, Any]) -> str:
-    """Digest of arrays; of one that is placed, its place stands for what it holds."""
+    """Digest of arrays; for one that lies in a file, of its place instead of its values."""
     found = hashlib.blake2b()
     for name in sorted(values):
         array, place = np.ascontiguousarray(values[name]), placing.place_of(values[name])

@@ -1,1 +1,1 @@
-"""`optimize` and `jit`: the stages in their order."""
+"""`optimize` and `jit`: the stages of an optimisation, in their order."""

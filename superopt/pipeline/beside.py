@@ -1,4 +1,4 @@
-"""The returned program beside what else runs the same model here: ONNX Runtime, where it is installed."""
+"""The returned program timed beside other runtimes of the same model: ONNX Runtime, where it is installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from superopt.report.data import PeerTiming
 
 
 def kept_for_peers(model: Path | None, limits: SearchBudget) -> SearchBudget:
-    """What is left of a budget for all else, where the program is to be timed beside other runtimes in the end."""
+    """The budget less the time reserved for timing the returned program beside other runtimes in the end."""
     if model is None or limits.seconds is None or not has_onnx_runtime():
         return limits
     return limits.after(min(MOST_S, SHARE * limits.seconds))
@@ -26,10 +26,10 @@ def kept_for_peers(model: Path | None, limits: SearchBudget) -> SearchBudget:
 def peers_of(
     model: Path | None, imported: Imported, executable: XlaExecutable, left_s: float, seed: int
 ) -> tuple[PeerTiming, ...]:
-    """The returned program beside ONNX Runtime on the file of its model, if that is installed.
+    """Timings of the returned program beside ONNX Runtime on the file of its model, if that is installed.
 
     Args:
-        left_s: until the end of the call.
+        left_s: seconds until the end of the call.
     """
     if model is None or not has_onnx_runtime():
         return ()

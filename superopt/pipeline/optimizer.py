@@ -1,15 +1,14 @@
 """The pipeline, readable from top to bottom.
 
-    import -> plain candidate: every region of the program a kernel of our own, nothing searched
-    -> e-graph grown by proved rules -> search over selections, priced by XLA and by kernels of our own
-    -> its best programs in kernels, and schedules searched for the best of all
-    -> contest of all of these and the original -> winner, checked
+    import -> plain candidate: every region of the program is one of our kernels, nothing searched.
+    -> e-graph grown by proved rules -> search over selections, priced by XLA and by our kernels.
+    -> its best programs in kernels, and schedules searched for the best of all.
+    -> contest of all of these and the original -> winner, checked.
 
-Where there are to be no kernels, the search's programs are judged as XLA computes them.  Without the search the plain
-candidate is returned, checked against the original as a compiler would.  With it, what is returned is the fastest of
-all in rounds with the original; nothing is returned that is slower than the plain candidate or the original.
-Everything that was found, timed and left out goes into the report.
-The stages are in `superopt.pipeline.run`.
+Without kernels, the search's programs compete as XLA computes them.  Without the search, the plain candidate is
+returned, checked against the original as a compiler would.  With it, the fastest program in rounds with the original
+is returned, and never one that is slower than the plain candidate or the original.  The report has everything that was
+found, timed and left out.  The stages are in `superopt.pipeline.run`.
 """
 
 from __future__ import annotations
@@ -123,31 +122,31 @@ def optimize(
         frozen: positions or names of arguments that do not change between calls (weights).
         kwargs: example keyword arguments of the function.
         budget: time for the call: seconds, "30s", "2min", or "5000steps" (with `deterministic`, the same result
-            anywhere).  Of less than five seconds, what cannot be cut may take it beyond: proofs of rules that are in
-            no store, builds.  The original's calls are part of it: where they do not end in the time, it is returned.
-        seed: of the search, of random inputs and of the timing order.
+            anywhere).  Under five seconds, work that cannot be cut may exceed it: builds, and proofs of rules that are
+            in no store.  The original's calls are part of it: where they do not end in the time, it is returned.
+        seed: seed of the search, of random inputs and of the timing order.
         deterministic: let the performance model alone decide; nothing is measured.
-        dims: sizes of the symbolic dimensions of a model that example arguments do not say.
+        dims: sizes of the symbolic dimensions of a model, where example arguments do not determine them.
         store: whether to answer from and write to the store of earlier results, or the path of another store.
         rules: rewrite rules in place of the library; each must be proved.
         objective: performance model in place of the calibrated ones, that of our kernels included.
         max_prepared_bytes: refuse programs whose prepared weights are larger.
         numerics: which rules may be used: `real` (equal over the reals), `exact` (results agree with the original's in
             every bit; NaN is NaN) or `range` (also rules that may overflow where the original does not).
-        kernels: try kernels of our own in place of XLA's, made by the backend for the default device of JAX or by the
-            one of this name; not with numerics `exact`, since they round otherwise, and not with `deterministic`,
+        kernels: try our kernels in place of XLA's, made by the backend for the default device of JAX or by the one of
+            this name.  They are not used with numerics `exact`, since they round otherwise, nor with `deterministic`,
             since they are chosen by measuring.
         search: False returns the plain candidate as soon as it is ready: the program's own form, every region a kernel
-            with its default schedule, compared with the original, and timed with it for a second at most; where the
-            original is faster beyond doubt, that is returned.  With `deterministic` nothing is timed.
+            with its default schedule.  It is compared with the original, and timed with it for a second at most; where
+            the original is faster beyond doubt, that is returned.  With `deterministic` nothing is timed.
         data_root: a folder inside which symbolic links to the external data of a model are followed.
         progress: called with one line per stage.
 
     Raises:
-        UsageError: a budget that is not positive, options that do not go together.
-        ArgumentError: arguments that are not arrays, or do not fit.
-        ModelFileError: a model that cannot be read.
-        VerificationError: a rule that is not proved.
+        UsageError: the budget is not positive, or options do not go together.
+        ArgumentError: arguments are not arrays, or do not fit.
+        ModelFileError: the model cannot be read.
+        VerificationError: a rule is not proved.
     """
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
@@ -230,15 +229,15 @@ def optimize(
 def _recalled(
     archive: Store | None, key: str, imported: Imported, clock: Clock, limits: SearchBudget
 ) -> Optimized | None:
-    """An answer from the store, whose proof, a run beside the original, ends in the time."""
+    """The store's answer, if its proof, a run beside the original, ends in the time."""
     return Aside(lambda: recall(archive, key, imported)).by(limits.until(clock.begin_s).end_s)
 
 
 def _backend(kernels: bool | str) -> Backend | None:
-    """Who makes kernels, if any are wanted.
+    """The backend that makes kernels, if any are wanted.
 
     Raises:
-        UsageError: there is no backend of the name.
+        UsageError: no backend has this name.
     """
     if not isinstance(kernels, str):
         return for_device() if kernels else None
@@ -251,12 +250,12 @@ def _backend(kernels: bool | str) -> Backend | None:
 
 
 def _priced(backend: Backend) -> Backend | None:
-    """The backend where the search can price its kernels and this process runs them."""
+    """The backend, if this process can run its kernels and the search can price them; else None."""
     return backend if not backend.unavailable() and backend.version else None
 
 
 def _prices(request: Request, imported: Imported) -> Joint | None:
-    """What the models that ship say of regions, before anything is timed; None without one of kernels of our own."""
+    """The shipped models' prices of regions, before anything is timed; None where our kernels are not priced."""
     if request.own is None:
         return None
     return Joint(request.objective, lambda node: node, request.own, frozen_bytes(imported.graph))
@@ -296,7 +295,7 @@ def _import(
 
 
 def _name_of(fn: Callable[..., Any]) -> str:
-    """The name of a function with those of the functions around it; of one without a name, where it is written."""
+    """Qualified name of a function; for one without a name, where its code is."""
     inner = fn
     while isinstance(inner, functools.partial):
         inner = inner.func
@@ -320,7 +319,7 @@ def _is_empty(frozen: Any) -> bool:
 
 
 def _with_examples(imported: Imported, seed: int) -> Imported:
-    """Random values where only a type was given."""
+    """The import with random values in place of arguments of which only the type was given."""
     rng = np.random.default_rng(seed)
 
     def value(x: Any) -> Any:
@@ -337,10 +336,10 @@ def _with_examples(imported: Imported, seed: int) -> Imported:
 
 
 def _check_options(seed: Any, objective: Any, store: Any, kwargs: Any, max_prepared_bytes: Any, progress: Any) -> None:
-    """Options of other types than `optimize` states, before anything depends on them.
+    """Reject options of types other than `optimize` states, before anything depends on them.
 
     Raises:
-        UsageError: there is one.
+        UsageError: an option has another type.
     """
     whole = "a whole number of at least 0"
     wrong = {

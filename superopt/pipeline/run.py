@@ -1,7 +1,7 @@
-"""One optimisation: its stages, what they share, and what is returned where one of them fails or the time ends.
+"""One optimisation: its stages, their shared state, and the fallback where one of them fails or the time ends.
 
-Every stage behind which there is a program already runs behind a barrier (`superopt.machine.barrier`): when one fails,
-what was there before it is returned, and the report says so.
+Every stage that begins with a returnable program in hand runs behind a barrier (`superopt.machine.barrier`).  When it
+fails, that earlier program is returned, and the report says so.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from superopt.contest.judgement import (
 from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Subject, least_s, rounds_fit
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
-from superopt.explore.exploration import explore
+from superopt.explore.exploration import Begun, begin, explore
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
@@ -60,17 +60,17 @@ from superopt.store import Store
 Progress = Callable[[str], None]
 
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
-AFTER_S = 0.7  # after Ctrl-C, for what is left to do for the program at hand
+AFTER_S = 0.5  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
 _NO_TIME = "the time does not suffice for a search"
 _UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
-_HURRIED = "builds are too slow for the budget: nothing was searched, and the contest is of what the check takes"
+_HURRIED = "builds are too slow for the budget: one round was searched, and the contest is of what the check takes"
 
 
 class Clock:
-    """Wall time per stage, and the lines that a terminal shows."""
+    """Measures wall time per stage, and prints progress lines."""
 
     def __init__(self, progress: Progress | None) -> None:
         self.progress = progress
@@ -99,7 +99,7 @@ class Clock:
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """The process in which programs are compared, what this one has built for its checks, and the store, if any."""
+    """The process that compares programs, the executables built here for checks, and the store, if any."""
 
     worker: Worker
     builds: Builds
@@ -108,11 +108,11 @@ class Tools:
 
 @dataclass(slots=True)
 class Run:
-    """One optimisation: what its stages share, and what they found.
+    """One optimisation: state that its stages share, and their results.
 
     Attributes:
         model: the file of the model, where the program is one.
-        whole_s: seconds of the whole call, of which the stages before the last have a little less.
+        whole_s: seconds of the whole call; the stages before the last have a little less.
     """
 
     imported: Imported
@@ -128,27 +128,28 @@ class Run:
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
+    begun: Begun | None = None
     _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
     def limits(self) -> SearchBudget:
-        """What the whole call may take."""
+        """The budget of the whole call."""
         return self.request.budget
 
     @property
     def builds(self) -> Builds:
-        """What the check builds in this process."""
+        """The original and the executables that checks build in this process."""
         return self.tools.builds
 
     @property
     def kernels(self) -> bool:
-        """Is there time for kernels of our own?"""
+        """Whether the budget, a maker and the backend allow our kernels."""
         return self.limits.tries_kernels and self.maker is not None and not self.pool.backend.unavailable()
 
     def timed_again(self, known: Optimized, key: str) -> Optimized | None:
-        """An answer of the store whose speed was in doubt, with rounds of now; None where the original is faster.
+        """Time an answer of the store anew whose speed was in doubt; None where the original is faster.
 
-        Where these leave no doubt, the entry of the store is not marked any more.
+        Where the new rounds leave no doubt, the entry of the store loses its mark.
         """
         entry = Entry(
             name="kept", program=known.program, kernels=known.kernels, options=known.report.compiler_options
@@ -173,12 +174,13 @@ class Run:
         return known
 
     def unsearched(self) -> Judgement:
-        """The plain candidate, as soon as it is ready."""
+        """The judgement without a search: the plain candidate, as soon as it is ready."""
         self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
-        if not self.builds.on_disk:  # what the check compares with, while other processes make kernels
+        if not self.builds.on_disk:  # the check's reference values are computed while other processes make kernels
             self.builds.begin()
-            Aside(lambda: self.builds.truth)
-        plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
+            Aside(lambda: self.builds.truth, native=False)
+        with self.clock.stage("plain"):
+            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
         if plain.same_as_original:
@@ -198,9 +200,10 @@ class Run:
 
     def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
         """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
+        self.builds.rest_s = LEAST_S
         _ = self.builds.wanted
         request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
-        builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a process starts, too
+        builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a build may include the start of a process
         subject = Subject.of(self.imported)
         known_s = self._known_s(LEAST_S)
         with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
@@ -224,7 +227,7 @@ class Run:
         return replace(judgement, verdict=verdict, measured=measured)
 
     def searched(self) -> Judgement:
-        """The fastest of the plain candidate, what the search finds, and the original."""
+        """The judgement with a search: the fastest of the plain candidate, the programs found, and the original."""
         self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
         if self.request.deterministic:
             self._prove()
@@ -234,12 +237,22 @@ class Run:
         whole = self.limits.until(self.clock.begin_s)
         self.builds.begin()
         # else weights are not read for it while other processes are there
-        yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth)
+        yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth, native=False)
         if self.kernels:
-            plain = self._plain(whole.stage().left_s)
+            left_s = whole.stage().left_s
+            making = Aside(lambda: self._plain(left_s))
+            if (
+                self.limits.is_kept and whole.left_s >= LEAST_S
+            ):  # this process has nothing to do while others start and make kernels
+                self._prove()
+                self._begin(whole)
+            with self.clock.stage("plain"):  # what it has left to do
+                plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
             if plain is not None and not plain.same_as_original:
                 made.append(plain)
                 self.ready = candidate_of(plain)[1]
+            if self._interrupted_early:
+                raise KeyboardInterrupt
         with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
@@ -248,15 +261,20 @@ class Run:
         if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
             whole = self.limits.after(code_s).until(self.clock.begin_s)
+            if self.begun is not None:
+                self._explore(whole.stage(share=0.0))
+                if self.found is not None:
+                    self._in_kernels(made, whole.stage(), 0.0, 0.0)
             return self._contested(made, judgement, whole, apart=False)
         known_s = self._known_s(self._for_rounds_s(whole))
         entries = [candidate_of(form)[0] for form in made]
         ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, entries, whole, known_s))
-        self._prove()
+        if self.begun is None:
+            self._prove()
         validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
         with self.clock.stage("ahead"), validating:
             again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
-        build_s = min(build_s, again_s)  # all beside other work, the second with the start of its process
+        build_s = min(build_s, again_s)  # both ran beside other work, the second with the start of its process
         limits = self._limits(build_s + code_s)
         follow_s = len(_CONTEST) * build_s + rounds_s
         self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
@@ -278,31 +296,34 @@ class Run:
         return self._contested(made, judgement, limits)
 
     def _known_s(self, left_s: float) -> float:
-        """What a call of the original takes, where the fewest rounds with it would take longer than this; or 0."""
+        """Seconds of a call of the original if the fewest rounds with it exceed `left_s`; else 0."""
         call_s = self.builds.call_s
-        return 0.0 if rounds_fit(call_s, left_s) else call_s
+        return 0.0 if rounds_fit(call_s, left_s) and not self.builds.given_up else call_s
 
     def _for_rounds_s(self, limits: SearchBudget) -> float:
         return max(limits.left_s, HALF * LEAST_KERNELS_S)
 
     def _limits(self, follow_s: float) -> SearchBudget:
-        """What is left of the whole call beyond what is to follow."""
+        """The budget left of the whole call after `follow_s` is set aside for later stages."""
         return self.limits.after(self.clock.elapsed_s + follow_s).until(time.monotonic())
 
     def _ran(self, whole: SearchBudget) -> float:
-        """What the first call of the original took, the build included, when its results are there for the check.
+        """Seconds of the original's first call, the build included; waits until its results are there for the check.
 
         Raises:
-            OriginalLostError: there are none, or one call of it is all that fits, and there is nothing to compare yet.
+            OriginalLostError: there are no results, or only one call fits in the time and there is no program to
+                compare.
         """
+        self.builds.rest_s = whole.stage().left_s
         _ = self.builds.wanted
         call_s = self.builds.call_s
         if self.ready is None and self._known_s(self._for_rounds_s(whole)):
-            raise OriginalLostError(f"a call of it takes {call_s:.3g} s: the time does not suffice for comparing")
+            more = "more than " if self.builds.given_up else ""
+            raise OriginalLostError(f"a call of it takes {more}{call_s:.3g} s: the time does not suffice for comparing")
         return self.builds.build_s
 
     def chosen(self) -> Judgement:
-        """What is to be returned; Ctrl-C raises while there is no plain candidate, and returns it from then on."""
+        """The judgement to return; Ctrl-C raises while there is no plain candidate, and returns it from then on."""
         try:
             return self.searched() if self.request.searches else self.unsearched()
         except OriginalLostError as error:
@@ -314,7 +335,7 @@ class Run:
             return self._at_hand(original_returned(self.imported, "the search was interrupted"))
 
     def at_hand_alone(self) -> Judgement:
-        """The plain candidate if it is ready, else the original, after the choice between programs was lost."""
+        """The plain candidate if it is ready, else the original, after the choice between programs failed."""
         if self.ready is None:
             return given_back(self.imported, self.barrier)
         return self._checked(
@@ -322,22 +343,20 @@ class Run:
         )
 
     def _interrupted(self, judgement: Judgement) -> bool:
-        """Has Ctrl-C ended one of the stages?"""
+        """Whether Ctrl-C has ended one of the stages."""
         found = self.found is not None and self.found.interrupted
         return found or judgement.interrupted or self.barrier.interrupted
 
     def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
-        with self.clock.stage("plain"):
-            form = own_form(self.imported.graph)
-            maker = self.maker
-            if not kernels or maker is None:
-                return KernelProgram("own form", form)
-            return self.barrier.around(
-                "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
-            )
+        form, maker = own_form(self.imported.graph), self.maker
+        if not kernels or maker is None:
+            return KernelProgram("own form", form)
+        return self.barrier.around(
+            "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
+        )
 
     def _prove(self) -> None:
-        """The rules of the search; of those that are in no store as many as can be proved in their part of the time."""
+        """Load the proved rules of the search; prove missing ones as far as their share of the time allows."""
         left_s = self.limits.after(self.clock.elapsed_s).seconds
         end_s = time.monotonic() + HALF * left_s if self.limits.is_kept and left_s is not None else math.inf
         with self.clock.stage("rules"):
@@ -348,9 +367,24 @@ class Run:
                 let=(SuperoptError, *FIRST),
             )
 
+    def _begin(self, whole: SearchBudget) -> None:
+        """The first round of the search, by the models alone, in a part of the time."""
+        request = self.request.within(whole.stage(share=1.0 - _TWO))
+        with self.clock.stage("first round"):
+            self.begun = self.barrier.around(
+                "the first round of the search",
+                lambda: begin(self.imported.graph, self.library.rules, request, self.clock.say),
+                None,
+                let=FIRST,
+            )
+
+    @property
+    def _interrupted_early(self) -> bool:
+        return self.begun is not None and self.begun.interrupted
+
     def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
         """What the search finds, where there is time left for it, and kernels of these regions made by now."""
-        if self.limits.is_kept and limits.left_s < LEAST_S:
+        if self.limits.is_kept and limits.left_s < LEAST_S and self.begun is None:
             self.clock.say("no time was left to search")
             return
         with self.clock.stage("explore"):
@@ -364,12 +398,13 @@ class Run:
                     None if self.request.deterministic else self.alone,
                     made,
                     self.maker.meanwhile if self.kernels and self.maker and not self.request.deterministic else None,
+                    self.begun,
                 ),
                 None,
             )
 
     def _in_kernels(self, made: list[KernelProgram], limits: SearchBudget, follow_s: float, build_s: float) -> None:
-        """The plain candidate, predicted, and the search's best programs in kernels that can be made in the time."""
+        """Predict the plain candidate, and make kernels of the search's best programs as far as there is time."""
         with self.clock.stage("forms"):
             self.barrier.around(
                 "programs of the search in kernels", lambda: self._make_forms(made, limits, follow_s, build_s), None
@@ -389,7 +424,7 @@ class Run:
             if (len(made) + 2) * build_s > contest_s - time.monotonic():
                 self.clock.say(f"{form.name}: the time does not suffice to build it")
                 continue
-            done = maker.make(form, limits.left_s)  # without what was timed to be faster by XLA
+            done = maker.make(form, limits.left_s)  # regions that XLA was timed to compute faster are left out
             if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
                 seconds = found.by_xla_s(finalist)
                 done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
@@ -397,7 +432,7 @@ class Run:
         made[:] = [maker.told(form) if form.regions else form for form in made]
 
     def _whole(self, maker: KernelMaker, forms: Sequence[KernelProgram], limits: SearchBudget) -> list[KernelProgram]:
-        """The forms all of whose kernels can be made in the time, by processes side by side, before one times them."""
+        """Make forms of kernels in worker processes, before any are timed; return those whose kernels are all made."""
         whole: list[KernelProgram] = []
         for form in forms:
             left_s, takes_s = limits.left_s, maker.seconds_for(form)
@@ -412,7 +447,7 @@ class Run:
     def _distinguished(
         self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: SearchBudget
     ) -> list[KernelProgram]:
-        """The forms worth building, after what tells them apart was timed."""
+        """The forms worth building, once the regions that tell them apart are timed."""
         found = self.found
         assert found is not None
         model = found.model
@@ -423,7 +458,7 @@ class Run:
         return that_differ(model, priced(model, forms), made)
 
     def _search_schedules(self, made: list[KernelProgram], seconds: float) -> None:
-        """The program that is fastest by prediction, with schedules that a search found to be faster."""
+        """Search schedules for the program that is fastest by prediction; append it if that makes it faster."""
         maker = self.maker
         priced = [form for form in made if form.predicted_s is not None and form.choices]
         if maker is None or not priced or HALF * seconds < LEAST_S:  # half of it, processes start
@@ -438,7 +473,7 @@ class Run:
         made += [] if done is None else [done]
 
     def _predicted(self) -> Judgement:
-        """What the model finds the cheapest of the search's programs that pass the check; nothing is measured."""
+        """The cheapest of the search's programs by the model that passes the check; nothing is measured."""
         found = self.found
         if found is None and not self.barrier.lost:
             return self._checked(original_returned(self.imported, _NO_TIME))
@@ -452,7 +487,7 @@ class Run:
     def _contested(
         self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, *, apart: bool = True
     ) -> Judgement:
-        """The fastest program that passes the check: of those in kernels, or else of those that XLA computes."""
+        """The fastest program that passes the check: one in kernels, or else one that XLA computes."""
         found = self.found
         if self._interrupted(judgement):
             return self._at_hand(judgement)
@@ -468,7 +503,7 @@ class Run:
     def _held(
         self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, apart: bool
     ) -> tuple[list[Judgement], Judgement]:
-        """What the contest says of the programs that may be returned, the best first, and of the original."""
+        """Judgements of the contest on the programs that may be returned, the best first, and on the original."""
         found, request = self.found, self.request.within(limits)
         plain = made[0] if made and self.ready is not None else None
         candidates: list[Candidate] = [candidate_of(form, plain=form is plain) for form in made]
@@ -485,7 +520,7 @@ class Run:
         return chosen, undecided(self.imported, said, candidates, judgement)
 
     def _with_gains(self, winner: Judgement, said: Outcome, request: Request) -> Judgement:
-        """A program that XLA computes, with what its most important rules bring, measured."""
+        """The judgement of a program that XLA computes, with measured gains of its most important rules."""
         found, finalist = self.found, winner.winner
         assert found is not None
         assert finalist is not None
@@ -498,7 +533,7 @@ class Run:
         return replace(winner, gains=gains)
 
     def _first(self, chosen: Sequence[Judgement], otherwise: Judgement) -> Judgement:
-        """The first of these that passes the check, or the original."""
+        """The first of these that passes the check, or else `otherwise`."""
         refused: list[str] = []
         for winner in chosen:
             checked = self._checked(winner)
@@ -506,10 +541,10 @@ class Run:
                 return replace(checked, notes=(*checked.notes, *refused))
             name = winner.implementation.get("form") or (winner.winner.name if winner.winner else "the program")
             refused.append(f"{name}: {checked.verdict}")
-        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused)))
+        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused), refused=bool(refused)))
 
     def _at_hand(self, judgement: Judgement) -> Judgement:
-        """What is returned where the search was cut off: the plain candidate, a prediction, or what there was."""
+        """The best fallback where the search was cut off: the plain candidate, a prediction, or this judgement."""
         cut = self._interrupted(judgement)
         if self.ready is not None:
             what = "the search was interrupted" if cut else "the contest failed"
@@ -522,12 +557,12 @@ class Run:
         return self._checked(replace(judgement, interrupted=cut))
 
     def _end(self, *processes: Worker | TrialPool) -> None:
-        """End processes that have nothing more to do, before what comes next takes memory for the weights."""
+        """End processes that are done, before the next stage needs memory for the weights."""
         for one in processes:
             self.barrier.around("the end of processes", one.close, None)
 
     def _checked(self, judgement: Judgement) -> Judgement:
-        """The judgement after the check that was left for last; nothing is measured after it."""
+        """The judgement after the check that was put off; nothing is measured after it."""
         halted = Event()
         interrupted = self._interrupted(judgement)
         if interrupted:
@@ -554,7 +589,7 @@ class Run:
         return replace(checked, implementation={**checked.implementation, "code": code.told()})
 
     def _settled(self, judgement: Judgement, interrupted: bool) -> Judgement | None:
-        """The judgement after its check; the original, if the program or the original is not done in the time."""
+        """The judgement after its check; returns the original if the program's or its own calls do not end in time."""
         if not judgement.unchecked:
             return judgement
         now_s = time.monotonic()
@@ -578,7 +613,7 @@ class Run:
         return self.barrier.around("the check", check, None)
 
     def _code_s(self, made: Sequence[KernelProgram], whole: SearchBudget) -> float:
-        """What the validation of machine code is to have: what that of the plain candidate takes, of a part."""
+        """Seconds reserved for validating machine code: the plain candidate's estimate, at most half of the rest."""
         every = [(form.program.hot, form.choices) for form in made]
         takes_s = self.barrier.around(
             "the time of validation", lambda: sum(code_s(*one) for one in every), 0.0, let=FIRST
@@ -586,14 +621,14 @@ class Run:
         return min(takes_s, HALF * whole.stage().left_s)
 
     def _code_end_s(self) -> float:
-        """The instant at which the validation of machine code, beside the check, is to end."""
+        """The instant at which the validation of machine code, which runs beside the check, has to end."""
         now = time.monotonic()
         if not self.request.searches:  # it is to be quick, whatever the budget
             return now + HALF * self.clock.elapsed_s
         return min(self.limits.until(self.clock.begin_s).end_s, now + MOST_VALIDATION_S)
 
     def _without(self, judgement: Judgement, refuted: Mapping[int, str]) -> Judgement:
-        """The program with the regions left to XLA whose code is shown to be wrong, which is told as a defect."""
+        """The judgement with regions of refuted machine code left to XLA; each refutation is reported as a defect."""
         for what in dict.fromkeys(refuted.values()):
             self.barrier.around(what.partition(" is wrong")[0], lambda what=what: _defect(what), None)
         gone = [choice for number, choice in enumerate(judgement.kernels) if number in refuted]
@@ -607,7 +642,7 @@ class Run:
         )  # fmt: skip
 
     def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
-        """The judgement's program, built, with its plan and its report; the original where it cannot be built."""
+        """The returned program, built, with its plan and its report; the original where it cannot be built."""
         with self.clock.stage("build"):
             executable = self.barrier.around(
                 "the chosen program", lambda: Aside(lambda: self._built(judgement)).result(), None
@@ -627,6 +662,7 @@ class Run:
         if self.library.unproved:
             note = f"{self.library.unproved} rules were not proved in the time, and not used"
             judgement = replace(judgement, notes=(*judgement.notes, note))
+        self.barrier.hurried = judgement.returns_original and self.clock.elapsed_s > (self.whole_s or math.inf)
         with self.clock.stage("explain"):
             memory = {
                 "frozen_bytes": executable.frozen_bytes,
@@ -649,7 +685,8 @@ class Run:
         result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         lost = judgement.noisy and judgement.returns_original
-        if not (judgement.interrupted or lost or hurried or self.barrier.lost):
+        refused = judgement.refused and judgement.returns_original
+        if not (judgement.interrupted or lost or hurried or refused or self.barrier.lost):
             store, unproved, noisy = self.tools.store, self.library.unproved, judgement.noisy
             self.barrier.around(
                 "the entry in the store", lambda: remember(store, key, result, unproved, in_doubt=noisy), None
@@ -659,7 +696,7 @@ class Run:
         return result
 
     def _beside(self, executable: XlaExecutable) -> tuple[PeerTiming, ...]:
-        """The returned program beside other runtimes; where nothing is measured, or no longer, not."""
+        """Timings of the returned program beside other runtimes; none where nothing may be measured any more."""
         if self.request.deterministic or self.barrier.interrupted or self.imported.whole:
             return ()
         whole_s = math.inf if self.whole_s is None or not self.request.searches else self.whole_s
@@ -675,13 +712,13 @@ class Run:
 
 
 def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
-    """What validation says of the machine code of the program's kernels."""
+    """The verdicts of validation on the machine code of the program's kernels."""
     most_s = end_s - time.monotonic()
     return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_IN_FIELD, halted)
 
 
 def _gains(maker: KernelMaker, forms: Sequence[KernelProgram], made: Sequence[KernelProgram]) -> bool:
-    """Is a form predicted to be faster than all that is made: by more than a search of schedules is likely to bring?"""
+    """Whether a form is predicted to beat all programs made by more than a schedule search is likely to bring."""
     least_s = min([maker.told(form).predicted_s or math.inf for form in made if form.choices], default=math.inf)
     return any(WORTH * form.predicted_s < least_s for form in forms if form.predicted_s is not None)
 
@@ -693,13 +730,13 @@ def _defect(what: str) -> None:
 def _built_in(
     worker: Worker, imported: Imported, entries: Sequence[Entry], whole: SearchBudget, known_s: float
 ) -> tuple[float, float]:
-    """Have the worker of the comparisons build the original, then these programs, which it keeps if they are slow.
+    """Have the comparing worker build the original, then these programs; it keeps those that are slow to build.
 
     The original is neither built nor called where a call of it is known to take too long for rounds (`known_s`).
 
     Returns:
-        Seconds of the last one that was built: programs in kernels are built in a fraction of the original's time;
-        and what the fewest rounds of a contest take.
+        Build seconds of the last program, since one in kernels builds in a fraction of the original's time; and seconds
+        of the fewest rounds of a contest.
     """
     called = as_called(imported.graph, closed=imported.closes_over)
     if not serialisable(called.program):

@@ -1,4 +1,4 @@
-"""The budget of a function that is optimised for several types: its shares, and a line where one takes long."""
+"""Splits the budget of a function over the argument types it is optimised for, and reports long optimisations."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ _LOG = logging.getLogger("superopt")
 
 
 class Shares:
-    """A budget of which each type has a half of what those before it left, or as much as kernels need.
+    """A budget of which each type gets half of what those before it left, or as much as kernels need.
 
-    A share does not depend on the time that was in fact taken, so that the same calls of another process are answered
-    from the store.  A budget of steps is for each type.
+    A share does not depend on the time that was in fact taken, so that the store can answer the same calls of another
+    process.  A budget of steps is given to each type in full.
 
     Args:
         budget: as `superopt.optimize` takes it.
+
+    Raises:
+        UsageError: it is no budget.
     """
 
     def __init__(self, budget: str | float) -> None:
+        parse_budget(budget)
         self._budget, self._given_s, self._spent_s = budget, 0.0, 0.0
 
     def next(self) -> str | float | None:
-        """The budget for another type; None where too little is left.
-
-        Raises:
-            UsageError: it is no budget.
-        """
+        """The budget for another type; None where too little is left."""
         whole_s = parse_budget(self._budget).seconds
         if whole_s is None:
             return self._budget
@@ -46,7 +46,7 @@ class Shares:
 
     @contextmanager
     def spending(self, what: str, share: str | float) -> Iterator[None]:
-        """Count the time of what is done inside, and say so in a line where it is long."""
+        """Count the time of the block against the budget, and print a line if it is long."""
         end = f", for {share:.3g} s at most" if isinstance(share, float) else ""
         line = threading.Timer(_SILENT_MS / 1000, _LOG.warning, (f"superopt.jit: optimising {what}{end}",))
         line.daemon = True

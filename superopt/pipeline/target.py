@@ -1,4 +1,4 @@
-"""What the command line names as a program: a file of a model, or the function that a file of Python makes."""
+"""Targets of the command line: a model file, or the function that a maker in a Python file returns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from superopt.returned.optimized import Optimized
 
 
 def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0, **options: Any) -> Optimized:
-    """Optimise what the command line names: an ONNX file, or `FILE.py:NAME`, a maker of (function, arguments).
+    """Optimise the program that the command line names: an ONNX file, or a maker `FILE.py:NAME`.
 
     `NAME()` returns a function and a tuple of example arguments, and may return the frozen positions as a third value.
 
@@ -42,10 +42,10 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
 
 
 def made_by(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
-    """The function, the arguments and the frozen positions that a maker `FILE.py:NAME` gives.
+    """The function, the arguments and the frozen positions that a maker `FILE.py:NAME` returns.
 
     Raises:
-        ArgumentError: there is no such maker, or it gives something else.
+        ArgumentError: there is no such maker, or it returns something else.
     """
     import runpy  # late: only programs given as a file
 
@@ -61,7 +61,7 @@ def made_by(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
         made = names[maker]()
     except SuperoptError:
         raise
-    except (Exception, SystemExit) as error:  # whatever the user's code raises is told in one line, with its place
+    except (Exception, SystemExit) as error:  # any exception of the user's code is reported in one line, with its place
         raise ArgumentError(f"{path} cannot be run: {told(error, str(path))}", hint=hint) from error
     if (
         not isinstance(made, tuple)

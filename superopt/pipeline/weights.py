@@ -1,8 +1,8 @@
-"""Weights of one call, once: in a file that this process and its measuring processes map.
+"""One shared copy of a call's weights: in a file that this process and its measuring processes map.
 
-Everything that builds a program (the original, each candidate, here or in a measuring process) reads them where they
-lie, instead of holding copies of its own.  The file is removed when the call ends; what still reads it keeps its
-memory until it is done.
+The original and each candidate, in this process and in measuring processes, read the weights from that mapping
+instead of holding copies of their own.  The file is removed when the call ends; existing mappings keep their memory
+until they are released.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from superopt.frontends.jax.jaxpr import Imported
     from superopt.frontends.onnx.frontend import OnnxModel
 
-LEAST_BYTES = 8 << 20  # of all weights: fewer are copied sooner than a file is mapped
-_SMALL_BYTES = 4096  # of one: the copy is a page
+LEAST_BYTES = 8 << 20  # of all weights: copying fewer is faster than mapping a file
+_SMALL_BYTES = 4096  # of one array, which is copied: it fits in a page
 
 
 class Shelf:
-    """Where the weights of one call lie; use it as a context manager, whose end removes the file."""
+    """The file of one call's weights; use it as a context manager, whose end removes the file."""
 
     def __init__(self) -> None:
         self._files = ExitStack()
@@ -41,7 +41,7 @@ class Shelf:
             self._files.close()
 
     def model(self, model: OnnxModel) -> OnnxModel:
-        """The model with its weights from the file, or in memory: no longer from the model's own files."""
+        """The model with its weights read from the shared file, or in memory; its own files are no longer read."""
         found = {name: x for name, x in model.params.items() if _is_large(x, str(x.dtype))}
         placed: dict[str, np.ndarray] = {}
         if sum(x.nbytes for x in found.values()) >= LEAST_BYTES:
@@ -51,7 +51,7 @@ class Shelf:
         return model.with_params({**rest, **placed})
 
     def imported(self, imported: Imported) -> Imported:
-        """The program with the frozen arguments and constants that are not in the file yet read from there."""
+        """The program with frozen arguments and constants that are not in the shared file yet read from there."""
         graph, examples = imported.graph, imported.examples
         rest = [i for i in imported.frozen if i not in imported.placed]
         found = {i: examples[i] for i in rest if _is_large(examples[i], graph.inputs[i].dtype)}
@@ -72,7 +72,7 @@ class Shelf:
 
 
 def _is_large(x: object, kind: str) -> bool:
-    """Whether an array is worth a place: it has none, has this dtype, and can be read."""
+    """Whether an array of this dtype kind is large enough to share, is not in the file yet, and can be read."""
     if not isinstance(x, np.ndarray | jax.Array) or str(x.dtype) != kind or kind not in ITEMSIZE_BYTES:
         return False
     if isinstance(x, jax.Array) and (x.is_deleted() or not x.is_fully_addressable):

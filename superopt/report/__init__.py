@@ -19,10 +19,10 @@ ENDINGS = (".html", ".htm", ".json", ".txt", "")
 
 
 def check_report_path(path: str | Path) -> Path:
-    """The path, when a report can be written there: asked before the work that the report is about.
+    """Return the path if a report can be written there; called before the work that the report is about.
 
     Raises:
-        UsageError: an ending that is not known, or a folder that does not exist.
+        UsageError: the ending is not known, or the folder does not exist.
     """
     target = Path(path)
     if target.suffix not in ENDINGS:
@@ -50,7 +50,7 @@ def write_report(report: Report, path: str | Path) -> Path:
 
 
 def to_frame(report: Report) -> str:
-    """The page within another page."""
+    """The HTML page of the report, embedded in a frame."""
     return f'<iframe srcdoc="{escape(_page(report))}" style="width: 100%; height: 40em; border: 0"></iframe>'
 
 
@@ -61,7 +61,7 @@ def _page(report: Report) -> str:
 
 
 def json_text(data: Mapping[str, Any], *, indent: int | None = None) -> str:
-    """Data as strict JSON: what JSON has no word for (NaN, infinities) is null."""
+    """Data as strict JSON; NaN and infinities, which JSON lacks, become null."""
     return json.dumps(_strict(data), indent=indent, default=str, allow_nan=False)
 
 

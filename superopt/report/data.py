@@ -1,9 +1,9 @@
-"""What an optimisation reports: plain data, printable, serialisable to JSON, nothing computed here.
+"""The report of an optimisation: plain data, printable, serialisable to JSON, nothing computed here.
 
-Predictions are told from measurements: `Speedup.basis`, and no times before and after but those of the search.
-Times are in milliseconds (`_ms`) or seconds (`_s`); a `Speedup` is the ratio of paired timings, original over
-optimised, with its 95 % interval, so 1.0 means equal and 2.0 twice as fast.  `read_report` reads
-back what `to_json` wrote.
+`Speedup.basis` distinguishes predictions from measurements, and times before and after are always measured, except
+those of the search.  Times are in milliseconds (`_ms`) or seconds (`_s`).  A `Speedup` is the ratio of paired timings,
+original over optimised, with its 95 % interval, so 1.0 means equal and 2.0 twice as fast.  `read_report` reads the
+output of `to_json`.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from superopt.machine.speedup import UNTIMED, Speedup, read_speedup
 
 @dataclass(frozen=True, slots=True)
 class UsedRewrite:
-    """One rule of the winning program: where it was applied, its proof, what it gains.
+    """One rule of the returned program: the places where it was applied, its proof, and its gain.
 
-    Gains are those of the whole rule: what the program loses when every application of it is given up and the rest is
-    mended.  Gains of rules that need each other overlap, so they do not add up.
+    Gains are those of the whole rule: the loss of the program when every application of it is undone and the rest
+    repaired.  Gains of rules that need each other overlap, so they do not add up.
 
     Attributes:
-        predicted_gain_ms: by the performance model.
+        predicted_gain_ms: gain by the performance model.
         equation: the proved equation in index notation.
         statement: the rule as it is written.
         sites: the operations that it was applied to, with their number.
-        measured_gain_ms: by timing the program without the rule, or None where that was not timed.
+        measured_gain_ms: gain by timing the program without the rule; None where that was not timed.
         measured: time without the rule over time with it.
     """
 
@@ -49,8 +49,8 @@ class NotChosen:
     """A rule that applies to the returned program and was not used there.
 
     Attributes:
-        sites: places where it could be used.
-        loss_ms: what the model says that the program loses at the place where it would hurt least.
+        sites: number of places where it could be used.
+        loss_ms: predicted loss of the program at the place where the rule would hurt least.
         loss: the same as a share of the predicted time.
         site: that place.
     """
@@ -72,10 +72,10 @@ class KernelUse:
 
     Attributes:
         name: its heaviest op with the type of its result.
-        count: how often it runs.
-        ms: of all runs together.
-        timed: whether that is a timing of the kernel by itself, else a prediction.
-        outside: whether it lies outside of what the learned model was trained on; None without such a model.
+        count: number of runs.
+        ms: time of all runs together.
+        timed: whether `ms` is a timing of the kernel by itself, else a prediction.
+        outside: whether the kernel is outside the training domain of the learned model; None without such a model.
     """
 
     name: str
@@ -87,24 +87,24 @@ class KernelUse:
 
 @dataclass(frozen=True, slots=True)
 class NativeKernel:
-    """A region of the program that was tried as a kernel of our own.
+    """A region of the program that was tried as one of our kernels.
 
     Attributes:
         name: its ops, with the operands of its product, and the type of its result.
         kind: contraction, window, rows, map or movement.
-        count: how often it occurs.
+        count: number of occurrences.
         used: whether the returned program runs it as a kernel.
         xla_ms: XLA's version of the region alone, fastest sample.
         own_ms: the kernel alone, fastest sample.
-        ratio: paired by round, with its interval; few rounds, so the fastest samples say more.
-        flops: of one run.
-        failure: why there is no timing.
-        schedule: where its schedule comes from: default, or searched among so many.
-        predicted_ms, by_xla_ms: of one run as our kernel and by XLA, by the models; None where they were not asked.
+        ratio: paired by round, with its interval; as rounds are few, the fastest samples are more reliable.
+        flops: operations of one run.
+        failure: the reason why there is no timing.
+        schedule: origin of its schedule: default, or the best of so many searched.
+        predicted_ms, by_xla_ms: predictions for one run as our kernel and by XLA; None where there are none.
         timed_ms, by_xla_timed_ms: the same as timed during the search, weights as cold as in the program; or None.
-        backend: that makes it as a kernel; XLA computes it where it is not used.
-        outside: whether it lies outside of what the model of our kernels was trained on; None where that is not known.
-        key: name of what the region computes, by which drawings refer to it.
+        backend: the backend that makes the kernel; XLA computes the region where it is not used.
+        outside: whether it is outside the training domain of the model of our kernels; None where that is not known.
+        key: name of the function of the region, by which drawings refer to it.
     """
 
     name: str
@@ -132,12 +132,12 @@ class NativeKernel:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the region was timed, during the search, on the backend that runs it."""
+        """Whether the region was timed during the search on the backend that runs it."""
         return (self.timed_ms if self.used else self.by_xla_timed_ms) is not None
 
     @property
     def takes_ms(self) -> float | None:
-        """One run on the backend that runs it: as timed, else as predicted; None where the models were not asked."""
+        """Milliseconds of a run on the backend in use: timed, else predicted; None where there is no prediction."""
         timed, told = (self.timed_ms, self.predicted_ms) if self.used else (self.by_xla_timed_ms, self.by_xla_ms)
         return told if timed is None else timed
 
@@ -148,13 +148,13 @@ class DrawnNode:
 
     Attributes:
         id: number of the value; the same value has the same number before and after.
-        op: what computes it; `rule` is the rewrite that introduced it, empty for the program's own.
-        type: of the value; `layout` its physical order of axes where that is not the natural one.
+        op: the operation; `rule` is the rewrite that introduced it, empty for the program's own.
+        type: type of the value; `layout` is its physical order of axes where that is not the natural one.
         reads: values that it reads; `frozen` are the operands that never change.
         kernel: number of the value that its kernel computes.
         us: microseconds of one run of the whole kernel, at that value only.
-        timed: whether that is a timing of the kernel by itself, else a prediction.
-        backend: that runs its kernel; empty where that is not known.
+        timed: whether `us` is a timing of the kernel by itself, else a prediction.
+        backend: the backend of its kernel; empty where that is not known.
         change: `same`, `other` (computed in another way on the other side), `only` (absent on the other side) or
             `ahead` (computed ahead of time on the other side; such values have negative numbers).
     """
@@ -220,13 +220,13 @@ class JudgedFinalist:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """How fast a program was measured to be; by default nothing was.
+    """Measured times of a program and its speed-up; by default there are none.
 
     Attributes:
         before_ms: the original's median.
-        after_ms: the median of the program that is returned.
-        speedup: of the two, paired by round.
-        noise_floor: how far the original was from itself, relative (0.02 = 2 %).
+        after_ms: the median of the returned program.
+        speedup: original over returned program, paired by round.
+        noise_floor: how far the original differs from itself, relative (0.02 = 2 %).
         samples_ms: program -> milliseconds per call, one value per round.
     """
 
@@ -243,7 +243,7 @@ UNMEASURED = Measurement()
 def of_original(
     ms: float | None, noise_floor: float | None = None, samples_s: Sequence[float] | None = None
 ) -> Measurement:
-    """The original as it was timed, if it was: its speed-up over itself is 1."""
+    """The measurement of a returned original, with its time if it has one: its speed-up over itself is 1."""
     samples_ms = {} if samples_s is None else {"original": tuple(1e3 * s for s in samples_s)}
     speedup = UNTIMED if ms is None else Speedup(1.0, 1.0, 1.0)
     return Measurement(before_ms=ms, after_ms=ms, speedup=speedup, noise_floor=noise_floor, samples_ms=samples_ms)
@@ -251,10 +251,10 @@ def of_original(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTiming:
-    """The returned program beside another runtime that runs the same model, in short rounds after the contest.
+    """Times of the returned program and of another runtime on the same model, in short rounds after the contest.
 
     Attributes:
-        name: of the runtime; `version` and `threads` are those that it ran with.
+        name: name of the runtime; `version` and `threads` are those that it ran with.
         ms: its median; `returned_ms` is the returned program's in the same rounds.
         ratio: its time over the returned program's, paired by round: 2.0 is a program twice as fast as the runtime.
         failure: why there is no timing; empty where there is one.
@@ -271,25 +271,25 @@ class PeerTiming:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """Everything that one optimisation knows about itself; without what later stages say where they failed.
+    """Record of one optimisation; items of later stages that failed are missing.
 
     Attributes:
-        measured: how fast the program was measured to be.
-        model: how far predictions were from the kernels that were timed, and how much of the program the learned
-            model has not seen the like of (`outside_share`: None without a learned model).
+        measured: measured times and speed-up of the program.
+        model: error of predictions on the kernels that were timed, and the share of the program outside the training
+            domain of the learned model (`outside_share`: None without a learned model).
         not_chosen: rules that apply to the returned program and were not used, cheapest loss first.
-        predicted_ms: of the returned program by the performance model; None where that has not priced it.
-        compiler_options: options of the compiler that the returned program is built with.
+        predicted_ms: time of the returned program by the performance model; None where that has not priced it.
+        compiler_options: compiler options that the returned program is built with.
         tuning: the choice of these options: `choices` by name, `gain` over the default options on fresh rounds, `tried`
             (program -> sets of choices with their ratios) and `not_tried` (choice -> reason).
         exactness: the class of rules that was allowed: `exact` (results agree in every bit), `real` or `range`.
-        native: regions tried as kernels of our own.
-        implementation: the `form` of the program that these kernels are in, how many `regions` it has and how many are
-            `kernels`; `code`: of how many distinct ones the machine code was `validated`, is `unknown` (reason ->
-            how many) or was `refuted` (these are not used); empty where none were tried.
-        lost: stages that failed or were interrupted, with what happened: the program was returned without them.
-        baseline: what `speedup`, and the ratios of finalists, are over.
-        peers: the returned program beside other runtimes of the same model.
+        native: regions tried as our kernels.
+        implementation: the `form` of the program that these kernels are in, its number of `regions`, and how many of
+            them are `kernels`.  `code` counts distinct kernels whose machine code was `validated`, is `unknown` (reason
+            -> number) or was `refuted` (these are not used).  Empty where no kernels were tried.
+        lost: stages that failed or were interrupted, with the cause: the program was returned without them.
+        baseline: the program against which `speedup` and the ratios of finalists are measured.
+        peers: timings of the returned program beside other runtimes of the same model.
         made: instant of the report in UTC, as ISO 8601 writes it.
     """
 
@@ -337,7 +337,7 @@ class Report:
         return sum(stage.seconds for stage in self.stages)
 
     def to_json(self) -> dict[str, Any]:
-        """One JSON-serialisable object; the flat keys first."""
+        """The report as one JSON-serialisable object; the flat keys come first."""
         data = asdict(self)
         data |= data.pop("measured")
         checks = data["numerics"] or {}
@@ -382,14 +382,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """Where the time of a program goes, in milliseconds; None where one of the two was not asked.
+    """Breakdown of a program's time in milliseconds; None where prediction or measurement is missing.
 
     Attributes:
-        kernels: how many it runs; `kernels_ms` is what they take one by one, each alone.
-        between_ms: what the models add for a program of them: its call, hand-overs, operands in other caches.
+        kernels: number of kernels; `kernels_ms` is the sum of their times, each alone.
+        between_ms: the models' addition for a program of them: its call, hand-overs, operands in other caches.
         predicted_ms: both together.
         measured_ms: median of the program in the contest.
-        beyond_ms: measured beyond predicted, below zero where the prediction was too high.
+        beyond_ms: measured less predicted, below zero where the prediction was too high.
     """
 
     kernels: int
@@ -401,7 +401,7 @@ class Account:
 
 
 def accounts(report: Report) -> dict[str, Account]:
-    """The program before and after, as far as they were drawn or priced; the original alone where it is returned."""
+    """Time breakdowns of the program before and after, where drawn or priced; the original alone where returned."""
     found: dict[str, Account] = {}
     if report.drawing is not None:
         drawn = [node for node in report.drawing.before if node.kernel == node.id and node.backend]
@@ -437,10 +437,10 @@ _PLAIN = (
 
 
 def read_report(data: Mapping[str, Any]) -> Report:
-    """The report that `to_json` was made of, also after a way through JSON.
+    """The report that `to_json` wrote, also after a way through JSON.
 
     Raises:
-        KeyError, TypeError: written by other code than this.
+        KeyError, TypeError: the data were written by another version.
     """
 
     def speedup(value: Mapping[str, Any] | None) -> Speedup | None:
@@ -479,5 +479,5 @@ def read_report(data: Mapping[str, Any]) -> Report:
 
 
 def _given(kind: type[KernelUse] | type[NativeKernel], row: Mapping[str, Any]) -> dict[str, Any]:
-    """A row without what was computed of it."""
+    """A row of the record without its computed entries."""
     return {f.name: row[f.name] for f in fields(kind)}

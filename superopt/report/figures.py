@@ -1,7 +1,7 @@
-"""How figures are written: one way for each kind, and the figures of a record by their place in it.
+"""Formatting of figures: one format for each kind, and look-up of figures in a record by their path.
 
-A page takes every figure from the record of the report (`Report.to_json`) by a path (`account/after/kernels_ms`), so
-that a quantity is written alike wherever it stands, and whoever reads the page finds where a figure comes from.
+A page takes every figure from the record of the report (`Report.to_json`) by a path (`account/after/kernels_ms`).  So a
+quantity has the same format on every page, and readers can find where a figure comes from.
 """
 
 from __future__ import annotations
@@ -40,17 +40,17 @@ def change(value: float | None) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Seconds."""
+    """Format a number of seconds."""
     return NONE if value is None else f"{value:.1f} s"
 
 
 def number(value: float | None) -> str:
-    """A count."""
+    """Format a count."""
     return NONE if value is None else f"{value:,}"
 
 
 def error(value: float | None) -> str:
-    """A relative difference."""
+    """Format a relative difference."""
     return NONE if value is None else f"{value:.1e}"
 
 
@@ -66,7 +66,7 @@ _KINDS = {
 
 
 def written(path: str, value: Any) -> str:
-    """A value of the record as it is written, by the kind that the last word of its path says."""
+    """A value of the record formatted by its kind, which the last word of its path names."""
     if isinstance(value, Mapping):
         return str(read_speedup(value))
     for ending, form in _KINDS.items():
@@ -76,7 +76,7 @@ def written(path: str, value: Any) -> str:
 
 
 def found(record: Any, path: str) -> Any:
-    """Return the value at a path of a record; numbers are places in a list."""
+    """Return the value at a path of a record; numbers in it index lists."""
     for word in path.split("/"):
         record = record[int(word)] if isinstance(record, list | tuple) else record[word]
     return record

@@ -1,6 +1,6 @@
-"""A program as an SVG drawing: one box per kernel, the operations inlined into it inside, operands above readers.
+"""A program as an SVG drawing: one box per kernel, with the operations fused into it, operands above readers.
 
-Boxes that differ between before and after are outlined and lead to their counterpart on the other side; operations
+Boxes that differ between before and after are outlined and link to their counterpart on the other side.  Operations
 that a rewrite introduced carry its name.  Repeated stretches can be folded into one box.
 """
 
@@ -43,9 +43,9 @@ class DrawnBox:
     """A kernel, an input, or a fold of several kernels.
 
     Attributes:
-        us: microseconds of its kernel, where they are known; the place of its figure in the side is `place`.
-        timed: whether that is a timing, else a prediction.
-        kernels: how many kernels it is: none for an input, or an operation that is no kernel.
+        us: microseconds of its kernel, where known; `place` is the index of that figure in the record of the side.
+        timed: whether `us` is a timing, else a prediction.
+        kernels: number of kernels in it: none for an input, or an operation that is no kernel.
     """
 
     id: int
@@ -60,22 +60,22 @@ class DrawnBox:
 
     @property
     def is_input(self) -> bool:
-        """A box of an argument."""
+        """Whether the box shows an argument."""
         return not self.folded and self.nodes[-1].op.startswith("input")
 
     @property
     def is_ahead(self) -> bool:
-        """A box of what the other side computes ahead of time."""
+        """Whether the box is computed ahead of time on the other side."""
         return not self.folded and self.nodes[-1].change == "ahead"
 
     @property
     def changed(self) -> bool:
-        """Differs from the other side."""
+        """Whether the box differs from the other side."""
         return any(node.change != "same" for node in self.nodes)
 
     @property
     def height(self) -> float:
-        """Pixels."""
+        """Height in pixels."""
         if self.is_input or self.folded:
             return 30.0
         if len(self.nodes) == 1:
@@ -93,7 +93,7 @@ def op_class(op: str) -> str:
 
 
 def boxes_of(nodes: Sequence[DrawnNode]) -> list[DrawnBox]:
-    """The kernels in an order in which operands come first."""
+    """The boxes of the kernels, operands first."""
     boxes: dict[int, DrawnBox] = {}
     for place_of, node in enumerate(nodes):
         box = boxes.setdefault(node.kernel, DrawnBox(node.kernel))
@@ -122,7 +122,7 @@ def boxes_of(nodes: Sequence[DrawnNode]) -> list[DrawnBox]:
 
 
 def fold(boxes: Sequence[DrawnBox]) -> list[DrawnBox]:
-    """Repetitions of a stretch of kernels as one box each."""
+    """The boxes with repetitions of a stretch of kernels folded into one box each."""
     names: dict[object, int] = {}
     signs = [
         names.setdefault(tuple((n.op, n.type, n.frozen, n.rule, n.change) for n in box.nodes), len(names))
@@ -150,7 +150,7 @@ def fold(boxes: Sequence[DrawnBox]) -> list[DrawnBox]:
 
 
 def _repetition(signs: Sequence[int], i: int) -> tuple[int, int]:
-    """Length and number of the repetitions at a place that save most boxes; (1, 1) where nothing is saved."""
+    """Length and number of the repetitions at a place that save most boxes; (1, 1) where none are saved."""
     best, found = _WORTH - 1, (1, 1)
     for period in range(1, min(_PERIOD, (len(signs) - i) // 2) + 1):
         times, end = 1, i + period
@@ -231,7 +231,7 @@ def _box(box: DrawnBox, side: str, x: float, y: float, total: float, linked: boo
 
 
 def _rows(nodes: Sequence[DrawnNode], width: float) -> list[str]:
-    """The operations of a kernel, the last ones where there are many."""
+    """Lines for the operations of a kernel, only the last ones where there are many."""
     out: list[str] = []
     y = _HEAD
     shown = nodes if len(nodes) <= _ROWS + 1 else nodes[-_ROWS:]
@@ -295,7 +295,7 @@ def _percent(share: float) -> str:
 
 
 def _dims(text: str) -> str:
-    """f32[1,64,56,56] as 1x64x56x56."""
+    """A type such as f32[1,64,56,56] written as 1x64x56x56."""
     return text[text.index("[") + 1 : -1].replace(",", "x") or "scalar" if text.endswith("]") else text
 
 

@@ -1,7 +1,7 @@
-"""The report as one offline page: verdict, both programs side by side, why, why not, evidence, search, environment.
+"""The report as one offline HTML page: verdict, both programs side by side, reasons, evidence, search, environment.
 
 No network request and no script; everything escaped by the template engine; drawings are inline SVG.  Every figure
-comes from the record that JSON holds, and carries its path in it (`data-of`).
+comes from the record of the JSON report, and carries its path in it (`data-of`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LARGEST_DRAWING = 1_200_000  # characters of the unfolded drawings; beyond that
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Drawings of both sides, folded, and unfolded where that is another thing."""
+    """Drawings of both sides, folded, and unfolded where that differs."""
 
     before: Markup
     after: Markup
@@ -91,7 +91,7 @@ def to_html(report: Report) -> str:
 
 
 def _sentence(line: str) -> str:
-    """What follows the label `options` in the text, as a sentence under a heading."""
+    """The text's line of compiler options as a sentence under a heading."""
     return f"Options {line}." if line.startswith("of the compiler") else line
 
 
@@ -123,11 +123,11 @@ def _pair(sides: Mapping[str, Sequence[DrawnBox]], suffix: str) -> tuple[str, st
 
 
 def _plain(value: Any, name: str = "") -> str:
-    """Nested plain data as words, not as Python; figures by the kind that the name of the entry says."""
+    """Nested plain data as words, not as Python; figures are formatted by the name of their entry."""
     if value is None:
         return "none"
     if isinstance(value, Mapping):
-        kind = name if name.endswith(("_ms", "seconds")) else ""  # said once, of all that it holds
+        kind = name if name.endswith(("_ms", "seconds")) else ""  # the name of an entry applies to all values in it
         return ", ".join(f"{k} {_plain(v, kind or str(k))}" for k, v in value.items()) or "none"
     if isinstance(value, list | tuple):
         return ", ".join(_plain(v, name) for v in value) or "none"
@@ -141,7 +141,7 @@ def _plain(value: Any, name: str = "") -> str:
 
 
 def _columns(record: Mapping[str, Any]) -> dict[str, set[str]]:
-    """Table -> the names of its columns that hold anything."""
+    """Table -> names of its columns that are not empty."""
     tables = {name: record[name] for name in ("rewrites", "native", "kernels", "finalists", "not_chosen")}
     return {
         name: {key for row in rows for key, value in row.items() if value not in (None, "", {}, [], ())}

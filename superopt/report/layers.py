@@ -1,8 +1,8 @@
 """A layered layout of boxes that read each other: operands above, readers below.
 
-Boxes are put into layers by their longest path from the top, some as low as their readers allow; an edge over
-several layers goes through a narrow place in each.  Places are ordered within layers by the mean position of their
-neighbours, then moved sideways towards them.  Everything is deterministic.
+Boxes are put into layers by their longest path from the top; `floating` ones sink as low as their readers allow.  An
+edge over several layers goes through a narrow slot in each.  Slots are ordered within layers by the mean position of
+their neighbours, then moved sideways towards them.  Everything is deterministic.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _GAP_X, _GAP_Y = 18.0, 30.0
 
 @dataclass(frozen=True, slots=True)
 class PlacedBoxes:
-    """Upper left corner of each box, the points that each edge goes through, and the size of all."""
+    """Upper left corner of each box, the points that each edge goes through, and the size of the drawing."""
 
     boxes: tuple[tuple[float, float], ...]
     edges: tuple[tuple[tuple[float, float], ...], ...]
@@ -90,7 +90,7 @@ def _neighbours(count: int, chains: Sequence[Sequence[int]]) -> tuple[list[list[
 
 
 def _heavy(neighbours: list[int], light: frozenset[int]) -> list[int]:
-    """The neighbours to stand under: floating ones only where there are no others."""
+    """The neighbours to align with: floating ones only where there are no others."""
     return [n for n in neighbours if n not in light] or neighbours
 
 
@@ -115,7 +115,7 @@ def _across(
     below: Sequence[Sequence[int]],
     light: frozenset[int],
 ) -> list[float]:
-    """Centres: each place as near to the mean of its neighbours as the others of its row let it.
+    """Centres of boxes: each as near to the mean of its neighbours as the others of its row allow.
 
     Floating boxes stand to the right of their row and push nothing aside.
     """
@@ -137,7 +137,7 @@ def _across(
 
 
 def _spread(row: Sequence[int], widths: Sequence[float], x: list[float], wish: dict[int, float]) -> None:
-    """Put a row down in order without overlaps: the mean of packing it from the left and from the right."""
+    """Place the boxes of a row in order without overlaps: the mean of packing it from the left and from the right."""
     if not row:
         return
     rightwards, leftwards = dict[int, float](), dict[int, float]()

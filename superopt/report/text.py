@@ -1,6 +1,6 @@
-"""The report as text that fits on a screen: verdict, stages, why, why not, what was proved and checked.
+"""The report as text that fits on a screen: verdict, stages, reasons for and against rules, proofs and checks.
 
-No line is longer than `WIDTH`: what is too long goes on in further, indented lines.
+No line is longer than `WIDTH`: longer ones continue on further, indented lines.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ WIDTH = 100
 _MOST = 8
 _EQUATIONS = 3
 _FEW = 4
-_APART = 0.02  # medians that give a ratio further from that of paired rounds are told with it
-_LONG = 170  # of a rule's statement
-_LITTLE = 0.005  # of the time of the kernels: less between them is not told
-_CONSISTENT = 0.1  # what was measured and what was predicted may be apart without a word
+_APART = 0.02  # relative difference from the paired ratio above which the ratio of medians is shown
+_LONG = 170  # characters of a rule's statement
+_LITTLE = 0.005  # share of the kernels' time below which the time between them is not shown
+_CONSISTENT = 0.1  # relative difference of measurement and prediction that needs no explanation
 _BEYOND = {
     "more": "the call, threads that wake, operands in colder caches, what the models miss",
     "less": "operands in warmer caches, what the models miss",
@@ -70,7 +70,7 @@ _NUMERICS = {
 
 
 def proof_line(report: Report) -> str:
-    """What was proved of the returned program."""
+    """The line on the returned program's proof: rules proved, machine code validated, class of numerics."""
     return _proof(report) + _NUMERICS[report.exactness]
 
 
@@ -90,7 +90,7 @@ def _proof(report: Report) -> str:
 
 
 def _code(report: Report) -> str:
-    """Of how many kinds of kernels the machine code was validated, and why it was not of the others."""
+    """A count of kernel kinds whose machine code was validated, and the reasons for the others."""
     code = report.implementation.get("code")
     if code is None:
         return ""
@@ -101,7 +101,7 @@ def _code(report: Report) -> str:
 
 
 def model_line(report: Report) -> str:
-    """How far the performance model can be trusted on this program."""
+    """The line on how far the performance model can be trusted on this program."""
     figures = report.model
     if not figures:
         return ""
@@ -133,7 +133,7 @@ def near_misses(report: Report) -> list[tuple[str, str, int]]:
 
 
 def peer_line(peer: PeerTiming) -> str:
-    """The returned program beside another runtime."""
+    """The line on the returned program beside another runtime."""
     name = f"{peer.name} {peer.version}".strip()
     if peer.ratio is None:
         return f"{name}: not timed, {peer.failure}"
@@ -144,7 +144,7 @@ def peer_line(peer: PeerTiming) -> str:
 
 
 def account_line(one: Account, report: Report) -> str:
-    """Where the time of a program goes, from its kernels to what was measured."""
+    """The line on a program's time, from its kernels to the measurement."""
     parts = [f"{one.kernels} kernels"]
     if one.kernels_ms is not None:
         parts.append(f"take {ms(one.kernels_ms)} one by one")
@@ -159,7 +159,7 @@ def account_line(one: Account, report: Report) -> str:
 
 
 def beyond(one: Account, report: Report) -> str:
-    """Why a program takes more or less than the models say; empty where both are about the same."""
+    """The reason why a program takes more or less than predicted; empty where both are about the same."""
     if one.measured_ms is None or one.beyond_ms is None or abs(one.beyond_ms) <= _CONSISTENT * one.measured_ms:
         return ""
     noise = report.measured.noise_floor
@@ -168,7 +168,7 @@ def beyond(one: Account, report: Report) -> str:
 
 
 def made_line(report: Report) -> str:
-    """When and where the figures are from."""
+    """The line on when and where the figures were measured."""
     facts = report.environment
     versions = facts.get("versions", {})
     cores = facts.get("cores")
@@ -198,13 +198,13 @@ def _times_line(report: Report) -> str:
 
 
 def predicted_ms(report: Report) -> tuple[float | None, float | None]:
-    """Times before and after by the performance model, where these are what the report has."""
+    """Predicted times before and after, where the report has no measured ones."""
     before = report.search.get("predicted_before_ms")
     return before, None if before is None else before / report.speedup.ratio
 
 
 def medians_line(report: Report) -> str:
-    """What the medians of both programs give, where that is not the ratio of paired rounds."""
+    """The ratio of the medians, where it differs from that of paired rounds; else empty."""
     if not (report.measured.before_ms and report.measured.after_ms) or report.speedup.basis != "measured":
         return ""
     medians = report.measured.before_ms / report.measured.after_ms
@@ -239,7 +239,7 @@ def _search_lines(report: Report) -> list[str]:
 
 
 def options_line(report: Report) -> str:
-    """Options of the compiler: those in use and what they brought, or what was tried in vain."""
+    """The line on compiler options: those in use and their gain, or those tried in vain."""
     tuning = report.tuning
     if report.compiler_options:
         line = ", ".join(f"{k}={v}" for k, v in report.compiler_options.items())
@@ -281,7 +281,7 @@ def _rewrite_lines(report: Report) -> list[str]:
 
 
 def native_line(report: Report) -> str:
-    """What kernels of our own brought to the program, or that none are used."""
+    """The line on our kernels: how many regions use them, or that none do."""
     figures = report.implementation
     if not figures or not figures["kernels"]:
         return f"none of our own are used; {len(report.native)} kinds of regions were tried" if report.native else ""
@@ -312,7 +312,7 @@ def _native_lines(report: Report) -> list[str]:
 
 
 def _prices(k: NativeKernel) -> str:
-    """What a region takes as our kernel and by XLA, predicted and timed, as far as the models were asked."""
+    """Predicted and timed milliseconds of a region as our kernel and by XLA; empty without predictions."""
     if k.predicted_ms is None or k.by_xla_ms is None:
         return ""
     ours, by_xla = (
@@ -356,7 +356,7 @@ def said(loss: float, report: Report) -> str:
 
 
 def _folded(line: str) -> list[str]:
-    """The line in pieces of at most `WIDTH`; control characters would reach the terminal and are shown as `?`."""
+    """The line in pieces of at most `WIDTH`, with control characters, which would reach the terminal, replaced."""
     clean = "".join(c if c.isprintable() else "?" for c in line.replace("\n", " "))
     if len(clean) <= WIDTH:
         return [clean]

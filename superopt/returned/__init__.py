@@ -1,1 +1,1 @@
-"""What `optimize` returns: the function, its file, its entry in the store, and both looked at again."""
+"""Results of `optimize`: the optimised function, its file, its entry in the store, and validation of both."""

@@ -1,8 +1,8 @@
-"""An optimised function: called as the original was, with its measured speed-up and its report.
+"""An optimised function: called like the original, with its measured speed-up and its report.
 
 `save` writes a zip file with the program as text, the prepared tensors, the report, the original program and the plan
-that leads from it to the returned one; `load` makes it callable again without the original function (derivatives then
-go through the optimised program itself), and `validate` checks it from these files alone.
+from it to the returned one.  `load` makes the program callable again without the original function; derivatives then
+go through the optimised program itself.  `validate` checks it from these files alone.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ R = TypeVar("R", covariant=True)
 
 
 class Optimized(Unique, Generic[P, R]):
-    """What `optimize` returns: a callable with `.speedup`, `.report` and `.save`.
+    """The result of `optimize`: a callable with `.speedup`, `.report` and `.save`.
 
     Attributes:
-        direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one.
-        inside: the same within a function that is being traced.
+        direct: the call as one jitted call (see `superopt.frontends.jax.call`), where there is one.
+        inside: the same for use within a function that is being traced.
     """
 
     def __init__(
@@ -107,11 +107,11 @@ class Optimized(Unique, Generic[P, R]):
         return f"<superopt program {self.__name__}: {self.report.verdict}, {self.speedup}>"
 
     def _repr_html_(self) -> str:
-        """The report, in a notebook."""
+        """The report as HTML, for a notebook."""
         return self.report._repr_html_()
 
     def without_examples(self) -> Optimized[P, R]:
-        """The same without the example arguments that are not frozen, which it would keep alive."""
+        """The same without the example arguments that are not frozen, which it would keep in memory."""
         imported = self.imported.without_examples()
         return Optimized(imported, self.program, self.executable, self.report, self.plan, self.kernels)
 
@@ -121,12 +121,11 @@ class Optimized(Unique, Generic[P, R]):
         return self.report.speedup
 
     def validate(self, original: Any = None, *, store: Store | None = None) -> Validation:
-        """Check, without the search, that the program computes what the original does (see
-        `superopt.returned.revalidate`).
+        """Validate, without the search, that the program equals the original (see `superopt.returned.revalidate`).
 
         Args:
             original: the function or model to compare with; None for the one that was optimised.
-            store: where certificates are looked up.
+            store: the store to look up certificates in.
         """
         return _validation().validate_optimized(self, original, store)
 
@@ -150,7 +149,7 @@ class Optimized(Unique, Generic[P, R]):
                 hint="optimise the function without them to save it",
             )
         arguments, results = (read_tree(tree_data(t)) for t in (self.imported.in_tree, self.imported.out_tree))
-        results.tree(self.imported.in_tree)  # says which of its types no file can hold
+        results.tree(self.imported.in_tree)  # raises for types that no file can hold
         graph = self.imported.graph
         kinds = {i: graph.inputs[i].dtype for i in self.imported.frozen}
         content = saved.Saved(
@@ -183,7 +182,7 @@ class Optimized(Unique, Generic[P, R]):
             raise InputError(f"{path} cannot be written: {error.strerror}", hint="make the folder first") from error
 
     def _plain_prepared(self) -> tuple[Any, ...]:
-        """The prepared tensors of the program without kernels: what every machine can read."""
+        """The prepared tensors of the program without kernels, which every machine can read."""
         if not self.kernels:
             return self.executable.prepared
 
@@ -201,24 +200,24 @@ def _positions(flags: Sequence[bool]) -> frozenset[int]:
 
 
 def _weak_of(leaves: Sequence[Any]) -> frozenset[int]:
-    """Which flat arguments are weakly typed."""
+    """Positions of flat arguments that are weakly typed."""
     return _positions([is_weak(x) for x in leaves])
 
 
 def _first(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[..., Any]:
-    """The direct call, and for what it refuses the general one."""
+    """A call that tries `direct` first and falls back to `general` for arguments that it refuses."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
             return direct(*args, **kwargs)
-        except (OtherTypesError, TypeError):  # the latter for what is no array, which `general` names
+        except (OtherTypesError, TypeError):  # TypeError is for arguments that are no arrays; `general` names them
             return general(*args, **kwargs)
 
     return call
 
 
 def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """The function itself under `jax.jit`, as the user would have it: what it closes over stays constant.
+    """The function itself under `jax.jit`, as the user would write it: arrays that it closes over stay constant.
 
     None for a model: its weights are no part of its function, and it may have types that the process has not enabled.
     """
@@ -231,7 +230,7 @@ def _jit_original(imported: Imported, options: Mapping[str, Any]) -> Callable[..
 
 
 def _as_input(name: str, leaf: Any, node: Node, widened: bool) -> Any:
-    """An argument as an input takes it.
+    """An argument converted to the type of an input.
 
     Raises:
         ArgumentError: it has another type.
@@ -248,7 +247,7 @@ def _as_input(name: str, leaf: Any, node: Node, widened: bool) -> Any:
 
 
 def _of_all_arguments(read: Callable[[], Graph]) -> tuple[Graph, Callable[..., Sequence[Any]]]:
-    """A program that is read now, and how it is run on all of its arguments."""
+    """A program read now, and a callable that runs it on all of its arguments."""
     graph = read()
     run, constants = (
         to_jax(graph),
@@ -262,18 +261,18 @@ _CALLED = "call with the same pytrees as the program was made for"
 
 
 class Loaded(Unique):
-    """A saved program: callable like the original, with the report of its making.
+    """A saved program: callable like the original, with the report of its optimisation.
 
     Attributes:
-        code: what is known of the machine code of its kernels on this machine, but for those that wait for a call.
-        direct: calls as one jitted call (see `superopt.frontends.jax.call`), where there is such a one; where arguments
-            are frozen, from the first call on.
+        code: verdicts on the machine code of its kernels on this machine, except for those that wait for a call.
+        direct: the call as one jitted call (see `superopt.frontends.jax.call`), where there is one; where arguments are
+            frozen, from the first call on.
     """
 
     direct: Callable[..., Any] | None
 
     def __init__(self, path: str | Path) -> None:
-        files = ExitStack()  # the file stays open: derivatives, which need what kernels do not, read it again
+        files = ExitStack()  # the file stays open, as derivatives read parts of it that kernels do not need
         weakref.finalize(self, files.close)
         held = read(path, files)
         self.graph, self.live, self.widened, self.kernels = held.hot, held.live, held.widened, held.kernels
@@ -300,42 +299,41 @@ class Loaded(Unique):
         self.path = Path(path).absolute()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A pickle names the file, which is read again."""
+        """Pickle the path of the file, which is then read again."""
         return load, (str(self.path),)
 
     def __repr__(self) -> str:
         return f"<superopt program of {self.path.name}: {self.speedup}>"
 
     def _repr_html_(self) -> str:
-        """The report, in a notebook."""
+        """The report as HTML, for a notebook."""
         return self.report._repr_html_()
 
     @functools.cached_property
     def report(self) -> Report:
-        """The report of its making.
+        """The report of the optimisation.
 
         Raises:
-            InputError: it is none of this version.
+            InputError: the report is not one of this version.
         """
         with typed(f"the report in {self.path} cannot be read", "save the program again with this version"):
             return read_report(self._report_data)
 
     def validate(self, original: Any = None, *, store: Store | None = None, limited: bool = True) -> Validation:
-        """Check from the file alone that the program computes what the original does (see
-        `superopt.returned.revalidate`).
+        """Validate from the file alone that the program equals the original (see `superopt.returned.revalidate`).
 
         Args:
             original: the function or model to compare with as well; None for the one in the file.
-            store: where certificates are looked up.
+            store: the store to look up certificates in.
             limited: refuse a program whose values have many more elements than its file has bytes.
 
         Raises:
-            FileLimitError: it is refused for that.
+            FileLimitError: the file exceeds a limit.
         """
         return _validation().validate_file(self.path, original, store, limited=limited)
 
     def _take_kernels(self, *, called: bool) -> None:
-        """Use the kernels of the file that are judged to be right here; those that ask for too much wait for a call."""
+        """Use the kernels of the file that pass validation here; those whose validation is too long wait for a call."""
         taken = take_kernels(self.graph, self._chosen, len(self.live), called=called)
         self.kernels, self.code, self._left, self._waiting = taken.kernels, taken.code, taken.left, taken.waiting
 
@@ -348,7 +346,7 @@ class Loaded(Unique):
             self._build()
 
     def _build(self) -> None:
-        """Build the program with the kernels in use, and what calls it."""
+        """Build the program with the kernels in use, and the function that calls it."""
         program = original_program(self.graph)
         self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
         self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
@@ -374,7 +372,7 @@ class Loaded(Unique):
         self._call = self._with_frozen(None)
 
     def _with_frozen(self, usual: Callable[..., Any] | None) -> Callable[..., Any]:
-        """The call where arguments are frozen: by name without them, or with those of the call before."""
+        """A call for programs with frozen arguments: by name without them, or with the same ones as before."""
         by_name, general, frozen = self._by_name, self._general, {self._every[i] for i, *_ in self._frozen}
         frozen = frozenset(name.partition(".")[0] for name in frozen)
         fits = True
@@ -387,7 +385,7 @@ class Loaded(Unique):
                     return by_name(**kwargs)
                 if usual is not None:
                     return usual(*args, **kwargs)
-            except (OtherTypesError, TypeError):  # the latter for what is no array, which `general` names
+            except (OtherTypesError, TypeError):  # TypeError is for arguments that are no arrays; `general` names them
                 results = general(*args, **kwargs)
                 fits = fits and not alone
                 return results
@@ -429,12 +427,12 @@ class Loaded(Unique):
 
     @property
     def compiler_options(self) -> dict[str, bool | str]:
-        """Options of the compiler in use: those of the saved program that the running compiler takes."""
+        """Compiler options in use: those of the saved program that the running compiler accepts."""
         return dict(self._executable.options)
 
     @property
     def refused(self) -> dict[str, str]:
-        """Options of the compiler and kernels that this machine does without, with the reason."""
+        """Compiler options and kernels that are not used on this machine, with the reason."""
         return {**self._foreign, **self._left, **self._executable.refused}
 
     @property
@@ -443,11 +441,11 @@ class Loaded(Unique):
         return read_speedup(self._report_data["speedup"])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call with the pytrees of the original function; frozen arguments are taken as they were when saved.
+        """Call with the pytrees of the original function; frozen arguments keep their saved values.
 
-        They may be left out where the arguments behind them are given by name, or given as `jax.ShapeDtypeStruct`;
-        arrays are compared with what was saved when they are first seen.  Where they are traced they have no values to
-        compare: then the program that was optimised computes with what is given.
+        Frozen arguments may be left out where the arguments behind them are given by name, or given as
+        `jax.ShapeDtypeStruct`; arrays are compared with the saved ones when they are first seen.  Traced ones have no
+        values to compare: then the original program computes with those that are given.
 
         Raises:
             ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
@@ -456,7 +454,7 @@ class Loaded(Unique):
         return results if self._tail is None else self._tail([*results, *args])
 
     def _general(self, *args: Any, **kwargs: Any) -> Any:
-        """A call with every check, each of which says what is wrong."""
+        """Call with every check, each of which raises a specific error."""
         taken, kwargs = self._in_place(*hold(args, kwargs, self._static))
         if self._adapted:
             taken, kwargs = enter((taken, kwargs))
@@ -474,7 +472,7 @@ class Loaded(Unique):
             if is_placed(live):  # XLA knows how its own operations are sharded
                 found = self._plain(live)
             else:
-                traced = any(isinstance(x, Tracer) for x in live)  # a derivative is asked by tracing
+                traced = any(isinstance(x, Tracer) for x in live)  # derivatives arrive as traced arguments
                 found = self._run(live) if traced else self._hot(live)
             if self._frozen and self.direct is None and not (self._waiting or self.widened or kwargs):
                 self._learn(tree)
@@ -482,7 +480,7 @@ class Loaded(Unique):
         return leave(results) if self._adapted else results
 
     def _taken(self, leaves: Sequence[Any]) -> list[Any]:
-        """The arguments that are not frozen, as the program takes them.
+        """The arguments that are not frozen, converted to the types of the program's inputs.
 
         Raises:
             ArgumentError: one has another type.
@@ -491,7 +489,7 @@ class Loaded(Unique):
         return [_as_input(name, leaves[i], node, i in self.widened) for name, i, node in inputs]
 
     def _with_traced(self, leaves: Sequence[Any]) -> Sequence[Any]:
-        """Results of the program that was optimised, for frozen arguments that are traced.
+        """Results of the original program, for frozen arguments that are traced.
 
         Raises:
             ArgumentError: one has another type, or no value.
@@ -508,13 +506,13 @@ class Loaded(Unique):
         return run(*[_as_input(name, leaf, node, i in self.widened) for i, (name, leaf, node) in inputs])
 
     def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A call with arguments that are given by name in the places that the file has for them."""
+        """The arguments of a call with those given by name moved to their positions in the file."""
         if not kwargs or self._head is not None:
             return args, kwargs
         return bound(self.in_tree.data, self._parameters, args, {**self._left_out(args, kwargs), **kwargs})
 
     def _left_out(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """Frozen arguments that a call by name does without, by name and without values."""
+        """Frozen arguments that a call by name leaves out, by name and without values."""
         found: dict[str, Any] = {}
         places = frozenset(i for i, *_ in self._frozen)
         for name, structure in held_back(self.in_tree.data, self._parameters, len(args), kwargs, places):
@@ -541,7 +539,7 @@ class Loaded(Unique):
         """Traced arguments flat, their structure, and which results are weakly typed.
 
         Raises:
-            OtherTypesError: they are not of the types of the file.
+            OtherTypesError: the arguments are not of the types of the file.
         """
         leaves, tree = jax.tree_util.tree_flatten(self._in_place(args, kwargs))
         weak = self._weak.get(_weak_of(leaves))
@@ -581,7 +579,7 @@ class Loaded(Unique):
         return list(self._executable.hot(live, self._executable.prepared))
 
     def _plain(self, live: list[Any]) -> list[Any]:
-        """The same program without kernels, which have no derivatives."""
+        """Results of the same program without kernels, which have no derivatives."""
         executable = self._xla()
         return list(executable.hot(live, executable.prepared))
 
@@ -590,6 +588,6 @@ def load(path: str | Path) -> Loaded:
     """A program saved by `Optimized.save`.
 
     Raises:
-        InputError: not such a file, or of another format.
+        InputError: the file is not a saved program, or has another format.
     """
     return Loaded(path)

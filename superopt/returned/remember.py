@@ -1,15 +1,16 @@
 """Results kept between runs: the same call on the same machine and versions is answered from the store.
 
 A key covers the graph as text, the values of its constants, budget, seed, rules and the code that proves them,
-objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it: no rewrite
-reads them, so the program is right for any; the figures of the report are those of the arrays that it was measured
-with.  Structures of arguments and results come from the call, and so do the functions of callbacks into Python: the
-program takes them for unknown functions at their places in the graph.  Not kept: functions with effects of their own
-that were left whole, and runs that were cut short.  A run that had to do without rules whose proofs its
-time did not suffice for is kept until more of them are proved.
+objective, machine, versions and flags of XLA.  The values of arguments, frozen ones too, are not part of it.  No
+rewrite reads them, so the program is right for any; the figures of the report are those of the arrays that it was
+measured with.  Structures of arguments and results come from the call, and so do the functions of callbacks into
+Python: the program takes them for unknown functions at their places in the graph.  Two kinds of results are not kept:
+functions with effects of their own that were left whole, and runs that were cut short.  A run without some rules, for
+whose proofs its time did not suffice, is kept until more of them are proved.
 
-An entry that cannot be read is a miss, and so is one whose program does not prove itself: before it is returned it runs
-once on the arguments of the call, beside the original, and must give the same results (the original itself need not).
+An entry that cannot be read is a miss, and so is one whose program fails its test.  Before it is returned the program
+runs once on the arguments of the call, beside the original, and must give the same results; the original itself need
+not run.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from verifier.record import digests
 
 ANSWERED = "answered from the store: optimised earlier on this machine with these versions"
 _TABLE = "runs"
-_FORMAT = 11  # of what is kept under a key; another number makes every older entry a miss
+_FORMAT = 11  # version of stored entries; another number makes every older entry a miss
 
 
 def run_key(imported: Imported, request: Request) -> str:
@@ -73,9 +74,9 @@ def run_key(imported: Imported, request: Request) -> str:
 
 
 def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0, *, in_doubt: bool = False) -> None:
-    """Keep a result, unless it says less than another run of the same call would; `unproved` rules it did without.
+    """Keep a result, unless another run of the same call would be more complete; it lacked `unproved` rules.
 
-    A result in doubt is marked: rounds left open how fast it is, and who recalls it times it again.
+    A result in doubt is marked: the rounds left open how fast it is, and the next call times it again.
     """
     program = result.program
     if store is None or _cut_short(result.report) or result.imported.whole:
@@ -103,20 +104,20 @@ def remember(store: Store | None, key: str, result: Optimized, unproved: int = 0
 
 
 def is_in_doubt(store: Store | None, key: str) -> bool:
-    """Whether the result under a key is marked as one that is to be timed again."""
+    """Whether the result under a key is marked to be timed again."""
     kept = None if store is None else store.get(_TABLE, key)
     return kept is not None and kept.get("in_doubt") is True
 
 
 def _cut_short(report: Report) -> bool:
-    """Interrupted, or without a timing of the original although there were candidates to compare with it."""
+    """Whether the run was interrupted, or did not time the original although there were candidates to compare."""
     return bool(report.search.get("interrupted")) or (
         report.speedup.basis == "measured" and bool(report.finalists) and report.measured.before_ms is None
     )
 
 
 def recall(store: Store | None, key: str, imported: Imported) -> Optimized | None:
-    """A result that was kept, built anew for the frozen values of this call."""
+    """The result kept under a key, built anew for the frozen values of this call; None on a miss."""
     kept = None if store is None else store.get(_TABLE, key)
     if kept is None:
         return None
@@ -127,7 +128,7 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
             program, report, plan, kernels = _read(kept, imported)
             code = validate_code(program.hot, kernels, MOST_SECONDS, MOST_ELEMENTS)
             if code.refuted:
-                return None  # it is made anew, which tells of it
+                return None  # the program is then optimised anew
             executable = mixed.build(program, imported.frozen_values, options=report.compiler_options, kernels=kernels)
             str(report)  # a report that cannot be shown is none
             itself = not (kernels or executable.options) and _is_original(program, imported.graph)
@@ -145,7 +146,7 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
 
 
 def _is_original(program: Program, graph: Graph) -> bool:
-    """Is the program the function of the call as it stands, which needs no comparison with itself?"""
+    """Whether the program is the original graph itself, which needs no comparison with itself."""
     mine, original = (
         [part and print_graph(part) for part in (p.prepare, p.hot)] for p in (program, original_program(graph))
     )
@@ -153,10 +154,8 @@ def _is_original(program: Program, graph: Graph) -> bool:
 
 
 def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[Choice, ...]]:
-    """What an entry holds, with the constants of this call."""
+    """The program, report, plan and kernels of an entry, with the constants of this call."""
     allowance = Allowance("the entry of the store", sum(len(x) for x in (kept["hot"], kept["prepare"] or "")))
-    if not isinstance(kept["modules"], dict):
-        raise InputError("its modules are no table")
     restore(kept["modules"])
     prepare = None
     if kept["prepare"] is not None:

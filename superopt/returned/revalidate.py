@@ -1,10 +1,10 @@
-"""Validation of what `optimize` returned or `save` wrote, with what it was made from when that is at hand.
+"""Validation of an `optimize` result or a saved file, also against the original function where it is given.
 
-A saved file holds the original program as a graph, the returned one, and the plan; that is all that is needed.  Given
-the function or model itself, its graph must be the one in the file, its constants must be those in the file, and where
-all frozen values are constants the prepared tensors are computed again and compared bit by bit.  Kernels of our own
-are checked as well: the schedule of each is proved against the denotation of its region, and its machine code, as this
-machine writes it, is validated against that denotation where it can be read and that does not take too long.
+A saved file holds the original program as a graph, the returned one, and the plan; validation needs no more.  If the
+function or model itself is given, its graph and its constants must be those in the file.  Where all frozen values are
+constants, the prepared tensors are computed again and compared bit by bit.  Our kernels are checked as well: the
+schedule of each is proved against the denotation of its region.  Its machine code, as this machine writes it, is
+validated against that denotation where it can be read and that does not take too long.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from superopt.returned.optimized import Optimized
     from superopt.store import Store
 
-_LEAST_ELEMENTS = 2**24  # some seconds
-_ELEMENTS_OF_BYTE = 2**13  # SqueezeNet with its weights asks for 4,500 of each byte of its file
+_LEAST_ELEMENTS = 2**24  # elements that take some seconds
+_ELEMENTS_OF_BYTE = 2**13  # elements per byte of the file; SqueezeNet with its weights needs 4,500
 _NOT_COMPUTED = "prepared tensors were not computed again: the values of frozen arguments are not in the file"
 
 
 def validate_optimized(result: Optimized, original: Any = None, store: Store | None = None) -> Validation:
-    """Check what `optimize` returned, from its plan."""
+    """Validate an `optimize` result from its plan."""
     graph = result.imported.graph
     if result.plan is None:
         return _refused("it has no plan")
@@ -62,18 +62,18 @@ def validate_optimized(result: Optimized, original: Any = None, store: Store | N
 def validate_file(
     path: str | Path, original: Any = None, store: Store | None = None, *, limited: bool = True
 ) -> Validation:
-    """Check a saved program, from its file.
+    """Validate a saved program from its file.
 
     Args:
         path: the file.
         original: the function or model to compare with as well; None for the one in the file.
-        store: where certificates are looked up.
-        limited: refuse a program whose values have many more elements than its file has bytes: labelling them takes
-            memory and time as its author likes.
+        store: the store to look up certificates in.
+        limited: refuse a program whose values have many more elements than its file has bytes; labelling such values
+            takes as much memory and time as the author of the file likes.
 
     Raises:
-        InputError: not a saved program, or one without a plan.
-        FileLimitError: it asks for more than is accepted.
+        InputError: the file is not a saved program, or has no plan.
+        FileLimitError: the file exceeds a limit.
     """
     with typed(f"{path} cannot be validated"):
         most = _LEAST_ELEMENTS + _ELEMENTS_OF_BYTE * os.path.getsize(path) if limited else math.inf
@@ -140,7 +140,7 @@ def _refused(cause: str) -> Validation:
 
 
 def _calls(saved: Saved, graph: Graph) -> str:
-    """Why a call would pass or return other things than the programs in the file say, or an empty text."""
+    """The reason why a call would pass or return values other than the file's programs state; else empty."""
     taken = graph.inputs[: len(saved.names)]
     if tuple(n["name"] for n in taken) != saved.names:
         return "the file names other arguments than the original takes"
@@ -152,7 +152,7 @@ def _calls(saved: Saved, graph: Graph) -> str:
 
 
 def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> Imported:
-    """What is compared with, on the arguments of the program in hand."""
+    """The original to compare with, imported on arguments of the types of this graph."""
     import jax  # late: only where another original is compared with
 
     types = {node["name"]: node.type for node in graph.inputs}
@@ -169,7 +169,7 @@ def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> I
 
 
 def _difference(graph: Graph, other: Graph, constants: Mapping[str, str]) -> str:
-    """How two originals differ, or an empty text: by element labels, and by their constants' digests."""
+    """How two originals differ by element labels or digests of constants; an empty text where they agree."""
     if [n.types for n in graph.outputs] != [n.types for n in other.outputs]:
         return "the original has results of other types than the program that was optimised"
     labels = ElementLabels(b"originals")

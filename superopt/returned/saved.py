@@ -1,19 +1,19 @@
-"""The file of a saved program: what `Optimized.save` writes and what `load` and validation read.
+"""The file of a saved program: `Optimized.save` writes it, `load` and validation read it.
 
 A `.superopt` file is a zip archive of these members, with a digest of each bound to its name
 (`superopt.files.reading`):
 
-    meta.json            format, names, frozen arguments, digests of constants, report
-    trees.json           structures of arguments and results
-    hot.txt              the returned program; its inputs are the live arguments, then the prepared tensors
-    prepared/0 ...       the bytes of these tensors, not packed
-    constants/0 ...      of what the original closes over where there are frozen arguments, what is no prepared tensor
-    modules.json         what the opaque operations of these programs compute (`superopt.foreign.modules`)
-    kernels.json         which regions are kernels of our own, with their schedules
-    original.txt         the program that was optimised; with prepare.txt and plan.json what validation reads
+    meta.json            Format, names, frozen arguments, digests of constants, report.
+    trees.json           Structures of arguments and results.
+    hot.txt              The returned program; its inputs are the live arguments, then the prepared tensors.
+    prepared/0 ...       The bytes of these tensors, not packed.
+    constants/0 ...      Constants of the original that are no prepared tensors, where there are frozen arguments.
+    modules.json         The modules of opaque operations of these programs (`superopt.foreign.modules`).
+    kernels.json         The regions that are our kernels, with their schedules.
+    original.txt         The original program; with prepare.txt and plan.json the input of validation.
 
-The file may come from anyone.  It is read within limits, every part is checked against the others, no operation of it
-acts outside of its operands, and options of the compiler are those of this project's own list or left out.
+The file may come from anyone.  It is read within limits, every part is checked against the others, and no operation of
+it acts outside of its operands.  Compiler options that are not on this project's own list are left out.
 """
 
 from __future__ import annotations
@@ -55,27 +55,27 @@ _APART = "constants/"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """What a file holds for calls.
+    """The contents of a file that calls need.
 
     Attributes:
         hot: the returned program over the live arguments and the prepared tensors.
-        prepared: these tensors; such as are read `Later` where a file is read for calls.
-        names: of all flat arguments.
+        prepared: these tensors; where a file is read for calls, each may be one that is read `Later`.
+        names: names of all flat arguments.
         parameters: the name of each positional argument; empty where it has none.
         live: positions of those that are not frozen, in the order of the inputs of `hot`.
         widened: positions of arguments of 64-bit integers for which 32-bit ones may be given.
         frozen: position, dtype and digest of every frozen argument.
         constants: name and digest of the values that came with the original.
-        report: of the making, as plain data.
-        options: of the compiler, as far as they are this project's own.
+        report: report of the optimisation, as plain data.
+        options: compiler options that are on this project's own list.
         foreign: options that are not, with the reason why they are left out.
-        kernels: regions that are kernels of our own.
-        head: what is computed from the arguments of a call on the host.
-        tail: what is computed from the results on the host.
+        kernels: regions that are our kernels.
+        head: computations on the host from the arguments of a call.
+        tail: computations on the host from the results.
         in_tree: structure of the arguments.
         out_tree: structure of the results.
         weak: positions of arguments that are weakly typed together, and of the results that then are.
-        original: reads the program that was optimised, with its constants; for calls with traced frozen arguments.
+        original: reads the original program, with its constants; for calls with traced frozen arguments.
     """
 
     hot: Graph
@@ -100,7 +100,7 @@ class Saved:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a file holds for validation besides: the original, the returned program with its prepare part, the plan."""
+    """The contents of a file for validation alone: original, returned program with prepare part, plan."""
 
     original: Graph
     program: Program
@@ -108,13 +108,13 @@ class Source:
 
 
 def write(path: str | Path, saved: Saved, source: Source | None, original: Graph) -> Path:
-    """Write a file; it appears when it is whole.
+    """Write a file, which appears under its name once it is complete.
 
     Args:
         path: the file.
-        saved: what calls need.
-        source: what validation needs; None where there is no plan.
-        original: the program that was optimised.
+        saved: the contents that calls need.
+        source: the contents that validation needs; None where there is no plan.
+        original: the original program.
 
     Raises:
         InputError: a structure of arguments or results has no plain form, or an operation no module.
@@ -164,8 +164,9 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
 
 
 def _places(saved: Saved, source: Source | None, original: Graph) -> dict[str, str]:
-    """The member of each array that the original closes over, where a call may need it; those of few elements are in
-    its text."""
+    """Map each array that the original closes over, and that a call may need, to its member of the archive.
+
+    Arrays of few elements are in the program's text instead."""
     if not saved.frozen:
         return {}
     prepare = None if source is None else source.program.prepare
@@ -178,20 +179,20 @@ def _places(saved: Saved, source: Source | None, original: Graph) -> dict[str, s
 
 
 def read(path: str | Path, files: ExitStack) -> Saved:
-    """What a file holds for calls; its prepared tensors are read when they are needed, while `files` is open.
+    """Read the contents for calls; prepared tensors are read when needed, while `files` is open.
 
     Raises:
-        InputError: it is not a saved program, or of another format.
-        FileLimitError: it asks for more than is accepted.
+        InputError: the file is not a saved program, or has another format.
+        FileLimitError: the file exceeds a limit.
     """
     return _read(path, files)[0]
 
 
 def read_whole(path: str | Path) -> tuple[Saved, Source]:
-    """What a file holds for calls and for validation.
+    """Read the contents for calls and for validation.
 
     Raises:
-        InputError: as `read`, or it holds no plan.
+        InputError: as `read`, or the file has no plan.
     """
     saved, source = _read(path, None)
     assert source is not None
@@ -199,7 +200,7 @@ def read_whole(path: str | Path) -> tuple[Saved, Source]:
 
 
 def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, Source | None]:
-    """For calls where `files` is given, which keeps the file open; for validation otherwise."""
+    """Read for calls where `files` is given, which keeps the file open; for validation otherwise."""
     name = shown(path, 200)
     with ExitStack() as own, typed(f"{name} is not a saved program", _HINT):
         handle = own.enter_context(plain_file(path))
@@ -275,7 +276,7 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
 
 
 def _members_of(archive: Archive, meta: Any) -> dict[str, str]:
-    """The member of each array that the original closes over; files of before state none."""
+    """The member of each array that the original closes over; files of earlier versions state none."""
     places = {_text(k): _text(v) for k, v in field({"places": {}, **meta}, "places", dict).items()}
     apart = {name for name in archive.names if name.startswith(_APART)}
     if apart - set(places.values()) or not all(member in archive for member in places.values()):
@@ -306,7 +307,7 @@ def _original(
 
 
 def _weak(row: Any, names: Sequence[str], hot: Graph) -> tuple[frozenset[int], frozenset[int]]:
-    """Which arguments are weakly typed together, and which results then are."""
+    """Positions of arguments that are weakly typed together, and of the results that then are."""
     match row:
         case [list(arguments), list(results)]:
             return frozenset(_position(x, names) for x in arguments), frozenset(
@@ -329,7 +330,7 @@ def _source(archive: Archive, saved: Saved, allowance: Allowance) -> Source:
 
 
 def _graph(archive: Archive, member: str, allowance: Allowance) -> Graph:
-    """A program of the file, whose operations compute from their operands and do nothing else."""
+    """Read a program whose operations compute from their operands and do nothing else."""
     with typed(f"in {member}"):
         graph = parse_graph(archive.text(member), allowance=allowance)
         names = [node["name"] for node in graph.inputs]
@@ -358,9 +359,9 @@ def _kernels(archive: Archive, hot: Graph) -> tuple[Choice, ...]:
 
 
 def _prepared(archive: Archive, nodes: Sequence[Node], later: str, lock: Lock) -> tuple[Any, ...]:
-    """The prepared tensors, each read into the memory where it stays (JAX takes it over as it is).
+    """The prepared tensors, each read into the memory where it stays (JAX uses it without a copy).
 
-    They are read when they are needed where `later` names the file, which is open for as long.
+    They are read when needed if `later` names the file, which is then kept open.
     """
     members = {name for name in archive.names if name.startswith("prepared/")}
     if members != {f"prepared/{i}" for i in range(len(nodes))}:
@@ -403,7 +404,7 @@ def bytes_view(array: np.ndarray) -> memoryview:
 
 
 def digest_of(value: Any, kind: str | None = None) -> str:
-    """Digest of an array with its type, as one of this dtype where it is given."""
+    """Digest of an array with its type, as one of this dtype where that is given."""
     array = np.asarray(value)
     array = array if kind is None else array.astype(dtype(kind), copy=False)
     found = hashlib.sha256(f"{array.dtype}{array.shape}".encode())

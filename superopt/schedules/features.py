@@ -1,7 +1,7 @@
-"""Numbers that describe a schedule to a search: what the scheduled program does, and what the model says it takes.
+"""Features of a schedule for the search: statistics of the scheduled program, and the model's predicted time.
 
-They are computed from the program after its steps (`costmodel.features.stages`), so any trace has them; the last is
-the logarithm of the seconds that the model of scheduled kernels predicts.
+They are computed from the program after its steps (`costmodel.features.stages`), so any trace has them; the last is the
+logarithm of the seconds that the model of scheduled kernels predicts.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ NAMES = (*stages.NAMES, "log_estimate", "log_predicted")
 
 
 def features(scheduled: LoopProgram, threads: int = 1, weights: float = 0.0) -> Float[np.ndarray, " features"]:
-    """Float32, one per name.
+    """Return the float32 feature vector, one value per name.
 
     Args:
-        scheduled: what they are of.
-        threads: that run it.
+        scheduled: the scheduled program.
+        threads: number of threads that run it.
         weights: bytes of frozen operands between two calls, if more than its own.
 
     Raises:
@@ -40,7 +40,7 @@ def features(scheduled: LoopProgram, threads: int = 1, weights: float = 0.0) -> 
 
 
 def predicted_s(programs: list[Float[np.ndarray, "stages names"]]) -> Float[np.ndarray, " programs"]:
-    """Seconds of programs by their rows: those of the model that ships, or the estimates where it cannot be used."""
+    """Predict the seconds of programs by their rows: by the model that ships, else by estimates."""
     try:
         return staged.read().seconds(programs)
     except WeightsError:

@@ -1,15 +1,16 @@
-"""The model that guides a search of schedules: a Gaussian process over features, on top of the model of kernels.
+"""The surrogate model of a schedule search: a Gaussian process over features, on top of the model of kernels.
 
-    log2 seconds of a candidate = c + m(x) + g(x) + noise,      g ~ GP(0, a^2 matern52(|x - x'|_lengths))
+    log2 seconds of a candidate = c + m(x) + g(x) + noise,      g ~ GP(0, a^2 matern52(|x - x'|_lengths)).
 
-x are the standardised `features`, c is the operator's own constant (the mean of what was measured of it), and m what
-`costmodel.model.staged` predicts.  The lengths, one per feature, are the `Prior`: fitted to the labels of schedules by
-the marginal likelihood (`superopt.lab.training.schedule_prior`), kept in `prior.json`, a few kB.  A search conditions
-g on its own measurements, which has a closed form and takes milliseconds, and on those of earlier operators in the
-store, whose g is correlated with this operator's by `coupling`: the transfer between operators (Chen et al., Learning
-to Optimize Tensor Programs, 2018).
+x are the standardised `features`, c is the operator's own constant (the mean of its measurements), and m the prediction
+of `costmodel.model.staged`.  The lengths, one per feature, are the `Prior`.  They are fitted to the labels of schedules
+by the marginal likelihood (`superopt.lab.training.schedule_prior`) and kept in `prior.json`, a few kB.
 
-The matrices are small, and no product of them goes through NumPy's linear algebra library: its threads, once they have
+A search conditions g on its own measurements, which has a closed form and takes milliseconds.  It also conditions on
+those of earlier operators in the store, whose g is correlated with this operator's by `coupling`: the transfer between
+operators (Chen et al., Learning to Optimize Tensor Programs, 2018).
+
+The matrices are small, and no product of them goes through NumPy's linear algebra library.  Its threads, once they have
 worked, spin for some 50 ms on the processors on which candidates are then built and timed.
 """
 
@@ -36,7 +37,7 @@ class Rows:
     """Measurements.
 
     Attributes:
-        x: features, of `NAMES`.
+        x: features, in the order of `NAMES`.
         y: log2 of seconds.
         group: number of the operator.
     """
@@ -50,11 +51,11 @@ class Rows:
 
     @staticmethod
     def empty() -> Rows:
-        """No measurements."""
+        """Return no measurements."""
         return Rows(np.zeros((0, len(NAMES)), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int32))
 
     def join(self, other: Rows) -> Rows:
-        """Both, with groups kept apart."""
+        """Return both, with groups kept apart."""
         shift = int(self.group.max(initial=-1)) + 1
         return Rows(
             np.concatenate([self.x, other.x]),
@@ -65,11 +66,11 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What is known before anything of an operator is measured.
+    """The prior of the Gaussian process, before anything of an operator is measured.
 
     Attributes:
-        centre, scale: of the features.
-        lengths: in standardised features, over which times change.
+        centre, scale: mean and scale that standardise the features.
+        lengths: length scales, in standardised features.
         amplitude, noise: standard deviations of g and of a timing, in log2 of seconds.
         coupling: correlation of g between operators.
     """
@@ -82,20 +83,20 @@ class Prior:
     coupling: float
 
     def mean(self, x: Float[np.ndarray, "points features"]) -> Float[np.ndarray, " points"]:
-        """What the model of scheduled kernels says: the last of the features."""
+        """Return the prediction of the model of scheduled kernels: the last of the features."""
         return x[:, -1].astype(np.float64)
 
     def covariance(
         self, x: Float[np.ndarray, "points features"], other: Float[np.ndarray, "rows features"]
     ) -> Float[np.ndarray, "points rows"]:
-        """Of g at two lists of features of one operator."""
+        """Return the covariance of g between two lists of feature vectors of one operator."""
         a, b = ((z - self.centre) / self.scale / self.lengths for z in (x, other))
         squares = (a * a).sum(1)[:, None] + (b * b).sum(1)[None] - 2 * np.einsum("ij,kj->ik", a, b)
         r = np.sqrt(5 * np.maximum(squares, 0))
         return self.amplitude**2 * (1 + r + r * r / 3) * np.exp(-r)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON, with the names of the features that it is for."""
+        """Return JSON data, with the names of the features that it is for."""
 
         def short(x: Any) -> Any:
             return [short(v) for v in x] if isinstance(x, np.ndarray) else float(f"{x:.4g}")
@@ -105,7 +106,7 @@ class Prior:
 
 @functools.cache
 def prior(path: Path = PRIOR) -> Prior:
-    """The prior of a file, by default the one that is shipped."""
+    """Load the prior of a file, by default the one that is shipped."""
     value = json.loads(path.read_text(encoding="utf-8"))
     assert value.pop("names") == list(NAMES), f"{path} is for other features: superopt train fit --backend schedules"
     centre, scale, lengths = (np.asarray(value[name]) for name in ("centre", "scale", "lengths"))
@@ -114,16 +115,16 @@ def prior(path: Path = PRIOR) -> Prior:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Relative log2 times of some points."""
+    """Joint posterior of the relative log2 times of some points."""
 
     mean: Float[np.ndarray, " points"]
     covariance: Float[np.ndarray, "points points"]
     noise: float
 
     def batch(self, count: int, spread: float) -> list[int]:
-        """Points to measure together, by expected time less `spread` standard deviations.
+        """Choose points to measure together, by expected time less `spread` standard deviations.
 
-        What is chosen counts as measured for those chosen after it, so that a batch is not one point in disguise.
+        A chosen point counts as measured for those chosen after it, so that a batch is not many copies of one point.
         """
         covariance, chosen = self.covariance.copy(), list[int]()
         for _ in range(min(count, len(self.mean))):
@@ -137,7 +138,7 @@ class Forecast:
 
 
 def forecast(x: Float[np.ndarray, "points features"], own: Rows, earlier: Rows, known: Prior) -> Forecast:
-    """Times of points with features x, given measurements of this operator and of others."""
+    """Predict the times of points with features x, given measurements of this operator and of others."""
     rows = own.join(earlier)
     mine = np.arange(len(rows)) < len(own)
     mean, here = known.mean(x), known.covariance(x, x)

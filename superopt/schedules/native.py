@@ -1,4 +1,4 @@
-"""A scheduled program as a call, and the rate of independent multiply-adds."""
+"""Calls of a scheduled program for timing, and the machine's peak rate of independent multiply-adds."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOOKS = 40  # two milliseconds: the least of them is free of pauses
 
 
 def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads: int) -> tuple[Call, Call]:
-    """A scheduled program as two calls without arguments, its frozen operands packed ahead of time.
+    """Return a scheduled program as two calls without arguments, its frozen operands packed ahead of time.
 
     Returns:
         Inside `jax.jit`, waiting for the results, a tuple of arrays; and directly, on our own threads, with results
@@ -48,13 +48,13 @@ def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads
 
 @functools.cache
 def fma_s() -> float:
-    """Seconds of one of many independent vector multiply-adds here, the least of some calls."""
+    """Measure the seconds of one of many independent vector multiply-adds here, the least of some calls."""
     call = peak_call()[0]
     return min(loop.seconds_of(call, 2) for _ in range(_LOOKS)) / peak_fmas()
 
 
 def peak_fmas() -> int:
-    """Vector multiply-adds of a call of `peak_call`."""
+    """Return the number of vector multiply-adds in a call of `peak_call`."""
     return _STEPS * _chains()
 
 
@@ -63,7 +63,7 @@ def _chains() -> int:
 
 
 def peak_call() -> tuple[Call, float]:
-    """Independent multiply-adds in registers, and how many floating-point operations one call does."""
+    """Return a call of independent multiply-adds in registers, and its number of floating-point operations."""
     lanes, chains = host().lanes("float32"), _chains()
     kind = vector("float", lanes)
     module = Module()
@@ -85,5 +85,5 @@ def peak_call() -> tuple[Call, float]:
 
 
 def peak_gflops() -> float:
-    """The rate of multiply-adds of one thread."""
+    """Measure the rate of multiply-adds of one thread, in GFLOP/s."""
     return 2e-9 * host().lanes("float32") / fma_s()

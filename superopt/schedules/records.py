@@ -1,4 +1,4 @@
-"""Every timing that a search of schedules makes, kept: features, trace and seconds, by operator and machine.
+"""Records of every timing that a schedule search makes: features, trace and seconds, by operator and machine.
 
 A record belongs to a processor, a number of threads and a version of the features; searches on the same processor with
 as many threads learn from each other's records.
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 _MOST_SEARCHES, _MOST_OTHERS, _EACH = 64, 8, 40
-_MOST_ROWS = 1000  # of an operator
+_MOST_ROWS = 1000  # records of an operator
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Candidate:
     """A measured schedule.
 
     Attributes:
-        point: where it is in the space.
+        point: its point in the space.
         x: its features.
         seconds: the median of its samples.
     """
@@ -58,7 +58,7 @@ class Records:
         self.key = content_key(self.machine, self.graph)
 
     def rows(self) -> Rows:
-        """Measurements of other searches on this machine: of the newest ones, the fastest and some of the rest."""
+        """Return measurements of other searches on this machine: of the newest, the fastest and some others."""
         found = Rows.empty()
         for _, value in reversed(self._others()[:_MOST_OTHERS]):
             ranked = sorted(value["rows"], key=lambda r: r["seconds"])
@@ -76,7 +76,7 @@ class Records:
         return [(k, v) for k, v in kept if v["machine"] == self.machine and k != self.key and v["rows"]]
 
     def add(self, measured: Sequence[Candidate]) -> None:
-        """Keep what was measured, with what was known of this operator before."""
+        """Store new measurements together with earlier ones of this operator."""
         if self.store is None or not measured:
             return
         rows = [

@@ -1,4 +1,4 @@
-"""What a search of schedules says at the end: speed, share of the machine's peak, and XLA beside it."""
+"""Report of a schedule search: speed, share of the machine's peak, and XLA's time for comparison."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def tune_and_compare(operator: str, how: ScheduleSearch, *, keep: bool, say: Cal
     """Tune an operator given by name and time the winner against XLA, interleaved, in fresh rounds.
 
     Args:
-        operator: as `workload` takes it.
-        how: to search; with 0 workers, as many as there are cores, at most 4.
+        operator: name of the operator, as `workload` takes it.
+        how: settings of the search; with 0 workers, as many as there are cores, at most 4.
         keep: learn from earlier searches and keep this one's timings.
         say: called with a line per round.
 
@@ -63,7 +63,10 @@ def tune_and_compare(operator: str, how: ScheduleSearch, *, keep: bool, say: Cal
 
 
 def _against_xla(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, Any]:
-    """Timed in a fresh process that has as many cores as threads, since XLA takes all that it finds when it starts."""
+    """Time against XLA in a fresh process with as many cores as threads.
+
+    XLA takes all cores that it finds when it starts.
+    """
     request = {"graph": print_graph(graph), "trace": trace, "threads": threads, "seed": seed}
     command = [sys.executable, "-P", "-m", "superopt.schedules.report"]
     done = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, check=False)
@@ -107,7 +110,7 @@ def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, An
 
 
 def tuning_text(result: dict[str, Any]) -> str:
-    """The result for a terminal."""
+    """Format the result for a terminal."""
     compile_ms = f", {result['compile_ms']:.0f} ms to compile one" if result["compile_ms"] else ""
     refused = sorted(result["refused"], key=lambda reason: -result["refused"][reason])
     lines = [

@@ -1,13 +1,17 @@
-"""The space of schedules of an operator, made by rules from its loop form.
+"""The search space of an operator's schedules, made by rules from its loop form.
 
-A `Knob` is a decision with its options; a `Point` names one option per knob; `ScheduleSpace.trace` makes it the trace
-of primitives that `superopt.kernels.schedule` replays.  There are no templates per operator: contractions have the
-knobs of a register tile (rows and vectors, order and blocking of the sum, packing of each operand, size and order of
-tasks), chains of two those of both tiles and of a task, every other stage those of a loop nest (order, tasks, vectors
-at a time, row cache).  Options that cannot run well are left out before anything is built: tiles that need more
-registers than there are, tasks far fewer than threads, blocks beyond the caches.  The default schedule is a point of
-the space (`ScheduleSpace.start`): what its estimates decided beyond the options stands among them, and its steps that
-are no decision of the space come before all others (`ScheduleSpace.prefix`).
+A `Knob` is a decision with its options; a `Point` names one option per knob; `ScheduleSpace.trace` turns it into the
+trace of primitives that `superopt.kernels.schedule` replays.  There are no templates per operator.
+
+- Contractions have the knobs of a register tile: rows and vectors, order and blocking of the sum, packing of each
+  operand, size and order of tasks.
+- Chains of two contractions have those of both tiles and of a task.
+- Every other stage has those of a loop nest: order, tasks, vectors at a time, row cache.
+
+Options that cannot run well are left out before anything is built: tiles that need more registers than there are, tasks
+far fewer than threads, blocks beyond the caches.  The default schedule is a point of the space (`ScheduleSpace.start`).
+Options that only its estimates chose are added, and its steps that are no decision of the space come before all others
+(`ScheduleSpace.prefix`).
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ from superopt.kernels.schedule.trace import apply
 Point = Mapping[str, Any]
 Trace = list[list[Any]]
 _PLAIN = ContractionDecisions()
-_FEW_ROWS = 16  # of products that read each panel once
+_FEW_ROWS = 16  # rows of products that read each panel once
 _WRITTEN_OUT = 64  # steps of a reduction that may be written out
 _LEAST_WORK = 20_000  # multiplications of a task below which splitting costs more than it brings
 
@@ -77,8 +81,8 @@ class StageSpace:
     Attributes:
         stage: its name.
         contraction: the contraction in it and the intrinsic that fits, if there is one.
-        work: operations, a transcendental as twenty.
-        moved_bytes: read and written.
+        work: number of operations, a transcendental counted as twenty.
+        moved_bytes: bytes read and written.
         fixed: decisions of a tile that are no knobs.
         after: steps of the default schedule on stages that a tile adds, or on the stage where it is untiled.
         start: the default schedule's options.
@@ -103,8 +107,8 @@ class ScheduleSpace:
     """All knobs of a loop program.
 
     Attributes:
-        program: after the steps of `prefix`, else unscheduled.
-        unscheduled: what traces apply to.
+        program: the program after the steps of `prefix`, otherwise unscheduled.
+        unscheduled: the program that traces apply to.
         base: the default schedule.
         prefix: its steps that put a part of a stage into a stage of its own.
     """
@@ -125,15 +129,15 @@ class ScheduleSpace:
 
     @property
     def size(self) -> int:
-        """How many points the space has."""
+        """The number of points in the space."""
         return math.prod(len(k.options) for k in self.knobs.values())
 
     def sample(self, rng: random.Random) -> dict[str, Any]:
-        """A point drawn uniformly."""
+        """Draw a point uniformly."""
         return {name: rng.choice(knob.options) for name, knob in self.knobs.items()}
 
     def mutate(self, point: Point, rng: random.Random, most: int = 2) -> dict[str, Any]:
-        """A point that differs in one decision or a few; sizes move to neighbouring options more often than far."""
+        """Return a point that differs in one decision or a few; sizes mostly move to neighbouring options."""
         found = dict(point)
         movable = [name for name, knob in self.knobs.items() if len(knob.options) > 1]
         for name in rng.sample(movable, min(len(movable), rng.randint(1, most))):
@@ -147,11 +151,11 @@ class ScheduleSpace:
         return found
 
     def cross(self, a: Point, b: Point, rng: random.Random) -> dict[str, Any]:
-        """A point with each decision from one of two."""
+        """Return a point with each decision from one of two."""
         return {name: rng.choice((a, b))[name] for name in self.knobs}
 
     def trace(self, point: Point) -> Trace:
-        """The schedule primitives of a point."""
+        """Return the schedule primitives of a point."""
         steps: Trace = [list(step) for step in self.prefix]
         for part in self.stages:
             own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
@@ -170,7 +174,7 @@ class ScheduleSpace:
 
 
 def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> ScheduleSpace:
-    """The space of a program as it comes from a graph.
+    """Return the search space of a program as `from_graph` returns it.
 
     Where the default schedule is no point of it (chained contractions among other stages), it is the only one.
     """
@@ -192,7 +196,7 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
 
 
 def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> ScheduleSpace:
-    """The space whose start is the default schedule."""
+    """Return the space whose start is the default schedule."""
     prefix = [step for step in base if step[0] not in ("tensorize", "set_knob")]
     unscheduled, program = program, apply(program, prefix)
     tiles = {step[1]: decisions_of(step[2]) for step in base if step[0] == "tensorize"}
@@ -224,7 +228,7 @@ def _listed(x: Any) -> Any:
 
 
 def _with(options: Sequence[Any], start: Any) -> tuple[Any, ...]:
-    """Options with one that must be among them, numbers in their order."""
+    """Return options extended by one that must be among them, numbers in their order."""
     if start in options:
         return tuple(options)
     numbers = all(isinstance(x, int) for x in (*options, start))
@@ -244,7 +248,7 @@ def _contraction_space(
     chosen: ContractionDecisions | None,
     after: Sequence[list[Any]],
 ) -> StageSpace:
-    """The knobs of a contraction, whose decisions by default are `chosen`; None where it is left untiled."""
+    """Return the knobs of a contraction, whose decisions by default are `chosen`; None where it is left untiled."""
     lanes = kind.lanes(cpu)
     columns = extent(found.lane)
     tiles = tuple(_tiles(found, kind, cpu, lanes, columns))
@@ -293,7 +297,7 @@ def _start_of(
     tiles: Sequence[tuple[Any, ...]],
     panels: int,
 ) -> dict[str, Any]:
-    """The default schedule's options; `tile` is None where it leaves the stage untiled."""
+    """Return the default schedule's options; `tile` is None where it leaves the stage untiled."""
     tile = chosen or replace(_PLAIN, vectors=tiles[0][0], rows=tiles[0][1], pack_a="phase")
     tasks = dict(tile.tasks)
     names = [s.name for s in found.depth]
@@ -321,7 +325,7 @@ def _start_of(
 
 
 def _beside(program: LoopProgram, leaf: Expr, lane: Symbol) -> bool:
-    """Do elements along the lane lie next to each other, at a position that is linear in all iterators?"""
+    """Whether elements along the lane are adjacent in memory, at a position that is linear in all iterators."""
     if leaf.kind != "load":
         return False
     place = row_major(leaf.args[1], next(b.shape for b in program.buffers if b.name == leaf.args[0]))
@@ -330,7 +334,7 @@ def _beside(program: LoopProgram, leaf: Expr, lane: Symbol) -> bool:
 
 
 def _tiles(found: Contraction, kind: Intrinsic, cpu: Cpu, lanes: int, columns: int) -> Iterator[tuple[Any, ...]]:
-    """(vectors, ((axis, rows), ...)) that fit the registers, the fullest first."""
+    """Yield the tiles (vectors, ((axis, rows), ...)) that fit the registers, the fullest first."""
     registers = cpu.registers
     most = max(1, min(8, -(-columns // lanes)))
     row_axes = sorted((*found.rows, *found.columns[:-1]), key=extent)
@@ -352,7 +356,7 @@ def _all_rows(axes: Sequence[Symbol], split: tuple[tuple[str, int], ...]) -> boo
 
 
 def _row_splits(axes: Sequence[Symbol]) -> Iterator[tuple[tuple[str, int], ...]]:
-    """Rows of a tile over the one or two longest axes."""
+    """Yield the rows of a tile over the one or two longest axes."""
     chosen = list(axes)[-2:]
     options = [range(1, min(extent(s), 28) + 1) for s in chosen]
     for sizes in itertools.product(*options):
@@ -361,7 +365,7 @@ def _row_splits(axes: Sequence[Symbol]) -> Iterator[tuple[tuple[str, int], ...]]
 
 
 def _orders(found: Contraction, kind: Intrinsic) -> Iterator[tuple[str, ...]]:
-    """Orders of the sum: whole iterators, the longest one also in parts of 16."""
+    """Yield orders of the sum: whole iterators, the longest one also in parts of 16."""
     names = [s.name for s in found.depth]
     if kind.group > 1:
         yield ()
@@ -375,7 +379,7 @@ def _orders(found: Contraction, kind: Intrinsic) -> Iterator[tuple[str, ...]]:
 
 
 def _blocks(found: Contraction, kind: Intrinsic) -> tuple[int, ...]:
-    """Steps of the outermost iterator per pass over the tiles."""
+    """Return options for the steps of the outermost iterator per pass over the tiles."""
     if len(found.depth) > 1:
         return (0,)
     steps = extent(next(iter(found.depth))) // kind.group
@@ -398,7 +402,7 @@ def _task_rows(n: int) -> tuple[int, ...]:
 
 
 def _contraction_steps(part: StageSpace, point: Point, cpu: Cpu) -> Trace:
-    """The steps of a point's decisions for a contraction."""
+    """Return the steps of a point's decisions for a contraction."""
     assert part.contraction is not None
     if point["tile"] is None:
         return [step for step in part.after if step[1] == part.stage]
@@ -451,7 +455,7 @@ def _contraction_steps(part: StageSpace, point: Point, cpu: Cpu) -> Trace:
 
 
 def _nest_space(program: LoopProgram, stage: Stage, threads: int, chosen: Mapping[str, Any]) -> StageSpace:
-    """The knobs of a loop nest, of which the default schedule sets those in `chosen`."""
+    """Return the knobs of a loop nest, of which the default schedule sets those in `chosen`."""
     axes = [a for a in stage.axes if a.extent > 1]
     parts = list(subexpressions(stage.value))
     inner = [e for e in parts if e.kind == "reduce"]
@@ -481,13 +485,13 @@ def _nest_space(program: LoopProgram, stage: Stage, threads: int, chosen: Mappin
 
 
 def _strided(program: LoopProgram, e: Expr, lane: Symbol) -> bool:
-    """Are the elements of a load along the lane apart?"""
+    """Whether the elements of a load along the lane are not adjacent."""
     place = row_major(e.args[1], next(b.shape for b in program.buffers if b.name == e.args[0]))
     return (coefficient(place, lane) or 0) not in (0, 1)
 
 
 def _nest_steps(stage: Stage, point: Point) -> Trace:
-    """The steps of a point's decisions for a loop nest."""
+    """Return the steps of a point's decisions for a loop nest."""
     steps: Trace = []
     extents = {a.symbol.name: a.extent for a in stage.axes}
     if point["order"] is not None:
@@ -514,7 +518,7 @@ def _nest_steps(stage: Stage, point: Point) -> Trace:
 
 
 def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> StageSpace | None:
-    """The knobs of a product between two transforms whose default schedule this is; None where the program is none."""
+    """Return the knobs of a product between two transforms whose default schedule this is; None for other programs."""
     parts = transforms.parted(program, cpu)
     if parts is None:
         return None
@@ -551,14 +555,14 @@ def _transform_decisions(point: Point) -> transforms.TransformDecisions:
 
 
 def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: Trace) -> StageSpace | None:
-    """The knobs of a chain whose default schedule begins with these steps; None where the stage is none.
+    """Return the knobs of a chain whose default schedule begins with these steps; None where the stage is none.
 
     Args:
-        program: not scheduled.
+        program: the unscheduled program.
         name: the stage.
-        cpu: that runs it.
-        threads: that a call may use.
-        base: the default schedule of the program; what follows the chain in it sets knobs of stages.
+        cpu: the target CPU.
+        threads: number of threads a call may use.
+        base: the default schedule of the program; its steps after the chain set knobs of stages.
     """
     parts = parted(program, name, cpu)
     default = None if parts is None else chosen(parts.sizes, cpu, threads)
@@ -588,7 +592,7 @@ def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: 
 
 
 def _chain_steps(part: StageSpace, point: Point) -> Trace:
-    """The steps of a point.
+    """Return the steps of a point.
 
     Raises:
         InputError: the chain has no schedule with so many rows to a task.
@@ -611,7 +615,7 @@ def _retiled(parts: Parted, decisions: ChainDecisions, step: Sequence[Any]) -> l
 
 
 def chain_decisions(parts: Parted, point: Point) -> ChainDecisions:
-    """The decisions of a chain at a point."""
+    """Return the decisions of a chain at a point."""
     return taken(parts.sizes, point["queries"], point["columns"], point["keys"], point["unroll"])
 
 

@@ -1,17 +1,19 @@
 """Search for the schedule of one operator: propose, build and time in workers, learn, repeat.
 
 The default schedule is measured first and the search can only improve on it.  Each round takes the best measured
-points, changes and crosses them, adds random ones, orders them by the model (`strategy="model"`; `evolutionary` takes
-them in the order of their making, `random` ignores what was measured), builds the most promising in all workers at
-once, and times them one worker after the other while nothing else runs.  Candidates whose code was seen before are not
-timed again, those that are clearly slower than the best are timed twice.  The best of many noisy timings looks better
-than it is: the leaders are timed again, interleaved with the default, and then the fastest of them and the default in
-rounds of their own; the default is returned unless it is slower there beyond the noise.
+points, changes and crosses them, and adds random ones.  With `strategy="model"` the model orders them; `evolutionary`
+takes them in the order of their making, `random` ignores measurements.  The round builds the most promising points in
+all workers at once, and times them one worker after the other while nothing else runs.  Candidates whose code was seen
+before are not timed again; those that are clearly slower than the best are timed twice.
 
-Workers start while the space is made and XLA computes what is expected of them.
+The best of many noisy timings looks better than it is.  So the leaders are timed again, interleaved with the default,
+and then the fastest of them and the default in rounds of their own.  The default is returned unless it is slower there
+beyond the noise.
+
+Workers start while the space is made and XLA computes the expected values.
 
 The search is a record (`_Search`) and three functions over it: `_begun` measures the default schedule, `_step` makes a
-round, `_done` says when there are enough.
+round, `_done` tells when there are enough.
 """
 
 from __future__ import annotations
@@ -59,9 +61,9 @@ _SAMPLE_S, _ROUNDS, _EACH_S = 1e-3, 5, 0.04
 _FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 5, 9, 3e-3
 _DUEL_ROUNDS, _LEAST_ROUNDS = 21, 5
 _FINAL_SHARE = 0.15
-_REST_S, _RESTED = 0.005, 0.3  # of a process that rests: a look, and the processors used meanwhile
-_MOST_ROWS = 400  # that the model is conditioned on
-_SPREAD = 0.5  # how much a point is preferred for what the model does not know about it
+_REST_S, _RESTED = 0.005, 0.3  # polling interval, and the processors that a resting process uses at most
+_MOST_ROWS = 400  # measurements that the model is conditioned on
+_SPREAD = 0.5  # weight of the model's uncertainty in the order of points (exploration)
 _HOPELESS = 4.0  # a first call that takes this much longer than the best so far is timed once more and left
 _SLOW = 1.4  # so is a candidate whose first two samples take this much longer
 _LIMITS = ProcessLimits(silence_s=30.0, memory_bytes=6 << 30)
@@ -69,12 +71,12 @@ _LIMITS = ProcessLimits(silence_s=30.0, memory_bytes=6 << 30)
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSearch:
-    """How long and how a search runs.
+    """Settings of a schedule search.
 
     Attributes:
         budget_s: wall time.
-        threads: that run the kernel.
-        seed: of proposals, inputs and order of timing.
+        threads: number of threads that run the kernel.
+        seed: seed of proposals, inputs and order of timing.
         strategy: how candidates are proposed.
         most: stop after so many timed candidates.
         workers: processes that build; timing is done by one at a time.
@@ -99,15 +101,16 @@ class ScheduleSearch:
 
 @dataclass(frozen=True, slots=True)
 class TunedSchedule:
-    """What a search found.
+    """The result of a schedule search.
 
     Attributes:
-        program: scheduled as `trace` says.
+        program: the program scheduled by `trace`.
         seconds, default_seconds: medians of the final, interleaved timing.
-        candidates: how many were timed.
-        candidates_per_s: built, checked and timed, per worker and second of the whole call: with the start of the
-            workers, XLA's values, proposals, duplicates, refusals and the final timing.
-        compile_ms: of LLVM, median per candidate; 0 when all were compiled before.
+        candidates: number of timed candidates.
+        candidates_per_s: candidates built, checked and timed, per worker and second of the whole call. The call
+            includes
+            the start of the workers, XLA's values, proposals, duplicates, refusals and the final timing.
+        compile_ms: median LLVM time per candidate; 0 when all were compiled before.
         history: the candidates in order of timing; the default schedule is the first.
         refused: reasons why candidates could not be built, with their numbers.
     """
@@ -135,18 +138,18 @@ class Proposal:
 
 @dataclass(slots=True)
 class _Search:
-    """A search between two rounds.
+    """The state of a search between two rounds.
 
     Attributes:
         earlier: measurements of other operators.
         until: time of `perf_counter` after which no round begins.
-        rounds: how many were made.
+        rounds: number of rounds made.
         default: the default schedule, once it is measured.
         measured: the candidates in order of timing.
         seen: traces that were proposed.
         refused: reasons why candidates could not be built, with their numbers.
-        compiled_s: of LLVM, for each candidate that was compiled.
-        exhausted: is there nothing left to propose?
+        compiled_s: LLVM time of each candidate that was compiled.
+        exhausted: whether there is nothing left to propose.
     """
 
     space: ScheduleSpace
@@ -179,7 +182,7 @@ def tune(
     """Search schedules for a graph that becomes one kernel.
 
     Args:
-        graph: inputs marked as frozen are packed ahead of time.
+        graph: the operator; inputs marked as frozen are packed ahead of time.
         how: time, threads and strategy.
         processes: running ones that build (see `builders`), in place of new ones.
         store: measurements of earlier searches are read from it, and those of this one are written to it.
@@ -227,7 +230,7 @@ def tune(
 
 
 def _begun(search: _Search, pool: _Pool) -> _Search:
-    """The search with the default schedule measured."""
+    """Measure the default schedule, and return the search."""
     pool.open()
     found = _measure(search, pool, [_proposal(search, search.space.start)])
     search.default = found[0] if found else None
@@ -239,7 +242,7 @@ def _done(search: _Search) -> bool:
 
 
 def _step(search: _Search, pool: _Pool) -> None:
-    """A round: propose, build, time; proposals alone where the time is over with them."""
+    """Make a round: propose, build, time; only propose where that uses up the time."""
     proposals = _proposed(search, min(_BATCH * len(pool.builders), search.how.most - len(search.measured)))
     search.exhausted = not proposals
     if proposals and time.perf_counter() < search.until:
@@ -248,7 +251,7 @@ def _step(search: _Search, pool: _Pool) -> None:
 
 
 def _proposal(search: _Search, point: dict[str, Any]) -> Proposal:
-    """A point with what follows from it."""
+    """Return a point with its trace and features."""
     space = search.space
     trace = space.trace(point)
     x = features(apply(space.unscheduled, trace), space.threads, search.how.footprint)
@@ -256,7 +259,7 @@ def _proposal(search: _Search, point: dict[str, Any]) -> Proposal:
 
 
 def _proposed(search: _Search, count: int) -> list[Proposal]:
-    """The next points to build; points of one trace are one."""
+    """Return the next points to build; points of one trace are one."""
     fresh: dict[str, Proposal] = {}
     parents = sorted(search.measured, key=lambda c: c.seconds)[:_PARENTS]
     guided = search.how.strategy == "model"
@@ -295,7 +298,7 @@ def _point(search: _Search, parents: Sequence[Candidate]) -> dict[str, Any]:
 
 
 def _rows(measured: Sequence[Candidate]) -> Rows:
-    """The measurements of this search, at most the last of them."""
+    """Return the measurements of this search, at most the last of them."""
     own = measured[-_MOST_ROWS:]
     if not own:
         return Rows.empty()
@@ -307,7 +310,7 @@ def _rows(measured: Sequence[Candidate]) -> Rows:
 
 
 def builders(count: int) -> list[Worker]:
-    """Processes that build candidates, to be used for several searches; the caller closes them."""
+    """Start processes that build candidates, to be used for several searches; the caller closes them."""
     return [Worker(_LIMITS, module="superopt.schedules.worker") for _ in range(count)]
 
 
@@ -336,7 +339,7 @@ class CandidateBuilder:
     def build(
         self, indices: Sequence[int], traces: Sequence[Trace], *, again: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """Events by index; a candidate that killed the worker is `died`, those after it are built by a new one."""
+        """Return events by index; a candidate that kills the worker is `died`, and a new worker builds the rest."""
         found: dict[int, dict[str, Any]] = {}
         left = dict(zip(indices, traces, strict=True))
         while left:
@@ -361,7 +364,7 @@ class CandidateBuilder:
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
-    """The builders of a search, which work at once."""
+    """The builders of a search, which work in parallel."""
 
     executor: ThreadPoolExecutor
     builders: Sequence[CandidateBuilder]
@@ -371,7 +374,7 @@ class _Pool:
         list(self.executor.map(CandidateBuilder.open, self.builders))
 
     def build(self, traces: Sequence[Trace]) -> list[tuple[CandidateBuilder, dict[int, dict[str, Any]]]]:
-        """Events by index, from each builder that had a share of the traces."""
+        """Return events by index, from each builder that had a share of the traces."""
         count = len(self.builders)
         shares = [(b, range(len(traces))[k::count]) for k, b in enumerate(self.builders) if k < len(traces)]
         jobs = [self.executor.submit(b.build, share, [traces[i] for i in share]) for b, share in shares]
@@ -379,7 +382,7 @@ class _Pool:
 
 
 def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Candidate]:
-    """Build a batch in all workers, then time what is new, one worker after the other."""
+    """Build a batch in all workers, then time the new candidates, one worker after the other."""
     known = {c.digest for c in search.measured}
     added: list[Candidate] = []
     for builder, events in pool.build([made.trace for made in batch]):
@@ -401,7 +404,7 @@ def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Ca
 
 
 def _times(search: _Search, builder: CandidateBuilder, digests: Sequence[str]) -> dict[str, list[float]]:
-    """Samples of new candidates, few of those that are clearly slower than the best."""
+    """Return samples of new candidates, few of those that are clearly slower than the best."""
     best = min((c.seconds for c in search.measured), default=math.inf)
     limits = {"limit_s": min(1e9, _HOPELESS * best), "slow_s": min(1e9, _SLOW * best)}
     seed = search.how.seed + search.rounds
@@ -434,7 +437,7 @@ def _rest() -> None:
 
 
 def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple[Candidate | None, float, float]:
-    """What to return, its seconds and the default's: the leaders again, then the best of them against the default."""
+    """Return the winner, its seconds and the default's: the leaders timed again, then the best against the default."""
     default, seed = search.default, search.how.seed
     if not search.measured:
         return None, math.nan, math.nan
@@ -463,7 +466,7 @@ def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple
 def _again(
     search: _Search, candidates: Sequence[Candidate], builder: CandidateBuilder, seed: int, rounds: int, budget_s: float
 ) -> dict[str, list[float]]:
-    """Samples of candidates in fresh rounds, all of them in each, as many as there is time for."""
+    """Return samples of candidates in fresh rounds, all of them in each, as many as there is time for."""
     events = builder.build(range(len(candidates)), [c.trace for c in candidates], again=True)
     digests = [c.digest for i, c in enumerate(candidates) if events[i]["event"] == "built"]
     a_round = sum(max(_FINAL_SAMPLE_S, c.seconds) for c in candidates)

@@ -2,20 +2,20 @@
 
 Requests, after `open` (a graph as text, the number of threads, a file with inputs and XLA's outputs):
 
-    build{traces}   one event per trace: what the build cost, or why there is none; values are checked against XLA's;
-                    `known` for code that was built before, unless `again`
+    build{traces}   one event per trace: the cost of the build, or why there is none. Values are checked against XLA's;
+                    `known` for code that was built before, unless `again`.
     time{digests}   one event per candidate of this process: seconds of each of several interleaved samples, of
-                    fewer where they are long (about `each_s` for a candidate); of one call where two took longer
-                    than `limit_s`, of two samples where these took longer than `slow_s`; with `peak` also of
-                    independent multiply-adds so often in each round, as digests `peak 0` and so on: the clock
+                    fewer where they are long (about `each_s` for a candidate). It is one call where two took longer
+                    than `limit_s`, and two samples where these took longer than `slow_s`. With `peak` also so many
+                    samples of independent multiply-adds in each round, as digests `peak 0` and so on: the clock.
 
 All candidates work on the same buffers: an operator of a few megabytes runs 15 % faster in some memory than in other,
-and what several kernels read does not stay in caches.  With a `footprint` in `open`, calls take turns with as many
-copies of the frozen operands as make up that many bytes, as those of a program do: the turns are those of all
-candidates, so none finds what another one has just read.
+and the inputs of several kernels do not stay in caches.  With a `footprint` in `open`, calls take turns with as many
+copies of the frozen operands as make up that many bytes, as those of a program do.  The turns are shared by all
+candidates, so none finds in the caches what another one has just read.
 
-A candidate that kills the process takes nothing else with it.  JAX is not loaded here: the parent computes what is
-expected (`save_problem`).
+A candidate that kills the process takes nothing else with it.  JAX is not loaded here: the parent computes the expected
+values (`save_problem`).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from superopt.measure.worker import serve
 from superopt.schedules import native
 
 Event = dict[str, Any]
-_MOST_PACKED_BYTES = 512 << 20  # of packed operands that are kept for other candidates, copies in turn counted
+_MOST_PACKED_BYTES = 512 << 20  # packed operands kept for other candidates, copies for turns included
 _MOST_TURNS = 1024  # copies of 64 kB are 64 MB; to bring less takes a microsecond
-# of an output's norm 1e-5 for float32, of an element (or of the root mean square of all) 5e-5
+# 1e-5 of an output's norm for float32, 5e-5 of an element (or of the root mean square of all)
 TOLERANCE = Tolerance(normwise=0.1, elementwise=0.5)
 _RACED = 2  # samples after which a slow candidate is left
 _SIGNED, _UNSIGNED = (-50, 50), (0, 100)
@@ -61,7 +61,7 @@ _SIGNED, _UNSIGNED = (-50, 50), (0, 100)
 
 @dataclass(slots=True)
 class _Session:
-    """What `open` set up, and the candidates so far."""
+    """The operator that `open` set up, and the candidates so far."""
 
     program: LoopProgram
     arrays: dict[str, np.ndarray]
@@ -97,19 +97,19 @@ def _open(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def save_problem(path: Path, graph: Graph, seed: int) -> None:
-    """Write random inputs and what XLA computes of them, for `open`."""
+    """Write random inputs and XLA's outputs for them, for `open`."""
     arrays = example_arrays(graph, seed)
     save(path, arrays | {f"output {k}": x for k, x in enumerate(reference(graph, arrays))})
 
 
 def example_arrays(graph: Graph, seed: int) -> dict[str, np.ndarray]:
-    """Random inputs by name: normal, or small integers."""
+    """Return random inputs by name: normal, or small integers."""
     types = {node["name"]: (node.shape, node.dtype) for node in graph.inputs}
     return random_values(types, seed, signed=_SIGNED, unsigned=_UNSIGNED)
 
 
 def reference(graph: Graph, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """The outputs as XLA computes them."""
+    """Return the outputs as XLA computes them."""
     import jax
 
     from superopt.backends.xla import needs_x64, to_jax  # late: jax takes half a second, and workers do without
@@ -157,7 +157,7 @@ def _candidate(session: _Session, trace: Any, again: bool) -> Event:
 
 
 def _bound(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray]) -> Callable[[], Any]:
-    """A call on the buffers of the room, with the copies of the frozen operands whose turn it is."""
+    """Return a call on the buffers of the room, with the copies of the frozen operands whose turn it is."""
     frozen = sum(values[b.name].nbytes for b in kernel.operands if b.scope == "frozen")
     count = max(1, min(_MOST_TURNS, -(-session.footprint // frozen))) if frozen else 1
     calls = [kernel.bind(values, session.threads, session.room, turn) for turn in range(count)]
@@ -165,13 +165,13 @@ def _bound(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray]) 
 
 
 def _key(code: Code) -> str:
-    """What the code is, before it is compiled: half of the schedules of rows are the code of another."""
+    """Return a digest of the code before it is compiled: half of the schedules of rows give the code of another."""
     text = json.dumps([code.module.text(), [(p.symbol, p.tasks) for p in code.phases], [b.name for b in code.pointers]])
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _prepared(session: _Session, prepare: LoopProgram) -> dict[str, np.ndarray]:
-    """The packed operands; many candidates share them."""
+    """Return the packed operands; many candidates share them."""
     key = digest(prepare)
     if key not in session.packed:
         held = [max(session.footprint, sum(x.nbytes for x in arrays.values())) for arrays in session.packed.values()]
@@ -184,7 +184,7 @@ def _prepared(session: _Session, prepare: LoopProgram) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True, slots=True)
 class _Bounds:
-    """What an output may differ from the expected one: its norm, and one over each element's own measure."""
+    """Scales of an expected output for its tolerance: its norm, and the reciprocal of each element's magnitude."""
 
     norm: float
     inverse: np.ndarray
@@ -201,7 +201,7 @@ def _bounds(expected: np.ndarray) -> _Bounds:
 
 
 def _near(bounds: _Bounds, expected: np.ndarray, found: np.ndarray) -> bool:
-    """Is a float32 output well within the tolerance?  False where that takes a closer look."""
+    """Whether a float32 output is well within the tolerance; false where that needs the full comparison."""
     if not bounds.inverse.size or expected.shape != found.shape:
         return False
     gap = np.subtract(found, expected).reshape(-1)
@@ -215,7 +215,7 @@ def _near(bounds: _Bounds, expected: np.ndarray, found: np.ndarray) -> bool:
 
 
 def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray], call: Callable[[], Any]) -> str | None:
-    """Run once, and say what is wrong with the results."""
+    """Run once, and return the fault in the results; None where they are right."""
     session.room.clear(kernel.outputs)
     session.first[kernel.digest] = loop.seconds_of(call, 1)
     try:
@@ -238,7 +238,7 @@ def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray], 
 def _time(request: Mapping[str, Any]) -> Iterator[Event]:
     session = _STATE[0]
     calls = [session.calls[digest] for digest in request["digests"]]
-    session.calls.clear()  # who wants to time one again builds it again
+    session.calls.clear()  # a candidate to be timed again is built again
     first = [session.first[digest] for digest in request["digests"]]
     peaks = [f"peak {k}" for k in range(request.get("peak", 0))]
     calls, first = calls + [_peak() for _ in peaks], first + [0.0] * len(peaks)
@@ -263,7 +263,7 @@ def _peak() -> Callable[[], Any]:
 
 
 def _warm(call: Callable[[], Any], first_s: float, limit_s: float, sample_s: float) -> float:
-    """Seconds of a call when caches and threads are warm, roughly: the first one takes up to four times as long."""
+    """Estimate the seconds of a call with warm caches and threads: the first one takes up to four times as long."""
     seconds = first_s
     if seconds > limit_s:
         seconds = min(seconds, loop.seconds_of(call, 1))

@@ -1,11 +1,12 @@
-"""Operators by name: what `superopt kernels tune` takes.
+"""Operators by name, as `superopt kernels tune` takes them.
 
-    dot f32 128x768x3072          x [M, K] times frozen w [K, N], as MxNxK
-    dot s8 128x768x3072           uint8 x times frozen int8 w, summed in int32
-    dot bf16 128x768x3072         stored as bfloat16
-    conv f32 56x56x64 3x3x128     channels-last image HxWxC, frozen window RxSxK; then `stride 2`, `groups 4`, `valid`
-    attention f32 12x512x64       queries, keys and values [heads, rows, depth]; then `causal`, `keys 1024`
-    softmax f32 1536x128          along the last axis; also layer_norm, gelu, tanh, cumsum, sum (of each row), transpose
+    dot f32 128x768x3072          x [M, K] times frozen w [K, N], as MxNxK.
+    dot s8 128x768x3072           uint8 x times frozen int8 w, summed in int32.
+    dot bf16 128x768x3072         stored as bfloat16.
+    conv f32 56x56x64 3x3x128     channels-last image HxWxC, frozen window RxSxK; then `stride 2`, `groups 4`, `valid`.
+    attention f32 12x512x64       queries, keys and values [heads, rows, depth]; then `causal`, `keys 1024`.
+    softmax f32 1536x128          along the last axis; also layer_norm, gelu, tanh, cumsum, sum (of each row),
+    transpose.
 
 Every operator is a graph of the op table, made by tracing the JAX function that stands here.
 """
@@ -30,7 +31,7 @@ _HINT = (
 
 
 def workload(text: str) -> Graph:
-    """The graph of an operator given by name, dtype and sizes.
+    """Return the graph of an operator given by name, dtype and sizes.
 
     Raises:
         UsageError: not of a form that is understood.

@@ -1,4 +1,4 @@
-"""How long a search may run: seconds, steps, or both.
+"""Budgets of a search: seconds, steps, or both.
 
 A step is one proposal.  A budget of steps alone makes the search deterministic: the same e-graph, objective and seed
 give the same result on every machine.  With seconds, progress is the larger of the two fractions spent.
@@ -33,7 +33,7 @@ class Budget:
 
 
 class Meter:
-    """Counts what is spent of a budget, or of a share of one."""
+    """Counts how much of a budget, or of a share of one, is spent."""
 
     def __init__(self, budget: Budget, parent: Meter | None = None) -> None:
         self.budget = budget
@@ -59,7 +59,7 @@ class Meter:
 
     @property
     def is_late(self) -> bool:
-        """Is its time over?"""
+        """Whether the time of the meter is over."""
         return self.left_s == 0.0
 
     def spent(self) -> float:

@@ -1,14 +1,14 @@
-"""Chains in lockstep, so that a slow objective is asked in batches: perturb-and-repair, and simulated annealing.
+"""Search chains in lockstep, so that a slow objective is queried in batches: perturb-and-repair, simulated annealing.
 
 One round of a repairing chain changes the layout of a random region, or flips a group, with up to three options (and a
-fusion override) in it, sweeps locally, and goes back when the result is worse.  A chain is a coroutine that stops where
-prices are missing and at the end of a round; a step lets every chain run until it stops and prices everything that is
-pending in one batch.  Chains join one per round of the first, so that a short budget makes a few deep chains and a long
-one makes many; a chain that has found nothing for a while moves to the place of the best (every other chain stays where
-it is: the end points are the finalists, which should differ).
+fusion override) in it.  It then sweeps locally, and goes back when the result is worse.  A chain is a coroutine that
+stops where prices are missing and at the end of a round.  A step lets every chain run until it stops, and prices
+everything that is pending in one batch.  One chain joins per round of the first chain, so that a short budget makes
+a few deep chains and a long one makes many.  A chain that has found nothing for a while moves to the place of the best.
+Every other chain stays where it is: the end points are the finalists, which should differ.
 
-The temperature of an annealing chain is in units of the mean kernel cost (start 0.3, end 0.002), not of the program's:
-two per cent of a program is a hot start for a hundred kernels.  In a step every chain makes several proposals; those
+The temperature of an annealing chain is in units of the mean kernel cost (start 0.3, end 0.002), not of the program's.
+Two per cent of a program is a hot start for a hundred kernels.  In a step every chain makes several proposals.  Those
 whose kernels have no price yet wait until all chains have made theirs, are priced in one batch, and are then considered
 again.
 """
@@ -29,7 +29,7 @@ FIRST = 4  # chains at work from the first step
 STALE = 12  # rounds without improvement after which a chain moves to the best
 PATIENCE = 20  # rounds per class, over all chains, without improvement of the best after which all end
 DRAWS = 512  # proposals of one step of annealing, all chains together
-FEWEST = 8  # of one chain
+FEWEST = 8  # fewest proposals of one chain in a step
 HOT, COLD = 0.3, 0.002  # temperatures at the start and at the end
 
 
@@ -44,7 +44,7 @@ class Chain:
         self.leader: Record | None = None  # where to go on after this round
 
     def walk(self) -> Generator[None, None, None]:
-        """Round after round: perturb, repair, keep the result unless it is worse; stops after each as well."""
+        """Run rounds: perturb, repair, and keep the result unless it is worse; yields after each round as well."""
         state = self.state
         while True:
             touched = self._perturb()
@@ -97,10 +97,10 @@ class Repairing:
     """Iterated local search until the budget ends or nothing has improved for long.
 
     Attributes:
-        starts: where chains begin, the best first; chains take them in turn, the best every other time.
-        most: how many chains there may be.
+        starts: the states where chains begin, the best first; chains take them in turn, the best every other time.
+        most: largest number of chains.
         chains: those that have joined.
-        best: cost of the best found so far, in the round (of all chains) `improved_at`.
+        best: cost of the best state so far, reached in the round (of all chains) `improved_at`.
     """
 
     problem: Problem
@@ -118,7 +118,7 @@ class Repairing:
         self.best = self.starts[0][0]
 
     def rounds(self) -> int:
-        """Rounds of all chains."""
+        """Number of rounds of all chains."""
         return sum(chain.rounds for chain in self.chains)
 
     def done(self) -> bool:
@@ -127,7 +127,7 @@ class Repairing:
         return not patience or self.meter.exhausted() or self.rounds() - self.improved_at >= patience
 
     def step(self) -> None:
-        """Let a chain join, and every chain run to where it stops; price what is pending."""
+        """Let a chain join, run every chain to its next stop, and price the pending kernels."""
         chains = self.chains
         if len(chains) < min(self.most, FIRST + (chains[0].rounds if chains else 0)):
             number = len(chains)
@@ -209,7 +209,7 @@ class Annealing:
         return not self.chains or self.meter.exhausted()
 
     def step(self) -> None:
-        """Some proposals of every chain, and again those whose kernels had no price."""
+        """Make some proposals in every chain, then retry those whose kernels had no price."""
         fraction = self.meter.spent()
         for chain in self.chains:
             before = chain.proposed

@@ -1,8 +1,8 @@
 """Local search: sweeps of single flips with region and group moves, and local repair.
 
-A sweep tries every move of every class in random order and keeps what lowers the cost.  A move whose kernels have no
-price yet is taken back and put off; when the unknown kernels of the moves put off fill a batch (or the sweep is over)
-they are priced together and those moves are tried again.  The first sweep therefore asks for nearly everything that a
+A sweep tries every move of every class in random order and keeps those that lower the cost.  A move whose kernels have
+no price yet is taken back and postponed.  When the unknown kernels of postponed moves fill a batch (or the sweep is
+over) they are priced together and those moves are tried again.  So the first sweep asks for nearly everything that a
 search will want to know, in a few large batches.  Nothing here asks for the price of one kernel.
 """
 
@@ -16,13 +16,13 @@ from superopt.search.moves import Groups, Move, bit_moves, free_layouts, region,
 from superopt.search.pricing import BATCH
 from superopt.search.state import State
 
-REGION_CHANCE = 0.1  # a spread costs tens of flips; 0 to 1 leave what five training programs find within 0.2 %
-PASSES = 4  # batches for the moves put off: an accepted one gives the others new kernels
+REGION_CHANCE = 0.1  # spreading costs tens of flips; from 0 to 1, results of five training programs stay within 0.2 %
+PASSES = 4  # batches for postponed moves, as an accepted one gives the others new kernels
 Waiting = Generator[None, None, bool]  # stops wherever prices are missing; goes on once they are there
 
 
 def attempt(state: State, move: Move) -> bool | None:
-    """Apply a move and keep it if the cost falls: True kept, False not, None when prices are missing."""
+    """Apply a move and keep it if the cost falls: True if kept, False if not, None when prices are missing."""
     before = state.cost
     change = move.apply(state)
     if change is None:
@@ -93,7 +93,7 @@ def _try_all(state: State, moves: Iterable[Move], meter: Meter) -> bool:
 
 
 def _retry(state: State, later: list[Move], meter: Meter) -> list[Move]:
-    """Price what is pending in one batch and try moves again; those whose kernels are still unknown."""
+    """Price the pending kernels in one batch and try moves again; return those whose kernels are still unknown."""
     state.memo.flush(meter)
     still: list[Move] = []
     for count, move in enumerate(later, 1):
@@ -118,7 +118,7 @@ def _sweep(state: State, rng: random.Random) -> Iterator[Move]:
 
 
 def repair(state: State, classes: Iterable[int], meter: Meter, limit: int = 400) -> Waiting:
-    """Sweep locally from some classes outwards along what improves."""
+    """Sweep locally from some classes outwards, as long as neighbours improve."""
     todo, visits, improved = list(classes), 0, False
     while todo and visits < limit:
         c = todo.pop()

@@ -1,10 +1,10 @@
-"""Builds IR nodes for options in physical layouts: the one way in which a class becomes code.
+"""Builds IR nodes for options in physical layouts: the only place where a class becomes code.
 
 `build` makes the node of one option from operands that lie in the orders of `layout.wanted`; `ClassEmitter` walks the
-inlined closure of a kernel.  Lowering calls it with leaves that are the nodes of the program under construction,
-pricing with leaves that are inputs: a kernel as a graph of its own.  Its inputs are numbered in order of first use, so
-that equal kernels are one hash-consed node; every frozen operand is an input of its own (two operands that happen to
-read one weight are priced like any two).
+inlined closure of a kernel.  Lowering calls it with leaves that are the nodes of the program under construction.
+Pricing calls it with leaves that are inputs, so that a kernel is a graph of its own.  Its inputs are numbered in order
+of first use, so that equal kernels are one hash-consed node.  Every frozen operand is an input of its own (two operands
+that happen to read one weight are priced like any two).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from superopt.search.snapshot import FrozenLeaf, Option, OptionForm, Selection, 
 
 
 def arrange(node: Node, have: Sequence[int], want: Sequence[int]) -> Node:
-    """A tensor that lies in order `have`, in order `want` (both over its natural axes)."""
+    """A tensor that lies in order `have`, transposed to order `want` (both over its natural axes)."""
     if tuple(have) == tuple(want):
         return node
     place = {axis: i for i, axis in enumerate(have)}
@@ -48,12 +48,12 @@ def arrange(node: Node, have: Sequence[int], want: Sequence[int]) -> Node:
 
 
 def full_shape(node: Node, shape: Shape) -> Node:
-    """A scalar operand of an elementwise op as a tensor."""
+    """A scalar operand of an elementwise op, broadcast to a tensor."""
     return node if node.shape == shape else mk("broadcast_in_dim", node, shape=shape, broadcast_dimensions=())
 
 
 def frozen_operand(leaf: FrozenLeaf, order: Order, stored: Callable[[FrozenLeaf, Order], Node]) -> Node:
-    """A frozen operand in an order of its axes: broadcasts happen here, only their source is stored."""
+    """A frozen operand in an order of its axes: only its source is stored, and broadcast here."""
     shape = tuple(leaf.full[axis] for axis in order)
     if leaf.value is not None:
         node = literal(leaf.value, leaf.dtype)
@@ -98,7 +98,7 @@ def _elementwise(form: OptionForm, d: Order, operands: Sequence[Node]) -> Node:
 
 
 def _per_axis(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    """Ops all of whose attributes have one entry per axis."""
+    """Build ops all of whose attributes have one entry per axis."""
     return make(form, operands, {name: _permuted(value, d) for name, value in form.attrs.items()})
 
 
@@ -222,13 +222,13 @@ class Wants:
         self._count = itertools.count(1)
 
     def of_snapshot(self, snapshot: Snapshot) -> Wants:
-        """The same memo for another snapshot of the same forms: equal kernels then have equal keys in both."""
+        """The same memo for another snapshot of the same forms, so that equal kernels have equal keys in both."""
         other = copy.copy(self)
         other.snapshot = snapshot
         return other
 
     def fixed(self, fid: int, d: int) -> tuple[int, tuple[int, ...]]:
-        """(number, interned orders) of a form that does not look at how its operands lie."""
+        """(number, interned orders) of a form that does not depend on the layouts of its operands."""
         key = fid << perm.PERM_BITS | d
         found = self.plain.get(key)
         if found is None:
@@ -239,7 +239,7 @@ class Wants:
     def following(
         self, option: Option, d: int, layouts: Sequence[int] | Mapping[int, int]
     ) -> tuple[int, tuple[int, ...]]:
-        """(number, interned orders) of a form that does, given the layout of every class."""
+        """(number, interned orders) of a form that depends on its operands, given the layout of every class."""
         form = option.form
         key = (option.fid, d, *[perm.compose(perm.inverse(p), layouts[k]) for _, k, p in option.live])
         found = self.by_current.get(key)
@@ -260,7 +260,7 @@ class Wants:
 
 
 class ClassEmitter:
-    """Emits classes of a selection; `leaf` gives the node of a materialised class, `stored` that of a frozen leaf.
+    """Emits classes of a selection; `leaf` returns the node of a materialised class, `stored` that of a frozen leaf.
 
     Classes in `apart` are computed again in every kernel that inlines them, and kept from being merged.
     """
@@ -281,7 +281,7 @@ class ClassEmitter:
         self._number = 0
 
     def kernel(self, c: int) -> Node:
-        """The materialised class `c` in its layout, down to the materialised classes it reads."""
+        """The materialised class `c` in its layout, computed from the materialised classes that it reads."""
         self.memo = {}
         self._number += 1
         return self._inlined(c, self.layouts[c])
@@ -297,7 +297,7 @@ class ClassEmitter:
         return arrange(node, perm.perm_of(self.layouts[c], rank), perm.perm_of(order, rank))
 
     def _inlined(self, c: int, order: int) -> Node:
-        """Emit a class and what it inlines (depth first without recursion: chains may be long)."""
+        """Emit a class and those inlined into it (depth first without recursion: chains may be long)."""
         stack = [(c, order)]
         while stack:
             here = stack[-1]

@@ -1,19 +1,19 @@
-"""What a search proposes to measure, and what is said of it: finalists, ablations, rival kernels.
+"""Proposals of a search for measurement: finalists, ablations of rules, and rival kernels.
 
-A *finalist* is one program worth measuring; how far apart two of them are is told by their kernels.
+A *finalist* is one program worth measuring; the distance of two of them is measured by their kernels.
 
-A state *without some of its rules* is what the program would be if these did not exist.  Every option that they
-introduced is given up; the classes concerned fall back on the state's other choices, then on the program's own e-nodes,
-then on whatever is left, and layouts are repaired locally.  It tells what a rule is worth (gains of rules that need
-each other overlap, so they do not add up to the whole gain), and it is how a set of finalists hedges against a model
-that is wrong about one kind of kernel.  Without any rule it is the program's own operations, which other cuts and
-layouts alone may make faster, and most of whose kernels are those of the original.
+A state *without some of its rules* is the program that would result if these rules did not exist.  Every option that
+they introduced is given up; the classes concerned fall back on the state's other choices, then on the program's own
+e-nodes, then on any other, and layouts are repaired locally.  The difference is the gain of a rule (gains of rules that
+need each other overlap, so they do not add up to the whole gain).  Such states also hedge a set of finalists against a
+model that is wrong about one kind of kernel.  Without any rule the state has the program's own operations.  Other cuts
+and layouts alone may make these faster, and most of its kernels are those of the original.
 
 *Rival kernels* are those that a program does not use, but would if the model erred.  A flip of one class (another op,
 another layout, a group) replaces some kernels by others.  It is a rival when it would lower the cost if its new kernels
-were as much cheaper than predicted as the model may be wrong.  Timing the new kernels of the most promising rivals
-decides what the model cannot: it is the choice by lower confidence bound of active learning, over the neighbourhood of
-the best program.
+were cheaper than predicted by as much as the model may be wrong.  Timing the new kernels of the most promising rivals
+decides questions that the model cannot.  It is the lower confidence bound criterion of active learning, over the
+neighbourhood of the best program.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from superopt.search.pricing import UNIT_S, kernel_graph
 from superopt.search.snapshot import SHIFT, Option, Selection
 from superopt.search.state import Problem, Record, State
 
-MOST_FLIPS = 4_000  # where there is no clock: all of one class at a time in a network of a thousand classes
+MOST_FLIPS = 4_000  # without a clock: all flips of one class at a time in a network of a thousand classes
 _GIVEN_UP, _OTHER, _OWN, _KEPT = 1e9, 1e3, 3.0, 1.0
-_REPAIR_STEPS = 2_000  # where there is no clock: 200 to 20,000 give the same forms of five training programs
+_REPAIR_STEPS = 2_000  # without a clock: 200 to 20,000 yield the same forms of five training programs
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Finalist:
     """One program worth measuring.
 
     Attributes:
-        name: where it came from.
+        name: its origin in the search.
         predicted_s: the objective's time.
         selection: options, layouts and materialised classes.
         kernels: (kernel graph, predicted seconds) in execution order, equal kernels repeated.
@@ -63,7 +63,7 @@ class Finalist:
 
 
 def finalist(problem: Problem, lowering: Lowering, name: str, record: Record) -> Finalist:
-    """A record with everything that building, reporting and continuing need."""
+    """A recorded state with the data that building, reporting and continuing need."""
     state = State(problem, *record[1:])
     class_ids, selection = problem.snapshot.class_ids, state.choice()
     place = {c: i for i, c in enumerate(lowering.order(selection))}
@@ -91,7 +91,7 @@ def kernel_costs(state: State) -> Counter[Node]:
 
 
 def distance(a: Counter[Node], b: Counter[Node]) -> int:
-    """Units of kernels that one program has and the other has not."""
+    """Cost units of kernels that only one of the two programs has."""
     return sum(abs(a[node] - b[node]) for node in a.keys() | b.keys())
 
 
@@ -107,7 +107,7 @@ def without_rules(state: State, rules: Set[str], repair_s: float | None = None) 
     """A new state like `state` that uses no e-node of these rules (where there is a choice).
 
     Args:
-        repair_s: seconds for its layouts, if there is a limit.
+        repair_s: time limit for repairing layouts, in seconds; None for no limit.
     """
     snapshot = state.snapshot
     chosen = {c: state.selection[c] for c in state.active()}
@@ -157,7 +157,7 @@ def rival_kernels(
 
     Args:
         optimism: the factor by which prices of new kernels may be too high.
-        end_s: instant at which to stop looking: a search that ended early leaves kernels to be cut and priced here.
+        end_s: instant at which to stop; after a search that ended early, kernels may still have to be cut and priced.
     """
     state = State.at(problem, finalist.selection)
     gains: dict[Node, float] = {}

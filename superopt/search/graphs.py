@@ -1,4 +1,4 @@
-"""Graph algorithms over numbered classes: extraction and components.
+"""Graph algorithms over numbered classes: cheapest extraction, and strongly connected components.
 
 Extraction is Knuth's generalisation of Dijkstra's algorithm (1977): classes are settled in order of cost, an option
 once all its children are, so every choice it makes is acyclic over all classes.  A cycle of a selection can only lie

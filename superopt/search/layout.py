@@ -1,10 +1,10 @@
-"""Which physical layouts an op wants of its operands, and which layouts are worth trying per class.
+"""The physical layouts that an op wants for its operands, and the layouts worth trying per class.
 
 A layout is an interned permutation L of the natural axes of a class: the physical tensor is `transpose(value, L)`, so
-physical axis i is natural axis L[i].  For an option whose result is desired in the order `d` (over the e-node's own
-axes), `wanted` says in which order each operand should be; elementwise ops and window ops pass the order on, products
-and convolutions take operands as they lie and put the order into their dimension numbers, unknown ops want natural
-order.  `emit.build` makes the node for exactly these orders, so that what is priced is what is built.
+physical axis i is natural axis L[i].  `wanted` takes the order `d` desired for the result of an option (over the
+e-node's own axes), and returns the order in which each operand should be.  Elementwise ops and window ops pass the
+order on.  Products and convolutions take operands as they lie and put the order into their dimension numbers.  Unknown
+ops want natural order.  `emit.build` makes the node for exactly these orders, so the program built is the one priced.
 
 Unit axes carry no layout: two orders that differ only in them are the same.
 """
@@ -33,7 +33,7 @@ def without_units(order: Sequence[int], shape: Shape) -> list[int]:
 
 
 def same(a: Sequence[int], b: Sequence[int], shape: Shape) -> bool:
-    """The two orders lay out a tensor of this shape alike."""
+    """Whether the two orders lay out a tensor of this shape alike."""
     return a == b or without_units(a, shape) == without_units(b, shape)
 
 
@@ -43,7 +43,7 @@ def wanted(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     Args:
         form: the option's form.
         d: desired order of the e-node's result axes.
-        current: order in which each operand lies; None for frozen operands, which lie as one wishes.
+        current: order in which each operand lies; None for frozen operands, which can be stored in any order.
     """
     handler = _WANTED.get(form.op)
     if handler is not None:
@@ -58,7 +58,7 @@ def _natural(shape: Shape) -> Order:
 
 
 def _first_aligned(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
-    """The operands of full rank follow the result (slice, pad, windows, concatenation, dynamic slices)."""
+    """Operands of full rank follow the result (slice, pad, windows, concatenation, dynamic slices)."""
     return tuple(d if len(s) == len(d) and i < _aligned_count(form) else _natural(s) for i, s in enumerate(form.shapes))
 
 
@@ -79,7 +79,7 @@ def _transpose(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...
 
 
 def _reduce(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
-    """The operand as it lies (any order of the reduced axes will do, and the result is the smaller one to move)."""
+    """The operand as it lies; any order of the reduced axes will do, and the result is the smaller one to move."""
     if current[0] is not None:
         return (current[0],)
     axes = form.attrs["axes"]
@@ -159,7 +159,7 @@ def _channels_last(spec: Sequence[int], order: Sequence[int], shape: Shape) -> b
 def conv_result_roles(form: OptionForm, d: Order, lhs_current: Order | None) -> list[int]:
     """Role order in which a convolution works: channels last if its result is desired or its input lies so.
 
-    XLA:CPU convolves channels last and transposes whatever is not, so nothing is lost by saying it.
+    XLA:CPU convolves channels last and transposes other layouts, so nothing is lost by stating it.
     """
     lhs, _, out = form.attrs["dimension_numbers"]
     spatial = list(range(2, len(out)))
@@ -190,7 +190,7 @@ _WANTED: dict[str, _Handler] = {
 
 
 def forward(form: OptionForm, position: int, order: Order) -> Order | None:
-    """Result order that follows from one operand's order, where one follows at all."""
+    """Result order that follows from one operand's order; None where none follows."""
     op, rank = form.op, len(form.shape)
     if op in ELEMENTWISE or op in WINDOWS or op in CUMULATIVE or op in ("slice", "pad", "rev", "concatenate"):
         return order if len(order) == rank else None
@@ -213,7 +213,7 @@ def forward(form: OptionForm, position: int, order: Order) -> Order | None:
 
 
 def _dot_forward(form: OptionForm, position: int, order: Order) -> Order | None:
-    """Through a product with a matrix: the new axis takes the place of the contracted one."""
+    """Result order of a product with a matrix: the new axis takes the place of the contracted one."""
     contracted, batch = form.attrs["dimension_numbers"]
     other = 1 - position
     new = dot_free(form)[other]
@@ -283,7 +283,7 @@ def candidates(snapshot: Snapshot, rounds: int = 3, limit: int = MAX_CANDIDATES)
 
 
 def _suggestions(form: OptionForm) -> list[tuple[int, Order]]:
-    """(operand position or -1 for the result, order) that an op likes."""
+    """(operand position or -1 for the result, order) that an op prefers."""
     if form.op in CONVOLUTIONS:
         lhs, _, out = form.attrs["dimension_numbers"]
         spatial = list(range(2, len(out)))

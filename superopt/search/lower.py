@@ -1,9 +1,9 @@
-"""From a selection with layouts to a program: what is prepared once from frozen inputs, and what each call runs.
+"""Lowers a selection with layouts to a program: the part prepared once from frozen inputs, and the part of each call.
 
 The hot part is made by the same emitter that makes kernels for pricing, with the nodes of other kernels in place of
-fresh inputs.  A frozen operand is prepared in exactly the order in which it is read; a frozen broadcast is prepared as
-its source.  Frozen values themselves are built from the program's own e-nodes wherever these exist, in natural order.
-Macros are expanded last, in the layouts that were chosen.
+fresh inputs.  A frozen operand is prepared in exactly the order in which it is read; of a frozen broadcast, only the
+source is prepared.  Frozen values themselves are built from the program's own e-nodes wherever these exist, in natural
+order.  Macros are expanded last, in the layouts that were chosen.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class FrozenValues:
         return cost + (1e3 if self.eg.op_of(enode) == "macro" else 0.0)
 
     def choice(self, cls: int) -> tuple[int, ...]:
-        """The e-node that a frozen class is computed by."""
+        """The e-node that computes a frozen class."""
         return self._choice[cls]
 
     def node(self, ref: int) -> Node:
@@ -139,7 +139,7 @@ class Lowering:
     def emit(
         self, selection: Selection, stored: Callable[[FrozenLeaf, Order], Node]
     ) -> tuple[tuple[Node, ...], dict[Node, int]]:
-        """Output nodes, and the class that each node is the value of, with macros still in place."""
+        """Output nodes, and the class of which each node is the value, with macros still in place."""
         nodes: dict[int, Node] = {}
         classes: dict[Node, int] = {}
         emitter = ClassEmitter(self.wants, selection, nodes.__getitem__, stored, self._apart(selection))
@@ -155,7 +155,7 @@ class Lowering:
         return tuple(outputs), classes
 
     def _apart(self, selection: Selection) -> frozenset[int]:
-        """Classes that an override has computed again in every kernel that reads them."""
+        """Classes that an override makes every reading kernel compute again."""
         options = self.snapshot.options
         return frozenset(
             c
@@ -195,13 +195,13 @@ class Lowering:
     def lower_classes(
         self, selection: Selection, graph: Graph, expand: Expand | None = None
     ) -> tuple[Program, dict[Node, int]]:
-        """The program of a selection, and the classes that nodes of its hot part are the values of."""
+        """The program of a selection, and the classes of which nodes of its hot part are the values."""
         return self._lowered(selection, graph, expand, [True] * len(selection.materialised))
 
     def _lowered(
         self, selection: Selection, graph: Graph, expand: Expand | None, followed: Sequence[bool]
     ) -> tuple[Program, dict[Node, int]]:
-        """The program of a selection, and the nodes of its hot part that are values of these classes."""
+        """The program of a selection, and the nodes of its hot part that are values of the `followed` classes."""
         live = tuple(node for node in graph.inputs if not node["frozen"])
         frozen = tuple(node for node in graph.inputs if node["frozen"])
         stem = PREPARED
@@ -230,7 +230,7 @@ class Lowering:
             prepared = expand_macros(prepared, expand)
         hot = Graph((*live, *standins.values()), outputs)
         if (frozen or prepared) and expand is not None:
-            # what macros compute of prepared tensors alone is prepared, too
+            # results of macros on prepared tensors alone are prepared, too
             inner = split(hot, frozen_cut(hot))
             if inner.prepare is not None:
                 values = dict(zip(standins.values(), prepared, strict=True))

@@ -1,13 +1,18 @@
-"""Moves: what a proposal may change at once.
+"""Moves: the changes of state that a proposal may make at once.
 
-(a) one class's option, sometimes with its layout; (b) one class's layout; (c) the layout of a region, spread through
-ops that carry an order over; (d) a rule instance: every class that gains an e-node of one application of a rule, or a
-slice of one merged e-node, flips together; (e) a gathering: all classes that could read one class flip to it; (f) the
-fusion override of one class.  An isolated channels-last layer only adds transposes, a merged product pays only when all
-its slices are read, and a product computed twice in two scalings is dropped only when all its readers turn to one of
-them; so (c) to (e) are indispensable.  They are dearer than flips and therefore rarer.
+(a)  One class's option, sometimes with its layout.
+(b)  One class's layout.
+(c)  The layout of a region, spread through ops that carry an order over.
+(d)  All classes of a rule instance.
+(e)  All classes that could read one class (a gathering).
+(f)  The fusion override of one class.
 
-In a small program moves reach every state; the search is compared with all of them, and with random ones.
+The classes of a rule instance are those to which one rule application adds an e-node, or a slice of one merged e-node.
+Moves (c) to (e) are indispensable: an isolated channels-last layer only adds transposes, and a merged product pays only
+when all its slices are read.  A product computed twice in two scalings is dropped only when all its readers turn to one
+of them.  Such moves are dearer than flips and therefore rarer.
+
+In a small program moves reach every state; tests compare the search with all of them, and with random ones.
 """
 
 from __future__ import annotations
@@ -21,25 +26,25 @@ from rewrites.egraph import perm
 from superopt.search.layout import backward, forward
 from superopt.search.state import FORBID, FORCE, RULE, Problem, State, Undo
 
-MAX_GROUP = 64  # classes that flip together: 8 to 1,000 leave what five training programs find within 0.2 %
-_SWEEPS = 3  # of a random state, which tests and ablations compare with
-_FLIPPED = 0.6  # of the classes of one
+MAX_GROUP = 64  # classes that flip together; from 8 to 1,000, results of five training programs stay within 0.2 %
+_SWEEPS = 3  # sweeps that make a random state, for tests and ablations
+_FLIPPED = 0.6  # share of the classes that a sweep flips
 
 
 class Move(NamedTuple):
-    """Options, layouts and override bits to set."""
+    """Options, layouts and override bits to set in a state."""
 
     options: tuple[tuple[int, int], ...] = ()
     layouts: tuple[tuple[int, int], ...] = ()
     bits: tuple[tuple[int, int], ...] = ()
 
     def apply(self, state: State) -> Undo | None:
-        """Flip; None if that closes a cycle."""
+        """Set them in the state; None if that closes a cycle."""
         return state.flip(self.options, self.layouts, self.bits)
 
 
 def free_layouts(state: State, c: int) -> list[int]:
-    """Layouts other than the present one that a class may take."""
+    """Layouts other than the present one that a class may have."""
     return [layout for layout in state.problem.candidates[c] if layout != state.layouts[c]]
 
 
@@ -59,7 +64,7 @@ def single_moves(state: State, c: int) -> list[Move]:
 
 
 def bit_moves(state: State, c: int) -> tuple[Move, ...]:
-    """The flip of a class's fusion override, where that means something."""
+    """The flip of a class's fusion override, where it has an effect."""
     if state.overridable(c):
         other = FORCE if state.problem.in_kernels else FORBID
         return (Move((), (), ((c, other if state.bits[c] == RULE else RULE),)),)
@@ -125,7 +130,7 @@ class Groups:
                     self.groups.append(group)
 
     def move(self, state: State, index: int) -> Move:
-        """The group's flips for the classes in use (classes that only the group itself brings in are set as well)."""
+        """The group's flips for the classes in use, and for classes that only the group itself brings into use."""
         group = self.groups[index]
         used = [(c, i) for c, i in group if state.readers[c]]
         idle = [(c, i) for c, i in group if not state.readers[c]]
@@ -137,7 +142,7 @@ def _changes(problem: Problem, group: tuple[tuple[int, int], ...]) -> bool:
 
 
 def neighbours(state: State, groups: Groups) -> Iterator[Move]:
-    """Single moves of the classes in use, those with the dearest kernels first, groups between them."""
+    """Single moves of the classes in use, those with the dearest kernels first, with group moves between them."""
     members: dict[int, list[int]] = {}
     for index, group in enumerate(groups.groups):
         for c, _ in group:
@@ -154,7 +159,7 @@ def neighbours(state: State, groups: Groups) -> Iterator[Move]:
 
 
 class Weights(NamedTuple):
-    """How often each kind of move is proposed."""
+    """Relative frequencies at which the kinds of moves are proposed."""
 
     option: float = 0.6
     layout: float = 0.3
@@ -200,7 +205,7 @@ def propose(state: State, groups: Groups, rng: random.Random, weights: Weights) 
 
 
 def _draw(state: State, classes: list[int], rng: random.Random) -> int:
-    """A class in use out of a list, or -1."""
+    """A random class of a list that is in use, or -1."""
     if not classes:
         return -1
     for _ in range(20):
@@ -211,7 +216,7 @@ def _draw(state: State, classes: list[int], rng: random.Random) -> int:
 
 
 def every_state(start: State, most: int) -> tuple[list[State], bool]:
-    """All states that single options and layouts lead to, each program once; False when there are more than `most`."""
+    """All states reachable by single options and layouts, each program once; False if there are more than `most`."""
     problem = start.problem
     found = {_program(start): start}
     queue = [start]
@@ -235,7 +240,7 @@ def every_state(start: State, most: int) -> tuple[list[State], bool]:
 
 
 def _program(state: State) -> tuple[tuple[int, int, int], ...]:
-    """What is computed and how it lies (layouts of values that no kernel stores do not matter)."""
+    """Identity of the program with its layouts; layouts of values that no kernel stores are left out."""
     return tuple((c, state.selection[c], state.layouts[c] if state.materialised[c] else 0) for c in state.active())
 
 

@@ -1,10 +1,10 @@
-"""Prices of kernels, remembered by structure and asked for in batches.
+"""Prices of kernels, cached by structure and requested in batches.
 
 A kernel's price depends on its structure only: ops, attributes, physical shapes, which operands are frozen, not on
 which weights it reads.  The structure is the hash-consed output node of the kernel's graph over inputs numbered in
 order of first use, so equal kernels are the same object and are priced once.
 
-Prices are kept as integers (femtoseconds): sums, differences and undo are then exact, and the cost of a state equals
+Prices are kept as integers (femtoseconds).  Sums, differences and undo are then exact, and the cost of a state equals
 a fresh evaluation bit for bit.
 """
 
@@ -24,7 +24,7 @@ BATCH = 512
 
 
 def to_units(seconds: float) -> int:
-    """Seconds as an integer number of femtoseconds; NaN and endless become the longest price."""
+    """Seconds as an integer number of femtoseconds; NaN and infinity become the longest price."""
     if not seconds < LONGEST_S:  # catches NaN as well
         seconds = LONGEST_S
     return round(max(seconds, 0.0) / UNIT_S)
@@ -41,7 +41,7 @@ class Pricer:
 
     Attributes:
         by_node: output node of a kernel -> price in units.
-        batches: calls of the objective.
+        batches: number of calls of the objective.
     """
 
     def __init__(self, objective: Objective) -> None:
@@ -67,7 +67,7 @@ class Memo:
         prices: key -> price in units.
         nodes: key -> the kernel's output node (None: a kernel without cost).
         pending: keys seen and not yet priced.
-        lookups: how often a price was wanted, known or not.
+        lookups: number of times a price was needed, known or not.
     """
 
     def __init__(self, pricer: Pricer) -> None:
@@ -78,7 +78,7 @@ class Memo:
         self.lookups = 0
 
     def add(self, key: Hashable, node: Node | None) -> int | None:
-        """Price of a kernel seen for the first time under this key, or None when it has to be asked for."""
+        """Price of a kernel seen for the first time under this key; None when it has to be requested."""
         self.nodes[key] = node
         known = 0 if node is None else self.pricer.by_node.get(node)
         if known is None:
@@ -89,9 +89,9 @@ class Memo:
         return known
 
     def flush(self, meter: Meter | None = None) -> None:
-        """Ask for everything pending; of a budget with a clock only for as much as there is time for.
+        """Request prices of everything pending; with a budget of seconds, only of as much as there is time for.
 
-        What is left is forgotten until it is seen again: to cut and price a kernel in the form of Winograd takes 60 ms.
+        The rest is forgotten until it is seen again, as cutting and pricing a kernel in Winograd's form takes 60 ms.
         """
         waiting = list(self.pending.items())
         self.pending.clear()

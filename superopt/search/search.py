@@ -1,14 +1,14 @@
 """The search: starts, descents, perturb-and-repair and annealing over the selections of an e-graph.
 
-    start   the original, greedy, and the dynamic program with and without cuts (and a selection carried over)
-    descend sweeps of single flips, regions and groups from every start
-    improve perturb-and-repair, then annealing, each by many chains in lockstep from the best different states
-    hedge   the best without each of the rules it uses, without any of them, without fusion overrides, and, in a small
-            program, with one move more (or every program there is): forms that the model thinks up to twice as slow
-            are measured
+    start    The original, greedy, and the dynamic program with and without cuts (and a selection carried over).
+    descend  Sweeps of single flips, regions and groups run from every start.
+    improve  Perturb-and-repair, then annealing, each by many chains in lockstep from the best different states.
+    hedge    The best without each of the rules it uses, without any of them, and without fusion overrides.  In a small
+             program also states one move away (or every program there is).  Forms that the model thinks up to twice as
+             slow are measured.
 
-The result holds a few finalists that differ in their kernels, for measuring; the original is always among them, since
-a model has errors and a search finds every one, and so are the original's own operations, cut as the search would.
+The result holds a few finalists for measurement that differ in their kernels.  The original is always among them, as
+the search will find every error of the model.  So are the original's own operations, cut as the search would.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ CHAINS = 64
 STARTS = 8  # different states that chains begin from
 POOL = 32  # records looked at for finalists
 ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
-RECUT_STEPS = 4  # proposals per class for cuts alone: two sweeps find what there is, the second of two finds nothing
-HEDGE_SHARE = 0.1  # of the budget, beyond it, each for these and for finalists without rules, of which every one has
+RECUT_STEPS = 4  # proposals per class for cuts alone: two sweeps, of which the second finds nothing more
+HEDGE_SHARE = 0.1  # of the budget, on top of it: for these, and again for finalists without rules, each of which has
 # two seconds of kernels to cut and price (DenseNet-121), 0.6 s for ResNet-50
 OWN_OPERATIONS = "without rewrites"  # the record of the original's operations, with the cuts and layouts of the best
 LEAST_STEPS = 100  # proposals per class that an annealing chain needs to be worth starting
@@ -56,12 +56,12 @@ STEPS_PER_SECOND = 20_000  # supposed, where a budget is in seconds
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """What a search is asked.
+    """Settings of a search.
 
     Attributes:
-        finalists: how many programs are proposed, the original included.
+        finalists: number of programs to propose, the original included.
         max_prepared_bytes: finalists that prepare more are dropped (the original never is).
-        in_kernels: are programs made in kernels of our own?
+        in_kernels: whether programs are made of our kernels.
     """
 
     budget: Budget
@@ -73,7 +73,7 @@ class SearchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What a search did; `starts`: name -> predicted seconds."""
+    """Figures of a search; `starts`: name -> predicted seconds."""
 
     live_classes: int
     options: int
@@ -108,11 +108,11 @@ class SearchResult:
         return next(f for f in self.finalists if f.original)
 
     def state(self, finalist: Finalist) -> State:
-        """The state that a finalist stands for."""
+        """The state of a finalist's selection."""
         return State.at(self.problem, finalist.selection)
 
     def by_xla(self, finalist: Finalist, objective: Objective) -> State:
-        """The state that a finalist stands for where XLA computes everything, under an objective of that."""
+        """The state of a finalist's selection where XLA computes everything, under an objective for XLA."""
         problem, chosen = self.problem, finalist.selection
         if not problem.in_kernels:
             return self.state(finalist)
@@ -154,7 +154,7 @@ def search(
 
 
 class _Run:
-    """The phases of one search; `records` holds the named states worth keeping."""
+    """The phases of one search; `records` has the named states worth keeping."""
 
     def __init__(self, problem: Problem, settings: SearchSettings) -> None:
         self.problem, self.settings = problem, settings
@@ -184,7 +184,7 @@ class _Run:
         return min(self.records, key=lambda name: self.records[name][0])
 
     def start(self, warm: Finalist | None) -> None:
-        """The original, a carried-over selection, greedy, and the dynamic programs."""
+        """Record the original, a carried-over selection, greedy, and the dynamic programs."""
         if warm is not None:
             self._keep("warm", self._carry(warm))
         local = LocalCosts(self.problem)
@@ -216,7 +216,7 @@ class _Run:
         return State(self.problem, selection if snapshot.is_acyclic(selection) else self._original, layouts, bits)
 
     def descend(self) -> None:
-        """Sweeps from every start; the original and the cheapest first."""
+        """Sweep from every start; the original and the cheapest come first."""
         order = sorted(self.records, key=lambda name: (name != "original", self.records[name][0]))
         seen: set[object] = set()
         for name in order:
@@ -236,7 +236,7 @@ class _Run:
         return [by_cost[cost] for cost in sorted(by_cost)[:STARTS]]
 
     def _repair(self, name: str, meter: Meter, seed: int) -> None:
-        """Perturb-and-repair from the best different states; the best of every chain is kept."""
+        """Run perturb-and-repair from the best different states; record the best of every chain."""
         self.active_state = None
         self.repairing = Repairing(self.problem, self._different(), self.groups, seed, meter, CHAINS)
         while not self.repairing.done():
@@ -244,7 +244,7 @@ class _Run:
         self._keep_chains(name)
 
     def _keep_chains(self, name: str) -> None:
-        """The chains' best states as records, those of equal cost once."""
+        """Record the chains' best states, those of equal cost once."""
         chains = self.repairing.chains if self.repairing is not None else []
         self.most_chains = max(self.most_chains, len(chains))
         for i, record in enumerate(sorted({c.best[0]: c.best for c in chains}.values(), key=lambda r: r[0])):
@@ -252,7 +252,7 @@ class _Run:
         self.repairing = None
 
     def improve(self) -> None:
-        """Perturb-and-repair, annealing from the best few, and repair again."""
+        """Run perturb-and-repair, annealing from the best few, and repair again."""
         left = 1.0 - self.meter.spent()
         if left <= 0 or not self.snapshot.size:  # all of the program may be known ahead of time
             return
@@ -270,7 +270,7 @@ class _Run:
         self._repair("last", self.meter, self.settings.seed + 1)
 
     def hedge(self) -> None:
-        """The best without any of its rules, without each while there is time, and without fusion overrides."""
+        """Record the best without any of its rules, without each while there is time, and without fusion overrides."""
         state = self._state(self._best())
         rules = rules_of(state)
         beyond = self._beyond()
@@ -287,11 +287,11 @@ class _Run:
             self._keep_neighbours(self._state(self._best()))
 
     def _beyond(self, steps: int | None = None) -> Meter:
-        """A part of the budget beyond it."""
+        """A meter over an extra part of the budget, beyond its end."""
         return Meter(self.meter.share(HEDGE_SHARE, steps).budget)
 
     def _keep_neighbours(self, state: State) -> None:
-        """All states of a very small program, else what one move makes of this one, overrides apart."""
+        """Record all states of a very small program, else those one move away from this one, overrides excepted."""
         limit = SMALL_WITHIN * state.cost
         everything, complete = every_state(state, MOST_STATES)
         if complete:
@@ -312,7 +312,7 @@ class _Run:
             state.undo(undo)
 
     def salvage(self) -> None:
-        """Keep what an interrupted state or chains had reached (lists are whole even when costs are not)."""
+        """Record the states that interrupted chains had reached (lists are complete even when costs are not)."""
         self._keep_chains("interrupted chain")
         state = self.active_state
         if state is not None and self.snapshot.is_acyclic(state.selection):
@@ -321,7 +321,7 @@ class _Run:
     # ---- results
 
     def choose(self) -> list[Finalist]:
-        """The best record, its own operations, then those that differ most from what is chosen, the original last."""
+        """The best record, its own operations, then those that differ most from the ones chosen, the original last."""
         original = self._finalist("original")
         pool = self._pool(original.predicted_s)
         chosen: list[Finalist] = []
@@ -343,7 +343,7 @@ class _Run:
         return [*sorted(chosen, key=lambda f: f.predicted_s), original]
 
     def _pool(self, original_s: float) -> dict[tuple[int, str], Counter[Node]]:
-        """Kernels, by their cost, of the records that may be measured: (place, name) -> node -> units."""
+        """Kernel costs of the records that may be measured: (place, name) -> node -> units."""
         names = sorted(self.records, key=lambda name: self.records[name][0])
         pool: dict[tuple[int, str], Counter[Node]] = {}
         least: int | None = None
@@ -351,7 +351,7 @@ class _Run:
         small = self.snapshot.size <= SMALL
         within, slower = (SMALL_WITHIN, SMALL_SLOWER) if small else (DIVERSE_WITHIN, SLOWER_THAN_ORIGINAL)
         for name in names:
-            cost, own = self.records[name][0], name == OWN_OPERATIONS  # these whatever the model says of rewrites
+            cost, own = self.records[name][0], name == OWN_OPERATIONS  # kept whatever the model says of rewrites
             if name == "original" or (cost in seen and not own) or cost * UNIT_S > slower * original_s:
                 continue
             least = cost if least is None else least
@@ -365,7 +365,7 @@ class _Run:
         return finalist(self.problem, self.lowering, name, self.records[name])
 
     def statistics(self) -> Statistics:
-        """Figures of the run."""
+        """The figures of this search."""
         problem = self.problem
         return Statistics(
             live_classes=problem.snapshot.size,
@@ -382,7 +382,7 @@ class _Run:
 
 
 def _expected_steps(meter: Meter) -> int:
-    """Proposals that a budget has room for."""
+    """Number of proposals that a budget has room for."""
     if meter.budget.steps is not None and meter.budget.seconds is None:
         return meter.budget.steps
     room = int(STEPS_PER_SECOND * (meter.budget.seconds or 0.0))

@@ -1,19 +1,19 @@
 """A compact, read-only view of the part of an e-graph that a selection can use.
 
-Live classes (reachable from the roots and not frozen) are numbered 0, 1, ...; an `Option` is one e-node of a class, its
-live children given as (class number, permutation), its frozen children as `FrozenLeaf`.  What an option *is*, apart
-from whom it reads, is its `OptionForm`: op, attributes, operand shapes, and how each frozen operand is stored.  Forms
-are interned, so that identical layers share every price.
+Live classes (reachable from the roots and not frozen) are numbered from 0.  An `Option` is one e-node of a class, its
+live children given as (class number, permutation), its frozen children as `FrozenLeaf`.  The `OptionForm` of an option
+is the part that does not depend on which classes it reads: op, attributes, operand shapes, and how each frozen operand
+is stored.  Forms are interned, so that identical layers share every price.
 
-Frozen leaves are stored in their cheapest representation: a broadcast of something smaller is kept as its source and
+Frozen leaves are stored in their cheapest representation.  A broadcast of something smaller is kept as its source and
 broadcast where it is read; a literal is no tensor at all.
 
-How ops take part in kernels: a *view* moves data without arithmetic and is recomputed in each reader; a *reduction* or
-a concatenation ends a kernel but takes elementwise producers in; everything else that is not elementwise is *heavy*:
-its operands must lie in memory.  Ops with several results (control flow, opaque) have no layout: they read and give
-natural order.  What XLA:CPU does with a producer that several kernels read was looked up in its compiled programs: it
-computes *cheap* ones (additions, products, comparisons, `abs`, `sin` ...) again in every reader, and keeps the result
-of costly ones.
+Ops differ in how they take part in kernels.  A *view* moves data without arithmetic and is recomputed in each reader.
+A *reduction* or a concatenation ends a kernel but fuses elementwise producers.  Every other op that is not elementwise
+is *heavy*: its operands must lie in memory.  Ops with several results (control flow, opaque) have no layout: they read
+and return natural order.  For a producer that several kernels read, this follows the compiled programs of XLA:CPU.
+It computes *cheap* ones (additions, products, comparisons, `abs`, `sin` ...) again in every reader, and keeps the
+result of costly ones.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FrozenLeaf:
 
     @property
     def signature(self) -> tuple[Any, ...]:
-        """What a price may depend on: not which tensor it is."""
+        """The properties that a price may depend on: not which tensor it is."""
         return (repr(self.value), self.shape, self.dims, self.dtype)
 
 
@@ -88,7 +88,7 @@ class OptionForm:
 
     @property
     def types(self) -> tuple[TensorType, ...]:
-        """Of the result and of the operands."""
+        """Types of the result and of the operands."""
         operands = itertools.starmap(TensorType, zip(self.shapes, self.dtypes, strict=True))
         return (TensorType(self.shape, self.dtype), *operands)
 
@@ -109,7 +109,7 @@ class Forms:
         frozen: tuple[FrozenLeaf | None, ...],
         result: TensorType,
     ) -> OptionForm:
-        """The form with these parts."""
+        """The form with these parts, created if it is new."""
         signature = tuple(None if leaf is None else leaf.signature for leaf in frozen)
         key = (op, repr(attrs) if op == "literal" else attrs, shapes, dtypes, signature, result)
         form = self.table.get(key)
@@ -131,14 +131,14 @@ class Option:
     """One e-node of a class.
 
     Attributes:
-        form: what it is.
+        form: its op, attributes and operand shapes.
         live: (operand position, child class, permutation) of each live operand, in order.
         kids: the child classes of `live`, with repetitions.
         frozen: the frozen leaf at each operand position, or None.
         out: permutation h with value(e-node) = transpose(value(class), h); `out_inverse` its inverse.
         enode, origin: the e-node and the rule instance that introduced it (None: the program itself).
-        apart: no kernel of our own computes it.
-        chains: a kernel of our own may compute what it reads along with it: a product of live values (attention).
+        apart: whether none of our kernels can compute it.
+        chains: whether one of our kernels may also compute its operands: a product of live values (attention).
     """
 
     __slots__ = ("apart", "chains", "cheap", "control", "ends", "enode", "fid", "form", "frozen", "heavy", "kids",
@@ -204,7 +204,7 @@ class Snapshot:
         class_ids: the e-graph's class behind each number.
         component: per class, its strongly connected component; `component_size` by component; numbered so that
             children come before (or with) their readers.
-        home: per class, the layout in which the program itself holds it (0 where it does not).
+        home: per class, its layout in the program itself (0 where the program lacks it).
     """
 
     def __init__(self, eg: EGraph, forms: Forms | None = None) -> None:

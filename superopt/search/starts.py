@@ -1,9 +1,9 @@
-"""Where a search starts: the program itself, the additive greedy choice, and a dynamic program over layouts.
+"""Starting points of a search: the program itself, the additive greedy choice, and a dynamic program over layouts.
 
 The dynamic program finds, bottom-up, the cheapest option for every (class, layout) when each operand is read from
-memory: cost = the option's own kernel + transposes of operands that do not lie as wanted + cost of the operands.  An
-additive cost counts a shared operand once per reader, hence exponentially often along residual connections.  *Cuts*
-mend that: a class that no edge of the class graph jumps over is paid exactly once by every selection, so its readers
+memory.  Its cost = the option's own kernel + transposes of operands that do not lie as wanted + cost of the operands.
+An additive cost counts a shared operand once per reader, hence exponentially often along residual connections.  *Cuts*
+avoid that: a class that no edge of the class graph jumps over is paid exactly once by every selection.  So its readers
 add only its potential, the cost in this layout over that in its cheapest.
 
 Additive choices are blind to sharing and may lose to the original: they are starts, never answers.
@@ -32,7 +32,7 @@ LEAST = 1e6  # one nanosecond: every choice costs something, so that additive ch
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One way to realise an option in a layout: its kernel, and per operand how it is wanted and how it lies."""
+    """One way to realise an option in a layout: its kernel, and each operand's wanted order and layout."""
 
     node: Node | None
     kids: tuple[tuple[int, int, int | None], ...]  # (class, wanted order, layout it lies in or None for any)
@@ -105,7 +105,7 @@ class LocalCosts:
         return self._moves[key]
 
     def price_everything(self) -> None:
-        """Ask for the prices of all rows and all transposes in a few batches."""
+        """Request the prices of all rows and all transposes in a few batches."""
         wanted: dict[Node, None] = {}
         for c, row in enumerate(self.snapshot.options):
             for i in range(len(row)):
@@ -123,7 +123,7 @@ class LocalCosts:
         self.pricer.price(wanted)
 
     def price(self, node: Node | None) -> float:
-        """Price of a kernel asked for before, in units."""
+        """Price of a kernel requested before, in units."""
         return 0.0 if node is None else float(self.pricer.by_node[node])
 
     def own(self, option: Option, node: Node | None) -> float:

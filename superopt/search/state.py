@@ -1,18 +1,18 @@
 """A state of the search: one option and one physical layout per class, with its cost kept up to date.
 
 A class is *materialised* when it is an output, its op ends a kernel (product, convolution, window, reduction,
-concatenation ...), a heavy op reads it, or it is read more than once and is not a mere view.  All else is inlined into
-its readers.  An override bit per class changes that: FORBID computes a class again in every reader, FORCE materialises
-one.  On XLA:CPU only FORBID on a costly op (exp, tanh ...) is a choice, since lowering can keep the copies apart; cheap
-ops are computed again and kernels are joined as the compiler likes, so the search proposes nothing else.  A *kernel* is
-a materialised class with its inlined closure; the cost of a state is the sum of its kernels, plus the transposes of
-outputs that do not lie as they are returned.
+concatenation ...), a heavy op reads it, or it is read more than once and is not a mere view.  All other classes are
+inlined into their readers.  An override bit per class changes that: FORBID computes a class again in every reader,
+FORCE materialises one.  On XLA:CPU only FORBID on a costly op (exp, tanh ...) is a real choice, since lowering can keep
+the copies apart.  The compiler recomputes cheap ops and joins kernels as it likes, so the search proposes nothing else.
+A *kernel* is a materialised class with its inlined closure.  The cost of a state is the sum of its kernels, plus the
+transposes of outputs that do not lie in the order in which they are returned.
 
-Where the program is to be made in kernels of our own (`Problem.in_kernels`), the rule is theirs.  A class that one
-kernel alone reads, directly or through what that kernel computes, is part of it: what follows a product, reductions of
-rows, both products of attention.  Such a kernel is priced as the regions that it is cut into.  Materialised is what
-several kernels read, what a product or window reads and is not a view, and what no kernel of ours computes or is read
-by that; then FORCE, a cut, is the choice.
+Where the program is to be made of our kernels (`Problem.in_kernels`), the rule is theirs.  A class that one kernel
+alone reads, directly or through values that the kernel computes, is part of it: ops after a product, reductions of
+rows, both products of attention.  Such a kernel is priced as the regions that it is cut into.  Three kinds of classes
+are materialised: those that several kernels read; those that a product or window reads, unless they are views; and
+those that none of our kernels computes or that such a class reads.  FORCE, a cut, is then the choice.
 
 A flip changes options and layouts of a few classes.  Classes whose readers, option or layout changed are *touched*;
 the kernels to price again are those of touched classes and of the first materialised readers above them.  A flip is
@@ -37,7 +37,7 @@ Record = tuple[int, "list[int]", "list[int]", "list[int]"]  # cost, options, lay
 
 
 class Undo(NamedTuple):
-    """What a flip changed: (class, previous value) pairs in reverse order."""
+    """Record of a flip: (class, previous value) pairs in reverse order."""
 
     options: list[tuple[int, int]]
     layouts: list[tuple[int, int]]
@@ -45,14 +45,14 @@ class Undo(NamedTuple):
 
 
 class Problem:
-    """What the states of one search share.
+    """Data that the states of one search share.
 
     Attributes:
         candidates: per class, the layouts worth trying; `home` is the first of each.
-        wants, memo: which orders options want, what kernels cost.
+        wants, memo: the orders that options want, and the costs of kernels.
         choices, movable: classes with several options, with several layouts.
         fusible: classes that a fusion override may concern.
-        in_kernels: are programs made in kernels of our own, which join what XLA keeps apart?
+        in_kernels: whether programs are made of our kernels, which fuse more than XLA does.
     """
 
     def __init__(
@@ -83,9 +83,9 @@ class State:
 
     Attributes:
         selection, layouts, bits: per class, the option's number, the layout, the override.
-        readers: per class, reader -> how often it reads; outputs count as readers -1, -2, ...
+        readers: per class, reader -> number of its reads; outputs count as readers -1, -2, ...
         materialised, kernel_cost: per class; costs of output transposes follow after the classes.
-        homes: per class, in kernels of our own, the materialised class whose kernel computes it, if it is one alone.
+        homes: per class, with our kernels, the materialised class whose kernel computes it, if it is one alone.
         unknown: classes whose kernels have no price yet (then `cost` is too low; see `settle`).
     """
 
@@ -129,7 +129,7 @@ class State:
         return cls(problem, selection.options, selection.layouts, selection.bits)
 
     def choice(self) -> Selection:
-        """The selection that the state is at."""
+        """The selection of this state."""
         return Selection(tuple(self.selection), tuple(self.layouts), tuple(self.bits), tuple(self.materialised))
 
     @property
@@ -146,13 +146,13 @@ class State:
         return self.options[c][self.selection[c]]
 
     def settle(self) -> None:
-        """Ask for every unknown price; afterwards `cost` is exact."""
+        """Request every unknown price; afterwards `cost` is exact."""
         while self.unknown:
             self.memo.flush()
             self.reprice()
 
     def reprice(self) -> bool:
-        """Look unknown prices up again; whether `cost` is exact now."""
+        """Look up unknown prices again; return whether `cost` is exact now."""
         for c in list(self.unknown):
             self._price(c)
         return not self.unknown
@@ -162,11 +162,11 @@ class State:
         State.__init__(self, self.problem, selection, layouts, bits)
 
     def record(self) -> Record:
-        """What it takes to return here."""
+        """A record from which `restore` can return to this state."""
         return self.cost, list(self.selection), list(self.layouts), list(self.bits)
 
     def restore(self, record: Record) -> None:
-        """Go to a recorded place (options flipped one by one may pass through cycles: then start over)."""
+        """Return to a recorded state; starts over where flipping options one by one would pass through cycles."""
         _, selection, layouts, bits = record
         change = self.flip(
             [(c, i) for c, i in enumerate(selection) if self.selection[c] != i],
@@ -313,7 +313,7 @@ class State:
                     ready.append(k)
 
     def _settle_home(self, c: int) -> bool:
-        """Find again which kernel of our own computes a class; whether that has changed."""
+        """Find again which of our kernels computes a class; return whether that has changed."""
         home, users, option = _NOT_IN_USE, self.readers[c], self.chosen(c)
         if users:
             homes = {_SEVERAL if u < 0 else self.homes[u] for u in users}
@@ -326,10 +326,10 @@ class State:
         return changed
 
     def _is_stored(self, c: int, option: Option, *, alone: bool) -> bool:
-        """Does a class lie in memory between kernels of our own?
+        """Whether a class is stored in memory between our kernels.
 
         Args:
-            alone: does one kernel alone read it?
+            alone: whether one kernel alone reads it.
         """
         if option.apart or option.form.op == "input" or c in self.snapshot.root_classes or self.bits[c] == FORCE:
             return True
@@ -341,10 +341,10 @@ class State:
         return not alone or any(reader.heavy and not reader.chains for reader in readers)
 
     def overridable(self, c: int) -> bool:
-        """Whether an override says something about class `c` as it is chosen.
+        """Whether an override has an effect on class `c` as it is chosen.
 
-        In kernels of our own what is joined may be cut; by XLA what is costly and read twice, by fusing ops only, may
-        be computed again.
+        With our kernels, fused classes may be cut.  With XLA, costly classes that fusing ops alone read twice may be
+        computed again.
         """
         if self.problem.in_kernels:
             return self.bits[c] != RULE or not (self.materialised[c] or self.chosen(c).view)
@@ -375,7 +375,7 @@ class State:
             self._price(c)
 
     def _set_flags(self, touched: set[int]) -> set[int]:
-        """Set materialised flags around touched classes; these and those whose flag has changed."""
+        """Set materialised flags around touched classes; return these and those whose flag has changed."""
         readers, materialised = self.readers, self.materialised
         changed = set(touched)
         for c in touched:
@@ -390,7 +390,7 @@ class State:
         return changed
 
     def _settle_homes(self, touched: set[int]) -> set[int]:
-        """Find homes again from touched classes downwards; these and those that have others now."""
+        """Find homes again from touched classes downwards; return these and those that have others now."""
         changed = set(touched)
         queue = [*touched, *(k for c in touched for k in self.chosen(c).kids)]
         for c in queue:  # grows while it is walked
@@ -400,9 +400,9 @@ class State:
         return changed
 
     def signature(self, c: int) -> tuple[int, ...]:
-        """The structure of the kernel of `c`, the key under which its price is remembered.
+        """The structure of the kernel of `c`: the key under which its price is cached.
 
-        Per inlined class what it wants, per leaf which it is and how it lies.
+        The key has the wants of each inlined class, and for each leaf its identity and layout.
         """
         options, selection, layouts, materialised = self.options, self.selection, self.layouts, self.materialised
         wants, compose, inverse = self.problem.wants, perm.compose, perm.inverse
@@ -480,7 +480,7 @@ class State:
         self._set(self.snapshot.size + i, self._transpose_price(root.cls, root.perm) if self.readers[root.cls] else 0)
 
     def _operand_transposes(self, option: Option) -> int | None:
-        """Ops without a layout cost the transposes of their operands (their own work is the same in every state)."""
+        """Cost of transposing operands of ops without a layout (their own work is the same in every state)."""
         total = 0
         for _, k, p in option.live:
             if self.snapshot.dtypes[k] == "tuple":
@@ -502,13 +502,13 @@ class State:
             price = self.memo.add(key, transpose_node(self.snapshot, c, lies, order))
         return price
 
-    # ---- what the state says
+    # ---- queries
     def kernel(self, c: int) -> Node | None:
         """Output node of the kernel of a materialised class, made anew; None when it moves nothing."""
         return kernel_node(self.problem.wants, Selection(self.selection, self.layouts, self.bits, self.materialised), c)
 
     def kernels(self) -> list[tuple[int, Node]]:
-        """(class, output node) of every kernel that costs something."""
+        """(class, output node) of every kernel with a cost."""
         out: list[tuple[int, Node]] = []
         for c, cost in enumerate(self.kernel_cost[: self.snapshot.size]):
             if cost and (node := self.kernel_of(c)) is not None:
@@ -520,7 +520,7 @@ class State:
         return None if self.chosen(c).control else self.memo.nodes.get(self.signature(c))
 
     def key(self) -> tuple[Any, ...]:
-        """Identity of the program that the state stands for (unused classes left out)."""
+        """Identity of the state's program, without unused classes."""
         return tuple(
             (c, self.selection[c], self.layouts[c] if self.materialised[c] else 0, self.bits[c]) for c in self.active()
         )

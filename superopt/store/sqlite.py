@@ -1,7 +1,7 @@
 """One SQLite file behind `get` and `put`.
 
-A row carries a digest of its table, key and value: what was damaged, and a row that stands where another was put, is a
-miss.  Nothing in a file is run: one with views or triggers is not a store.
+A row carries a digest of its table, key and value; a damaged row, or one that was copied to another key, is a miss.
+Nothing in a file is run: one with views or triggers is not a store.
 
 A connection belongs to one process (a forked child opens its own) and is guarded by a lock between threads.  Moving a
 damaged file aside happens under a file lock after a second look, or two processes that meet the damage together
@@ -33,11 +33,11 @@ _SCHEMA_BYTES = 1 << 16  # the first page, of any size, holds the tables
 
 
 class StoreWarning(UserWarning):
-    """The store is not what it should be; the run goes on."""
+    """The store cannot be used as it should be; the run goes on without it."""
 
 
 def default_path() -> Path:
-    """Where the store lives unless a path is given: the user's cache directory."""
+    """Path of the store unless another is given: in the user's cache directory."""
     import platformdirs  # late: not needed when a path is given
 
     return Path(platformdirs.user_cache_dir("superopt", appauthor=False)) / f"store-v{SCHEMA_VERSION}.sqlite"
@@ -53,7 +53,7 @@ class Store:
 
     Attributes:
         path: the file, or None when values live in memory.
-        notices: what went wrong so far, one line each (also given as `StoreWarning`).
+        notices: faults so far, one line each (also issued as `StoreWarning`).
     """
 
     def __init__(self, path: str | os.PathLike[str] | None = None, *, memory: bool = False) -> None:
@@ -66,17 +66,17 @@ class Store:
         self._conn: sqlite3.Connection | None = self._open()
 
     def get(self, table: str, key: str) -> dict[str, Any] | None:
-        """The value put under a key, or None: absent, damaged or unreadable."""
+        """The value stored under a key; None where it is absent, damaged or unreadable."""
         _check_table(table)
         row = self._run(lambda c: c.execute(f"SELECT value, digest FROM {table} WHERE key = ?", (key,)).fetchone())
         return _decode(table, key, row) if row else None
 
     def put(self, table: str, key: str, value: Mapping[str, Any]) -> None:
-        """Keep a JSON object under a key, replacing what was there."""
+        """Store a JSON object under a key, replacing an earlier one."""
         self.put_many(table, {key: value})
 
     def put_many(self, table: str, items: Mapping[str, Mapping[str, Any]]) -> None:
-        """Keep several objects in one transaction."""
+        """Store several objects in one transaction."""
         _check_table(table)
         now = time.time()
         texts = {key: json.dumps(value, sort_keys=True) for key, value in items.items()}
@@ -96,7 +96,7 @@ class Store:
         return [(row[2], value) for row in rows if (value := _decode(table, row[2], row)) is not None]
 
     def delete(self, table: str, key: str) -> None:
-        """Forget one key."""
+        """Delete one key."""
         _check_table(table)
 
         def drop(conn: sqlite3.Connection) -> None:
@@ -126,7 +126,7 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- opening, and what to do when the file is not usable
+    # ---- opening, and recovery when the file is not usable
 
     def _run(self, action: Any) -> Any:
         with self._lock:
@@ -214,15 +214,15 @@ class _NewerSchemaError(Exception):
 
 
 def _may_be_store(path: Path) -> bool:
-    """Is there no file, an empty one, or one that was a store: does it name most of the tables where SQLite does?
+    """Whether a file may be a store: it is absent or empty, or names most of the tables at the place where SQLite does.
 
-    The tables of a database that is being written may still be in the file beside it.
+    While a database is being written, its tables may still be in the file beside it.
     """
     try:
         with open(path, "rb") as file:
             head = file.read(_SCHEMA_BYTES)
     except OSError:
-        return True  # what is wrong is said where it is opened
+        return True  # the error is reported where the file is opened
     if not head or sum(name.encode() in head for name in TABLES) > len(TABLES) // 2:
         return True
     return head.startswith(b"SQLite format 3\0") and _tables(path) <= set(TABLES)
@@ -233,7 +233,7 @@ def _tables(path: Path) -> set[str]:
     try:
         return {str(name) for (name,) in conn.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
     except (sqlite3.Error, UnicodeDecodeError):
-        return set()  # what is wrong is said where it is opened
+        return set()  # the error is reported where the file is opened
     finally:
         conn.close()
 
@@ -259,8 +259,7 @@ def _prepare(path: str) -> sqlite3.Connection:
         for kind, name in conn.execute("SELECT type, name FROM sqlite_master"):
             if kind not in ("table", "index"):
                 raise sqlite3.DatabaseError(f"not a superopt store: it has a {shown(kind)} {shown(name)}")
-        for table in TABLES:
-            conn.execute(f"SELECT key, value, digest, created FROM {table} LIMIT 1").fetchone()
+        _read_each(conn)
     except sqlite3.OperationalError as error:
         conn.close()
         if "no such table" in str(error) or "no such column" in str(error):
@@ -273,6 +272,12 @@ def _prepare(path: str) -> sqlite3.Connection:
         conn.close()
         raise
     return conn
+
+
+def _read_each(conn: sqlite3.Connection) -> None:
+    """Read from every table; an error of SQLite, where one or a column of one is missing."""
+    for table in TABLES:
+        conn.execute(f"SELECT key, value, digest, created FROM {table} LIMIT 1").fetchone()
 
 
 def _text(data: bytes) -> str:
@@ -310,9 +315,9 @@ def _is_damaged(path: Path) -> bool:
     try:
         if conn.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
             return True
-        present = conn.execute("SELECT type, name FROM sqlite_master").fetchall()
-        tables = {name for kind, name in present if kind == "table"}
-        return not set(TABLES) <= tables or any(kind not in ("table", "index") for kind, _ in present)
+        _read_each(conn)
+        kinds = {kind for (kind,) in conn.execute("SELECT type FROM sqlite_master")}
+        return not kinds <= {"table", "index"}
     except sqlite3.OperationalError as error:
         return not _is_busy(error)
     except (sqlite3.DatabaseError, UnicodeDecodeError):
@@ -335,7 +340,7 @@ def _digest(table: str, key: str, text: str) -> str:
 
 
 def _decode(table: str, key: Any, row: tuple[Any, ...]) -> dict[str, Any] | None:
-    """The value of a row, or None where it is not what was put under this key of this table."""
+    """The value of a row; None where it is not the one stored under this key of this table."""
     value, stated = row[0], row[1]
     if not isinstance(key, str) or not isinstance(value, str) or _digest(table, key, value) != stated:
         return None

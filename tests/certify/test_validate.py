@@ -17,7 +17,7 @@ from click.testing import CliRunner
 import superopt
 from rewrites.egraph.convert import import_graph
 from superopt.certify.library import ledger_of, proved_library
-from superopt.certify.plan import Plan, read_plan
+from superopt.certify.plan import Plan, empty_plan, read_plan
 from superopt.certify.validate import validate
 from superopt.commands.main import cli
 from superopt.errors import InputError
@@ -390,6 +390,38 @@ def test_a_returned_program_that_was_changed_is_refused_at_the_operation() -> No
     assert "other types" in check(graph, Program(None, Graph(hot.inputs, hot.inputs)), plan)
 
 
+def test_plans_and_programs_of_other_calls_are_refused() -> None:
+    graph, program, plan = small()
+    assert "numerics 'loose'" in check(graph, program, replace(plan, numerics="loose"))
+    stranger = mk("exp", make_input("z", (64, 64)))
+    terms = replace(plan.terms, outputs=(*plan.terms.outputs, stranger))
+    assert "speaks of an input 'z'" in check(graph, program, replace(plan, terms=terms))
+    (number,) = [i for i, step in enumerate(plan.instances) if step.rule == "dot-assoc"]
+    behind = {name: (at - len(plan.terms.outputs), lay) for name, (at, lay) in plan.instances[number].tensors.items()}
+    steps = [replace(s, tensors=behind) if i == number else s for i, s in enumerate(plan.instances)]
+    assert "names a term that is not there" in check(graph, program, replace(plan, instances=tuple(steps)))
+    renamed = {**plan.rules, "other": plan.rules["dot-assoc"]}
+    assert "rule other of the plan is not proved" in check(graph, program, replace(plan, rules=renamed))
+
+
+def test_programs_that_pass_other_arguments_are_refused() -> None:
+    w, x, y = make_input("w", (4, 4), frozen=True), make_input("x", (4, 4)), make_input("y", (4, 4))
+    graph = Graph((w, x, y), (mk("sub", mk("mul", mk("neg", w), x), y),))
+    ready = make_input("ready", (4, 4), frozen=True)
+    result = mk("sub", mk("mul", ready, x), y)
+    plan = empty_plan(graph, "exact")
+    prepare = Graph((w,), (mk("neg", w),))
+    assert check(graph, Program(prepare, Graph((x, y, ready), (result,))), plan) == ""
+    other = "takes other arguments"
+    assert other in check(graph, Program(prepare, Graph((y, x, ready), (result,))), plan)
+    known = Graph((w,), (mk("exp", mk("neg", w)),))  # of frozen arguments alone
+    more, hot = Graph((w,), (mk("neg", w),) * 3), Graph((ready,), (mk("exp", ready),))
+    assert check(known, Program(prepare, hot), empty_plan(known, "exact")) == ""
+    assert "other tensors than are prepared" in check(known, Program(more, hot), empty_plan(known, "exact"))
+    assert check(graph, Program(None, graph), plan) == ""
+    assert other in check(graph, Program(None, Graph((w, y, x), graph.outputs)), plan)
+
+
 def test_bodies_of_control_flow_have_plans_of_their_own() -> None:
     def fn(w: jax.Array, xs: jax.Array) -> jax.Array:
         def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -410,6 +442,9 @@ def test_bodies_of_control_flow_have_plans_of_their_own() -> None:
     broken = replace(body, plan=replace(body.plan, instances=()))
     cause = check(result.imported.graph, result.program, replace(result.plan, bodies=(broken,)))
     assert cause.startswith("body 0: ")
+    looser = replace(body, plan=replace(body.plan, numerics="exact"))
+    cause = check(result.imported.graph, result.program, replace(result.plan, bodies=(looser,)))
+    assert cause.startswith("body 0: its plan says exact")
 
 
 # ---- files and the command line

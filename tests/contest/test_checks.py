@@ -145,3 +145,34 @@ def test_results_of_a_process_are_those_of_this_one(monkeypatch: pytest.MonkeyPa
 )
 def test_what_is_not_sure_to_be_short_is_not_called_here(fn: Callable[..., Any], short: bool) -> None:
     assert is_short(import_function(fn, (X,)).graph) == short
+
+
+def test_calls_after_the_first_are_not_waited_for_longer_than_is_said() -> None:
+    """What the check needs is there after the first call; the second one says that a call takes at least so long."""
+    times = iter((0.0, 6.0))
+
+    def slow(x: np.ndarray) -> np.ndarray:
+        time.sleep(next(times))
+        return np.asarray(x)
+
+    def fn(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(slow, jax.ShapeDtypeStruct(x.shape, x.dtype), x) * 2.0
+
+    builds = Builds.of(import_function(fn, (X,)))
+    builds.rest_s = 0.5
+    begin_s = time.monotonic()
+    ((_, (result,)),) = builds.wanted
+    np.testing.assert_array_equal(result, 2.0 * X)
+    assert builds.given_up
+    assert 0.4 < builds.call_s < 5.5
+    assert builds.wanted, "what was given up is not asked for again"
+    assert time.monotonic() - begin_s < 5.5
+
+
+@pytest.mark.parametrize(("window", "short"), [(3, True), (5001, False)])
+def test_folds_over_wide_windows_run_where_they_can_be_ended(window: int, short: bool) -> None:
+    def fn(x: jax.Array) -> jax.Array:
+        pads = ((0, 0), (window // 2, window // 2))
+        return jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, window), (1, 1), pads)
+
+    assert is_short(import_function(fn, (X,)).graph) == short

@@ -17,11 +17,12 @@ from superopt.contest import contest as contests
 from superopt.contest import rounds as module
 from superopt.contest.contest import Outcome, contest
 from superopt.contest.judgement import decided, original_returned
-from superopt.contest.rounds import ORIGINAL, WORTH, Entry, Series
+from superopt.contest.rounds import ORIGINAL, WORTH, Entry, Series, rounds_fit
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
 from superopt.machine.budget import SearchBudget
+from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Failure, Timing, Tuned, Worker
 from superopt.measure.session import ComparisonSettings
 from superopt.measure.stats import paired_ratio
@@ -534,3 +535,27 @@ def test_a_program_is_slower_beyond_doubt_by_many_rounds_or_by_much(factor: floa
     other = timing([SLOW_S / factor] * rounds, [SLOW_S] * rounds)
     series.add(Comparison(base, (other,), again_s=base.samples_s), (0,), 0)
     assert series.is_slower(0) == slower
+
+
+def test_one_call_of_an_original_that_takes_too_long_for_rounds_is_enough() -> None:
+    """It is not called again: what it took is in all rounds, and the interval says that it was one call."""
+    entries = [replace(entry("plain", kernels=True), plain=True), entry("other", by_xla=None)]
+    series, known = Series(entries, 0), [5.0] * 10
+    reference = Timing(tuple(known), Speedup(1.0, 0.0, math.inf))
+    series.add(Comparison(reference, (steady(200.0, known), steady(3.0, known))), [0, 1], 0)
+    ratio = series.ratio(0)
+    assert ratio is not None
+    assert ratio.low < 150.0 < 200.0 < 250.0 < ratio.high
+    assert series.settled
+    assert series.order == [0, 1]
+    assert series.noise_floor == pytest.approx(0.4)
+    assert series.base == 0, "the next rounds are of the candidates alone"
+    slower = Series(entries, 0)
+    slower.add(Comparison(reference, (steady(0.3, known),)), [0], 0)
+    assert slower.is_slower(0)
+    assert slower.order == []
+
+
+@pytest.mark.parametrize(("call_s", "known"), [(1.0, 0.0), (5.0, 5.0)])
+def test_an_original_is_called_in_rounds_only_where_the_fewest_end_in_the_time(call_s: float, known: float) -> None:
+    assert (0.0 if rounds_fit(call_s, 30.0) else call_s) == known

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -351,6 +352,12 @@ def test_calibration_measures_fits_and_says_so(folds: int, monkeypatch: pytest.M
     monkeypatch.setattr(calibrating, "FOLDS", folds)
     cases = [c for c in SUITE if c.task.startswith(("flat-add", "dot-32", "dot-64x64x64", "vector-128"))]
     said: list[str] = []
+
+    def unhurried(graphs: Any, budget_s: float, worker: Any) -> Any:
+        return timed(graphs, budget_s=max(budget_s, 120.0), worker=worker)
+
+    timed = calibrating.time_kernels
+    monkeypatch.setattr(calibrating, "time_kernels", unhurried)  # all of a pass, however busy the machine is
     calibration = calibrate(5.0, cases=cases, progress=said.append)
     assert calibration.card["kernels"] == len(cases)
     assert calibration.card["machine"]["fingerprint"] == machine.fingerprint()

@@ -134,6 +134,77 @@ def test_archives_are_refused_for_what_they_hold(tmp_path: Path) -> None:
             read_all(rewritten(path, change, names))
 
 
+def test_archives_have_digests_of_few_members(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip")
+    with plain_file(path) as handle, pytest.raises(FileLimitError, match="5 members; at most 4"):
+        Archive(handle, known, FileLimits(members=4))
+    with zipfile.ZipFile(tmp_path / "none.zip", "w") as out:
+        out.writestr("a.txt", "text")
+    with plain_file(tmp_path / "none.zip") as handle, pytest.raises(InputError, match="holds no digests"):
+        Archive(handle, known)
+
+
+def test_archives_hold_a_member_once_and_open(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "twice.zip", "w") as out:
+        for name in ("a.txt", DIGESTS):
+            out.writestr(name, "{}")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            out.writestr("a.txt", "{}")
+    with plain_file(tmp_path / "twice.zip") as handle, pytest.raises(InputError, match=r"'a.txt' twice"):
+        Archive(handle, known)
+    for kind, text in ((zipfile.ZIP_BZIP2, "packed in a way"), (zipfile.ZIP_LZMA, "packed in a way")):
+        with zipfile.ZipFile(tmp_path / "packed.zip", "w", kind) as out:
+            out.writestr("a.txt", "text")
+        with plain_file(tmp_path / "packed.zip") as handle, pytest.raises(InputError, match=text):
+            Archive(handle, known)
+    whole = bytearray(write(tmp_path / "x.zip").read_bytes())
+    for at in (whole.index(b"PK\x03\x04") + 6, whole.index(b"PK\x01\x02") + 8):
+        whole[at] |= 1
+    (tmp_path / "locked.zip").write_bytes(whole)
+    with plain_file(tmp_path / "locked.zip") as handle, pytest.raises(InputError, match="is encrypted"):
+        Archive(handle, known)
+
+
+def test_members_have_the_size_that_they_state(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.zip")
+    with plain_file(path) as handle:
+        archive = Archive(handle, known)
+        archive.limits = FileLimits(text_bytes=150)
+        with pytest.raises(FileLimitError, match=r"'a.txt' has more than 150 bytes"):
+            archive.read("a.txt")
+        with pytest.raises(InputError, match="holds no 'z'"):
+            archive.read("z")
+    whole = path.read_bytes()
+    at = whole.rindex(b"PK\x01\x02", 0, whole.rindex(b"a.txt")) + 24  # the size that its list of members states
+    (tmp_path / "stated.zip").write_bytes(whole[:at] + (201).to_bytes(4, "little") + whole[at + 4 :])
+    with plain_file(tmp_path / "stated.zip") as handle, pytest.raises(InputError, match="not the size that it states"):
+        Archive(handle, known).read("a.txt")
+    with zipfile.ZipFile(path) as held:
+        at = held.getinfo("b").header_offset
+    (tmp_path / "headless.zip").write_bytes(whole[:at] + b"XK" + whole[at + 2 :])
+    with plain_file(tmp_path / "headless.zip") as handle, pytest.raises(InputError, match="damaged: no header"):
+        filled(Archive(handle, known), "b", 256)
+    with plain_file(path) as handle:
+        archive = Archive(handle, known)
+        for name, size in (("c", 2), ("c", 4)):
+            with pytest.raises(InputError, match=r"'c' has 3 bytes, the program needs"):
+                filled(archive, name, size)
+        archive._begin = lambda row: len(whole) - 100  # type: ignore[method-assign]
+        with pytest.raises(InputError, match="ends too soon"):
+            filled(archive, "b", 256)
+        archive._begin = lambda row: 0  # type: ignore[method-assign]
+        with pytest.raises(InputError, match="not what its digest says"):
+            filled(archive, "b", 256)
+
+
+def test_archives_are_written_to_plain_files_only(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for place, text in ((tmp_path, "regular"), (tmp_path / "pipe", "regular"), (tmp_path / "none" / "x", "folder")):
+        with pytest.raises(OSError, match=text):
+            write(place)
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "pipe"]
+
+
 def test_plain_data_has_limits() -> None:
     assert json_of('{"a": [1, {"b": null}]}') == {"a": [1, {"b": None}]}
     for text in ("[" * 100_000, "[" * 60 + "]" * 60, '{"a": 1, "a": 2}', "{", b"\xff", "9" * 5000):
@@ -145,6 +216,9 @@ def test_plain_data_has_limits() -> None:
     for value in (True, "3", -1, 6, None, 3.0):
         with pytest.raises(InputError, match="its 'n'"):
             field({"n": value}, "n", int, 0, 5)
+    for absent in ({}, [], "n", None):
+        with pytest.raises(InputError, match="it has no 'n'"):
+            field(absent, "n", int)
 
 
 def test_sizes_of_tensors_have_limits() -> None:

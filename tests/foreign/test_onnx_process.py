@@ -190,8 +190,7 @@ def test_it_ends_with_what_started_it(end: signal.Signals, tmp_path: Path) -> No
         import sys, threading, time
         import numpy as np
         from superopt.foreign.onnx_process import EVALUATOR
-        from superopt.frontends.onnx import eval as onnx_eval
-from superopt.frontends.onnx.frontend import load_model
+        from superopt.frontends.onnx.frontend import load_model
         loaded = load_model(sys.argv[1])
         loaded(np.array(["a"], object), np.zeros(1, np.float32))
         threading.Timer(1.0, lambda: print(EVALUATOR.pid, flush=True)).start()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -63,3 +65,47 @@ def test_a_handler_of_the_user_stays() -> None:
             assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+_ENDS = {
+    "by itself": ("sys.exit(7)", 7),
+    "by an error": ("raise ValueError", 1),
+    "by Ctrl-C": ("raise KeyboardInterrupt", -signal.SIGINT),
+    "after a Ctrl-C that was caught": ("interrupted()", 130),
+    "with a status": ("end_with(5)", 5),
+}
+
+
+@pytest.mark.parametrize("how", _ENDS)
+def test_work_that_goes_on_is_waited_for_at_the_end_unless_the_program_was_interrupted(how: str) -> None:
+    """An interpreter that shuts down under a call into XLA aborts."""
+    text, status = _ENDS[how]
+    waits = how == "by itself"
+    code = f"""
+import atexit, os, signal, sys, threading, time
+from superopt.machine.aside import Aside, end_with
+from superopt.machine.interrupts import heard
+signal.signal(signal.SIGINT, signal.default_int_handler)
+atexit.register(print, "others", flush=True)
+def interrupted():
+    try:
+        with heard():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(10)
+    except KeyboardInterrupt:
+        pass
+Aside(lambda: time.sleep({1.0 if waits else 60.0}) or print("done", flush=True))
+{text}
+"""
+    begin_s = time.monotonic()
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=False)
+    assert ended.returncode == status, ended.stderr
+    assert ended.stdout.split() == (["done", "others"] if waits else ["others"])
+    assert time.monotonic() - begin_s < 45.0
+
+
+def test_work_of_python_alone_is_left_at_the_end() -> None:
+    code = "import time; from superopt.machine.aside import Aside; Aside(lambda: time.sleep(60.0), native=False)"
+    begin_s = time.monotonic()
+    assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0
+    assert time.monotonic() - begin_s < 45.0

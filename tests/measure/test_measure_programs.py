@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -158,3 +160,27 @@ def test_wide_inputs_are_wide_in_a_worker(dtype: str) -> None:
     with Worker() as worker:
         found = ran(program, [[given]], {}, worker=worker)
     np.testing.assert_array_equal(found.results[0][0], 2 * given)
+
+
+def test_a_reference_that_is_known_is_not_called() -> None:
+    """One call of each tells which of two programs is faster, if one takes twice as long."""
+    called: list[str] = []
+
+    def maker(name: str, seconds: float) -> session.Make:
+        def call(x: jax.Array) -> tuple[jax.Array]:
+            called.append(name)
+            time.sleep(seconds)
+            return (x,)
+
+        return lambda: call
+
+    settings = ComparisonSettings(4, 0.0, known_s=0.2)
+    makers = {0: maker("fast", 0.01), 1: maker("level", 0.15), 2: maker("slow", 0.5)}
+    events = list(session.compare_events(maker("original", 0.2), makers, [X], settings))
+    assert "original" not in called
+    assert [e["index"] for e in events if e["event"] == "failed"] == [1]
+    rounds = [e["seconds"] for e in events if e["event"] == "round"]
+    assert [r["-1"] for r in rounds] == [0.2] * 4
+    assert len([r for r in rounds if "2" in r]) == session.PRUNE_ROUNDS
+    level = list(session.compare_events(maker("original", 0.2), {0: makers[1]}, [X], settings))
+    assert [e["index"] for e in level if e["event"] == "failed"] == [0, session.REFERENCE]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,6 +26,7 @@ from superopt.choose import trials
 from superopt.choose.forms import that_differ
 from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
 from superopt.choose.trials import TrialPool
+from superopt.contest import checks
 from superopt.contest.contest import Outcome
 from superopt.contest.rounds import Series
 from superopt.errors import SuperoptError
@@ -287,9 +290,9 @@ def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monk
         raise AssertionError("nothing else is built")
 
     monkeypatch.setattr(stages.Run, "_ran", lambda run, whole: 1e6)
-    monkeypatch.setattr(stages, "explore", never)
     monkeypatch.setattr(stages, "_built_in", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
+    assert fast.report.search, "the round beside the plain candidate"
     assert any("too slow for the budget" in note for note in fast.report.notes)
     assert fast.report.measured.samples_ms["original"]
     np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
@@ -300,6 +303,7 @@ def test_after_an_interruption_the_plain_candidate_is_returned_untimed(monkeypat
         return replace(explore(*given, **options), interrupted=True)
 
     monkeypatch.setattr(stages, "explore", interrupted)
+    monkeypatch.setattr(stages, "AFTER_S", 60.0)  # however busy the machine is
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.kernels
     assert "interrupted" in fast.report.verdict
@@ -472,3 +476,40 @@ def test_an_interruption_while_forms_are_made_ends_the_search(monkeypatch: pytes
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.kernels
     assert "interrupted" in fast.report.verdict
+
+
+def test_a_refusal_on_these_inputs_is_not_kept_for_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def plain() -> str:
+        fast = superopt.optimize(
+            lambda x: jnp.tanh(x @ x), values(64, 64), search=False, budget="10s", store=tmp_path / "a.db"
+        )
+        return fast.report.verdict
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checks, "_difference", lambda *_: "the output differs from the original's")
+        assert "refused" in plain()
+    assert "plain program returned" in plain()
+
+
+def test_the_first_round_is_searched_while_the_plain_candidate_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its processes take seconds to start, in which this one has nothing else to do."""
+    searched = threading.Event()
+    begin, make = stages.begin, stages.KernelMaker.make
+    waited: list[bool] = []
+
+    def begun(*given: Any) -> Any:
+        found = begin(*given)
+        searched.set()
+        return found
+
+    def made(self: Any, *given: Any) -> Any:
+        waited.append(searched.wait(60.0))
+        return make(self, *given)
+
+    monkeypatch.setattr(stages, "begin", begun)
+    monkeypatch.setattr(stages.KernelMaker, "make", made)
+    x = np.ones((32, 64), np.float32)
+    report = superopt.optimize(lambda x: jnp.tanh(x @ x.T) + 1.0, x, budget="20s", store=False).report
+    assert waited[0]
+    assert "first round" in [stage.name for stage in report.stages]
+    assert report.search["proposals"] > 0

@@ -155,11 +155,12 @@ def test_values_that_are_no_text_are_misses(path: Path, value: object) -> None:
         assert store.notices == []
 
 
-def test_a_store_that_lost_a_table_is_started_afresh_on_disk(path: Path) -> None:
+@pytest.mark.parametrize("lost", ["DROP TABLE runs", "ALTER TABLE runs DROP COLUMN created"])
+def test_a_store_that_lost_a_table_or_a_column_is_started_afresh_on_disk(path: Path, lost: str) -> None:
     with Store(path) as store:
         store.put("runs", "a", {"x": 1})
     with sqlite3.connect(path) as conn:
-        conn.execute("DROP TABLE runs")
+        conn.execute(lost)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with Store(path) as store:

@@ -23,6 +23,7 @@ from superopt.frontends.symbolic.graphs import parameters_of, trace_symbolic
 from superopt.frontends.symbolic.specs import read_specs, read_type
 from tests.support.statement_cases import CASES
 from verifier.equal.equality import Proof
+from verifier.rules.shrink import simplest
 from verifier.statements.refute import tiny_sizes
 from verifier.statements.statement import Statement, check_statement, make_statement
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, UNSUPPORTED, Verdict
@@ -421,7 +422,16 @@ def test_usage() -> None:
 
 
 def test_a_scalar_integer_of_a_counterexample_is_made_simpler() -> None:
-    found = superopt.verify(
-        lambda x, i: lax.dynamic_slice(x, (i,), (2,)) + i, lambda x, i: x[:2] + i, "n", "int32[]", constraints=("n >= 3",)
-    )
-    assert found.status == REFUTED
+    def once(x: Any, i: Any, j: Any) -> Any:
+        return lax.dynamic_slice(x, (jnp.clip(i, 0, x.shape[0] - 5) + jnp.clip(j, 0, 3),), (2,))
+
+    def twice(x: Any, i: Any, j: Any) -> Any:
+        return lax.dynamic_slice(lax.dynamic_slice(x, (i,), (5,)), (j,), (2,))
+
+    found = superopt.verify(twice, once, "n", "int32[]", "int32[]", constraints=("n >= 5",))
+    assert found.status == REFUTED  # JAX adds the size to an index below 0
+
+
+def test_a_number_without_axes_is_made_simpler() -> None:
+    start = {"i": np.asarray(np.int32(70_000))[()]}
+    assert simplest(start, lambda given: given, lambda given: given if given["i"] > 1 else None)["i"] == 2

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 import superopt
+from tests.support.pasted import executed
 from verifier.statements.statement import make_statement, proved_alone
 
 PAGE = Path(__file__).parents[2] / "docs" / "trust.md"
@@ -53,3 +54,24 @@ def test_a_random_key_is_refused_in_one_line():
 def test_unknown_never_lacks_a_cause():
     verdict = superopt.verify(lambda x: -jnp.max(-x), lambda x: jnp.min(x), jax.ShapeDtypeStruct((6,), "int32"))
     assert verdict.proved or not verdict.cause.startswith(";")
+
+
+CONVERSIONS = [
+    ("uint64", "uint32"), ("float64", "float32"), ("float32", "float16"), ("float64", "bfloat16"), ("int64", "float32"),
+    ("int32", "float32"), ("uint32", "float32"), ("int16", "bfloat16"), ("int16", "float16"), ("int64", "float64"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("wide", "narrow"), CONVERSIONS)
+def test_values_that_a_narrower_type_lacks_are_refuted(wide: str, narrow: str):
+    found = superopt.verify(lambda x: x.astype(narrow).astype(wide), lambda x: x, f"{wide}[n]")
+    assert found.status == "REFUTED"
+    assert found.counterexample is not None
+    code = found.counterexample.code
+    with pytest.raises(AssertionError):
+        executed("\n".join([code, *re.findall(r"test_\w+\(\)", code), ""]))
+
+
+def test_what_is_rounded_alike_is_not_refuted():
+    found = superopt.verify(lambda x: -(x.astype("bfloat16")), lambda x: (-x).astype("bfloat16"), "n")
+    assert found.status == "UNKNOWN"

@@ -62,6 +62,67 @@ def test_a_wrong_proof_behind_a_guard_is_none(guard: str, monkeypatch: pytest.Mo
         assert found.status == REFUTED or "behind a condition" in found.cause
 
 
+NUMBERS: dict[str, Callable[[Any], Any]] = {
+    "clip": lambda n: jnp.clip(jnp.arange(n) - 1_000_000, 0, 1),
+    "maximum": lambda n: jnp.maximum(jnp.arange(n) - 5_000, 0),
+    "minimum": lambda n: jnp.minimum(jnp.arange(n), 70_000) - jnp.arange(n),
+    "absolute value": lambda n: jnp.abs(jnp.arange(n) - 300_000) + jnp.arange(n) - 300_000,
+    "sign": lambda n: jnp.sign(jnp.arange(n) - 300_000) + 1,
+    "quotient": lambda n: jnp.arange(n) // 1_000_000,
+    "shift": lambda n: jnp.arange(n) >> 20,
+    "narrow integers": lambda n: jnp.arange(n).astype("int8").astype(int) - jnp.arange(n),
+    "floats": lambda n: jnp.clip(jnp.arange(n, dtype="float32") - 1e6, 0.0, 1.0),
+    "a size": lambda n: jnp.maximum(jnp.int32(n) - 100_000, 0),
+}
+
+
+@pytest.mark.parametrize("kind", NUMBERS)
+def test_a_wrong_proof_behind_numbers_of_positions_is_none(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    weight = NUMBERS[kind]
+    monkeypatch.setattr(statements, "prove_elsewhere", believing)
+    found = superopt.verify(
+        lambda x, y: x + weight(x.shape[0]) * jnp.maximum(x, y),
+        lambda x, y: x + weight(x.shape[0]) * jnp.minimum(x, y),
+        "n", "n",
+    )  # fmt: skip
+    assert found.status == UNKNOWN
+    assert "behind a condition" in found.cause
+
+
+def test_a_wrong_proof_behind_a_row_that_is_chosen_by_positions_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def chosen(x: Any, y: Any) -> Any:
+        return jnp.stack([x, y])[jnp.clip(jnp.arange(x.shape[0]) - 1_000_000, 0, 1), 0]
+
+    monkeypatch.setattr(statements, "prove_elsewhere", believing)
+    found = superopt.verify(chosen, lambda x, y: chosen(x, x), "n", "n", constraints=("n >= 1",))
+    assert found.status == UNKNOWN
+    assert "behind a condition" in found.cause
+
+
+TRUE_OF_POSITIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "a maximum is a choice": (
+        lambda x: x * jnp.maximum(jnp.arange(x.shape[0]) - 10**6, 0),
+        lambda x: jnp.where(jnp.arange(x.shape[0]) > 10**6, x * (jnp.arange(x.shape[0]) - 10**6), 0),
+    ),
+    "a clip of nothing": (
+        lambda x: x * jnp.clip(jnp.arange(x.shape[0]), 0, x.shape[0] - 1), lambda x: x * jnp.arange(x.shape[0])
+    ),
+    "a clipped index": (
+        lambda x: x[jnp.clip(jnp.arange(x.shape[0]) + 1, 0, x.shape[0] - 1)],
+        lambda x: jnp.concatenate([x[1:], x[-1:]]),
+    ),
+    "halves of positions": (
+        lambda x: x * (jnp.arange(x.shape[0]) // 2),
+        lambda x: x * ((jnp.arange(x.shape[0]) - jnp.arange(x.shape[0]) % 2) / 2),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRUE_OF_POSITIONS)
+def test_what_numbers_of_positions_select_and_is_true_stays_proved(name: str) -> None:
+    assert superopt.verify(*TRUE_OF_POSITIONS[name], "n", constraints=("n >= 1",)).status == PROVED
+
+
 def test_what_stands_behind_a_guard_and_is_true_stays_proved() -> None:
     far = GUARDS["positions"]
     found = superopt.verify(

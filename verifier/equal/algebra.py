@@ -540,10 +540,14 @@ class Terms(Places):
         known = position(t, entries=True)
         if known is not None:
             return known
+        if isinstance(t, Where) and t.guard in (c.TRUE, c.FALSE):
+            return self._index(t.then if t.guard == c.TRUE else t.orelse, facts)
         if isinstance(t, Where) and (one := indicator(t.guard)) is not None:
             then = self._index(t.then, (*facts, *c.clauses(t.guard)))
             orelse = self._index(t.orelse, (*facts, *c.clauses(c.negate(t.guard))))
             return orelse + (then - orelse) * one
+        if isinstance(t, Apply) and t.fn == "select_n" and (guard := self._condition(t.args[0], facts)) is not None:
+            return self._index(Where(guard, t.args[2], t.args[1]), facts)
         if isinstance(t, Apply) and t.fn.partition("[")[0] in (*RING, *LATTICE, "convert"):
             parts = [self._index(a, facts) for a in t.args]
             if t.fn.startswith("convert["):
@@ -556,6 +560,17 @@ class Terms(Places):
                     raise Wraps(f"an index is computed by {t.fn.partition('[')[0]} in {kind}, which may wrap")
                 return made
         raise NotImplementedError("an index that is computed by " + (t.fn if isinstance(t, Apply) else "a reduction"))
+
+    def _condition(self, t: Term, facts: tuple[Cond, ...]) -> Cond | None:
+        """A comparison of integers that are computed as indices are; None for other truth values."""
+        known = index_condition(t)
+        if known is not None or not isinstance(t, Apply) or t.fn not in COMPARISONS or id(t) in self.floating:
+            return known
+        a, b = (self._index(x, facts) for x in t.args)
+        made = {
+            "lt": c.lt(a, b), "gt": c.lt(b, a), "ge": c.ge(a, b), "le": c.ge(b, a), "eq": c.eq(a, b), "ne": c.ne(a, b),
+        }[t.fn]  # fmt: skip
+        return c.TRUE if self.known(made) else c.FALSE if self.known(c.negate(made)) else made
 
     def from_index(self, index: Int, dtype: str) -> Term:
         """An index as a scalar."""

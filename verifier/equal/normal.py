@@ -46,12 +46,13 @@ from verifier.equal.monomial import (
     factors,
     gate,
     is_simple,
+    merge_sizes,
     scale,
     tidy,
     times,
     without,
 )
-from verifier.equal.poly import quoted, var
+from verifier.equal.poly import Poly, quoted, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 from verifier.equal.weights import onepoint
@@ -274,7 +275,7 @@ class Normaliser:
 
     def _exponential(self, p: NF) -> NF:
         out: NF = [ONE]
-        for m in p:
+        for m in (part for whole in p for part in self._by_positions(whole)):
             if m.atoms == (Atom(INF),) and m.coef < 0:
                 return []
             whole = m.coef.denominator == 1 and not m.binders and not m.guards
@@ -282,6 +283,15 @@ class Normaliser:
             atom = replace(self.labels.atom("exp", [[replace(m, coef=m.coef / power)]]), exp=power)
             out = times(self.ctx, out, [Monomial(atoms=(atom,))])
         return out
+
+    def _by_positions(self, m: Monomial) -> NF:
+        """The products with each term of a sum of positions: exp(a * (i - j)) has a factor for i and one for j."""
+        for at, (q, e) in enumerate(m.sizes):
+            if e == 1 and len(q.terms) > 1 and not q.vars <= self.ctx.dims:
+                rest = m.sizes[:at] + m.sizes[at + 1 :]
+                parts = [factors(Poly([term])) for term in q.terms]
+                return [replace(m, coef=m.coef * k, sizes=merge_sizes([*rest, *sizes])) for k, sizes in parts]
+        return [m]
 
     def _logarithm(self, p: NF) -> NF | None:
         if len(p) != 1 or p[0].coef != 1 or p[0].sizes or not p[0].atoms or not is_simple(p):

@@ -25,6 +25,8 @@ from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PREFIXES, PRODUCTS,
 from superopt.ir.scalar import LOGICAL
 
 WIDTH = 88
+SHOWN = 1e-5
+"""Differences of results, relative to one, that tests to paste take for none."""
 _FOLDS = {"sum": ("0.0", "lax.add"), "max": ("-jnp.inf", "lax.max"), "min": ("jnp.inf", "lax.min")}
 
 
@@ -72,6 +74,8 @@ def written(
     left: Sequence[str],
     right: Sequence[str],
     cause: str = "",
+    tolerance: float = SHOWN,
+    wide: bool = False,
 ) -> str:
     """The test from the bodies of both sides.
 
@@ -81,15 +85,22 @@ def written(
         values: input -> array.
         left, right: lines of the two functions.
         cause: why the right side fails, if it does.
+        tolerance: differences that are none.
+        wide: arrays have the 64 bits that they say.
     """
     arguments = ", ".join(names.values())
+    both = f"right({arguments}), left({arguments})"
+    near = f"assert_allclose({both}, rtol={tolerance:g}, atol={tolerance:g})"
     arrays = [f"    {names[k]} = {_array(np.asarray(values[k]))}" for k in names]
     said = [f"    # the right side {cause}"] if cause else []
+    switch = ["", 'jax.config.update("jax_enable_x64", True)'] if wide else []
     return "\n".join(
         [
+            *(["import jax"] if wide else []),
             "import jax.numpy as jnp",
             "import numpy as np",
             "from jax import lax",
+            *switch,
             "",
             "",
             f"def left({arguments}):",
@@ -103,7 +114,7 @@ def written(
             f"def test_{re.sub(r'[^0-9A-Za-z_]', '_', title)}():",
             *arrays,
             *said,
-            f"    np.testing.assert_allclose(right({arguments}), left({arguments}), rtol=1e-5, atol=1e-5)",
+            f"    np.testing.{near if tolerance else f'assert_array_equal({both})'}",
             "",
         ]
     )

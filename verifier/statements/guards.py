@@ -3,7 +3,8 @@
 `where(arange(n) > 1_000_000, a, 0)` is 0 at every size that can be tried, whatever a is.  After a proof both graphs are
 evaluated again where comparisons that had one answer on all inputs and sizes tried get others.  Those of positions and
 sizes alone are answered together, as in an array that is longer than can be made: beside the literals of the program
-and beyond.  Then they are turned, those that were nearest to another answer first.
+and beyond; so are numbers that are made of positions by clips, quotients, narrow types and the like, which hide as much
+as comparisons do.  Then comparisons are turned, those that were nearest to another answer first.
 
 None of this is an input, so a difference refutes nothing; it takes a proof away.  A comparison that the prover sees to
 have one answer always (`abs(x) >= 0`) is no guard and keeps it.
@@ -23,6 +24,7 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Poly, Symbol, substitute
 from superopt.ir.interp import evaluate
+from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.resize import resized
 from superopt.ir.scalar import numpy_dtype
 from verifier.equal.equality import Proof, Stop
@@ -39,6 +41,13 @@ _SETS, _CONSTANT, _SIZES = 12, 6, 4
 _SIZE = 64
 """The place in a row of positions whose number is the size of the array."""
 _MOST_ELEMENTS = 1 << 12
+_PLAIN = frozenset(
+    ["add", "sub", "mul", "neg", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy", "slice", "rev",
+     "concatenate", "reduce_sum", *CONTRACTIONS, *COMPARISONS]
+)  # fmt: skip
+"""Operations on positions that select nothing."""
+_INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
+"""The first operand of an operation that is an index."""
 _POWERS = (1 << 10, 46341, 1 << 17, 1 << 20, 3_000_000, 1 << 24, 1 << 28, 1 << 30)
 _BOUND = re.compile(r"at most 2\^(\d+)")
 
@@ -98,6 +107,17 @@ class _Opened:
 
         evaluate([x for pair in self.outputs for x in pair], {**self.constants, **values}, wide=True, instead=instead)
 
+    def reads_inside(self, x: Node, value: np.ndarray) -> bool:
+        """Whether numbers are inside of all that is read at them, if they are indices at all."""
+        here = self.small[x]
+        for node in topological([y for pair in self.outputs for y in pair]):
+            at = _INDEX.get(node.op)
+            if at is not None and here in node.inputs[at:] and value.size:
+                least = min(sizes_of(node.inputs[0]), default=1)
+                if value.min() < 0 or value.max() >= least:
+                    return False
+        return True
+
     def run(self, values: Mapping[str, np.ndarray], answers: Mapping[Node, Any]) -> str:
         """The first difference of numbers where comparisons have given answers, in words; empty where there is none."""
 
@@ -136,7 +156,7 @@ def differing_behind_guards(pair: Pairing, domain: ValidityDomain, tried: Sequen
         domain: what is claimed.
         tried: sizes at which they have values.
     """
-    if pair.traced is None or not any(_comparing(t.graph) for t in pair.traced):
+    if pair.traced is None or not any(_selecting(t.graph) for t in pair.traced):
         return ""
     fit = [at for at in tried if 0 not in at.values() and pair.elements(at) <= _MOST_ELEMENTS]
     fit = sorted(fit, key=lambda at: (min(at.values(), default=2) > 1, len(set(at.values())), -sum(at.values())))
@@ -153,17 +173,19 @@ def differing_behind_guards(pair: Pairing, domain: ValidityDomain, tried: Sequen
         for values in draws:
             made.watch(values, seen)
     guards = sorted((x for x, found in seen.items() if found.one), key=lambda x: seen[x].gap)
-    if made is None or not guards:
+    if made is None:
         return ""
     where = f" at {show_sizes(fit[-1])}" if pair.specs.sizes else ""
     answers = {x: not seen[x].true for x in guards}
-    found = _stretched(pair, domain, made, draws, told, guards)
-    found = found or _turned(pair, made, draws, answers)
+    found, met = _stretched(pair, domain, made, draws, told, answers)
+    found = found or _turned(pair, made, draws, {x: answer for x, answer in answers.items() if x not in met})
     return f"{found}{where} behind a condition that no input tried has met" if found else ""
 
 
-def _comparing(graph: Graph) -> bool:
-    return any(node.op in COMPARISONS for node in graph.nodes())
+def _selecting(graph: Graph) -> bool:
+    """Whether there are comparisons, or operations on positions that select."""
+    given = _given(graph.outputs)
+    return any(node.op in COMPARISONS or (node in given and _hides(node)) for node in graph.nodes())
 
 
 def _at(pair: Pairing, sizes: Sizes) -> _Opened:
@@ -190,29 +212,72 @@ def _stretched(
     made: _Opened,
     draws: Sequence[dict[str, np.ndarray]],
     told: Sequence[float],
-    guards: Sequence[Node],
-) -> str:
-    """A difference where comparisons of positions and sizes alone are answered as in longer arrays."""
-    of_positions = [x for x in guards if all(n.op != "input" for n in topological([x]))]
-    if not of_positions:
-        return ""
+    answers: Mapping[Node, bool],
+) -> tuple[str, set[Node]]:
+    """A difference where what is made of positions and sizes alone is as in longer arrays.
+
+    Beside it stand the comparisons that were given their other answer in this way, with the numbers that belong to it.
+    """
+    assert pair.traced is not None
+    roots = [x for t in pair.traced for x in t.graph.outputs]
+    given = _given(roots)
+    of_positions = [x for x in answers if x in given]
+    numbers = [x for x in _met(roots, given) if x.op not in COMPARISONS]
+    stepped = [x for x in numbers if any(map(_hides, topological([x])))]
+    met = set[Node]()
+    if not (of_positions or stepped):
+        return "", met
+    numbers = numbers if stepped else []
     bounds = [1 << int(k) for text in domain.assumptions for k in _BOUND.findall(text)]
     most, known = min([*bounds, 1 << 30]), set[bytes]()
     for start in _starts(told):
         positions = [*start, *range(start[-1] + 1, start[-1] + _MOST_ELEMENTS)]
         if start[-1] >= most or not _reached(pair, positions):
             continue
-        roots, values = _longer(of_positions, made.small, positions)
-        found = evaluate(roots, values, wide=True)
+        wanted, values = _longer([*of_positions, *numbers], made.small, positions)
+        found = evaluate(wanted, values, wide=True)
         key = b"".join(x.tobytes() for x in found)
         if key in known:
             continue
         known.add(key)
-        told_of = dict(zip(of_positions, found, strict=True))
-        text = next(filter(None, (made.run(values, told_of) for values in draws)), "")
+        longer = dict(zip((*of_positions, *numbers), found, strict=True))
+        longer = {x: value for x, value in longer.items() if x in of_positions or made.reads_inside(x, value)}
+        ways = [longer]
+        if numbers:  # numbers that hide nothing are those of the array, or those of the longer one
+            ways.append({x: value for x, value in longer.items() if x in of_positions or x in stepped})
+        text = next(filter(None, (_in_all(made, values, ways) for values in draws)), "")
         if text:
-            return text
-    return ""
+            return text, met
+        met |= {x for x in of_positions if stepped and (longer[x] == answers[x]).any()}
+    return "", met
+
+
+def _in_all(made: _Opened, values: Mapping[str, np.ndarray], ways: Sequence[Mapping[Node, Any]]) -> str:
+    """The first of differences that are seen in all ways to answer; empty where one way shows none."""
+    found = [made.run(values, way) for way in ways]
+    return found[0] if all(found) else ""
+
+
+def _given(roots: Sequence[Node]) -> set[Node]:
+    """Nodes that are made of positions and sizes alone."""
+    found = set[Node]()
+    for node in topological(roots):
+        if node.op != "input" and all(x in found for x in node.inputs):
+            found.add(node)
+    return found
+
+
+def _met(roots: Sequence[Node], given: set[Node]) -> list[Node]:
+    """Nodes made of positions and sizes that meet inputs, or are results."""
+    met = {x: None for node in topological(roots) if node not in given for x in node.inputs if x in given}
+    return list(met | {x: None for x in roots if x in given})
+
+
+def _hides(node: Node) -> bool:
+    """Whether an operation on positions may have other results far away than it has nearby."""
+    if node.op == "convert_element_type":
+        return node.dtype not in ("int32", "int64", "float32", "float64")
+    return bool(node.inputs) and node.op not in _PLAIN
 
 
 def _longer(

@@ -35,7 +35,7 @@ from superopt.ir.types import FLOATS, INTEGERS, SIGNED
 from verifier.equal import conditions as c
 from verifier.equal.algebra import ANY_ZERO, MIXED, Terms, Wraps
 from verifier.equal.bits import equal_bits, width_of
-from verifier.equal.conditions import Cond
+from verifier.equal.conditions import Cond, Sym, unwrap
 from verifier.equal.equality import ORDER, Proof, Stop, equal_exactly, equal_terms
 from verifier.equal.monomial import Unsupported
 from verifier.equal.opaque import IntegersAlone
@@ -54,6 +54,8 @@ Suspect: TypeAlias = "tuple[dict[str, int], dict[str, Any]]"
 """Sizes, and entries of inputs in row-major order, integers of the machine without their sign."""
 NEAR, FAR, LOOKS, MOST = 9, 140, 4, 512
 """Bounds of sizes at which values are compared, how many of them, and entries of an input that a model gives."""
+MOST_PARTS = 8
+"""Parts of axes that are looked at one after another."""
 SMALL = 64
 """Elements of a constant array that is written out."""
 _Sides: TypeAlias = "tuple[Term, Term, tuple[Cond, ...]]"
@@ -91,6 +93,7 @@ class _Work:
     shapes: dict[str, tuple[Poly, ...]] = field(default_factory=dict[str, tuple[Poly, ...]])
     checked: dict[tuple[Cond, tuple[Cond, ...]], None] = field(default_factory=dict[Any, None])
     guards: dict[Cond, None] = field(default_factory=dict[Cond, None])
+    part: tuple[int, ...] = ()
     rounded: dict[Node, tuple[Node, str]] = field(default_factory=dict[Node, tuple[Node, str]])
 
     def premises(self) -> None:
@@ -184,6 +187,27 @@ class _Work:
 
     def _equal_values(self, a: Node, b: Node) -> None:
         """Two outputs of one shape have one value at every index."""
+        try:
+            self._equal_everywhere(a, b)
+        except Stop as stop:
+            parts = [n for n in map(self._parts_of, a.shape) if n]
+            if self.part or math.prod(parts) not in range(2, MOST_PARTS + 1):
+                raise
+            try:
+                for self.part in itertools.product(*map(range, parts)):
+                    self._equal_everywhere(a, b)
+            except Stop:
+                raise stop from None
+            finally:
+                self.part = ()
+
+    def _parts_of(self, n: Any) -> int:
+        """How many parts of one size reshapes make of an axis, outermost; 0 where that is no number."""
+        found = self.products.get(to_poly(n), ())
+        return int(found[0].value or 0) if len(found) > 1 else 0
+
+    def _equal_everywhere(self, a: Node, b: Node) -> None:
+        """Two outputs of one shape have one value at every index, or at every one inside of a part of each axis."""
         done = self.done
         terms = self._terms()
         sides = self._denoted(terms, a, b)
@@ -247,6 +271,8 @@ class _Work:
     def _denoted(self, terms: Any, a: Node, b: Node) -> _Sides:
         made: list[tuple[str, Poly]] = []
         index = [terms.variable(to_poly(n), "o", made) for n in a.shape]
+        if self.part:
+            index, made = self._inside_part(a, index, made)
         facts = self.ctx.facts_of(name for name, _ in made)
         sides: list[Term] = []
         try:
@@ -257,6 +283,17 @@ class _Work:
         except Wraps as wraps:
             raise Stop(UNKNOWN, str(wraps)) from wraps
         return sides[0], sides[1], facts
+
+    def _inside_part(self, a: Node, index: Sequence[Any], made: list[tuple[str, Poly]]) -> Any:
+        """The index where each axis with parts is in one of them: variables of parts are numbers."""
+        numbers, left = iter(self.part), dict(made)
+        for at, n in enumerate(a.shape):
+            if self._parts_of(n):
+                p = unwrap(index[at])
+                name = next(x for x, _ in made if x in p.vars)
+                del left[name]
+                index = [*index[:at], Sym(p.subst({name: const(next(numbers))})), *index[at + 1 :]]
+        return index, list(left.items())
 
     def _reader(self, terms: Any, graph: Graph) -> Any:
         operands: dict[Node, Reader] = {}

@@ -33,7 +33,9 @@ from verifier.rules.occurring import leaves_finite
 from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee, wide_types
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
-from verifier.statements.draws import further_values, literals
+from verifier.rules.snippet import SHOWN
+from verifier.statements.conversions import converts, with_conversions
+from verifier.statements.draws import further_values, literals, magnitudes
 from verifier.statements.prove import unsupported_ops
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
@@ -41,6 +43,8 @@ ROUNDINGS = 16
 """Units in the last place that are no difference where there is no float64 to ask: a few operations round each side."""
 ATTEMPTS, FURTHER = 5, 2
 """Kinds of inputs at every size, and sizes that have further ones (`draws.further_values`)."""
+MANY = 120
+"""Tiny sizes, of which the largest shows what conversions leave."""
 TIES = (257, 2049, (1 << 24) + 1)
 """Integers between two neighbours in a type of floats: bfloat16, float16, float32."""
 TOLD, LARGEST = 4, 1 << 13
@@ -62,6 +66,7 @@ class StatementDifference:
         cause: why a side failed.
         undefined: the right side is no number there.
         infinite: a value that a side is made of is no finite number there.
+        tolerance: differences of results, relative to one, beyond which they are told apart.
     """
 
     sizes: Sizes
@@ -73,6 +78,7 @@ class StatementDifference:
     cause: str = ""
     undefined: bool = False
     infinite: bool = False
+    tolerance: float = SHOWN
 
     @property
     def unclear(self) -> int:
@@ -237,6 +243,46 @@ def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]])
         if name in values and len(given) == values[name].size:
             values[name] = _as_type(given, values[name])
     return _compare(left, right, sizes, values, _by_interpreter(left, right, values))
+
+
+def differ_by_conversions(pair: Pairing) -> StatementDifference | None:
+    """Compare what explicit conversions to fewer bits leave, where float64 and JAX agree that they leave another value.
+
+    A difference counts beyond what a few operations round in the type of the result.
+    """
+    if pair.traced is None or not converts(t.graph for t in pair.traced):
+        return None
+    sizes = max(
+        itertools.islice(tiny_sizes(pair.specs, pair.lowest), MANY), key=pair.elements, default=dict[str, int]()
+    )
+    try:
+        left, right = (trace_concrete(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
+    except ArgumentError:
+        return None
+    graphs = (left.graph, right.graph)
+    if _mismatch(left, right) or any(map(by_jax_alone, graphs)) or not converts(graphs):
+        return None
+    pair.tried += 1
+    inputs = left.graph.inputs[: len(pair.specs.names)]
+    draws = [make_values(inputs, pair.specs.names, attempt) for attempt in range(ATTEMPTS)]
+    for values in [*draws, *(magnitudes(inputs, attempt) for attempt in range(FURTHER))]:
+        kept = [with_conversions(graph, values) for graph in graphs]
+        for output, (a, b) in enumerate(zip(*kept, strict=True)):
+            kind = graphs[0].outputs[output].dtype
+            tolerance = ROUNDINGS * epsilon(kind) if kind in FLOATS else 0.0
+            at = first_difference(a, b, False, tolerance)
+            if at is None or not (np.isfinite(a[at]) and np.isfinite(b[at])):
+                continue
+            try:
+                found = [results[output] for results in by_jax(pair, values)]
+            except Unevaluated:
+                return None
+            one, two = (np.asarray(x)[at][None] for x in found)
+            wide = [x.astype(np.float64) if kind in FLOATS else x for x in (one, two)]
+            if first_difference(wide[0], wide[1], False, tolerance) is not None:
+                results = (found[0], found[1])
+                return StatementDifference(sizes, graphs, values, output, at, results, tolerance=tolerance)
+    return None
 
 
 def _as_type(given: Sequence[Any], like: np.ndarray) -> np.ndarray:
@@ -439,8 +485,8 @@ def smaller(pair: Pairing, found: StatementDifference, tries: int = 12) -> State
 
 def simpler(pair: Pairing, found: StatementDifference) -> StatementDifference:
     """The difference on values as near to zeros and ones as some steps make them."""
-    if found.index is None or not found.values:
-        return found
+    if found.index is None or not found.values or found.tolerance != SHOWN:
+        return found  # rounding decides it, which other values may not show
     left = trace_concrete(pair.left, pair.specs, found.sizes)
     right = trace_concrete(pair.right, pair.specs, found.sizes)
     if by_jax_alone(left.graph) or by_jax_alone(right.graph):

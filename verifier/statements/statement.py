@@ -39,6 +39,7 @@ from verifier.statements.refute import (
     Pairing,
     StatementDifference,
     differ_at,
+    differ_by_conversions,
     differ_on,
     show_sizes,
     simpler,
@@ -196,6 +197,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
             elif found is None:
                 found = clearest(differ_on(pair, at, values) for at, values in done.suspects)
                 found = found or _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
+                found = found or differ_by_conversions(pair)
     except OtherGraph as other:
         verdict, found = replace(verdict, status=UNKNOWN, domain=None, cause=str(other)), None
     if found is not None and verdict.proved:
@@ -325,7 +327,7 @@ def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> tuple
             raise stop from None
         done.__dict__.update(again.__dict__)
     if made.lowest:
-        domain = replace(domain, assumptions=(NOT_EMPTY, *domain.assumptions))
+        domain = replace(domain, assumptions=tuple(dict.fromkeys((NOT_EMPTY, *domain.assumptions))))
     return domain, asked
 
 
@@ -459,7 +461,9 @@ def _test(statement: Statement, found: StatementDifference) -> str:
     except (KeyError, IndexError):  # an operation without a written form, or another number of outputs
         return ""
     names = {name: identifier(name) for name in values}
-    return written(statement.name, names, values, sides[0], sides[1], found.cause)
+    whole = found.index is not None and np.asarray(found.results[0]).dtype.kind in "biu"
+    told = 0.0 if whole else found.tolerance
+    return written(statement.name, names, values, sides[0], sides[1], found.cause, told, statement.specs.wide)
 
 
 def _body(graph: Graph | None, output: int, cause: str) -> list[str]:

@@ -21,16 +21,14 @@ import numpy as np
 
 from superopt.errors import ArgumentError
 from superopt.frontends.symbolic.graphs import Traced, trace_concrete
-from superopt.ir.graph import Graph, Node, topological
-from superopt.ir.interp import apply_op, evaluate
+from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTRACTIONS
-from superopt.ir.scalar import HALVES, numpy_dtype
 from superopt.ir.types import FLOATS
 from verifier.equal.algebra import FINITE_TEST
 from verifier.equal.normal import EXACT, REAL
-from verifier.equal.ranges import FLOAT_BITS
 from verifier.rules.refute import extremes, first_difference, first_other_bits, special, strewn
 from verifier.rules.watch import excludes_undefined
+from verifier.statements.conversions import converts, with_conversions
 from verifier.statements.draws import further_values, literals, magnitudes
 from verifier.statements.prove import unsupported_ops
 from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, Unevaluated, by_jax, make_values, show_sizes
@@ -46,11 +44,6 @@ _FURTHER, _MAGNITUDES = 99, 3
 _NUMBERS, _NO_NUMBERS = ("zeros", "largest", "least", "mixed"), ("nan", "inf", "-inf")
 _ORDER = ("max", "min", "clamp", "cummax", "cummin", "argmax", "argmin")
 _REORDERED = ("reduce", "cum", "conv", "dot", "scan", "scatter", "add_any")
-_MOVES = frozenset(
-    ["input", "literal", "convert_element_type", "reshape", "transpose", "broadcast_in_dim", "slice", "concatenate",
-     "pad", "rev", "gather", "dynamic_slice", "dynamic_update_slice", "select_n", "neg", "abs", "squeeze", "copy"]
-)  # fmt: skip
-"""What rounds nothing: where 16-bit floats meet only these, float64 is a referee of explicit conversions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +164,9 @@ class _Look:
 
     def _conversions_kept(self, values: Mapping[str, np.ndarray]) -> Contradiction | None:
         """What differs in float64 where every conversion to fewer bits is made."""
-        if not all(_rounds_nothing(t.graph) for t in self.sides) or excludes_undefined(self.domain):
+        if excludes_undefined(self.domain) or not converts(t.graph for t in self.sides):
             return None
-        if not any(map(_narrows, (node for t in self.sides for node in t.graph.nodes()))):
-            return None
-        lefts, rights = (_with_conversions(t.graph, values) for t in self.sides)
+        lefts, rights = (with_conversions(t.graph, values) for t in self.sides)
         for a, b in zip(lefts, rights, strict=True):
             at = first_difference(a, b, True, KEPT_TOLERANCE)
             if at is not None and np.isfinite(b[at] if a.dtype.kind == "f" else 0):
@@ -219,38 +210,3 @@ def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str) -> t
             same |= ~numbers & (not none)
         bad = ~same
     return None if not bad.any() else tuple(int(i) for i in np.argwhere(bad)[0])
-
-
-# ---- explicit conversions
-
-
-def _narrows(node: Node) -> bool:
-    """Is this a conversion to floats of fewer bits?"""
-    if node.op != "convert_element_type" or node.dtype not in FLOATS or node.inputs[0].dtype not in FLOATS:
-        return False
-    return any(m < n for m, n in zip(FLOAT_BITS[node.dtype], FLOAT_BITS[node.inputs[0].dtype], strict=True))
-
-
-def _rounds_nothing(graph: Graph) -> bool:
-    """Are 16-bit floats only moved and converted, so that no rounding is left out but that of wider ones?"""
-    nodes = topological((*graph.inputs, *graph.outputs))
-    if any(node.op in ("scan", "while", "cond", "result") for node in nodes):
-        return False
-    return all(node.op in _MOVES or not {x.dtype for x in (node, *node.inputs)} & set(HALVES) for node in nodes)
-
-
-def _with_conversions(graph: Graph, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Results in float64, rounded only where the program says so."""
-    known = {**graph.constants, **values}
-    found: dict[Node, np.ndarray] = {}
-    with np.errstate(all="ignore"):
-        for node in topological(graph.outputs):
-            wide = numpy_dtype(node.dtype, wide=True)
-            if node.op == "input":
-                found[node] = np.asarray(known[node["name"]]).astype(wide)
-            elif node.op == "literal":
-                found[node] = np.asarray(node["value"], wide)
-            else:
-                value = np.asarray(apply_op(node, [found[x] for x in node.inputs], wide=True))
-                found[node] = value.astype(numpy_dtype(node.dtype)).astype(wide) if _narrows(node) else value
-    return [found[x] for x in graph.outputs]

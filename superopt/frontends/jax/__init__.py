@@ -1,1 +1,1 @@
-"""JAX functions in and out: jaxprs as graphs, and optimised programs called like the function."""
+"""JAX functions: imported from jaxprs as graphs, and the calling convention of optimised programs."""

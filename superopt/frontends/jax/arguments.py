@@ -1,4 +1,4 @@
-"""What a call brings: which leaves are tensors, whether they have values, and whether they fit the program."""
+"""Checks of a call's arguments: which leaves are tensors, whether they have values, and whether they fit."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _WEAK_TYPES = (int, float, complex)
 
 
 def as_taken(value: Any, dtype: str, widened: bool) -> Any:
-    """A value as an input of this dtype takes it, others as they are.
+    """A value converted to the dtype of an input where that is lossless; other values unchanged.
 
-    64 bits of NumPy stay 64 where JAX would make 32 of them, and 32-bit integers are widened to those of the input.
+    64-bit values of NumPy keep 64 bits where JAX would use 32, and 32-bit integers are widened to those of the input.
     """
     if isinstance(value, np.ndarray | np.generic) and value.dtype.itemsize >= 8 and str(value.dtype) == dtype:
         with jax.enable_x64(True):
@@ -35,10 +35,10 @@ def _is_int32(value: Any) -> bool:
 
 
 def check_leaf(name: str, leaf: Any) -> None:
-    """Whether a leaf is a tensor or a number.
+    """Check that a leaf is a tensor or a number.
 
     Raises:
-        ArgumentError: it is none.
+        ArgumentError: it is neither.
     """
     try:
         jax.api_util.shaped_abstractify(leaf)
@@ -52,10 +52,10 @@ def check_leaf(name: str, leaf: Any) -> None:
 
 
 def check_value(name: str, leaf: object) -> None:
-    """Whether a leaf has a value now.
+    """Check that a leaf has a value now.
 
     Raises:
-        ArgumentError: it is being traced, or was deleted.
+        ArgumentError: it is traced, or was deleted.
     """
     if isinstance(leaf, Tracer):
         raise ArgumentError(
@@ -67,13 +67,13 @@ def check_value(name: str, leaf: object) -> None:
 
 
 def abstract(leaf: Any) -> jax.ShapeDtypeStruct:
-    """Shape, dtype and weakness of a leaf."""
+    """Shape, dtype and weak type of a leaf."""
     aval: Any = jax.api_util.shaped_abstractify(leaf)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def is_weak(leaf: object) -> bool:
-    """A Python number but a bool, or what stands for one: its dtype gives way to that of what it meets."""
+    """Whether a leaf is weakly typed: a Python number but a bool, or an array whose dtype yields to other operands."""
     number = isinstance(leaf, _WEAK_TYPES) and not isinstance(leaf, bool | np.generic)
     return number or bool(getattr(leaf, "weak_type", False))
 
@@ -84,7 +84,7 @@ def as_weak(x: Any) -> Any:
 
 
 def is_type(leaf: Any, node: Node) -> bool:
-    """Has the leaf shape and dtype of an input?"""
+    """Whether a leaf has the shape and dtype of an input."""
     if not isinstance(leaf, jax.Array):
         try:
             leaf = jax.api_util.shaped_abstractify(leaf)

@@ -1,9 +1,10 @@
-"""Arguments and results that are no tensors: keys of random numbers, and leaves that are part of the program.
+"""Arguments and results that are no tensors: PRNG keys, and leaves that are part of the program.
 
-Inside, a program takes and returns tensors.  A typed key stands in a structure as `Keys`, a node over its data; a
-function, a name or a dtype within a container (an activation in a module, say) as `Static`, a node without leaves: so
-both belong to the structure that calls are checked against, as static arguments do (`superopt.frontends.jax.held`).
-`Inside` is the user's function as the program sees it, `outside` a program as the user calls it.
+Inside, a program takes and returns tensors.  A typed key stands in a structure as `Keys`, a node over its data.  A
+function, a name or a dtype within a container (an activation in a module, say) stands there as `Static`, a node without
+leaves.  So both belong to the structure that calls are checked against, as static arguments do
+(`superopt.frontends.jax.held`).  `Inside` is the user's function as the program sees it, `outside` makes a program
+callable as the user calls it.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ class Keys:
 
     @classmethod
     def tree_unflatten(cls, kind: Any, children: Sequence[Any]) -> Keys:
-        """Keys of this kind."""
+        """Rebuild keys of this kind from their data."""
         return cls(children[0], kind)
 
 
 @tree_util.register_pytree_node_class
 class Static:
-    """A leaf that is part of the program: calls must bring an equal one."""
+    """A leaf that is part of the program: calls must pass an equal one."""
 
     __slots__ = ("value",)
 
@@ -56,45 +57,45 @@ class Static:
         self.value = value
 
     def tree_flatten(self) -> tuple[tuple[()], Any]:
-        """No children."""
+        """The leaf as static data, without children."""
         return (), self.value
 
     @classmethod
     def tree_unflatten(cls, value: Any, children: Sequence[Any]) -> Static:
-        """The leaf."""
+        """Rebuild the wrapped leaf."""
         return cls(value)
 
 
 def is_static(leaf: object) -> bool:
-    """Is this leaf of a container part of the program: a function, a name, a choice, a dtype?"""
+    """Whether a leaf of a container is part of the program: a function, a name, an enum member, or a dtype."""
     if isinstance(leaf, str | bytes | enum.Enum | np.dtype | type):
         return True
     return callable(leaf) and not isinstance(leaf, np.ndarray | jax.Array | jax.ShapeDtypeStruct)
 
 
 def enter(tree: Any) -> Any:
-    """A structure of the user's as the program sees it."""
+    """A structure of the user's in the program's form: keys and static leaves wrapped."""
     return tree_util.tree_map(_wrapped, tree)
 
 
 def leave(tree: Any) -> Any:
-    """A structure of the program as the user sees it."""
+    """A structure of the program in the user's form: keys and static leaves unwrapped."""
     return tree_util.tree_map(_bare, tree, is_leaf=lambda x: isinstance(x, Keys | Static | Held))
 
 
 def leave_keys(tree: Any) -> Any:
-    """The same as far as a traced function may return it: what is no array stays in the structure."""
+    """As `leave`, but keeps static leaves wrapped, since a traced function may return arrays and keys alone."""
     return tree_util.tree_map(lambda x: _bare(x) if isinstance(x, Keys) else x, tree, is_leaf=_is_keys)
 
 
 def fix(args: Sequence[Any], kwargs: Any, settings: JitSettings) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with all that is no array in their structure; keys stay keys."""
+    """The arguments of a call with all leaves that are no arrays moved into their structure; keys stay keys."""
     args, kwargs = hold(args, kwargs, settings)
     return tuple(map(_fixed, args)), {name: _fixed(x) for name, x in kwargs.items()}
 
 
 def holds_static(tree: object) -> bool:
-    """Is there something in a structure that is no array, a static argument aside?"""
+    """Whether a structure contains leaves that are no arrays, apart from static arguments."""
     return any(isinstance(x, Static) for x in tree_util.tree_leaves(tree, is_leaf=lambda x: isinstance(x, Static)))
 
 
@@ -103,7 +104,7 @@ def _is_keys(x: object) -> bool:
 
 
 def _fixed(argument: Any) -> Any:
-    """What stands in containers only: an argument that is a function or a text itself is a mistake."""
+    """An argument with static leaves wrapped, in containers alone: a bare function or text is a mistake."""
     if tree_util.all_leaves((argument,)):
         return argument
     return tree_util.tree_map(lambda x: Static(x) if is_static(x) and not is_key(x) else x, argument)
@@ -130,9 +131,9 @@ def _name(kind: type) -> str:
 
 
 FUNCTIONS = _name(Static)
-"""Name of the node that stands for what is no array."""
+"""Name of the node type that wraps leaves that are no arrays."""
 ADAPTED = (_name(Keys), FUNCTIONS)
-"""Names of the nodes that stand for what is no tensor."""
+"""Names of the node types that wrap leaves that are no tensors."""
 
 
 class Inside:
@@ -148,12 +149,12 @@ class Inside:
 
 
 def user_function(fn: Function) -> Function:
-    """The function that the user gave."""
+    """The function that the user passed."""
     return fn.fn if isinstance(fn, Inside) else fn
 
 
 def outside(fn: Function, program: Function) -> Function:
-    """A program made of `Inside(fn)` as the user calls it; one of `fn` itself as it is."""
+    """A program made of `Inside(fn)` in the user's form; a program of `fn` itself unchanged."""
     if not isinstance(fn, Inside):
         return program
     settings = fn.settings

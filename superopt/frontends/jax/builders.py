@@ -1,9 +1,9 @@
-"""Nodes in the form that the rest of the project expects of an importer.
+"""Builders of nodes in the normal form that the rest of the project expects of an importer.
 
-The IR has no implicit broadcasting, and rules match keepdims patterns only when unit axes are reshapes: a
-`broadcast_in_dim` that only adds axes of size 1 is a reshape (of a literal it stays one), one that stretches an axis
-of size 1 drops that axis first.  Steps that change nothing are not nodes at all.  These are choices of form, each an
-identity of the op's definition.
+The IR has no implicit broadcasting, and rules match keepdims patterns only when unit axes are reshapes.  So a
+`broadcast_in_dim` that only adds axes of size 1 becomes a reshape (of a literal it stays a broadcast), and one that
+stretches an axis of size 1 drops that axis first.  Steps that change nothing are not nodes at all.  These are choices
+of form, each an identity by the op's definition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def full(shape: Sequence[Size], value: bool | int | float | np.generic, dtype: s
 
 
 def reshape(x: Node, new: Sequence[Size]) -> Node:
-    """`x` with other sizes; a reshape of a reshape is one, and none when nothing changes."""
+    """`x` with other sizes; successive reshapes become one, and none remains when nothing changes."""
     new = sizes(new)
     while x.op == "reshape" and x.shape != new:
         (x,) = x.inputs
@@ -69,13 +69,13 @@ def stretch(x: Node, shape: Sequence[Size]) -> Node:
 
 
 def transpose(x: Node, permutation: Sequence[int]) -> Node:
-    """`x` with its axes permuted; nothing for the identity."""
+    """`x` with its axes permuted; `x` itself for the identity."""
     permutation = tuple(int(p) for p in permutation)
     return x if permutation == tuple(range(len(permutation))) else mk("transpose", x, permutation=permutation)
 
 
 def convert(x: Node, dtype: str) -> Node:
-    """`x` in another dtype; nothing when it has it, folded into literals where that is exact."""
+    """`x` in another dtype; `x` itself when it has it; literals are converted where that is exact."""
     if x.dtype == dtype:
         return x
     if x.op == "literal" and _fits(x["value"], dtype):
@@ -86,7 +86,7 @@ def convert(x: Node, dtype: str) -> Node:
 
 
 def window(x: Node, start: Sequence[Size], limit: Sequence[Size], strides: Sequence[Size] | None = None) -> Node:
-    """A strided slice; nothing when it takes everything."""
+    """A strided slice; `x` itself when the slice takes everything."""
     start, limit = sizes(start), sizes(limit)
     steps = sizes(strides) if strides is not None else (1,) * len(start)
     if limit == x.shape and all(map(is_zero, start)) and all(s == 1 for s in steps):
@@ -100,7 +100,7 @@ def concatenate(xs: Sequence[Node], dimension: int) -> Node:
 
 
 def _fits(value: bool | int | float, dtype: str) -> bool:
-    """Is the conversion of this literal exact, so that it does not matter who does it?"""
+    """Whether the conversion of this literal is exact, so that it can be done at import."""
     if dtype == "bool":
         return value in (0, 1)
     if dtype in ("float32", "float64") and abs(value) <= 2**24:

@@ -2,18 +2,19 @@
 
 Outside of a trace a call flattens its arguments, runs the hot part and unflattens the results.  Under `jit`, `vmap` or
 `grad` it is a `custom_jvp` function whose value is the hot part and whose derivative is that of the original function,
-so that every derivative is the one that the user had.
+so that every derivative is the original one.
 
 Prepared tensors are kept for the frozen arrays last seen, compared by identity: arrays declared frozen do not
-change.  Frozen arguments that are being traced are prepared inside the trace.
+change.  Frozen arguments that are traced are prepared inside the trace.
 
 Small programs run in tens of microseconds, in which every line of Python shows.  So the usual call is one jitted call:
-its cache knows the types that the program was made for, and what it traces refuses others.  Where arguments are frozen,
-it is the usual call if they are the arrays of the call before; results are computed asynchronously, so it is started
-first and the frozen arrays are compared while it runs; results for other arrays than these are thrown away.
+its cache knows the types that the program was made for, and tracing refuses others.  Where arguments are frozen, this
+serves if they are the same arrays as in the call before.  Results are computed asynchronously, so the call starts first
+and the frozen arrays are compared while it runs; results for other arrays are discarded.
 
-A program can also be traced into another function (`Direct.inside`): several of one original are then called through
-one jitted function, whose cache chooses among them.  Their prepared tensors are constants there: small ones alone.
+A program can also be traced into another function (`Direct.inside`).  Several programs of one original are then called
+through one jitted function, whose cache chooses among them.  Their prepared tensors are constants there, so this is for
+small ones alone.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from superopt.machine.jitting import jax_jit
 if TYPE_CHECKING:
     from superopt.frontends.jax.jaxpr import Imported
 
-_MOST_CONSTANT_BYTES = 1 << 16  # of prepared tensors that are copied into the code of a function
+_MOST_CONSTANT_BYTES = 1 << 16  # largest prepared tensors that become constants in the code of a function
 
 
 class Prepared(Protocol):
-    """What is needed of an executable."""
+    """The interface of an executable that calls need."""
 
     prepared: tuple[Any, ...]
     packed: tuple[Any, ...]
@@ -49,16 +50,16 @@ class Prepared(Protocol):
 
     @property
     def wide(self) -> bool:
-        """Does it run with 64-bit types whatever the process has enabled?"""
+        """Whether it runs with 64-bit types whatever the process has enabled."""
         ...
 
     def jit(self, fn: Callable[..., Any], **given_away: Any) -> Callable[..., Any]:
-        """Compile a function around `run_packed` as the hot part is compiled; the arguments to donate by their names
-        in `jax.jit`."""
+        """Compile a function around `run_packed` as the hot part is compiled; donated arguments are named as in
+        `jax.jit`."""
         ...
 
     def run_packed(self, *arrays: Any) -> tuple[Any, ...]:
-        """Results for live inputs and packed tensors, inside of a trace."""
+        """Results for live inputs and packed tensors, for use inside of a trace."""
         ...
 
     def prepare(self, frozen: Sequence[Any]) -> tuple[Any, ...]:
@@ -66,7 +67,7 @@ class Prepared(Protocol):
         ...
 
     def pack(self, prepared: Sequence[Any]) -> tuple[Any, ...]:
-        """Prepared tensors as `run_packed` takes them."""
+        """Prepared tensors in the form that `run_packed` takes."""
         ...
 
     def hot(self, live: Sequence[Any], prepared: Sequence[Any]) -> tuple[Any, ...]:
@@ -75,11 +76,12 @@ class Prepared(Protocol):
 
 
 def calls_of_import(imported: Imported, executable: Prepared) -> tuple[Direct | None, Callable[..., Any]]:
-    """The executable as a function with the arguments, results and derivatives of the original: the usual call, where
-    there is one, and the call that looks at everything.
+    """Two functions with the arguments, results and derivatives of the original, which run the executable.
+
+    The first is the direct call, where there is one; the second checks everything.
 
     Raises (when called, the second one):
-        ArgumentError: arguments of another structure, shape or dtype than at import.
+        ArgumentError: arguments have another structure, shape or dtype than at import.
     """
     remembered = ([imported.examples[i] for i in imported.frozen], executable.prepared)
 
@@ -163,16 +165,16 @@ class OtherTypesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Convention:
-    """How a program without frozen arguments is called, wherever it comes from: of a function or of a file.
+    """Calling convention of a program without frozen arguments, for functions and files alike.
 
     Attributes:
-        flatten: traced arguments and keywords -> flat ones, and what `unflatten` takes besides.
-        unflatten: flat results and that -> results.
+        flatten: traced arguments and keywords -> flat ones, and the other argument of `unflatten`.
+        unflatten: flat results and that other argument -> results.
         slow: flat arguments -> flat results with the derivatives of the original; None where the program has them.
-        adapted: may arguments or results be keys, or hold something that is no array?
-        functions: do containers of arguments hold something that is no array?
-        returns_static: do results?
-        settings: static arguments, and such as are given away.
+        adapted: whether arguments or results can be keys, or contain leaves that are no arrays.
+        functions: whether containers of arguments contain leaves that are no arrays.
+        returns_static: whether results do.
+        settings: static and donated arguments.
     """
 
     flatten: Callable[[tuple[Any, ...], dict[str, Any]], tuple[list[Any], Any]]
@@ -189,8 +191,8 @@ class Direct:
     """A program as one jitted call, which raises `OtherTypesError` for arguments of other types.
 
     Attributes:
-        call: the call, as the user makes it.
-        inside: the same within a function that is being traced; None where it is a call of its own alone.
+        call: the call with the user's arguments.
+        inside: the same for use within a function that is being traced; None where it works only by itself.
     """
 
     call: Callable[..., Any]
@@ -200,7 +202,7 @@ class Direct:
 def direct_call(convention: Convention, executable: Prepared) -> Direct:
     """A program without frozen arguments as one jitted call.
 
-    Arguments that the original gives away are given away.
+    It donates the arguments that the original donates.
     """
     settings, adapted, slow = convention.settings, convention.adapted, convention.slow
 
@@ -248,7 +250,7 @@ def direct_call(convention: Convention, executable: Prepared) -> Direct:
 def _without_frozen(imported: Imported, executable: Prepared) -> Direct | None:
     """The direct call of an optimised function.
 
-    None where more has to be looked at: effects (not every one may be inside of a function with its own derivative).
+    None where more checks are needed: for effects (not every one may be inside of a function with its own derivative).
     """
     if imported.effects or imported.whole:
         return None
@@ -296,17 +298,17 @@ def _leaves_of_types(
 
 @dataclass(frozen=True, slots=True)
 class Usual:
-    """How a program with frozen arguments is called, wherever it comes from: of a function or of a file.
+    """Calling convention of a program with frozen arguments, for functions and files alike.
 
     Attributes:
         tree: structure of the arguments and keywords.
-        names: the name of each argument; empty where they are given by position alone.
+        names: the name of each argument; empty where they are passed by position alone.
         frozen: positions of the flat arguments that are frozen.
         types: shape and dtype of each other one.
-        remembered: the frozen arguments last seen, and what was prepared of them.
-        finish: traced flat arguments, frozen ones left out -> what makes results of outputs.
-        pure: has a call no effects?
-        given_away: positions of the arguments that are given away.
+        remembered: the frozen arguments last seen, and the tensors prepared from them.
+        finish: traced flat arguments without frozen ones -> a function that turns outputs into results.
+        pure: whether a call has no effects.
+        given_away: positions of the donated arguments.
     """
 
     tree: Any
@@ -320,9 +322,9 @@ class Usual:
 
 
 def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
-    """A program with frozen arguments as one jitted call, where they are the arrays of the call before.
+    """A program with frozen arguments as one jitted call, valid where these are the same arrays as in the call before.
 
-    It raises `OtherTypesError` for others.  None where arguments are given by name alone.
+    It raises `OtherTypesError` for other types.  None where arguments are passed by name alone.
     """
     positional, named = usual.tree.children()
     trees, remembered = positional.children(), usual.remembered
@@ -343,7 +345,7 @@ def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
     bare = all(tree_util.treedef_is_leaf(trees[i]) for i in places)
     concrete, count = frozenset((type(jax.device_put(0.0)), np.ndarray, int, float)), len(trees)
     last: tuple[list[Any], Any] = ([], executable.packed)  # replaced as a whole: threads may share the function
-    pure = usual.pure  # what is thrown away must have had no effect
+    pure = usual.pure  # discarded calls must have no effects
     steady = False
 
     def body(packed: tuple[Any, ...], *args: Any) -> Any:
@@ -388,7 +390,7 @@ def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
 
 
 def unless_sharded(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, which raises `OtherTypesError` for sharded arguments, where there can be such."""
+    """The call, made to raise `OtherTypesError` for sharded arguments, on machines that can have them."""
     if not has_several_devices():
         return call
 
@@ -401,7 +403,7 @@ def unless_sharded(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """Arguments that are given by name behind those that are not."""
+    """All arguments by position, those passed by name behind the others."""
     rest = names[len(args) :]
     if len(kwargs) != len(rest):
         raise OtherTypesError

@@ -1,10 +1,10 @@
-"""Comparisons of symbolic sizes that a function makes while JAX traces it.
+"""Records the comparisons of symbolic sizes that a function makes while JAX traces it.
 
-JAX answers `n == 300` for a dimension variable n with False, and takes every size for true, where it cannot know: the
-trace is then the function for all sizes but some.  Here these answers are put on record when the code that asked is
-not JAX's own, whose meaning does not depend on them.  What asks for the text or the hash of a size (a dictionary of
-sizes) can branch on it in ways that are not seen; that is on record without the size.  So is what asks for the kind of
-a size (`isinstance(n, int)`, `is_constant_dim(n)`, an attribute that numbers have): of a number it gets another answer.
+Where JAX cannot know, it answers `n == 300` for a dimension variable n with False, and takes every size for true.  The
+trace is then the function for all sizes but some.  Such answers are recorded here if the code that asked is not JAX's
+own, whose meaning does not depend on them.  Code that asks for the text or the hash of a size (a dictionary of sizes)
+can branch on it in ways that are not seen; that is recorded without the size.  So are questions about the kind of a
+size (`isinstance(n, int)`, `is_constant_dim(n)`, an attribute that numbers have), whose answer is another for a number.
 
 JAX's classes of dimensions and of types of arrays are extended once; nothing is recorded outside `recorded`.
 """
@@ -31,7 +31,7 @@ _KNOWN: ContextVar[list[SizeComparison] | None] = ContextVar("comparisons of the
 _OWN = frozenset({"jax", "jaxlib", "ml_dtypes", "opt_einsum"})
 """Packages whose comparisons of dimensions keep to JAX's contract for symbolic shapes."""
 _BETWEEN = frozenset({"numpy"})
-"""Packages that compare for whoever calls them."""
+"""Packages that compare on behalf of their callers."""
 _ASKED = frozenset({"array_equal", "array_equiv"})
 """Functions of JAX whose answer is a comparison of shapes."""
 _KINDS = frozenset(
@@ -41,7 +41,7 @@ _KINDS = frozenset(
 )  # fmt: skip
 """Functions of JAX whose answer is the kind of a size, or depends on it."""
 _TRUSTED = ("superopt.frontends.", "superopt.ir.", "superopt.foreign.", "superopt.errors")
-"""Importers and what they call, which ask whether a size is symbolic in order to compute the same with either."""
+"""Importers and their dependencies; they ask whether a size is symbolic only to compute the same for either kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class SizeComparison:
 
     Attributes:
         where: file and line that asked.
-        zero: a size; where it is 0 the answer is another one.  None: not known where it is.
-        words: what was asked, where no size says it.
+        zero: a size; the recorded answer is wrong where it is 0.  None: it is not known where it is wrong.
+        words: the question in words, where no size expresses it.
     """
 
     where: str
@@ -64,7 +64,7 @@ class SizeComparison:
 
 @contextmanager
 def recorded() -> Generator[list[SizeComparison]]:
-    """The comparisons that functions make inside."""
+    """Record the comparisons that functions make inside the block."""
     _extend()
     made: list[SizeComparison] = []
     token = _KNOWN.set(made)
@@ -75,13 +75,13 @@ def recorded() -> Generator[list[SizeComparison]]:
 
 
 def _asker() -> FrameType | None:
-    """The frame of the code that compares, None where it is JAX's own.
+    """The frame of the code that compares; None where it is JAX's own.
 
-    Where types of JAX are compared (`jax.typeof(x) == ...`), or JAX is asked whether arrays are equal, that is the code
-    that does it.
+    Where types of JAX are compared (`jax.typeof(x) == ...`), or JAX is asked whether arrays are equal, it is the frame
+    of the code that does so.
     """
     frame: FrameType | None = sys._getframe(2)
-    own = list[str]()  # functions of JAX on the way to the code that called it
+    own = list[str]()  # functions of JAX between the comparison and its caller
     while frame is not None:
         root = _package(frame)
         if root in _OWN:
@@ -93,7 +93,7 @@ def _asker() -> FrameType | None:
 
 
 def is_own_name(module: str) -> bool:
-    """Whether code of a module is JAX's, the library's or an importer's, which treats sizes of both kinds alike."""
+    """Whether a module belongs to JAX, the library or an importer, which treat sizes of both kinds alike."""
     root = module.partition(".")[0]
     if root.startswith("namedtuple_"):  # the module of a constructor that `collections` makes
         return True
@@ -145,7 +145,7 @@ def _record_kind(words: Callable[[], str]) -> None:
 
 
 def _note(known: list[SizeComparison], frame: FrameType, zero: Any, words: Callable[[], str]) -> None:
-    token = _KNOWN.set(None)  # the words ask for texts of sizes
+    token = _KNOWN.set(None)  # formatting the question must not be recorded as one
     try:
         where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
         made = SizeComparison(where, None, words()) if zero is None else SizeComparison(where, size(zero))
@@ -189,7 +189,7 @@ def _extend() -> None:
         def compared(self: Any, other: Any) -> bool:
             try:
                 return plain(self, other)
-            except Exception:  # no answer for all sizes: what the function makes of that is not seen
+            except Exception:  # no answer for all sizes; the function's handling of the error is not seen
                 _record(None, lambda: f"the order of {text(self)} and {other}")
                 raise
 
@@ -249,7 +249,7 @@ def _extend() -> None:
 
 
 def _tell(asked: Any) -> None:
-    """Make `jax.export.is_symbolic_dim` ask a size, as `isinstance` with its own class does not."""
+    """Make `jax.export.is_symbolic_dim` query the size itself, as `isinstance` with its own class does not."""
 
     def is_symbolic_dim(p: Any) -> bool:
         return isinstance(p, _DimExpr) and p.dimension_as_value is not None  # pyright: ignore  # noqa: F821
@@ -258,7 +258,7 @@ def _tell(asked: Any) -> None:
 
 
 def _gap_of_types(a: ShapedArray, b: ShapedArray) -> Any:
-    """A difference of sizes but for which two types are one; None where they are two whatever the sizes."""
+    """A difference of sizes that is 0 if two types are equal; None where they differ whatever the sizes."""
     if a.dtype != b.dtype or len(a.shape) != len(b.shape):
         return None
     token = _KNOWN.set(None)
@@ -272,7 +272,7 @@ def _gap_of_types(a: ShapedArray, b: ShapedArray) -> Any:
 
 
 def _gap(a: Any, b: Any) -> Any:
-    """The difference of two sizes; None where one of them is none."""
+    """The difference of two sizes; None where one of them is no size."""
     if isinstance(b, float) and b.is_integer():
         b = int(b)
     try:

@@ -1,7 +1,7 @@
-"""What `jax.jit` was told of a function, and what it is told of calls: static arguments, arrays given away, settings.
+"""Settings of `jax.jit` for a function and its calls: static arguments, donated arrays, and other settings.
 
-`hold` puts static arguments into the structure of a call, as nodes without leaves, so that everything that flattens
-sees arrays alone and another value is another structure; `superopt.frontends.jax.boundary.leave` takes them out again.
+`hold` puts static arguments into the structure of a call, as nodes without leaves.  So all code that flattens sees
+arrays alone, and another value is another structure; `superopt.frontends.jax.boundary.leave` takes them out again.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ class Held:
     """A value as a node of a tree without leaves; it must have `==` and `hash`."""
 
     value: Any
-    kind: type  # 1, 1.0 and True are equal
+    kind: type  # distinguishes 1, 1.0 and True, which are equal
 
 
 def held(value: Any, name: str = "") -> Held:
-    """A value to be held.
+    """Wrap a static argument as a node without leaves.
 
     Raises:
         ArgumentError: it has no hash.
@@ -43,10 +43,10 @@ def held(value: Any, name: str = "") -> Held:
 
 @dataclass(frozen=True, slots=True)
 class JitSettings:
-    """What `jax.jit` was told of a function: arguments by position and by name, as it infers one from the other.
+    """Arguments of `jax.jit` for a function, by position and by name, as it infers one from the other.
 
     Attributes:
-        placed: settings of where and how it is compiled that were given.
+        placed: names of the settings that were given of where and how to compile.
     """
 
     static_argnums: tuple[int, ...] = ()
@@ -57,12 +57,12 @@ class JitSettings:
 
     @property
     def static(self) -> bool:
-        """Are there static arguments?"""
+        """Whether there are static arguments."""
         return bool(self.static_argnums or self.static_argnames)
 
     @property
     def arguments(self) -> dict[str, Any]:
-        """What another `jax.jit` is told to treat the arguments so."""
+        """The keyword arguments that make another `jax.jit` treat arguments alike."""
         return {
             "static_argnums": self.static_argnums,
             "static_argnames": self.static_argnames,
@@ -71,7 +71,7 @@ class JitSettings:
 
     @property
     def given_away(self) -> dict[str, Any]:
-        """The same of the arguments that are given away alone."""
+        """Those of `arguments` that are about donation."""
         return {"donate_argnums": self.donate_argnums, "donate_argnames": self.donate_argnames}
 
 
@@ -79,7 +79,7 @@ NO_SETTINGS = JitSettings()
 
 
 def settings_of(fn: Callable[..., Any]) -> JitSettings:
-    """What `jax.jit` was told of a function; nothing for a function that is not jitted."""
+    """The `jax.jit` settings of a function; `NO_SETTINGS` for a function that is not jitted."""
     info = getattr(fn, "_jit_info", None)
     if info is None:
         return NO_SETTINGS
@@ -106,29 +106,29 @@ _SETTINGS = (
 
 
 def is_jitted(fn: Callable[..., Any]) -> bool:
-    """Does the function come from `jax.jit`?"""
+    """Whether the function comes from `jax.jit`."""
     return hasattr(fn, "_jit_info")
 
 
 def settings_of_jax() -> tuple[Any, ...]:
-    """The settings of JAX, now and in this thread, that change what a function computes or refuses."""
+    """The settings of JAX, now and in this thread, that change the results or refusals of a function."""
     return tuple([getattr(jax.config, name) for name in _SETTINGS])
 
 
 def is_jit_disabled() -> bool:
-    """Are functions to run op by op (`jax.disable_jit`)?"""
+    """Whether functions should run op by op (`jax.disable_jit`)."""
     return jax.config.jax_disable_jit  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def unjitted(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """The function that was given to `jax.jit`."""
+    """The function that was passed to `jax.jit`."""
     return fn.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def hold(
     args: Sequence[Any], kwargs: Mapping[str, Any], settings: JitSettings
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments of a call with static ones in the structure.
+    """The arguments of a call with static ones moved into the structure.
 
     Raises:
         ArgumentError: a static argument has no hash.

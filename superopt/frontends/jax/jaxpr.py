@@ -2,12 +2,12 @@
 
 `import_function(fn, args)` traces `fn` on abstract values (nothing is computed) and walks the jaxpr.  Arguments named
 in `frozen` become frozen inputs, arrays that `fn` closes over become constants of the graph.  Results have the types
-that `jax.eval_shape` gives, which is checked.
+of `jax.eval_shape`, which is checked.
 
 `call.wrap_like_original(imported, executable)` gives the executable the calling convention of `fn`: same pytrees in and
 out, structure, shapes and dtypes checked, usable under `jit` and `vmap`; derivatives go through `fn` itself.  Frozen
-arguments are still passed: as long as they are the very arrays that the program was prepared with nothing is
-recomputed, others are prepared first, so that the result is right for any arguments.
+arguments are still passed.  As long as they are the very arrays that the program was prepared with, nothing is
+recomputed.  Others are prepared first, so that the result is right for any arguments.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ Function = Callable[..., Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Imported:
-    """A function as a graph, with what is needed to call it as before.
+    """A function as a graph, with the data needed to call it as before.
 
     Attributes:
         graph: inputs are the flattened arguments in order, then the constants.
@@ -64,20 +64,20 @@ class Imported:
         frozen: positions of the flat arguments that do not.
         examples: the flat example arguments.
         opaque_ops: primitives that are kept verbatim, in bodies too.
-        effects: debugging effects, had after a call; what they read are the last outputs of the graph.
+        effects: debugging effects to perform after a call; their operands are the last outputs of the graph.
         whole: why the function is kept whole, as one opaque node; empty where it is not.
         refused: (primitive, cause) where an equation has a form in the IR and the op table did not accept it.
         widened: positions of the flat arguments of 64-bit integers for which 32-bit ones may be given.
         weakness: which flat arguments may be weakly typed together, and which results then are; None where weak types
             do not matter (models).
-        settings: which arguments are static or given away, of a jitted function.
-        functions: whether something in the arguments' containers is no array.
+        settings: static and donated arguments, of a jitted function.
+        functions: whether the arguments' containers contain leaves that are no arrays.
         context: the settings of JAX at the import.
-        head: what is computed from the arguments of a call before it, outside of any trace (see
+        head: computation on the host from the arguments before a call, outside of any trace (see
             `superopt.foreign.onnx_calls`).
-        tail: what is computed from the results afterwards, likewise.
+        tail: computation on the host from the results after a call, likewise.
         placed: position of a frozen argument -> its value in a file (`superopt.pipeline.weights`), read in place of the
-        example.
+            example.
     """
 
     graph: Graph
@@ -103,7 +103,7 @@ class Imported:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a report must say of the import."""
+        """Remarks on the import for the report."""
         if not self.effects:
             return ()
         names = ", ".join(f"{name} x{n}" for name, n in Counter(e.primitive.name for e in self.effects).items())
@@ -111,7 +111,7 @@ class Imported:
 
     @property
     def closes_over(self) -> bool:
-        """Are the arrays that come with the graph closed over by the function (those of a model are its arguments)?"""
+        """Whether the function closes over the arrays that come with the graph (those of a model are its arguments)."""
         return self.weakness is not None
 
     @property
@@ -128,7 +128,7 @@ class Imported:
         """The flat arguments of a call, checked against the types of the import.
 
         Raises:
-            ArgumentError: another structure, shape or dtype.
+            ArgumentError: they have another structure, shape or dtype.
         """
         leaves, tree = tree_util.tree_flatten(positional(self.fn, args, kwargs or {}))
         if tree != self.in_tree:
@@ -153,12 +153,12 @@ class Imported:
     def _misfit(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
         try:
             return misfit(tree_data(self.in_tree), self.parameters, *positional(self.fn, args, kwargs))
-        except InputError:  # what cannot be described
+        except InputError:  # arguments that cannot be described
             return "the arguments have another structure than the program was made for"
 
     @property
     def parameters(self) -> list[str]:
-        """The name of each positional argument: of what its leaves are named after, else as the function has it.
+        """The name of each positional argument: the one in its leaves' names, else the function's own.
 
         Raises:
             InputError: an argument cannot be described.
@@ -172,22 +172,22 @@ class Imported:
 
     @property
     def by_name(self) -> tuple[str, ...]:
-        """The name of each argument, where each may be given by name; else nothing."""
+        """The name of each argument, where each may be passed by name; else nothing."""
         signature = _signature(self.fn)
         taken = () if signature is None else tuple(signature.parameters.values())
         named = all(x.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for x in taken)
         return tuple(x.name for x in taken) if named else ()
 
     def positional(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a call in the form that `in_tree` describes."""
+        """The arguments of a call in the form of `in_tree`."""
         return positional(self.fn, args, kwargs)
 
     def weak_results(self, leaves: Sequence[Any], *, find: bool = True) -> tuple[bool, ...] | None:
         """Which results are weakly typed for these flat arguments; None where the program would be another one.
 
-        A Python number takes the dtype of what it meets and an array does not, but in most functions that makes no
-        difference: then either may be given (a counter that begins as 0 and comes back as an array).  What is not known
-        yet is found out by tracing the function, or is None without `find`.
+        A Python number takes the dtype of the other operand and an array does not, but in most functions that makes no
+        difference.  Then either may be passed (a counter that begins as 0 and comes back as an array).  Unknown cases
+        are settled by tracing the function, or give None without `find`.
         """
         if self.weakness is None:
             return ()
@@ -228,7 +228,7 @@ class Imported:
         return replace(self, examples=examples)
 
     def results(self, outputs: Sequence[Any]) -> list[Any]:
-        """The flat results of the function from the outputs of its graph; its effects are had here."""
+        """The flat results of the function from the outputs of its graph; performs its effects."""
         results, rest = list(outputs[: self.out_tree.num_leaves]), list(outputs[self.out_tree.num_leaves :])
         for effect in self.effects:
             count = len(effect.kinds)
@@ -237,7 +237,7 @@ class Imported:
         return results
 
     def unflatten(self, results: Sequence[Any], weak: Sequence[bool] | None = ()) -> Any:
-        """The result of the function from flat results, of which these are to be weakly typed."""
+        """The result of the function from flat results, with those marked in `weak` weakly typed."""
         if weak and any(weak):
             results = [as_weak(x) if w else x for x, w in zip(results, weak, strict=True)]
         return tree_util.tree_unflatten(self.out_tree, results)
@@ -255,7 +255,7 @@ def import_function(
         frozen: positions or names of arguments whose leaves do not change from call to call.
 
     Raises:
-        ArgumentError: an argument that is not an array, a frozen one without value, or arguments that `fn` refuses.
+        ArgumentError: an argument is not an array, a frozen one has no value, or `fn` refuses the arguments.
     """
     kwargs = dict(kwargs or {})
     names_of = _parameter_names(fn, args, kwargs)
@@ -336,7 +336,7 @@ def count_opaque(graph: Graph) -> Counter[str]:
 def _outputs(
     importer: Importer, fn: Function, closed: core.ClosedJaxpr, inputs: Sequence[Node]
 ) -> tuple[list[Node], str]:
-    """The results and what effects read, as nodes, and why the function is kept whole if it is."""
+    """The results and the operands of effects as nodes, and why the function is kept whole if it is."""
     try:
         if not of_debugging(closed.effects):  # these are ordered against each other
             raise KeptWhole("it has effects besides its results")
@@ -361,7 +361,7 @@ def _trace(fn: Function, avals: Any) -> tuple[Any, Any]:
         ) from error
     except SuperoptError:
         raise
-    except Exception as error:  # the user's own; the place is more than its type says
+    except Exception as error:  # an error of the user's code; its place helps more than its type
         raise ArgumentError(
             f"the function fails on these arguments: {told_with_line(error, _PACKAGES)}",
             hint="check the example arguments; jax.jit must accept the function",
@@ -372,7 +372,7 @@ _PACKAGES = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]))
 
 
 def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
-    """Have the constants the same names, types and bytes?"""
+    """Whether the constants have the same names, types and bytes."""
     return a.keys() == b.keys() and all(
         x.shape == b[name].shape and x.dtype == b[name].dtype and x.tobytes() == b[name].tobytes()
         for name, x in a.items()

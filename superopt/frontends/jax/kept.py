@@ -1,4 +1,4 @@
-"""Equations kept verbatim: what the op table has no form for becomes an opaque node of its name, operands and types.
+"""Equations kept verbatim: one without a form in the op table becomes an opaque node of its name, operands and types.
 
 The node is named by the module that the equation is exported as (`superopt.foreign.modules`), so that it can be saved,
 stored and sent like the rest of the program.  Equations without a module (effects, callbacks into Python) exist in this
@@ -23,11 +23,11 @@ from superopt.ir.types import TensorType
 
 _KNOWN: dict[Any, str] = {}  # (primitive, parameters, types) -> key
 _MOST_KNOWN = 4096
-_CALLBACKS = frozenset({"pure_callback", "io_callback"})  # and those of debugging, whose calls are had once anyway
+_CALLBACKS = frozenset({"pure_callback", "io_callback"})  # debugging callbacks happen once per call anyway
 
 
 def calls_python(closed: core.ClosedJaxpr) -> bool:
-    """Whether an equation, of a body inside too, calls a function of Python that its user gave."""
+    """Whether an equation, also within a body, calls a Python function of the user's."""
     todo: list[Any] = [closed]
     while todo:
         x = todo.pop()
@@ -87,7 +87,7 @@ def keep_function(
 def keep_call(
     name: str, identity: Any, call: Callable[..., Sequence[Any]], xs: Sequence[Node], out: Sequence[TensorType]
 ) -> tuple[Node, ...]:
-    """A function of ours as an opaque node; the same name and identity must mean the same function."""
+    """A function of ours as an opaque node; equal name and identity must mean the same function."""
     return _node(name, identity, call, xs, out, pure=True)
 
 
@@ -117,7 +117,7 @@ def _node(
 
 
 class Same:
-    """Equal only to itself, whatever the equality of what it holds."""
+    """Equal only to itself, whatever the equality of its content."""
 
     __slots__ = ("held",)
 

@@ -1,7 +1,7 @@
-"""Typed keys of random numbers as the numbers that they are made of.
+"""Typed PRNG keys as the numbers that they are made of.
 
-A graph holds no keys: an array of keys is its data, with axes more (`key<fry>[3]` is `u32[3,2]`).  Equations that are
-kept verbatim get keys made of the data and give their data back; so do the arguments and results of a program.
+A graph has no keys: an array of keys is its data, with further axes (`key<fry>[3]` is `u32[3,2]`).  Equations that are
+kept verbatim get keys made from the data and return their data; so do the arguments and results of a program.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _IMPL: dict[Any, tuple[Any, tuple[int, ...], str]] = {}
 
 
 def is_key(x: object) -> bool:
-    """Is this an array (or a type) of keys?"""
+    """Whether this is an array (or a type) of keys."""
     dtype = getattr(x, "dtype", None)
     return dtype is not None and not isinstance(dtype, np.dtype) and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
 
 def data_type(x: Any) -> TensorType:
-    """The type that an array, or its type, has in a graph."""
+    """The type of an array, or of an array type, in a graph."""
     if not is_key(x):
         return TensorType(sizes(x.shape), str(x.dtype))
     _, shape, dtype = _known(x.dtype)
@@ -33,22 +33,22 @@ def data_type(x: Any) -> TensorType:
 
 
 def kind_of(x: Any) -> Any:
-    """What `with_kind` needs to make keys of data; None for other arrays."""
+    """The key implementation that `with_kind` needs; None for other arrays."""
     return _known(x.dtype)[0] if is_key(x) else None
 
 
 def data_of(x: Any) -> Any:
-    """The data of keys; other values as they are."""
+    """The data of keys; other values unchanged."""
     return jax.random.key_data(x) if is_key(x) else x
 
 
 def with_kind(x: Any, kind: Any) -> Any:
-    """Keys made of their data; other values as they are."""
+    """Keys made from their data; other values unchanged."""
     return x if kind is None else jax.random.wrap_key_data(x, impl=kind)
 
 
 def _known(dtype: Any) -> tuple[Any, tuple[int, ...], str]:
-    """The implementation of a dtype of keys, and shape and dtype of the data of one."""
+    """The implementation of a key dtype, and the shape and dtype of one key's data."""
     if dtype not in _IMPL:
         found: list[Any] = []
 

@@ -1,10 +1,10 @@
-"""How each `jax.lax` primitive is written with the ops of the IR: name -> function(params, operands, result types).
+"""Import table of `jax.lax` primitives to ops of the IR: name -> function(params, operands, result types).
 
-An entry returns the node (or nodes) of the equation, or None when the parameters at hand have no form in the IR; the
-equation is then kept verbatim.  Elementwise primitives broadcast scalars and size-1 axes silently in JAX: that is made
-explicit here.  Primitives that differ from an op of the table only in form (`squeeze`, `split`, `stack`, `tile`,
+An entry returns the node (or nodes) of the equation, or None when these parameters have no form in the IR; the
+equation is then kept verbatim.  Elementwise primitives broadcast scalars and size-1 axes silently in JAX; the import
+makes that explicit.  Primitives that differ from an op of the table only in form (`squeeze`, `split`, `stack`, `tile`,
 `add_any`) are written with the table's ops; identities (`copy`, `stop_gradient`, `name` ...) vanish.  An op without an
-entry here takes the primitive's parameters of the names of its attributes.
+entry takes the primitive's parameters of the names of its attributes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def _by_name(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) 
 
 
 def _value(given: Any) -> Any:
-    """A parameter of a primitive as an attribute: sizes of ours in the place of JAX's."""
+    """A parameter of a primitive as an attribute: with JAX's sizes converted to those of the IR."""
     if isinstance(given, tuple | list):
         return tuple(map(_value, given))
     return size(given) if export.is_symbolic_dim(given) else given
@@ -184,7 +184,7 @@ def _gather(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results
 
 
 def _fixed_gather(p: Params, xs: Sequence[Node]) -> Node | None:
-    """A gather of one block at a place known beforehand is a slice: so `x[:, 1:]` comes with symbolic sizes."""
+    """A gather of one block at a constant position, as a slice: `x[:, 1:]` with symbolic sizes is such a gather."""
     dims, (x, where) = p["dimension_numbers"], xs
     start: Node = where
     while start.op in ("broadcast_in_dim", "reshape"):
@@ -205,7 +205,7 @@ def _dim_as_value(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> R
 
 
 def _default_fill(value: Any, dtype: str) -> bool:
-    """Is this what lax fills with when nothing is said: NaN, the least signed, the largest unsigned integer, True?"""
+    """Whether this is the default fill value of lax: NaN, the least signed, the largest unsigned integer, or True."""
     if value is None:
         return True
     if dtype in FLOATS:
@@ -233,7 +233,7 @@ def precision_name(value: Any) -> tuple[str | None] | None:
 
 
 def _as_algorithm(value: Any, xs: Sequence[Node], wanted: str | None) -> tuple[str | None] | None:
-    """The precision of a product by an algorithm that says what its dtypes do: 16-bit floats summed in float32."""
+    """The precision of a product given as an algorithm, where that fits its dtypes: 16-bit floats summed in float32."""
     algorithm = getattr(value, "name", "")
     if algorithm not in _HALF_ALGORITHMS or wanted != "float32":
         return None
@@ -243,7 +243,7 @@ def _as_algorithm(value: Any, xs: Sequence[Node], wanted: str | None) -> tuple[s
 def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | None]:
     """Operands of one dtype, and the accumulation dtype where it differs from theirs.
 
-    Operands of two dtypes are first converted to that of the result, as lax does with them on processors.
+    Operands of two dtypes are first converted to that of the result, as lax does on CPUs.
     """
     wanted = p.get("preferred_element_type")
     wanted = None if wanted is None else np.dtype(wanted).name

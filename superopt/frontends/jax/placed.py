@@ -1,8 +1,9 @@
-"""Where arguments lie, and such as can be written to: what `jax.jit` is better left to.
+"""Detects arguments that are left to `jax.jit`: sharded ones, ones on other devices, and mutable references.
 
-A program is made for arrays on the default device.  Sharded arrays and such on another device decide over where and how
-a function is computed and how its results are sharded; a mesh or explicit axes are part of the types of all values in
-it; a `Ref` is written to.  Outside of a trace only a process with several devices has to look at its arguments.
+A program is made for arrays on the default device.  Sharded arrays, and those on another device, decide where and how a
+function is computed and how its results are sharded.  A mesh or explicit axes are part of the types of all values in
+the function, and a `Ref` is written to.  Outside of a trace only a process with several devices has to look at its
+arguments.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from jax.sharding import SingleDeviceSharding
 
 @functools.cache
 def has_several_devices() -> bool:
-    """Can arguments lie elsewhere than on the default device?"""
+    """Whether arguments can lie elsewhere than on the default device."""
     return jax.device_count() > 1
 
 

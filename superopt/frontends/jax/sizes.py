@@ -1,8 +1,8 @@
-"""Sizes as JAX gives them: Python integers, NumPy integers, and the symbolic dimensions of `jax.export`.
+"""Conversion of JAX's sizes: Python integers, NumPy integers, and the symbolic dimensions of `jax.export`.
 
-A symbolic dimension becomes a polynomial of the IR over symbols of the same names, each at least 1, which is what JAX
-itself takes dimension variables to be.  JAX prints a dimension in a form that its own parser reads back; that text is
-what is translated here, so nothing depends on how JAX holds dimensions.
+A symbolic dimension becomes a polynomial of the IR over symbols of the same names, each at least 1, as JAX itself
+assumes of dimension variables.  JAX prints a dimension in a form that its own parser reads back; that text is
+translated here, so nothing depends on how JAX represents dimensions.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ def size(n: Any) -> Size:
 
 
 def sizes(ns: Iterable[Any]) -> tuple[Size, ...]:
-    """Several sizes."""
+    """Sizes and integer attributes, each as by `size`."""
     return tuple([size(n) for n in ns])
 
 
 def has_symbols(ns: Iterable[Any]) -> bool:
-    """Is one of the sizes symbolic?"""
+    """Whether one of the sizes is symbolic."""
     return any(isinstance(n, Poly) for n in ns)
 
 
 def is_zero(n: Size) -> bool:
-    """Is the size 0 as it stands?"""
+    """Whether the size is the integer 0."""
     return type(n) is int and n == 0
 
 
@@ -83,7 +83,7 @@ FUNCTIONS = frozenset({*_CALLS, "non_negative"})
 
 
 def renamed(text: str, name: Callable[[str], str]) -> str:
-    """The text of a dimension, or of several, with other names for its sizes."""
+    """The text of one or several dimensions with sizes renamed."""
     return NAME.sub(lambda found: found[0] if found[0] in FUNCTIONS else name(found[0]), text)
 
 

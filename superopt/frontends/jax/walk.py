@@ -1,13 +1,15 @@
-"""Walk a jaxpr and build the graph that it computes.
+"""Walks a jaxpr and builds the graph of its computation.
 
 Calls (`jit`, `custom_jvp_call`, `custom_vjp_call`, `remat`, `closed_call` ...) are walked in place, with an explicit
-stack of frames.  `scan`, `while` and `cond` become control nodes whose bodies are graphs; arrays that a body closes
-over are lifted out of it, so that bodies hold no constants and equal bodies are one object.  Body inputs that are the
-same on every iteration and depend on frozen inputs alone are flagged frozen.  Debugging effects (`jax.debug.print`)
-are no part of the graph: what they read is, and they are had with it after the call, in their order; a function with
-other effects, or with effects inside of what computes something, is kept whole.  Every other equation goes through
-`jax_ops.IMPORT`; what has no form there is kept verbatim as an opaque node that binds the same primitive with the same
-parameters.  Each refusal of the op table is counted with its cause.
+stack of frames.  `scan`, `while` and `cond` become control nodes whose bodies are graphs.  Arrays that a body closes
+over are lifted out of it, so that bodies have no constants and equal bodies are one object.  Body inputs that are the
+same on every iteration and depend on frozen inputs alone are flagged frozen.
+
+Debugging effects (`jax.debug.print`) are no part of the graph.  Their operands are outputs, and the effects are
+performed with them after the call, in their order.  A function with other effects, or with effects inside of equations
+with results, is kept whole.  Every other equation goes through `jax_ops.IMPORT`; one without a form there is kept
+verbatim as an opaque node that binds the same primitive with the same parameters.  Each refusal of the op table is
+counted with its cause.
 """
 
 from __future__ import annotations
@@ -47,16 +49,16 @@ INLINED = {
     "remat2": "jaxpr",
 }
 Atom = core.Var | core.Literal
-DEBUG = ("DebugEffect", "OrderedDebugEffect")  # what may be had after the results
+DEBUG = ("DebugEffect", "OrderedDebugEffect")  # effects that may happen after the results
 
 
 class KeptWhole(Exception):
-    """The function has effects that cannot be told apart from its computation; the message says which."""
+    """The function has effects that cannot be separated from its computation; the message names them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """An equation without results, as it is bound after a call; `kinds` of keys among its operands (None: an array)."""
+    """An equation without results, to be bound after a call; `kinds` of keys among its operands (None: an array)."""
 
     primitive: core.Primitive
     params: Mapping[str, Any]
@@ -68,7 +70,7 @@ class Importer:
 
     Attributes:
         constants: lifted arrays by their input node, in order.
-        effects: debugging effects with what they read, in their order.
+        effects: debugging effects with their operands, in their order.
         refused: (primitive, cause) of equations that the op table did not accept although they have an entry.
     """
 
@@ -101,7 +103,7 @@ class Importer:
         return known
 
     def varies(self, node: Node) -> bool:
-        """Does the node depend on an input that is not frozen?"""
+        """Whether a node depends on an input that is not frozen."""
         stack, known = [node], self._varies
         while stack:
             top = stack[-1]
@@ -184,12 +186,12 @@ class Importer:
         return nodes
 
     def body(self, closed: core.ClosedJaxpr, inputs: Sequence[Node], scope: Importer) -> tuple[Node, ...]:
-        """The results of a body's jaxpr on its own inputs, closed-over arrays taken from `scope`."""
+        """The results of a body's jaxpr on its own inputs, with closed-over arrays taken from `scope`."""
         return tuple(scope.run(closed.jaxpr, [scope.constant(c) for c in closed.consts], inputs))
 
 
 def _of_known_size(node: Node, wanted: TensorType) -> Node:
-    """The node, where JAX knows from constraints that a size n of the wanted type is not negative: it is max(0, n)."""
+    """The node as max(0, n) where JAX knows from constraints that a size n of the wanted type is not negative."""
     if node.type == wanted or node.dtype != wanted.dtype or node.type.rank != wanted.rank:
         return node
     known = all(n == m or n == greatest(m, 0) for n, m in zip(node.shape, wanted.shape, strict=True))
@@ -197,7 +199,7 @@ def _of_known_size(node: Node, wanted: TensorType) -> Node:
 
 
 class _Frame:
-    """A jaxpr under way: its variables so far, the next equation, and where its results go."""
+    """A jaxpr being walked: its variables so far, the next equation, and the place of its results."""
 
     __slots__ = ("at", "dest", "env", "jaxpr")
 
@@ -207,12 +209,12 @@ class _Frame:
 
 
 def of_debugging(effects: Iterable[core.Effect]) -> bool:
-    """Are these effects of debugging, which nothing waits for?"""
+    """Whether all effects are for debugging, so that nothing waits for them."""
     return all(type(effect).__name__ in DEBUG for effect in effects)
 
 
 def _uniform(array: np.ndarray) -> bool:
-    """Are all elements the same bit pattern?"""
+    """Whether all elements have the same bit pattern."""
     if array.size == 0:
         return True
     flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(array.size, -1)
@@ -227,7 +229,7 @@ def _body_inputs(avals: Sequence[Any], frozen: Sequence[bool]) -> list[Node]:
 
 
 def _key_part(eqn: core.JaxprEqn, x: Node, out: TensorType) -> Node:
-    """One or some of several keys: a part of their data."""
+    """One or some of several keys, as a part of their data."""
     if eqn.primitive.name != "slice":
         return reshape(x, out.shape)
     start, limit, strides = (eqn.params[name] for name in ("start_indices", "limit_indices", "strides"))
@@ -293,7 +295,7 @@ def _while(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[
     graphs: list[Graph] = []
     operands: list[list[Node]] = []
     kinds = [*p["cond_jaxpr"].in_avals[:of_cond], *p["body_jaxpr"].in_avals]
-    first = 0 if batched else of_cond  # the body of a batched loop asks the condition too
+    first = 0 if batched else of_cond  # the body of a batched loop evaluates the condition too
     both = [*cond_consts, *body_consts]
     for results, consts, avals in (
         (cond, cond_consts, p["cond_jaxpr"].in_avals), (body, both[first:], kinds[first:])

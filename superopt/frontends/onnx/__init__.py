@@ -1,1 +1,1 @@
-"""ONNX models in: read, made a JAX function, imported; `frontend` is the entry."""
+"""ONNX models: read, converted to a JAX function, and imported as a graph; `frontend` is the entry."""

@@ -1,12 +1,12 @@
 """Tensors of an ONNX file as NumPy arrays, checked before anything is allocated.
 
 A `TensorProto` states its dims, its element type and where its bytes are: in the message, or in another file
-("external data").  A hostile or damaged file may state anything, so the dims must be non-negative, the bytes must be
-exactly as many as dims and type ask for, and an external file must be a plain file below the model's own folder
-reached without symbolic links and without a second hard link.  Links are followed only where the user names a root
-that they may not leave (caches that keep every file under its digest have such links).  External bytes are
-read, or memory-mapped where whoever asks copies them anyway; so are the bytes of large tensors in the model's own file
-while it is read (`Within`).
+("external data").  A hostile or damaged file may state anything.  So the dims must be non-negative, and the bytes must
+be exactly as many as dims and type need.  An external file must be a plain file below the model's own folder, reached
+without symbolic links and without a second hard link.  Links are followed only where the user names a root that they
+may not leave (caches that keep every file under its digest have such links).  External bytes are read, or memory-mapped
+where the caller copies them anyway; so are the bytes of large tensors in the model's own file while it is read
+(`Within`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from superopt.files.reading import LIMITS, shown
 from superopt.frontends.onnx.wire import LEAST_BYTES
 
 MAX_TENSOR_BYTES = LIMITS.value_bytes
-MAX_DENSE_BYTES = 2**28  # of a sparse tensor made dense, which a file of a few bytes can ask for
+MAX_DENSE_BYTES = 2**28  # of a sparse tensor made dense; a file of a few bytes can state any size
 _TYPED_FIELDS = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data", "string_data")
 _SUB_BYTE_BITS: dict[int, int] = {
     TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProto.FLOAT4E2M1: 4, TensorProto.INT2: 2, TensorProto.UINT2: 2,
@@ -39,14 +39,14 @@ _SUB_BYTE_BITS: dict[int, int] = {
 
 @dataclass(frozen=True, slots=True)
 class DataFolder:
-    """Where the external data of a model may stand.
+    """The places where the external data of a model may lie.
 
     Attributes:
         path: the folder of the model, as the user named it.
         target: the folder that the model's file is really in, where its name is a link; else the same.
         root: links are followed as long as they stay below; None follows none.
-        own: whether arrays are to have memory of their own, since the files may not stay as they are.
-        opened: bytes of the files that were opened, by where they stand.
+        own: whether arrays need memory of their own, since the files may change.
+        opened: bytes of the files that were opened, by their path.
     """
 
     path: Path
@@ -58,12 +58,12 @@ class DataFolder:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The bytes of a model, in which `onnx_wire.lean` left its large tensors.
+    """The bytes of a model in which `onnx_wire.lean` left large tensors.
 
     Attributes:
-        name: of the file that these tensors name as theirs.
+        name: the file name by which these tensors refer to `data`.
         data: all bytes of the model.
-        own: whether arrays are to have memory of their own, since the bytes may not stay as they are.
+        own: whether arrays need memory of their own, since the bytes may change.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Within:
     own: bool = True
 
     def bytes_at(self, entries: Mapping[str, str]) -> np.ndarray:
-        """The bytes of the tensor that names these."""
+        """The bytes of the tensor that these entries locate."""
         at, size = int(entries["offset"]), int(entries["length"])
         return owned(self.data[at : at + size]) if self.own else self.data[at : at + size]
 
@@ -113,8 +113,8 @@ def tensor_array(tensor: TensorProto, folder: DataFolder | None, what: str, with
 
     Args:
         tensor: the message.
-        folder: where external files may stand; None refuses external data.
-        what: how to name the tensor in errors.
+        folder: where external files may lie; None refuses external data.
+        what: name of the tensor in errors.
         within: the bytes of the model, where large tensors were left in them.
 
     Raises:
@@ -243,12 +243,12 @@ def _opened(folder: DataFolder, location: str, what: str) -> np.ndarray:
 
 
 def _open_below(base: Path, parts: Sequence[str]) -> int:
-    """The descriptor of a file below a folder: each name is looked up in the folder that was opened before it.
+    """The descriptor of a file below a folder: each name is looked up in the folder opened before it.
 
-    Nobody can lead the way elsewhere by exchanging a folder or a file for a link in the meantime.
+    So nobody can redirect the look-up by exchanging a folder or a file for a link in the meantime.
 
     Raises:
-        OSError: there is no such file, or a link on the way.
+        OSError: there is no such file, or there is a link on the way.
     """
     flags = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     if os.open not in os.supports_dir_fd:
@@ -288,10 +288,10 @@ _LINK_HINT = (
 
 
 def _contained(folder: DataFolder, location: str, what: str) -> tuple[Path, Sequence[str]]:
-    """Where an external file stands: a folder, and names below it that are no links.
+    """The place of an external file: a folder, and names below it that are no links.
 
     Raises:
-        ExternalDataError: it stands outside of the model's folder and of the user's root, or is no plain file.
+        ExternalDataError: it lies outside of the model's folder and of the user's root, or is no plain file.
     """
     name = repr(shown(location, 200))
     parts = location.replace("\\", "/").split("/")
@@ -322,7 +322,7 @@ def _below(base: Path, parts: Sequence[str], root: Path | None, what: str) -> tu
     """A folder and names below it that lead to a file, with links followed inside the root.
 
     Raises:
-        ExternalDataError: a link without a root, or out of it.
+        ExternalDataError: there is a link without a root, or one that leaves it.
         OSError: there is no such file.
     """
     path = base

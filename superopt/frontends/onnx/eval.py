@@ -155,7 +155,7 @@ class Implementation:
 
 TABLE: dict[tuple[str, str], Implementation] = {}
 Part = int | tuple[Any, ...]
-"""What a function is called with: an operand by its position, or a record and the positions of its fields."""
+"""An argument of a function: an operand by its position, or a record and the positions of its fields."""
 
 
 def op(
@@ -200,7 +200,7 @@ def _of_parts(run: Callable[..., Any], parts: Sequence[Part]) -> Callable[..., A
 
 @dataclass(frozen=True, slots=True)
 class ModelContext:
-    """What all scopes of one model share.
+    """Data that all scopes of one model share.
 
     Attributes:
         opsets: versions of the operator sets.
@@ -461,7 +461,7 @@ def _domain(node: onnx.NodeProto) -> str:
 
 
 def _of_data(scope: Scope, sources: Collection[str]) -> bool:
-    """Is one of these inputs of the model data that nobody binds, as one does shapes: of two or more dimensions?"""
+    """Whether one of these inputs is data that nobody binds, as one does shapes: of two or more dimensions."""
     while scope.caller is not None:
         scope = scope.caller
     return any(getattr(scope.values.get(name), "ndim", 0) > 1 for name in sources)
@@ -618,7 +618,7 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
 
 
 def _of_sizes(entry: Implementation, call: Call) -> Any:
-    """What a node gives that reads symbolic sizes: known where the node moves them or counts with them."""
+    """Results of a node that reads symbolic sizes: known where the node moves them or counts with them."""
     values, kind = call.values, call.node.op_type
     first = next(v for v in values if isinstance(v, SizeArray))
     moves = kind in _MOVES_SIZES and first is values[0] and not any(isinstance(v, SizeArray) for v in values[1:])
@@ -631,7 +631,7 @@ def _of_sizes(entry: Implementation, call: Call) -> Any:
 
 
 def _is_early(entry: Implementation, call: Call) -> bool:
-    """Is a node of known values to be evaluated at conversion: few values, and few results?"""
+    """Whether a node of known values is evaluated at conversion: few values, and few results."""
     if call.node.op_type in _NEVER_EARLY or _count(call.values) > EARLY_LIMIT:
         return False
 

@@ -1,7 +1,7 @@
-"""ONNX frontend: read a model, make it a JAX function, import that as a graph.
+"""ONNX frontend: reads a model, converts it to a JAX function, and imports that as a graph.
 
 Both frontends share one path: an ONNX model becomes a function of `jax.numpy` and `jax.lax` calls by the op table in
-`onnx_ops`, and the JAX frontend traces that function.  `import_onnx` gives a program of the model's inputs alone:
+`onnx_ops`, and the JAX frontend traces that function.  `import_onnx` returns a program of the model's inputs alone:
 weights are frozen inputs under their own names whose values come with the graph.
 """
 
@@ -56,9 +56,9 @@ def import_onnx(
     Args:
         source: a file, its bytes, or a message.
         arguments: example inputs in order; random ones when there are none.
-        dims: sizes of symbolic dimensions that the arguments do not say.
+        dims: sizes of symbolic dimensions that the arguments do not determine.
         values: inputs to bind to constants.
-        seed: of the random inputs.
+        seed: seed of the random inputs.
         data_root: a folder inside which links to external data are followed.
         operators: functions for operators that are not known here (see `load_model`).
 
@@ -82,7 +82,7 @@ def import_model(model: OnnxModel, *arguments: Any, seed: int = 0) -> Imported:
 
 
 def origins(model: OnnxModel) -> dict[Node, str]:
-    """Nodes of the graph of `import_model` that are what a node of the file gives, in the order of the file."""
+    """Map nodes of the graph of `import_model` to the file's nodes whose output they are, in its order."""
     imported, *_ = _imported(model, model.values, (), 0)
     at = tree_util.tree_unflatten(imported.out_tree, imported.graph.outputs)
     found: dict[Node, str] = {}

@@ -146,7 +146,7 @@ class Heads:
         return list(self.given[begin:][: len(types)])
 
     def part(self, numbers: Sequence[int], inputs: int) -> HostPart:
-        """What is computed before the program, which takes those inputs of the model that are numbers and the rest."""
+        """The part before the program, which takes those inputs of the model that are numbers and the rest."""
         model, live = _island(self.noted)
         model.ir_version = min(model.ir_version, onnx.IR_VERSION)
         reads = tuple(x.place if isinstance(x, HostInput) else self.places[id(x)] for x in live)
@@ -260,7 +260,7 @@ def _island(values: Sequence[Any]) -> tuple[onnx.ModelProto, list[Any]]:
 
 
 def holds_host_values(value: Any) -> bool:
-    """Is the value one that JAX cannot hold: deferred, strings, or a sequence of such?"""
+    """Whether JAX cannot hold the value: deferred, strings, or a sequence of such."""
     if isinstance(value, list):
         return any(map(holds_host_values, value))
     return isinstance(value, Deferred | HostInput) or (
@@ -276,7 +276,7 @@ def in_program(value: Any) -> Any:
 
 
 def is_known(value: Any) -> bool:
-    """Is the value known at conversion?"""
+    """Whether the value is known at conversion."""
     if isinstance(value, list):
         return all(map(is_known, value))
     return value is None or isinstance(value, np.ndarray)
@@ -318,7 +318,7 @@ def run_on_host(source: HostNode) -> list[Any]:
 
 
 def _taken(value: Any) -> Any:
-    """What is computed before the program is an argument of it to nodes that read it."""
+    """A value with those that are computed before the program as arguments of it."""
     if isinstance(value, list):
         return [_taken(v) for v in value]
     return value.value if isinstance(value, Deferred) and value.before else value
@@ -360,7 +360,7 @@ def _called(values: Sequence[Deferred], types: Sequence[jax.ShapeDtypeStruct]) -
 
 
 def split_outputs(values: Sequence[Any]) -> tuple[list[Any], HostPart | None]:
-    """What the program gives, and what is computed from it, and from strings of the call, on the host.
+    """Results of the program, and the part on the host that reads them and strings of the call.
 
     Args:
         values: the outputs of the model as its nodes give them.

@@ -1,9 +1,9 @@
 """An ONNX model as a JAX function of its weights and its inputs.
 
-`load_model` reads and checks the file, binds the symbolic dimensions, and splits what the file stores into *static*
-values (integers that shapes are made of, scalars, whatever an op needs at conversion) and *parameters* (everything
-else: the weights, frozen, under the names that the file gives them).  The function is then traced once on abstract
-values, so that a model that cannot be converted is refused here, by name of node and op.
+`load_model` reads and checks the file, binds the symbolic dimensions, and splits the stored values in two.  *Static*
+values (integers that make up shapes, scalars, whatever an op needs at conversion) become part of the program.
+*Parameters* are all others: the weights, frozen, under their names in the file.  The function is then traced once on
+abstract values, so that a model that cannot be converted is refused here, by name of node and op.
 
 64-bit types are kept as ONNX states them: tracing happens with x64 enabled, whatever the caller has set, and no
 64-bit value enters a program whose ONNX types are 32-bit.
@@ -65,7 +65,7 @@ from superopt.machine.jitting import jax_jit
 
 MAX_STATIC_INTS = 1024
 MAX_EXAMPLE_BYTES = 2**31  # a file of a few bytes can declare inputs of any size
-# types of stored tensors that graphs have not, and what holds their values
+# element types of stored tensors that graphs lack, and the types that carry their values
 CARRIER = {
     "int4": np.dtype(np.int8),
     "uint4": np.dtype(np.uint8),
@@ -83,7 +83,7 @@ CARRIER = {
     )
 }
 _BIND = "give its value at conversion: load_model(path, values={name: value})"
-# where a value of such a type only moves, and where its type tells nothing more
+# ops through which such a value only moves, and ops that ignore its type
 _MOVES = frozenset({"Reshape", "Transpose", "Identity", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Gather", "Split"})
 _WIDENS = {"DequantizeLinear": (0, 2), "Cast": (0,)}
 
@@ -103,19 +103,19 @@ class OnnxModel:
 
     Attributes:
         name: the file's name, or the graph's.
-        fn: `fn(params, *taken)` gives the tuple of outputs; traceable by JAX, best under `jax.enable_x64(True)`.
-        params: weights by name, as the file stores them; 2-, 4- and 8-bit numbers that no graph has in a type that
-            holds them (`CARRIER`).
+        fn: `fn(params, *taken)` returns the tuple of outputs; traceable by JAX, best under `jax.enable_x64(True)`.
+        params: weights by name, as the file stores them; 2-, 4- and 8-bit numbers without a dtype in graphs are in a
+            type that contains them (`CARRIER`).
         inputs: the arguments, in call order.
         outputs: the results.
         opset: version of the standard operator set.
-        op_counts: how often each operator occurs in the file.
+        op_counts: number of occurrences of each operator in the file.
         graph: the graph as read; `onnx_weights` finds there how each weight is used.
-        taken: what `fn` takes: the inputs that are numbers, and what `head` gives.
-        head: what is computed from the inputs on the host, where there are strings among them.
-        tail: what is computed from the results of `fn` on the host, where an output has no fixed shape or type.
-        symbols: sizes that were left symbolic, by the names that `dims` takes.
-        values: takes what `fn` takes, and gives what the nodes of the graph give, by name.
+        taken: the arguments of `fn`: the inputs that are numbers, and the results of `head`.
+        head: computation on the host from the inputs, where there are strings among them.
+        tail: computation on the host from the results of `fn`, where an output has no fixed shape or type.
+        symbols: sizes that were left symbolic, by their names in `dims`.
+        values: takes the arguments of `fn`, and returns the outputs of the graph's nodes, by name.
     """
 
     name: str
@@ -185,7 +185,7 @@ class OnnxModel:
 
 
 def check_arguments(model: OnnxModel, arguments: Sequence[Any]) -> tuple[np.ndarray, ...]:
-    """The arguments as arrays of the types that the model states (int32 stands for int64).
+    """The arguments as arrays of the types that the model states (int32 is accepted for int64).
 
     Raises:
         ArgumentError: number, shape or dtype of an argument does not fit.
@@ -226,7 +226,7 @@ def load_model(
     like: Sequence[Any] = (),
     symbolic: bool = False,
 ) -> OnnxModel:
-    """Read an ONNX model and make it a JAX function.
+    """Read an ONNX model and convert it to a JAX function.
 
     Args:
         source: a file, its bytes, or a message.
@@ -235,9 +235,9 @@ def load_model(
         data_root: a folder inside which symbolic links to external data are followed (that of a cache that keeps
             files under their digests); None follows none.
         operators: functions for operators that are not known here, by `domain.Name`.
-        own: False leaves large weights in the file, which must then stay as it is: they are views of it.
-        like: example inputs in order; what `dims` does not say of symbolic dimensions, their shapes do.
-        symbolic: what neither says stays symbolic (a size of `jax.export`), as the types of the inputs tell.
+        own: False leaves large weights in the file as views, so that the file must not change.
+        like: example inputs in order; their shapes give symbolic dimensions that `dims` does not.
+        symbolic: leave other dimensions symbolic (a size of `jax.export`), as the types of the inputs show.
 
     Raises:
         ModelFileError: the file cannot be read (also `UnsupportedOpsetError`, `ExternalDataError`).
@@ -262,7 +262,7 @@ def load_model(
 
 
 def symbolic_dimensions(source: str | Path | bytes | onnx.ModelProto) -> dict[str, str]:
-    """Names that `dims` takes -> the dimension: each has its own name, and one with its input and axis.
+    """Map names that `dims` takes to the dimension: each has its own name, and one with its input and axis.
 
     Raises:
         ModelFileError: the file cannot be read.
@@ -288,7 +288,7 @@ def _data_folder(path: Path, root: str | Path | None, own: bool) -> DataFolder:
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
-    """What a model is made of before it is traced."""
+    """The parts of a model before it is traced."""
 
     context: ModelContext
     nodes: list[onnx.NodeProto]
@@ -302,7 +302,7 @@ class _Parts:
 
     @property
     def taken(self) -> tuple[TensorInfo, ...]:
-        """What the function takes: inputs that are numbers, and values of the host, once it is known which."""
+        """The arguments of the function: inputs that are numbers, and values of the host, once these are known."""
         return (*(i for i in self.inputs if i.dtype != "object"), *(self.from_host or ()))
 
 
@@ -362,7 +362,7 @@ def _assemble(
 
 
 def _size(model: onnx.ModelProto) -> int:
-    """How many nodes the file holds, those of bodies and functions included."""
+    """Number of nodes in the file, those of bodies and functions included."""
     todo: list[Sequence[onnx.NodeProto]] = [model.graph.node, *(f.node for f in model.functions)]
     count = 0
     while todo:
@@ -373,7 +373,7 @@ def _size(model: onnx.ModelProto) -> int:
 
 
 def _only_widened(nodes: Sequence[onnx.NodeProto], stored: Mapping[str, np.ndarray], outputs: set[str]) -> list[str]:
-    """Stored tensors of narrow types that are only moved, and then widened: they may be stored wide."""
+    """Stored tensors of narrow types that are only moved and then widened, so that they may be stored wide."""
     root: dict[str, str] = {key: key for key, array in stored.items() if array.dtype.name in CARRIER}
     refused = {root[name] for name in outputs & root.keys()}
     for node in nodes:
@@ -393,7 +393,7 @@ def _only_widened(nodes: Sequence[onnx.NodeProto], stored: Mapping[str, np.ndarr
 
 
 def _without_values(graph: onnx.GraphProto) -> onnx.GraphProto:
-    """A graph without the values of its initializers, which are arrays by now: the file's message can go."""
+    """A graph without the values of its initializers, which are arrays by now, so that the message can be freed."""
     lean = onnx.GraphProto(name=graph.name)
     for kind in ("node", "input", "output"):
         getattr(lean, kind).extend(getattr(graph, kind))
@@ -429,7 +429,7 @@ def _bound(value: Any, name: str) -> Any:
 
 
 def _is_static(array: np.ndarray) -> bool:
-    """Whether a stored tensor is taken for part of the program rather than for a weight."""
+    """Whether a stored tensor counts as part of the program rather than as a weight."""
     if array.size <= 1 or array.dtype.kind in "OUST":
         return True
     if array.dtype == np.int64:
@@ -505,7 +505,7 @@ def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str]
 
 
 def _sizes_of(value: onnx.ValueInfoProto, shape: Sequence[int], known: Mapping[str, int]) -> dict[str, int]:
-    """The sizes that an example gives to symbolic dimensions of its input."""
+    """The sizes of symbolic dimensions of an input that an example of it determines."""
     axes = value.type.tensor_type.shape.dim
     if len(axes) != len(shape):
         return {}
@@ -518,9 +518,9 @@ def _sizes_of(value: onnx.ValueInfoProto, shape: Sequence[int], known: Mapping[s
 
 
 def _open_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> dict[str, Any]:
-    """A symbolic size for each dimension of an input that has none and is given none.
+    """A new symbolic size for each dimension of an input that has no size and is given none.
 
-    The text of a dimension is an expression where names in it are dimensions, too; else it is a name.
+    The text of a dimension is an expression if the names in it are dimensions, too; else it is a name.
     """
     dimensions = _symbols(graph, {t.name for t in graph.initializer})
     keys = sorted(set(dimensions.values()) - set(dims))
@@ -533,7 +533,7 @@ def _open_sizes(graph: onnx.GraphProto, dims: Mapping[str, int]) -> dict[str, An
 
 
 def _is_expression(text: str, names: Mapping[str, str]) -> bool:
-    """Is it an expression over dimensions that have their plain names?"""
+    """Whether a text is an expression over dimensions that have their plain names."""
     if text in names.values():
         return False
     try:
@@ -544,7 +544,7 @@ def _is_expression(text: str, names: Mapping[str, str]) -> bool:
 
 
 def _symbols(graph: onnx.GraphProto, stored: Collection[str] = ()) -> dict[str, str]:
-    """Names of dimensions that have no size -> the dimension."""
+    """Map names of dimensions without a size to the dimension."""
     found: dict[str, str] = {}
     for value in graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim if value.name not in stored else ()):
@@ -565,10 +565,10 @@ def _fold_constants(
     folder: DataFolder | None,
     within: Within | None,
 ) -> list[onnx.NodeProto]:
-    """Take constant tensors out of the graph: exporters write weights as nodes too.
+    """Remove constant tensors from the graph: exporters write weights as nodes too.
 
-    `Constant` tensors become stored ones; a floating-point `ConstantOfShape` of a stored shape becomes a weight
-    whose array is a view of one value, so that nothing is allocated.
+    `Constant` tensors become stored ones.  A floating-point `ConstantOfShape` of a stored shape becomes a weight whose
+    array is a view of one value, so that nothing is allocated.
     """
     kept: list[onnx.NodeProto] = []
     for node in nodes:
@@ -592,9 +592,9 @@ def _fold_constants(
 def _function(
     parts: _Parts, found: list[tuple[Heads, HostPart | None]] | None = None, *, every: bool = False
 ) -> Callable[..., Any]:
-    """The model as a function of its weights and of what it takes; what is left to the host goes to `found`.
+    """The model as a function of its weights and its `taken` arguments; parts left to the host are appended to `found`.
 
-    `every`: it gives the value of each node by name.
+    With `every` it returns the value of each node by name.
     """
     numbers = len(parts.taken) - len(parts.from_host or ())
 
@@ -649,7 +649,7 @@ def _result(value: Any) -> Any:
 
 
 def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, HostPart | None]:
-    """Types of the outputs, what the function takes, and what is computed before it and after it.
+    """Types of the outputs, the function's parts, and the computations on the host before it and after it.
 
     Stored tensors that an op needs at conversion move from `params` to `static`.
     """

@@ -1,9 +1,9 @@
 """Reading an ONNX file: from bytes to a checked `ModelProto`, or one typed error.
 
-Nothing of a file is trusted.  Its first bytes must not be those of another format (pickles are named and refused);
-it must parse; its opset and operator sets must be known; node and value names must be defined once and before use
-(nodes are put in topological order; a cycle is refused); function bodies must not expand without bound.  Tensors are
-checked in `onnx_data`, types and shapes of nodes where they are traced.
+Nothing of a file is trusted.  Its first bytes must not be those of another format (pickles are named and refused), and
+it must parse.  Its opset and operator sets must be known.  Node and value names must be defined once and before use
+(nodes are put in topological order; a cycle is refused), and function bodies must not expand without bound.  Tensors
+are checked in `onnx_data`, types and shapes of nodes where they are traced.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from superopt.frontends.onnx.wire import lean
 
 MIN_OPSET = 7
 MAX_NODES = LIMITS.nodes
-MOST_EXPANDED, EXPANDED_PER_NODE = 4000, 50  # nodes that calls of the model's own functions make of those in a file
+MOST_EXPANDED, EXPANDED_PER_NODE = 4000, 50  # after expansion of the model's own functions; per node of the file
 MAX_DEPTH = 40
 MAX_NAME = 1000  # exporters write scopes of a few hundred characters
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training")
@@ -41,11 +41,11 @@ _EXPORT_HINT = "pickle-based files are never opened; export to ONNX first (torch
 
 
 def read_model(path: str | Path, own: bool = True) -> tuple[onnx.ModelProto, Within | None]:
-    """The checked model in a file, and its bytes where large tensors were left in them.
+    """The checked model of a file, and the file's bytes where large tensors were left in them.
 
     Args:
         path: the file.
-        own: whether tensors are to have memory of their own; else they are views of the file.
+        own: whether tensors need memory of their own; else they are views of the file.
 
     Raises:
         ModelFileError: the file cannot be read as an ONNX model.
@@ -76,7 +76,7 @@ def read_model(path: str | Path, own: bool = True) -> tuple[onnx.ModelProto, Wit
 
 
 def parse_model(data: bytes | np.ndarray, name: str, own: bool = False) -> tuple[onnx.ModelProto, Within | None]:
-    """The checked model in the bytes of a file, and these where large tensors were left in them.
+    """The checked model in the bytes of a file, and these bytes where large tensors were left in them.
 
     Raises:
         ModelFileError: as `read_model`.
@@ -105,8 +105,8 @@ def check_model(model: onnx.ModelProto, name: str) -> None:
     """Refuse a model whose versions or structure cannot be accepted.
 
     Raises:
-        ModelFileError: structure (names, order, size).
-        UnsupportedOpsetError: versions.
+        ModelFileError: its structure is not accepted (names, order, size).
+        UnsupportedOpsetError: its versions are not accepted.
     """
     if model.ir_version > onnx.IR_VERSION:
         raise ModelFileError(
@@ -121,7 +121,7 @@ def check_model(model: onnx.ModelProto, name: str) -> None:
 
 
 def _check_text(model: onnx.ModelProto, name: str) -> None:
-    """Refuse names that are not UTF-8 (protobuf hands them out as bytes), or too long to be told in a message."""
+    """Refuse names that are not UTF-8 (protobuf returns them as bytes), or too long for a message."""
     work = [model.graph]
     texts: list[object] = []
     bodies = [model.graph.node, *(f.node for f in model.functions)]
@@ -202,7 +202,7 @@ def nested(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:
 def _check_size(graph: onnx.GraphProto, functions: dict[tuple[str, str, str], onnx.FunctionProto], name: str) -> None:
     """Bound the number of nodes after expanding the model's own functions (which must not be recursive).
 
-    Functions that call each other a few times each make any number of nodes of a few.
+    A few functions that call each other a few times each can expand to any number of nodes.
     """
     sizes: dict[tuple[str, str, str], int | None] = {}
     bodies = [graph.node, *(f.node for f in functions.values())]
@@ -238,7 +238,7 @@ def _check_size(graph: onnx.GraphProto, functions: dict[tuple[str, str, str], on
 
 
 def check_names(graph: onnx.GraphProto, outer: set[str], name: str) -> None:
-    """Every value is produced once, and read where it exists.
+    """Check that every value is produced once, and read where it exists.
 
     Raises:
         ModelFileError: a duplicate, undefined or cyclic value.
@@ -328,7 +328,7 @@ def ordered(nodes: Sequence[onnx.NodeProto], name: str) -> list[onnx.NodeProto]:
 
 
 def label(node: onnx.NodeProto) -> str:
-    """How a node is named in messages."""
+    """The name of a node in messages."""
     kind = shown(f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type)
     if node.name:
         return f"node {shown(node.name)!r} ({kind})"

@@ -1,4 +1,4 @@
-"""What the ONNX definitions say about a node: attribute values and defaults, legal calls, function bodies.
+"""The ONNX definition of a node: attribute values and defaults, legal calls, function bodies.
 
 Many operators are defined by a body of simpler ones, some of them by a body that depends on the types at the call;
 both come from the schemas of the `onnx` package.
@@ -48,7 +48,7 @@ def schema_of(name: str, opset: int, domain: str) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def defaults(name: str, opset: int, domain: str) -> tuple[tuple[str, Any], ...]:
-    """Attributes that an op has without being given."""
+    """Attributes with their defaults, where an op has any."""
     schema = schema_of(name, opset, domain)
     found: list[tuple[str, Any]] = []
     for key, attr in schema.attributes.items():
@@ -58,10 +58,10 @@ def defaults(name: str, opset: int, domain: str) -> tuple[tuple[str, Any], ...]:
 
 
 def check_call(node: onnx.NodeProto, schema: Any, values: Sequence[Any]) -> None:
-    """Refuse a node whose inputs or attributes its definition does not have.
+    """Refuse a node whose inputs or attributes are not in its definition.
 
     Raises:
-        InputError: too few or many inputs, an unknown, missing or wrong attribute.
+        InputError: there are too few or many inputs, or an unknown, missing or wrong attribute.
     """
     if not schema.min_input <= len(node.input) <= schema.max_input:
         raise InputError(
@@ -99,7 +99,7 @@ _NOT_NEGATIVE_PADS = frozenset({
     "Conv", "ConvInteger", "ConvTranspose", "DeformConv", "QLinearConv", "MaxPool", "AveragePool", "LpPool",
     "MaxUnpool", "Col2Im",
 })  # fmt: skip
-MAX_EXTENT = 2**31 - 1  # of anything that counts positions of one axis
+MAX_EXTENT = 2**31 - 1  # largest number of positions of an axis
 
 
 def check_ranges(node: onnx.NodeProto) -> None:
@@ -127,13 +127,13 @@ def check_ranges(node: onnx.NodeProto) -> None:
 
 
 def check_trips(node: onnx.NodeProto, count: int, outside: int, most: int) -> None:
-    """Refuse a loop that no condition ends before a number of steps that nobody waits for.
+    """Refuse a loop that no condition ends before more steps than a user would wait for.
 
     Args:
         node: the loop.
         count: its steps.
-        outside: those of the loops around it.
-        most: steps that are accepted.
+        outside: steps of the loops around it, multiplied.
+        most: largest number of steps that is accepted.
 
     Raises:
         InputError: there are more.
@@ -148,7 +148,7 @@ def check_trips(node: onnx.NodeProto, count: int, outside: int, most: int) -> No
 
 
 def _goes_on(body: onnx.GraphProto) -> bool:
-    """Is the condition that a body gives the one that it got, or a constant?"""
+    """Whether the condition that a body returns is the one that it received, or a constant."""
     ends = body.output[0].name if body.output else ""
     if len(body.input) > 1 and ends == body.input[1].name:
         return True

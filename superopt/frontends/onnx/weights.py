@@ -1,10 +1,10 @@
 """Random weights of the right scale, for models whose weights are missing or all equal.
 
-The scale of a weight follows from the op that reads it, found by looking through ops that only move values:
-kernels and matrices keep the variance of what flows through (He: twice as large behind a rectifier), scales are near
-1, shifts near 0, variances around 1.  The scale of a branch that is added to another is halved, as
-trained residual networks have it, and a kernel behind a max pooling is smaller (the largest of several
-values is large), so that depth does not blow values up.  Nothing depends on the name of a model or weight.
+The scale of a weight follows from the op that reads it, found by looking through ops that only move values.  Kernels
+and matrices keep the variance of their input (He: twice as large behind a rectifier), scales are near 1, shifts near 0,
+variances around 1.  The scale of a branch that is added to another is halved, as in trained residual networks.  A
+kernel behind a max pooling is smaller (the largest of several values is large), so that depth does not blow values up.
+Nothing depends on the name of a model or weight.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _RECURRENT = ("LSTM", "GRU", "RNN")
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """How a weight is used: the op that reads it, at which position, and what follows that op."""
+    """The use of a weight: the op that reads it, at which position, and the ops that follow."""
 
     op: str
     position: int
@@ -62,7 +62,7 @@ def roles(model: OnnxModel) -> dict[str, Role]:
 
 
 def _followers(name: str, readers: dict[str, list[tuple[onnx.NodeProto, int]]]) -> tuple[str, ...]:
-    """What reads a value, seen through pooling and ops that move values."""
+    """Names of the ops that read a value, looking through pooling and ops that move values."""
     found: list[str] = []
     work, steps = [name], 0
     while work and steps < 16:
@@ -75,7 +75,7 @@ def _followers(name: str, readers: dict[str, list[tuple[onnx.NodeProto, int]]]) 
 
 
 def _input_gain(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto]) -> float:
-    """What the weights must multiply the variance by, given where the data comes from.
+    """The factor by which weights must multiply the variance, from the op that produces the data.
 
     A rectifier halves the second moment of its input; the largest of several values has about twice it.
     """

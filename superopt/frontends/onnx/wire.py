@@ -1,9 +1,9 @@
 """The message of an ONNX file without the bytes of its large weights, which stay where they are in the file.
 
-A parsed message holds a copy of all bytes, and hands out another one whenever it is asked for a tensor.  So the wire
-format of the file is walked as far as its large tensors: the initializers of the graph and its `Constant` nodes.  Each
-becomes a tensor whose data is external, in a file of a name that is drawn for this reading, at the offset where it lies
-in the model's own bytes.  What is not of the usual form stays in the message as it is.
+A parsed message has a copy of all bytes, and makes another copy of a tensor for each access.  So the wire format of the
+file is walked as far as its large tensors: the initializers of the graph and its `Constant` nodes.  Each becomes a
+tensor whose data is external, in a file with a random name for this reading, at its offset in the model's own bytes.
+Fields that do not have the usual form stay in the message as they are.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from onnx import TensorProto
 
 from superopt.arrays.placing import FileBytes
 
-LEAST_BYTES = 1 << 16  # of a tensor: a smaller one is copied sooner than it is found
-_MOST_FIELDS = 1 << 20  # that are walked, in about a second; the largest models have a tenth
+LEAST_BYTES = 1 << 16  # of a tensor; copying a smaller one is faster than locating it
+_MOST_FIELDS = 1 << 20  # fields to walk, in about a second; the largest models have a tenth
 _VARINT, _EIGHT, _LEN, _FOUR = 0, 1, 2, 5
 _SIZES = {_EIGHT: 8, _FOUR: 4}
 
@@ -25,14 +25,14 @@ _SIZES = {_EIGHT: 8, _FOUR: 4}
 _GRAPH = 7  # of a model
 _NODE, _INITIALIZER = 1, 5  # of a graph
 _OP_TYPE, _ATTRIBUTE, _DOMAIN = 4, 5, 7  # of a node
-_NAME, _TENSOR = 1, 5  # of an attribute
-_DATA_TYPE, _RAW, _EXTERNAL, _LOCATION = 2, 9, 13, 14  # of a tensor
-_VALUES = frozenset({3, 4, 5, 6, 7, _RAW, 10, 11, _EXTERNAL, _LOCATION})  # of a tensor: what says where its values are
+_NAME, _TENSOR = 1, 5  # field numbers of an attribute
+_DATA_TYPE, _RAW, _EXTERNAL, _LOCATION = 2, 9, 13, 14  # field numbers of a tensor
+_VALUES = frozenset({3, 4, 5, 6, 7, _RAW, 10, 11, _EXTERNAL, _LOCATION})  # fields of a tensor that locate its values
 _TYPED = {4: (TensorProto.FLOAT, 4), 10: (TensorProto.DOUBLE, 8)}  # fields of plain bytes: type, bytes of a value
 
 
 class _OddError(Exception):
-    """Not the wire format, or not worth walking: the parser of messages says what it is."""
+    """The bytes are not in the wire format, or not worth walking; the message parser reports the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,21 +40,21 @@ class _Field:
     number: int
     kind: int
     begin: int  # of its tag
-    at: int  # of its value; of what follows the length, where it has one
+    at: int  # of its value, behind the length where there is one
     end: int
     value: int = 0  # of a varint
 
 
 def lean(data: memoryview | FileBytes) -> tuple[bytes | memoryview, str]:
-    """The message without the bytes of large tensors, and the name of the "file" in which these are said to be.
+    """The message without the bytes of large tensors, and the name of the "file" to which these refer.
 
     Args:
         data: the bytes of a model.
 
     Returns:
-        The bytes themselves and an empty name where nothing is large, or they are not what a model consists of.
+        The bytes themselves and an empty name where nothing is large, or they do not have the structure of a model.
     """
-    name = secrets.token_hex(16)  # no file can hold tensors that name it
+    name = secrets.token_hex(16)  # random, so that no tensor of a file can name it
     try:
         found = _Walk(data, name).model()
     except _OddError:
@@ -102,7 +102,7 @@ class _Walk:
         return b"".join([*rest, *stated, _varint(_LOCATION << 3 | _VARINT), _varint(TensorProto.EXTERNAL)])
 
     def _changed(self, at: int, end: int, change: Mapping[int, Callable[[int, int], bytes | None]]) -> bytes | None:
-        """A message with its large fields of these numbers as these functions give them."""
+        """A message with its large fields of these numbers replaced by the functions' results."""
         parts: list[bytes | memoryview] = []
         kept = at
         for field in self._fields(at, end):
@@ -136,7 +136,7 @@ class _Walk:
             yield _Field(number, kind, begin, start, at, value)
 
     def _number(self, at: int, end: int) -> tuple[int, int]:
-        """The varint at a place, and where it ends."""
+        """The varint at an offset, and the offset of its end."""
         found = 0
         for shift in range(0, 70, 7):
             if at >= end:
@@ -159,7 +159,7 @@ def _varint(number: int) -> bytes:
 
 
 def _with_length(number: int, value: bytes) -> bytes:
-    """A field that is a text or a message."""
+    """A length-delimited field: a text or a message."""
     return _varint(number << 3 | _LEN) + _varint(len(value)) + value
 
 

@@ -1,1 +1,1 @@
-"""StableHLO modules as JAX functions: MLIR's parser reads them, `jax.lax` says what an operation means."""
+"""StableHLO modules as JAX functions: MLIR's parser reads them, `jax.lax` gives the meaning of their operations."""

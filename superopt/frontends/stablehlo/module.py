@@ -20,7 +20,7 @@ from superopt.frontends.stablehlo.sizes import SizeFacts, dtype_of, evaluate
 from superopt.frontends.symbolic.known import SizeArray, has_symbolic, live
 
 DEPTH = 50
-"""Functions that call functions."""
+"""Limit on the nesting of calls between a module's functions."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,11 +28,11 @@ class StableHloModule:
     """A module ready to be traced.
 
     Attributes:
-        name: of the file.
-        fn: of the arguments of the main function, gives the tuple of its results; traced under `jax.enable_x64(True)`.
+        name: name of the file.
+        fn: function of the main function's arguments that returns its results; traced under `jax.enable_x64(True)`.
         kinds: shapes and dtypes of the arguments, None for sizes that are open.
         results: names of the results.
-        facts: what the module said of sizes when it was traced the last time.
+        facts: assertions on sizes that the module made when it was last traced.
     """
 
     name: str
@@ -52,11 +52,11 @@ class StableHloModule:
 
 
 def load_module(source: str | Path | bytes) -> StableHloModule:
-    """Read a StableHLO module, as text or as jax.export's bytes, and make its main function a function of JAX.
+    """Read a StableHLO module, as text or as jax.export's bytes, and convert its main function to a JAX function.
 
     Raises:
         ModelFileError: the file cannot be read, or has no main function.
-        InputError: a type that graphs have not.
+        InputError: it has a type that graphs lack.
     """
     module = read_module(source)
     name = next(iter(module.functions), "") if len(module.functions) == 1 else "main"
@@ -76,10 +76,10 @@ def load_module(source: str | Path | bytes) -> StableHloModule:
 
 
 def import_module(module: StableHloModule) -> Imported:
-    """The graph of a module, its constants as the inputs that come with it.
+    """The graph of a module, with its constants as frozen inputs.
 
     Raises:
-        InputError: an operation that is not known here, or operands that do not fit.
+        InputError: an operation is not known here, or operands do not fit.
     """
     with converting(module.name), jax.enable_x64(True):
         return import_function(module.fn, module.arguments)

@@ -1,7 +1,7 @@
-"""What the operations of StableHLO and CHLO are in `jax.lax`: name -> function(call, operands).
+"""Table of the operations of StableHLO and CHLO in `jax.lax`: name -> function(call, operands).
 
 Most have a primitive of the same meaning; where the definitions differ (indices below zero, branches out of range,
-the order of broadcast axes) the difference is written out.  What has no entry is refused by name and place.
+the order of broadcast axes) the difference is written out.  An operation without entry is refused by name and place.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ Run = Callable[[HloBlock, Sequence[Value]], tuple[Value, ...]]
 
 @dataclass(frozen=True, slots=True)
 class HloCall:
-    """One operation under way.
+    """One operation being evaluated.
 
     Attributes:
-        op: of the module.
-        run: the results of a block on arguments; what the block reads from outside of it is known.
-        function: the results of a function of the module by name.
+        op: the operation of the module.
+        run: computes the results of a block on arguments; values that it reads from outside are known.
+        function: computes the results of a function of the module by name.
         makers: number of a value -> the operation that makes it.
         values: number of a value -> the value.
-        facts: what the module says of sizes.
+        facts: assertions of the module on sizes.
     """
 
     op: HloOp
@@ -51,17 +51,17 @@ class HloCall:
     facts: SizeFacts
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An attribute, or what stands for one that is not there."""
+        """An attribute, or the default where it is absent."""
         return self.op.attributes.get(name, default)
 
     def padding(self, rank: int) -> list[tuple[int, int]]:
-        """Pairs of an attribute that is a table of them."""
+        """The pairs of an attribute that is a table of padding pairs."""
         table = self.get("padding")
         return [(0, 0)] * rank if table is None else [(int(a), int(b)) for a, b in table.reshape(rank, 2)]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the first result."""
+        """Shape of the first result."""
         shape = self.op.results[0][1][0]
         if None in shape:
             raise self.refused("leaves sizes open")
@@ -69,11 +69,11 @@ class HloCall:
 
     @property
     def dtype(self) -> str:
-        """Of the first result."""
+        """Dtype of the first result."""
         return self.op.results[0][1][1]
 
     def refused(self, why: str) -> InputError:
-        """The error that says why the operation is not taken."""
+        """The error that gives the reason why the operation is not accepted."""
         return InputError(f"{self.op.where} {shown(why, 200)}")
 
 
@@ -181,7 +181,7 @@ _CUMULATIVE: dict[str, Any] = {
 
 
 def _identity_of(name: str, dtype: str) -> Any:
-    """What leaves every number as it is, under the function of this name."""
+    """The identity element of the function of this name, in this dtype."""
     kind = jnp.dtype(dtype)
     if name in ("stablehlo.add", "stablehlo.or", "stablehlo.xor"):
         return np.zeros((), kind)
@@ -198,7 +198,7 @@ def _identity_of(name: str, dtype: str) -> Any:
 
 
 def _monoid(call: HloCall) -> str:
-    """The name of the function of two arguments that the body is."""
+    """The name of the function of two arguments that the body computes."""
     (block,) = call.op.blocks
     arguments, ops = [i for i, _ in block.arguments], block.ops
     if len(ops) == 2 and len(arguments) == 2 and ops[0].name in _REDUCE:
@@ -233,7 +233,7 @@ _INDEX = "select(or({0},and(compare EQ(a0,a2),compare LT(a1,a3))),a1,a3)"
 
 
 def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value) -> tuple[Value, Value]:
-    """The extremum and its place, where the body is that of an argmax or argmin."""
+    """The extremum and its position, where the body is that of an argmax or argmin."""
     told, axes = _told(call.op.blocks[0], call.makers), call.get("dimensions")
     for direction, arg, over, name in (
         ("GT", lax.argmax, lax.reduce_max, "stablehlo.maximum"),
@@ -249,9 +249,9 @@ def _argument(call: HloCall, x: Value, places: Value, start: Value, first: Value
 
 
 def _told(block: HloBlock, makers: Mapping[int, HloOp], most: int = 10_000) -> list[str]:
-    """The results of a block as expressions of its arguments; one that is too long is nothing known.
+    """The results of a block as expressions of its arguments; a question mark where one is too long or unknown.
 
-    Numbers may stand outside of the block, as `makers` says.
+    Numbers may be constants outside of the block, which `makers` finds.
     """
     known = {value: f"a{i}" for i, (value, _) in enumerate(block.arguments)}
     read = dict.fromkeys(v for op in block.ops for v in op.operands)
@@ -268,7 +268,7 @@ def _told(block: HloBlock, makers: Mapping[int, HloOp], most: int = 10_000) -> l
 
 
 def _sort(call: HloCall, *xs: Value) -> Any:
-    """A sort by the first operands in ascending order, floats in the total order that JAX means; or by one operand."""
+    """A sort by the first operands in ascending order, floats in JAX's total order; or a sort by one operand."""
     axis, stable = call.get("dimension", -1) % np.ndim(xs[0]), bool(call.get("is_stable", False))
     dtypes = tuple(str(x.dtype) for x in xs)
     told = _told(call.op.blocks[0], call.makers)
@@ -285,7 +285,7 @@ _COMPARED = re.compile(r"compare (LT|GT)\(a(\d+),a(\d+)\)")
 
 
 def _sort_by(call: HloCall, xs: Sequence[Value], axis: int, down: bool, one: int, two: int) -> Any:
-    """A sort by one operand, up or down; where a comparison of floats is no order, with NaN, as JAX has it."""
+    """A sort by one operand, up or down; where NaN makes a comparison of floats no order, as JAX sorts."""
     key = min(one, two) // 2
     if {one, two} != {2 * key, 2 * key + 1} or call.op.blocks[0].ops[0].attributes.get("compare_type") == "TOTALORDER":
         raise call.refused("sorts by a comparison that is none of two elements, or of the bits of floats")
@@ -299,7 +299,7 @@ def _sort_by(call: HloCall, xs: Sequence[Value], axis: int, down: bool, one: int
 
 @functools.lru_cache(maxsize=64)
 def _comparator(dtypes: tuple[str, ...], keys: int) -> list[str] | None:
-    """How JAX writes the comparison of a sort by the first operands."""
+    """JAX's comparison for a sort by the first operands, as expressions."""
     types = [jax.ShapeDtypeStruct((2,), jnp.dtype(t)) for t in dtypes]
     with jax.enable_x64(True):
         text = jax_jit(lambda *xs: lax.sort(xs, num_keys=keys)).lower(*types).as_text()
@@ -308,7 +308,7 @@ def _comparator(dtypes: tuple[str, ...], keys: int) -> list[str] | None:
 
 
 def _counts(call: HloCall, value: int, shape: tuple[int, ...], axis: int) -> bool:
-    """Does a value hold the index along an axis?"""
+    """Whether a value contains the index along an axis."""
     op = call.makers.get(value)
     while op is not None and op.name == "stablehlo.broadcast_in_dim":
         dims, source = op.attributes["broadcast_dimensions"], call.makers.get(op.operands[0])
@@ -369,7 +369,7 @@ def _pad(call: HloCall, x: Value, value: Value) -> Value:
 
 
 def _vectors_last(where: Value, at: int) -> Value:
-    """Indices with the axis of their parts behind the others."""
+    """Indices with the axis of their components moved behind the others."""
     if at == np.ndim(where):
         return lax.expand_dims(where, (at,))
     if at == np.ndim(where) - 1:
@@ -401,7 +401,7 @@ _SCATTER: dict[str, Any] = {
 
 
 def _scatter(call: HloCall, *xs: Value) -> Value:
-    """Updates at indices; what lies outside is dropped."""
+    """Updates at indices; indices out of range are dropped."""
     if len(xs) != 3:
         raise call.refused(f"scatters into {len(xs) // 3} tensors at once")
     x, where, updates = xs
@@ -429,7 +429,7 @@ def _scatter(call: HloCall, *xs: Value) -> Value:
 
 
 def _select_and_scatter(call: HloCall, x: Value, source: Value, start: Value) -> Value:
-    """The derivative of a maximum or minimum over windows: a value goes to where its window has the extremum."""
+    """The derivative of a maximum or minimum over windows: each value goes to its window's extremum."""
     chosen, added = (_told(block, call.makers) for block in call.op.blocks)
     extremes = {
         "compare GE(a0,a1)": (lax.max, "stablehlo.maximum"),
@@ -498,7 +498,7 @@ def _custom_call(call: HloCall, *xs: Value) -> Any:
 
 
 def _asserted(call: HloCall) -> tuple[()]:
-    """What the module says of its sizes: it is so, it is not, or it goes on record."""
+    """Handle an assertion of the module on its sizes: it holds, it fails, or it is recorded."""
     holds = call.values[call.op.operands[0]]
     question = call.facts.questions.get(call.op.operands[0])
     if question is not None and call.facts.depth:
@@ -516,7 +516,7 @@ def _asserted(call: HloCall) -> tuple[()]:
 
 
 def _sizes(call: HloCall, place: int, what: str) -> tuple[Any, ...]:
-    """The values of an operand that is a shape or the like."""
+    """The values of an operand that is a shape or a similar list of integers."""
     value = call.values[call.op.operands[place]]
     if not isinstance(value, np.ndarray):
         raise call.refused(f"has {what} that depend on data")
@@ -544,7 +544,7 @@ def _dynamic_pad(call: HloCall, x: Value, value: Value, *_: Value) -> Value:
 
 
 def _real_dynamic_slice(call: HloCall, x: Value, start: Value, *_: Value) -> Value:
-    """A slice between known places, or of known sizes from a place that the program computes."""
+    """A slice between known positions, or of known sizes from a position that the program computes."""
     limit = call.makers.get(call.op.operands[2])
     steps = _sizes(call, 3, "steps")
     if isinstance(call.values[call.op.operands[1]], np.ndarray):
@@ -586,7 +586,7 @@ _NAMES = {
     "neg": "negate", "population_count": "popcnt", "pow": "power", "rem": "remainder", "sub": "subtract",
     "nextafter": "next_after",
 }  # fmt: skip
-"""Functions of elements that have another name than in lax."""
+"""Elementwise functions whose name differs from that in lax."""
 
 
 def _function(name: str) -> Entry:
@@ -632,7 +632,7 @@ OPS: dict[str, Entry] = _table()
 
 
 def struct(kind: Type, where: str) -> jax.ShapeDtypeStruct:
-    """A type of a module as one of JAX.
+    """A type of a module as a JAX type.
 
     Raises:
         InputError: it leaves sizes open.

@@ -1,6 +1,6 @@
 """Reading a StableHLO module: from a file to MLIR's own tree and back to plain values, or one typed error.
 
-MLIR's parser and verifier, which come with jaxlib, read the text, so what reaches this code is well-typed.  They
+MLIR's parser and verifier, which come with jaxlib, read the text, so only well-typed modules reach this code.  They
 recurse, so texts that nest without end are refused before.  Nothing of a module is run.
 """
 
@@ -24,7 +24,7 @@ from superopt.files.reading import LIMITS, plain_file, shown, text_of
 
 MAX_BYTES = 2**31 - 1
 DEPTH = 200
-"""Brackets within brackets: exports of real programs have fewer than 20."""
+"""Limit on the nesting of brackets: exports of real programs have fewer than 20."""
 DIALECTS = frozenset(
     str(op.OPERATION_NAME)
     for module in (stablehlo, chlo)
@@ -52,11 +52,11 @@ class HloOp:
     """An operation.
 
     Attributes:
-        name: with its dialect.
+        name: its name, with its dialect.
         operands: numbers of the values that it reads.
         results: number and type of each value that it makes.
         attributes: plain values: numbers, texts, tuples, arrays; objects with dimension numbers.
-        blocks: of its regions.
+        blocks: blocks of its regions.
         where: name and place, in words.
     """
 
@@ -70,7 +70,7 @@ class HloOp:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HloBlock:
-    """Operations in their order; the last one says what they give."""
+    """Operations in their order; the operands of the last one are the results."""
 
     arguments: tuple[tuple[int, Type], ...]
     ops: tuple[HloOp, ...]
@@ -78,13 +78,13 @@ class HloBlock:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HloModule:
-    """What a file holds.
+    """The contents of a module file.
 
     Attributes:
-        name: of the file.
+        name: name of the file.
         functions: the blocks of its functions by name.
-        results: names of the results of each function, empty where it gives none.
-        names: of each function, those of its arguments that are sizes; empty for other arguments.
+        results: names of the results of each function, empty where it names none.
+        names: for each function, those of its arguments that are sizes; empty for other arguments.
     """
 
     name: str
@@ -101,7 +101,7 @@ def read_module(source: str | Path | bytes) -> HloModule:
 
     Raises:
         ModelFileError: it cannot be read, or is no valid module.
-        InputError: it has a type that graphs have not.
+        InputError: it has a type that graphs lack.
         FileLimitError: it is too large or nested too deep.
     """
     name = "module" if isinstance(source, bytes) else shown(Path(source).name)
@@ -126,7 +126,7 @@ def _bytes(path: str | Path) -> bytes:
 
 
 def _depth(data: bytes) -> int:
-    """How deep brackets are nested; those of arrows and of strings make it no smaller."""
+    """Nesting depth of brackets; brackets in arrows and strings cannot make it smaller."""
     codes = np.frombuffer(data.replace(b"->", b""), np.uint8)
     steps = np.isin(codes, _OPEN).astype(np.int32) - np.isin(codes, _CLOSE)
     return int(np.cumsum(steps).max(initial=0))
@@ -160,7 +160,7 @@ def place(location: Any) -> str:
 
 
 class _Reader:
-    """Makes plain values of MLIR's tree, which is gone afterwards."""
+    """Converts MLIR's tree to plain values; the tree is released afterwards."""
 
     def __init__(self, name: str, resources: Mapping[str, bytes]) -> None:
         self.name, self.resources = name, resources
@@ -208,7 +208,7 @@ class _Reader:
         return self.numbers.setdefault(value, len(self.numbers))
 
     def plain(self, value: Any) -> Any:
-        """An attribute without MLIR."""
+        """An attribute as plain Python data."""
         for kind in _VALUED:
             if _is(value, kind):
                 return kind(value).value
@@ -228,7 +228,7 @@ class _Reader:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Is an attribute of a kind?  Those of dialects have a function of their own that says so."""
+    """Whether an attribute is of a kind; kinds of dialects have an `isinstance` of their own."""
     return kind.isinstance(value) if hasattr(kind, "isinstance") else isinstance(value, kind)
 
 
@@ -260,7 +260,7 @@ def type_of(kind: Any, where: str) -> Type:
     """Shape and dtype of a tensor's type; None for a size that the module leaves open.
 
     Raises:
-        InputError: it is no tensor of a dtype that graphs have.
+        InputError: it is no tensor, or its dtype is not one of graphs.
     """
     if not isinstance(kind, ir.RankedTensorType):
         raise InputError(f"{where}: {shown(kind)} is no tensor of a known rank")
@@ -274,7 +274,7 @@ def type_of(kind: Any, where: str) -> Type:
 
 
 def _array(value: Any, kind: Type, resources: Mapping[str, bytes], where: str) -> np.ndarray:
-    """The values of a constant; one that is the same everywhere is a number that is seen everywhere.
+    """The values of a constant; one with equal elements becomes a broadcast view of one number.
 
     Raises:
         InputError: they are not in the file, or do not fit the type.
@@ -293,7 +293,7 @@ def _array(value: Any, kind: Type, resources: Mapping[str, bytes], where: str) -
 
 
 def _halves(dense: Any, shape: Any) -> np.ndarray:
-    """Numbers of bfloat16, which the bindings do not give as a buffer: from their text."""
+    """Numbers of bfloat16, parsed from their text, as the bindings do not expose them as a buffer."""
     text = str(dense)
     inner = text[text.index("<") + 1 : text.rindex(">", 0, text.rindex(":"))]
     if inner.startswith('"0x'):
@@ -309,7 +309,7 @@ def _half(text: str) -> int:
 
 
 def _resources(text: str) -> dict[str, bytes]:
-    """Tensors that a text keeps behind the module, by name: four bytes say the alignment, their values follow."""
+    """Tensors in the resource section behind a module's text, by name: four bytes of alignment, then their values."""
     at = text.rfind("dialect_resources")
     if at < 0:
         return {}

@@ -1,9 +1,9 @@
-"""Integers that a module knows before it runs: sizes of its arguments, and what it computes of them.
+"""Integers that a module knows before it runs: sizes of its arguments, and values computed from them.
 
 Modules of symbolic sizes compute the shapes of their tensors.  Such integers stay outside of the program, as arrays of
-NumPy (`superopt.frontends.symbolic.known`): `KNOWN` has the operations on them.  One that has no answer for all sizes
-is left to the program (`InconclusiveDimensionOperation`).  What a module says of its sizes (`shape_assertion`) is on
-record.
+NumPy (`superopt.frontends.symbolic.known`); `KNOWN` has the operations on them.  An operation without an answer for all
+sizes is left to the program (`InconclusiveDimensionOperation`).  Assertions of the module on its sizes
+(`shape_assertion`) are recorded.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from superopt.frontends.symbolic.known import (
 )
 
 MOST = 64
-"""Elements of what is taken for a shape."""
+"""Most elements of an array that is taken for a shape."""
 
 
 @dataclass(slots=True)
 class SizeFacts:
-    """What a module says of sizes.
+    """Assertions of a module on its sizes.
 
     Attributes:
-        questions: number of a value -> the comparison of sizes that it is, where it has no answer for all.
+        questions: number of a value -> the comparison of sizes that it is, where it has no answer for all sizes.
         asserted: comparisons that the module asserts.
-        names: sizes, and the names that the module has for them.
-        depth: of branches and loops that the walk is in.
+        names: sizes, and their names in the module.
+        depth: number of branches and loops that the walk is in.
     """
 
     questions: dict[int, tuple[Any, str, Any]] = field(default_factory=dict[int, Any])
@@ -50,19 +50,19 @@ class SizeFacts:
     depth: int = 0
 
     def forget(self) -> None:
-        """Begin anew."""
+        """Clear the record for a new trace."""
         for record in (self.questions, self.asserted, self.names):
             record.clear()
         self.depth = 0
 
 
 def is_known(x: Any) -> bool:
-    """Is a value an array of few integers that is known?"""
+    """Whether a value is a known array of few integers."""
     return isinstance(x, np.ndarray) and x.size <= MOST and (x.dtype.kind in "iub" or isinstance(x, SizeArray))
 
 
 def dtype_of(x: Any) -> str:
-    """The dtype that the module gives a value."""
+    """The dtype of a value in the module."""
     return str(x.of if isinstance(x, SizeArray) else x.dtype)
 
 
@@ -94,7 +94,7 @@ def _sized(*xs: Any) -> bool:
 
 
 def _plain(fn: Callable[..., Any], sized: Callable[..., Any] | None = None) -> Callable[..., Any]:
-    """Functions of elements: that of NumPy, and that of symbolic sizes."""
+    """An elementwise operation: the function of NumPy, and the one on symbolic sizes."""
 
     def run(_: HloOp, *xs: Any) -> Any:
         return (sized or fn)(*(np.asarray(x, object) for x in xs)) if _sized(*xs) else fn(*xs)
@@ -118,7 +118,7 @@ def _sign(a: Any) -> int:
 
 
 def _at_least(a: Any, b: Any) -> bool:
-    """Is a size at least another, whatever the values of their names?"""
+    """Whether a size is at least another, whatever the values of their names."""
     if equal(core.max_dim(a, b), a):
         return True
     if equal(core.max_dim(a, b - 1), b - 1):
@@ -196,7 +196,7 @@ KNOWN: dict[str, Callable[..., Any]] = {
     "stablehlo.and": _plain(np.bitwise_and), "stablehlo.or": _plain(np.bitwise_or),
     "stablehlo.xor": _plain(np.bitwise_xor), "stablehlo.not": _plain(np.invert),
 }  # fmt: skip
-"""Operations on integers that are known."""
+"""Operations on known integers."""
 
 
 __all__ = ["KNOWN", "SizeFacts", "dtype_of", "evaluate", "is_known"]

@@ -1,1 +1,1 @@
-"""Functions at symbolic sizes: specifications of arguments as text, and the graphs that tracing gives."""
+"""Functions at symbolic sizes: specifications of arguments as text, and the graphs that tracing produces."""

@@ -1,9 +1,9 @@
 """Graphs of JAX functions at symbolic sizes.
 
-JAX takes a dimension variable to be at least 1 and decides comparisons of sizes by that.  To learn whether a function
-has one graph for empty arrays too, it is traced with `n - 1` in the place of n, which JAX takes to be at least 0; where
-that is refused, the names from 1 on remain.  What is traced is a function of sizes only as far as JAX sees: Python code
-that compares sizes for equality takes the branch for different sizes, so comparisons are kept with the trace.
+JAX assumes that a dimension variable is at least 1 and decides comparisons of sizes by that.  To find out whether a
+function has one graph for empty arrays too, it is traced with `n - 1` in the place of n, which is at least 0 for JAX.
+Where that is refused, the names from 1 on remain.  The trace is a function of sizes only as far as JAX sees: Python
+code that compares sizes for equality takes the branch for different sizes, so comparisons are kept with the trace.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from superopt.ir.types import TensorType
 
 _FRESH, _TRACES = 1 << 14, itertools.count(1, 30)
 MOST_PRODUCTS = 4
-"""Names up to which JAX is told so: its decisions take time in the number of facts."""
+"""Number of names up to which JAX is given these facts: its decisions take time in the number of facts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,7 +43,7 @@ class Traced:
         graph: inputs are the flat arguments, then arrays that the function closes over.
         tree: structure of the result.
         refused: (primitive, cause) of equations that the op table did not accept.
-        comparisons: what the function asked about symbolic sizes.
+        comparisons: the questions about symbolic sizes that the function asked.
     """
 
     graph: Graph
@@ -72,7 +72,7 @@ def trace_symbolic(fn: Callable[..., Any], specs: Specs, lowest: int) -> Traced:
     free = dict(zip(specs.sizes, export.symbolic_shape(names), strict=True)) if names else {}
     shift = 1 - lowest
     texts = [f"{_dim(p, free, shift)} >= 0" for p in specs.premises]
-    if shift and len(free) <= MOST_PRODUCTS:  # what JAX does not see: products of sizes are not negative
+    if shift and len(free) <= MOST_PRODUCTS:  # JAX cannot derive that products of sizes are not negative
         texts += [f"{(a - 1) * (b - 1)} >= 0" for a, b in itertools.combinations(free.values(), 2)]
     if texts:
         try:
@@ -95,7 +95,7 @@ def trace_symbolic(fn: Callable[..., Any], specs: Specs, lowest: int) -> Traced:
 
 
 def _at(asked: SizeComparison, known: Mapping[Symbol, Size], shifted: Sequence[str]) -> SizeComparison:
-    """A question in the sizes of the specifications, for those that were traced."""
+    """A recorded comparison with the traced sizes replaced by those of the specifications."""
     words = asked.words
     for name in shifted:
         words = re.sub(rf"\b{name} - 1\b", name, words)
@@ -103,9 +103,9 @@ def _at(asked: SizeComparison, known: Mapping[Symbol, Size], shifted: Sequence[s
 
 
 def _other_way(fn: Callable[..., Any], specs: Specs, path: Path) -> SizeComparison | None:
-    """The question that a function answered otherwise than it does at some numbers.
+    """The first comparison that a function decided otherwise at symbolic sizes than at some numbers.
 
-    The numbers are new ones each time where the constraints allow any, so that no trace is one that JAX has kept.
+    The numbers are new ones each time where the constraints allow any, so that JAX has no cached trace for them.
     """
     first = _FRESH + next(_TRACES) % _FRESH
     count = len(specs.sizes)
@@ -126,7 +126,7 @@ def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, in
     """The graph of a function at concrete sizes.
 
     Raises:
-        ArgumentError: the function cannot be traced there.
+        ArgumentError: the function cannot be traced at these sizes.
     """
     at = {Symbol(name): n for name, n in values.items()}
     args, kwargs = specs.arguments(
@@ -142,7 +142,7 @@ def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], spec
     except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
         raise ArgumentError(f"the function cannot be traced: {_first(error)}", hint="check the shapes") from error
     except Exception as error:
-        # a function may raise anything; where it does it has no value, which is what the caller wants to know
+        # a function may raise anything; it then has no value at these sizes, which the caller tests
         raise ArgumentError(f"the function raises {type(error).__name__}: {_first(error)}") from error
     leaves = tree_util.tree_leaves((args, kwargs))
     inputs = [make_input(n, sizes(x.shape), str(x.dtype)) for n, x in zip(specs.names, leaves, strict=True)]

@@ -1,9 +1,9 @@
 """Integers that are known while a program is traced, symbolic sizes among them.
 
-Programs of others compute shapes by operations on integers.  At concrete sizes these are NumPy arrays; at symbolic ones
+Imported programs compute shapes by operations on integers.  At concrete sizes these are NumPy arrays; at symbolic ones
 they are arrays of Python integers and dimensions of `jax.export`.  NumPy's functions work on both, so that the
-arithmetic of shapes has one text.  A dimension is an integer without bounds: that no computation of a size leaves its
-type is an assumption of whoever believes the result (`NO_OVERFLOW`).
+arithmetic of shapes is written once.  A dimension is an integer without bounds: results assume that no computation
+of a size overflows its type (`NO_OVERFLOW`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_OVERFLOW = "sizes that a program computes are in the range of their integers"
 
 
 class SizeArray(np.ndarray):
-    """Integers of which some are symbolic sizes, as objects; `of` is the dtype that the program gives them."""
+    """Integers of which some are symbolic sizes, as objects; `of` is their dtype in the program."""
 
     of: np.dtype[Any] = np.dtype(np.int64)
 
@@ -62,7 +62,7 @@ def value_of(n: Any, dtype: Any) -> Any:
 
 
 def holds_sizes(dtype: Any) -> bool:
-    """Are sizes in a type taken to be in its range (`NO_OVERFLOW`)?  A conversion to a narrower one may wrap."""
+    """Whether sizes in a type are assumed to be in its range (`NO_OVERFLOW`); a narrower one may wrap."""
     kind = np.dtype(dtype)
     return kind.kind in "iu" and kind.itemsize >= np.dtype(np.int32).itemsize
 
@@ -73,23 +73,23 @@ def number(n: Any) -> Any:
 
 
 def has_symbolic(shape: Iterable[Any]) -> bool:
-    """Is a size of a shape symbolic?"""
+    """Whether a size of a shape is symbolic."""
     return any(map(is_symbolic_dim, shape))
 
 
 def equal(a: Any, b: Any) -> bool:
-    """Are two sizes one, whatever the values of their names?  JAX's `==` is a question that a trace may hang on."""
+    """Whether two sizes are equal for all values of their names; unlike JAX's `==`, the comparison is not recorded."""
     gap = a - b
     return not is_symbolic_dim(gap) and gap == 0
 
 
 def equal_shapes(a: Sequence[Any], b: Sequence[Any]) -> bool:
-    """Are two shapes one, whatever the values of their names?"""
+    """Whether two shapes are equal for all values of their names."""
     return len(a) == len(b) and all(map(equal, a, b))
 
 
 def broadcast_sizes(*shapes: Sequence[Any]) -> tuple[Any, ...]:
-    """The shape that shapes broadcast to."""
+    """The shape to which shapes broadcast."""
     broadcast: Any = lax.broadcast_shapes if any(map(has_symbolic, shapes)) else np.broadcast_shapes
     return tuple(broadcast(*map(tuple, shapes)))
 
@@ -111,9 +111,9 @@ def _elementwise(fn: Callable[[Any, Any], Any]) -> Callable[[Any, Any], np.ndarr
 
 
 quotient, remainder = _elementwise(_quotient), _elementwise(_remainder)
-"""Element by element, of sizes that are not negative by sizes that are at least 1: which way it rounds is one."""
+"""Elementwise, for sizes that are not negative by sizes that are at least 1, where all ways of rounding agree."""
 larger, smaller = _elementwise(core.max_dim), _elementwise(core.min_dim)
-"""Element by element."""
+"""Elementwise maximum and minimum."""
 
 
 __all__ = [

@@ -1,8 +1,8 @@
-"""The ways that code takes while it is traced: at symbolic sizes another one than at numbers is a branch on their kind.
+"""Control flow of code while it is traced; a path that differs between symbolic sizes and numbers is a branch on kind.
 
-`type(n) is int` asks nothing of a size that could be put on record, and an exception that JAX raises for symbolic sizes
-alone may be caught.  So where code has branches at all, the instructions of its frames are on record both ways, and the
-first that only one of them has is a question about sizes whose answer is not known.
+`type(n) is int` asks nothing of a size that could be recorded, and an exception that JAX raises for symbolic sizes
+alone may be caught.  So where code has branches at all, the instructions of its frames are recorded both ways.  The
+first instruction that only one way has is a question about sizes whose answer is not known.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any
 from superopt.frontends.jax.comparisons import SizeComparison, is_own_name
 
 _BRANCHES = ("POP_JUMP", "JUMP_IF", "CHECK_EXC_MATCH")
-"""Names of instructions that choose."""
+"""Names of instructions that branch."""
 _ANSWERS = frozenset({"type", "hasattr", "getattr", "issubclass", "callable", "vars", "dir", "get"})
-"""Names by which code chooses other code without a branch."""
+"""Names of functions by which code selects other code without a branch."""
 _MOST = 400
-"""Pieces of code that are looked at; more are taken to have branches."""
+"""Limit on the pieces of code that are examined; code with more is assumed to have branches."""
 
 
 @dataclass(slots=True)
 class Path:
-    """Instructions that ran, by code: how often each, and how often the code was entered.
+    """Executed instructions by code object: how often each, and how often the code was entered.
 
     Attributes:
         steps: code -> offset of an instruction -> times.
@@ -42,11 +42,11 @@ class Path:
     calls: Counter[CodeType] = field(default_factory=Counter[CodeType])
 
     def differs(self, other: Path) -> str:
-        """File and line of the first instruction that only one of two ways has; empty where there is none."""
-        for code, steps in reversed(self.steps.items()):  # what was entered last is what others call
+        """File and line of the first instruction that only one of two paths has; empty where there is none."""
+        for code, steps in reversed(self.steps.items()):  # code entered last is called by the others
             others = other.steps.get(code)
             if others is None:
-                continue  # JAX may have kept what it gave
+                continue  # JAX may have cached its result
             if self.calls[code] == other.calls[code]:
                 apart = sorted(k for k in steps | others if steps[k] != others[k])
             else:
@@ -63,7 +63,7 @@ def _place(code: CodeType, offset: int) -> str:
 
 @contextmanager
 def followed(fn: Callable[..., Any] | None = None) -> Generator[Path | None]:
-    """The way of the code of others that runs inside; None where it is that of a function without branches."""
+    """Record the path of user code that runs inside; None where it is that of a function without branches."""
     if fn is not None and not has_branches(fn):
         yield None
         return
@@ -91,14 +91,14 @@ def followed(fn: Callable[..., Any] | None = None) -> Generator[Path | None]:
 
 
 class _Collector:
-    """The garbage collector, whose callbacks and finalizers run at any instruction and are no part of a program."""
+    """Pauses the garbage collector: its callbacks and finalizers run at any instruction, outside of the program."""
 
     def __init__(self) -> None:
         self._lock, self._pauses, self._ran = threading.Lock(), 0, True
 
     @contextmanager
     def paused(self) -> Generator[None]:
-        """Collect nothing inside, whichever threads are inside at once."""
+        """Disable collection inside the block, also with several threads inside at once."""
         with self._lock:
             if not self._pauses:
                 self._ran = gc.isenabled()
@@ -123,7 +123,7 @@ def question(symbolic: Path, numbers: Path | None) -> SizeComparison | None:
 
 
 def has_branches(fn: Callable[..., Any]) -> bool:
-    """Whether a function, or code of others that it names, may take more than one way."""
+    """Whether a function, or user code that it names, has more than one path."""
     seen = set[int]()
     todo: list[Any] = [fn]
     while todo:
@@ -160,7 +160,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 @functools.cache
 def _branching(code: CodeType) -> bool:
-    """Whether code may take more than one way, exceptions that it catches among them."""
+    """Whether code has more than one path, caught exceptions included."""
     if not _ANSWERS.isdisjoint(code.co_names):
         return True
     return any(i.opname.startswith(_BRANCHES) for i in dis.get_instructions(code))

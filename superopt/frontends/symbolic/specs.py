@@ -1,13 +1,13 @@
 """Specifications of arguments at symbolic sizes: shapes, dtypes and constraints as text.
 
-    "m k"    "4*n, 3"    "int32[b t]"    ""            sizes by spaces or commas; a dtype before brackets; a scalar
-    ("m k", "bfloat16")                                a shape and a dtype
-    jax.ShapeDtypeStruct((2, 3), "float32")            a type, or an array for its own
-    {"w": "k n", "b": "n"}                             pytrees of these
+    "m k"    "4*n, 3"    "int32[b t]"    ""            Sizes by spaces or commas; a dtype before brackets; a scalar.
+    ("m k", "bfloat16")                                A shape and a dtype.
+    jax.ShapeDtypeStruct((2, 3), "float32")            A type, or an array for its own.
+    {"w": "k n", "b": "n"}                             Pytrees of these.
 
 A size is an expression of integers and names with `+ - * // %`.  Constraints are comparisons of sizes.  An equation
-that gives a name (`n == 2*m`, `n % 4 == 0`) is solved: the name becomes `2*m`, or `4*n_` with a new name `n_`; what
-remains are names that stand for any integer from 0 on (from 1 on, where JAX traces the function only so).
+that determines a name (`n == 2*m`, `n % 4 == 0`) is solved: the name becomes `2*m`, or `4*n_` with a new name `n_`.
+The remaining names stand for any integer from 0 on (from 1 on, where JAX traces the function only so).
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Specs:
     """The arguments of a function at symbolic sizes.
 
     Attributes:
-        names: of the flat arguments.
-        types: of the flat arguments, over symbols from 0 on.
+        names: names of the flat arguments.
+        types: types of the flat arguments, over symbols from 0 on.
         tree: structure of `[args, kwargs]`, lists.
         sizes: the free size names.
         solved: (name, its expression) for names that constraints determine.
@@ -54,7 +54,7 @@ class Specs:
 
     @property
     def wide(self) -> bool:
-        """Whether an argument has a type of 64 bits, which JAX has where it is asked for them."""
+        """Whether an argument has a type of 64 bits, which JAX supports only on request."""
         return any(t.dtype in ("int64", "uint64", "float64") for t in self.types)
 
     def arguments(self, leaf: Callable[[TensorType], Any]) -> tuple[list[Any], dict[str, Any]]:
@@ -70,7 +70,7 @@ class Specs:
         return [tuple(concrete(n, values) for n in t.shape) for t in self.types]
 
     def admits(self, values: Mapping[str, int]) -> bool:
-        """Do these sizes meet the constraints, and does every axis have a length?"""
+        """Whether these sizes meet the constraints, and every axis has a length."""
         try:
             return all(concrete(p, values) >= 0 for p in self.premises) and all(
                 n >= 0 for shape in self.shapes(values) for n in shape
@@ -91,7 +91,7 @@ def read_specs(
         constraints: comparisons of sizes.
 
     Raises:
-        InputError: a specification or constraint that cannot be read.
+        InputError: a specification or constraint cannot be read.
     """
     given = dict(named)
     positional = list(specs)
@@ -143,10 +143,10 @@ def _dtype(x: Any) -> str:
 
 
 def read_type(spec: Any, name: str = "an argument") -> TensorType:
-    """The type that one specification stands for.
+    """The type of one specification.
 
     Raises:
-        InputError: it is none.
+        InputError: it cannot be read.
     """
     if isinstance(spec, tuple) and _is_spec(spec):
         return TensorType(read_type(spec[0], name).shape, _dtype(spec[1]))
@@ -228,7 +228,7 @@ def _comparisons(text: str) -> list[tuple[str, Size, Size]]:
 
 
 def _equation(left: Size, right: Size, taken: set[str]) -> tuple[Symbol, Size] | None:
-    """A name and its value: `n == e`, or `n % e == 0` as n = e * n_, a name that is none of those taken."""
+    """A name and its value: `n == e`, or `n % e == 0` as n = e * n_, where n_ is none of the names taken."""
     for a, b in ((left, right), (right, left)):
         if not isinstance(a, Poly) or not a.is_atom:
             continue

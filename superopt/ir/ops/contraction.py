@@ -1,8 +1,8 @@
 """Contractions: sums of products.
 
-    dot    out[b, m, n] = sum over k of lhs[b, m, k] * rhs[b, n, k], axes placed by dimension_numbers
+    dot    out[b, m, n] = sum over k of lhs[b, m, k] * rhs[b, n, k], axes placed by dimension_numbers.
     conv   out[n, f, o] = sum over c, r of lhs[n, c, (o * stride + r * rhs_dilation - low) / lhs_dilation]
-           * rhs[f, c, r], terms outside lhs or in its holes being 0
+           * rhs[f, c, r], terms outside lhs or in its holes being 0.
 
 Products and sums are formed in the accumulator of the result's dtype (float32 for 16-bit floats), and rounded once.
 """
@@ -83,7 +83,7 @@ DotNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
 
 
 def free_axes(numbers: DotNumbers, ranks: tuple[int, int]) -> tuple[list[int], list[int]]:
-    """Axes of lhs and of rhs that a product of operands of these ranks keeps apart."""
+    """Return the axes of lhs and of rhs, operands of these ranks, that a product neither contracts nor batches."""
     left, right = (
         [d for d in range(rank) if d not in over and d not in batch]
         for rank, over, batch in zip(ranks, *numbers, strict=True)
@@ -92,13 +92,13 @@ def free_axes(numbers: DotNumbers, ranks: tuple[int, int]) -> tuple[list[int], l
 
 
 def _pairs(attrs: Values) -> tuple[Axes, Axes, Axes, Axes]:
-    """Contracted axes of lhs and rhs, batch axes of lhs and rhs."""
+    """Return contracted axes of lhs and rhs, batch axes of lhs and rhs."""
     (lc, rc), (lb, rb) = attrs["dimension_numbers"]
     return lc, rc, lb, rb
 
 
 def _specs(attrs: Values) -> tuple[Axes, Axes, Axes]:
-    """Axes of lhs (batch, features, spatial), of rhs (out features, in features, spatial), of the result as of lhs."""
+    """Return axes of lhs (batch, features, spatial), rhs (out features, in features, spatial), result (as lhs)."""
     return attrs["dimension_numbers"]
 
 

@@ -1,13 +1,13 @@
 """Leaves, control flow, macros and opaque nodes: the entries without a value at one index of their own.
 
-    scan    body: (consts, carry, x[t]) -> (carry, y[t]), t = 0 .. length-1 (downwards when `reverse`); operands are
-            consts, initial carries, xs; results the last carries, then the stacked ys
-    while   state = body(body consts, state) as long as cond(cond consts, state); operands are cond consts, body consts,
-            initial state
-    cond    branches[clamp(index)](operands); the first operand is the index (bool: False, True)
-    opaque  an operation of another library under a key, kept verbatim; declares its result types
-    result  one result of a node that has several
-    macro   a lowering choice: value and type are those of `op{attrs}` on the same operands
+    scan    body: (consts, carry, x[t]) -> (carry, y[t]), t = 0 .. length-1 (downwards when `reverse`). Operands are
+            consts, initial carries, xs; results the last carries, then the stacked ys.
+    while   state = body(body consts, state) as long as cond(cond consts, state). Operands are cond consts, body consts,
+            initial state.
+    cond    branches[clamp(index)](operands); the first operand is the index (bool: False, True).
+    opaque  an operation of another library under a key, kept verbatim; declares its result types.
+    result  one result of a node that has several.
+    macro   a lowering choice: value and type are those of `op{attrs}` on the same operands.
 
 Bodies are `Graph`s in the attributes; they see nothing of the outside but their operands.
 """
@@ -50,7 +50,7 @@ _FLOATS: dict[str, Callable[[float], Any]] = {
 
 
 def scalar_value(value: Any, name: str) -> bool | int | float:
-    """A Python scalar that this dtype can hold; floats are rounded to it.
+    """Return a Python scalar that this dtype can hold; floats are rounded to it.
 
     Raises:
         ShapeError: the value is not a number of that kind, or out of range.
@@ -91,14 +91,14 @@ def _input_rule(types: Types, attrs: Values) -> TensorType:
 
 
 def graph(value: Any) -> Graph:
-    """A body."""
+    """Canonical form of a body of control flow."""
     if not isinstance(value, Graph):
         raise ShapeError(f"expected a Graph, got {type(value).__name__}")
     return value
 
 
 def graphs(value: Any) -> tuple[Graph, ...]:
-    """Several bodies."""
+    """Canonical form of several bodies."""
     return tuple([graph(v) for v in value])
 
 
@@ -162,7 +162,7 @@ def _opaque_rule(types: Types, attrs: Values) -> Types:
 
 
 def _result_rule(types: Types, attrs: Values) -> TensorType:
-    """The types given are all results of the operand."""
+    """Return the types of the result; the given types are all results of the operand."""
     index: int = attrs["index"]
     found = dict(enumerate(types)).get(index)
     if found is None:

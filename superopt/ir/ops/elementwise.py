@@ -32,11 +32,11 @@ from superopt.ir.types import DTYPES, TensorType
 
 TABLE: dict[str, Op] = {}
 
-_CALLED = {"round": "round_even", "square": "mul", "integer_pow": "mul"}  # op -> what it applies, of another name
+_CALLED = {"round": "round_even", "square": "mul", "integer_pow": "mul"}  # op -> its function, of another name
 
 
 def accepts(op: str, name: str) -> bool:
-    """Does this op take operands of this dtype?"""
+    """Whether this op takes operands of this dtype."""
     fn = SCALARS.get(_CALLED.get(op, op))
     return fn is None or fn.accepts(name)
 

@@ -2,7 +2,7 @@
 
 A start read from a tensor is clipped so that the slice stays inside; this is the meaning of the primitives
 (`lax.dynamic_slice` wraps negative starts before it binds one).  `gather` in mode `fill` gives a fill value (NaN, the
-least signed or the greatest unsigned integer, True) wherever the slice would leave the operand; mode
+least signed or the greatest unsigned integer, True) wherever the slice would leave the operand.  Mode
 `promise_in_bounds` reads as `clip`, which is the same where the promise holds.
 """
 
@@ -119,7 +119,7 @@ def _gather_rule(types: Types, attrs: Values) -> TensorType:
 
 
 def fill_value(name: str) -> bool | int | float:
-    """What mode `fill` gives outside the operand."""
+    """Return the value that mode `fill` gives outside the operand."""
     if is_float(name):
         return float("nan")
     if name == "bool":

@@ -135,7 +135,7 @@ def _barrier_rule(types: Types, attrs: Values) -> TensorType:
 
 
 def _barrier(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
-    """The operand itself; a compiler must not merge what is computed on its two sides."""
+    """Return the operand itself; a compiler must not fuse across it."""
     return xs[0](*i)
 
 

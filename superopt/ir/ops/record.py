@@ -1,10 +1,11 @@
-"""What an entry of the op table is: attributes with domains, a type rule, a denotation.
+"""The form of an entry of the op table: attributes with domains, a type rule, a denotation.
 
-An attribute's domain is a function that brings a value to its canonical, hashable form (lists and arrays become
-tuples, NumPy integers become `int`) or raises `ShapeError`.  The type rule works over sizes that are `int` or
-symbols.  What it asks of them goes through `require`: a condition that is false raises, one that is only known at run
-time (a comparison of symbols) counts as met, and inside `collecting` conditions are kept for who asked, who has to meet
-or to prove them.
+An attribute's domain is a function that brings a value to its canonical, hashable form (lists and arrays become tuples,
+NumPy integers become `int`) or raises `ShapeError`.
+
+The type rule works over sizes that are `int` or symbols.  Its conditions on them go through `require`: a condition that
+is false raises; one that is only known at run time (a comparison of symbols) counts as met.  Inside `collecting`,
+conditions are recorded for the caller, who has to meet or to prove them.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Types = tuple[TensorType, ...]
 
 
 class Required:
-    """Default of an attribute that has none."""
+    """Marker default of an attribute without a default."""
 
 
 REQUIRED: Final = Required()
@@ -45,7 +46,7 @@ class Attr:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where a denotation is evaluated: operand types, result type, attributes."""
+    """The context of a denotation: operand types, result type, attributes."""
 
     inputs: Types
     out: TensorType
@@ -69,8 +70,8 @@ class Op:
         at: value of the result at one index; None for leaves and control nodes, which have none of this form.
         complete: fills the defaults that depend on other attributes (strides of ones).
         product: sums products over pairs of axes; dimension_numbers are contracted and batch axes of both operands.
-        view: only moves elements, or makes them from their positions: any reader can do that again.
-        partial, poles, kept: as of a scalar function (`superopt.ir.scalar`), of an op that computes one.
+        view: only moves elements, or makes them from their positions, so every reader can recompute it.
+        partial, poles, kept: those of the scalar function (`superopt.ir.scalar`) that the op computes.
     """
 
     name: str
@@ -105,7 +106,7 @@ def define(
 
 
 def size(value: Any) -> Size:
-    """An integer or a symbolic size."""
+    """Canonical form of an integer or a symbolic size."""
     if type(value) is int or isinstance(value, Poly):
         return value
     if isinstance(value, bool | np.bool_):
@@ -117,12 +118,12 @@ def size(value: Any) -> Size:
 
 
 def sizes(value: Any) -> tuple[Size, ...]:
-    """A tuple of integers or symbolic sizes."""
+    """Canonical form of a tuple of integers or symbolic sizes."""
     return tuple([size(v) for v in _items(value)])
 
 
 def axes(value: Any) -> tuple[Size, ...]:
-    """A set of axes, in increasing order."""
+    """Canonical form of a set of axes: in increasing order."""
     got = sizes(value)
     if len(set(got)) != len(got):
         raise ShapeError(f"repeated axes: {got}")
@@ -130,29 +131,29 @@ def axes(value: Any) -> tuple[Size, ...]:
 
 
 def nested(value: Any) -> tuple[Any, ...]:
-    """Integers in tuples of any depth."""
+    """Canonical form of integers in tuples of any depth."""
     return tuple([nested(v) if isinstance(v, tuple | list | np.ndarray) else size(v) for v in _items(value)])
 
 
 def flag(value: Any) -> bool:
-    """A truth value."""
+    """Canonical form of a truth value."""
     return bool(value)
 
 
 def text(value: Any) -> str:
-    """A string."""
+    """Canonical form of a string."""
     if not isinstance(value, str):
         raise ShapeError(f"expected a string, got {value!r}")
     return value
 
 
 def dtype(value: Any) -> str:
-    """The NumPy name of a dtype."""
+    """Canonical form of a dtype: its NumPy name."""
     return value if isinstance(value, str) else str(np.dtype(value))
 
 
 def optional(domain: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """None, or a value of the domain."""
+    """Return the domain of None and the values of a domain."""
 
     def check(value: Any) -> Any:
         return None if value is None else domain(value)
@@ -161,7 +162,7 @@ def optional(domain: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def one_of(*allowed: Any) -> Callable[[Any], Any]:
-    """One of a few values."""
+    """Return the domain of a few values."""
 
     def check(value: Any) -> Any:
         if value not in allowed:
@@ -181,13 +182,13 @@ def _items(value: Any) -> list[Any]:
 
 
 def show(types: Iterable[TensorType]) -> str:
-    """Operand types for a message."""
+    """Format operand types for a message."""
     return ", ".join(map(str, types))
 
 
 @dataclass(frozen=True, slots=True)
 class _Collected:
-    """Where conditions of type rules go, and the maximum of two sizes."""
+    """The sink for conditions of type rules, and the function for the maximum of two sizes."""
 
     conditions: list[Any]
     max: Callable[[Any, Any], Any]
@@ -198,10 +199,10 @@ _COLLECTED: ContextVar[_Collected | None] = ContextVar("collected", default=None
 
 @contextmanager
 def collecting(conditions: list[Any], max: Callable[[Any, Any], Any]) -> Generator[None]:
-    """Inside, what type rules require is kept and does not raise; sizes are right where it holds.
+    """Record the conditions of type rules instead of raising, inside the context; sizes are right where they hold.
 
     Args:
-        conditions: gets what is required, in order, but for what is known to hold.
+        conditions: receives the conditions, in order, except those known to hold.
         max: the maximum of two sizes.
     """
     token = _COLLECTED.set(_Collected(conditions, max))
@@ -225,7 +226,7 @@ def require(condition: Any, message: str, types: Iterable[TensorType] = (), **at
 
 
 def require_shape(found: Shape, wanted: Shape, message: str, types: Iterable[TensorType]) -> None:
-    """Raise unless two shapes are one, size by size."""
+    """Raise unless two shapes are equal, size by size."""
     if len(found) != len(wanted):
         raise ShapeError(f"{message}; got {show(types)}")
     for n, m in zip(found, wanted, strict=True):
@@ -241,22 +242,22 @@ def require_axes(name: str, found: Iterable[Any], rank: int, types: Types) -> No
 
 
 def literally(value: Size, number: int) -> bool:
-    """Is the size this number as it stands (not just possibly)?"""
+    """Whether the size is this number literally (not just possibly)."""
     return isinstance(value, int) and value == number
 
 
 def ceil_div(a: Size, b: Size) -> Size:
-    """a / b rounded up, for b > 0."""
+    """Return a / b rounded up, for b > 0."""
     return a if literally(b, 1) else (a + b - 1) // b
 
 
 def dilated(n: Size, dilation: Size) -> Size:
-    """Extent of an axis with `dilation - 1` holes between neighbours (0 stays 0)."""
+    """Return the extent of an axis with `dilation - 1` holes between neighbours (0 stays 0)."""
     return n if literally(dilation, 1) else _at_least_0((n - 1) * dilation + 1)
 
 
 def spread(n: Size, dilation: Size, what: str) -> Size:
-    """The same of an axis under a window, or of the window; collected, it has an element where it has holes."""
+    """Return the dilated extent of a window or of an axis under one; requires an element where there are holes."""
     if literally(dilation, 1) or _COLLECTED.get() is None:
         return dilated(n, dilation)
     extent = (n - 1) * dilation + 1
@@ -265,7 +266,7 @@ def spread(n: Size, dilation: Size, what: str) -> Size:
 
 
 def positions(extent: Size, window: Size, stride: Size) -> Size:
-    """Number of positions of a window; 0 where it does not fit, which collected conditions exclude."""
+    """Return the number of positions of a window; 0 where it does not fit, which collected conditions exclude."""
     room = extent - window
     count = room + 1 if literally(stride, 1) else room // stride + 1
     if _COLLECTED.get() is None:
@@ -283,17 +284,17 @@ def _at_least_0(n: Size) -> Size:
 
 
 def is_float(name: str) -> bool:
-    """Floating point?"""
+    """Whether the dtype is floating point."""
     return name in FLOATS
 
 
 def is_integer(name: str) -> bool:
-    """Integer (bool is none)?"""
+    """Whether the dtype is an integer (bool is none)."""
     return name in SIGNED or name in UNSIGNED
 
 
 def identity(monoid: str, name: str) -> bool | int | float:
-    """The neutral element of a monoid in a dtype."""
+    """Return the neutral element of a monoid in a dtype."""
     if monoid in ("sum", "or", "xor"):
         return name != "bool" and 0 if not is_float(name) else 0.0
     if monoid == "prod":
@@ -309,5 +310,5 @@ def identity(monoid: str, name: str) -> bool | int | float:
 
 
 def accumulator(name: str) -> str:
-    """The dtype in which sums and products of this dtype are formed."""
+    """Return the dtype in which sums and products of this dtype are formed."""
     return "float32" if name in ("float16", "bfloat16") else name

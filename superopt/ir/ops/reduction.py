@@ -82,7 +82,7 @@ def _arg(name: str, monoid: str) -> None:
         return _without(x, attrs["axes"], attrs["index_dtype"])
 
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
-        """The least r with x[r] = the extreme value; NaN counts as the extreme (it is what the fold then gives)."""
+        """Return the least r with x[r] = the extreme value; NaN counts as the extreme (the fold then returns it)."""
         x, index = site.inputs[0], site.out.dtype
         axis: int = site.attrs["axes"][0]
 

@@ -24,7 +24,7 @@ TABLE: dict[str, Op] = (
 
 
 def lookup(op: str) -> Op:
-    """The entry of an op.
+    """Return the entry of an op.
 
     Raises:
         KeyError: there is none.
@@ -36,7 +36,7 @@ def lookup(op: str) -> Op:
 
 
 def canonical(op: str, attrs: Mapping[str, Any] | Attrs) -> Attrs:
-    """Attributes in the form that nodes keep: sorted by name, defaults filled, values hashable.
+    """Return attributes in the form that nodes keep: sorted by name, defaults filled, values hashable.
 
     Raises:
         KeyError: unknown op.
@@ -70,7 +70,7 @@ def canonical(op: str, attrs: Mapping[str, Any] | Attrs) -> Attrs:
 
 
 def infer(op: str, inputs: Sequence[TensorType], attrs: Mapping[str, Any] | Attrs) -> Types:
-    """Result types of an op on operands of these types; for `result`, the types are all results of its operand.
+    """Return the result types of an op on operands of these types; for `result`, the types are its operand's results.
 
     Raises:
         KeyError: unknown op.
@@ -84,7 +84,7 @@ def infer(op: str, inputs: Sequence[TensorType], attrs: Mapping[str, Any] | Attr
 
 
 def result_types(op: str, inputs: Sequence[Node], attrs: Attrs) -> Types:
-    """Result types of a node.
+    """Return the result types of a node.
 
     Raises:
         ShapeError: the op does not accept these operands or attributes.
@@ -131,7 +131,7 @@ define(
 )  # fmt: skip
 
 
-# ---- ops by what they are
+# ---- ops by kind
 
 
 def _of(family: str) -> frozenset[str]:

@@ -1,1 +1,1 @@
-"""Which values are kernels, and good schedules for them without search."""
+"""Partition of a graph into kernels, and good default schedules for them without search."""

@@ -1,11 +1,11 @@
-"""Schedules of chained contractions: a sum over what rows of another contraction are mapped to, in one kernel.
+"""Schedules that fuse chained contractions (attention) into one kernel: the second sums over mapped rows of the first.
 
     out[q,d] = sum_j f(s[q,:])[j] v[j,d],   s[q,j] = sum_c a[q,c] b[j,c]        attention, where f is a softmax
 
-A task takes a block of rows q and keeps what it makes of them in local memory: the first contraction as a register tile
-with lanes along q, so that the reductions and maps of a row are over vectors of rows and need no work across lanes,
-then the second one as a register tile over what was made.  The first result never lies in memory as a whole.  The
-schedule is found from the shape of the expressions, whatever stands between the two contractions.
+A task takes a block of rows q and keeps their intermediate values in local memory.  The first contraction is a
+register tile with lanes along q, so reductions and maps of a row act on vectors of rows and need no work across lanes.
+The second contraction is a register tile over the mapped rows.  The first result never lies in memory as a whole.  The
+schedule is derived from the shape of the expressions, whatever stands between the two contractions.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ Steps = list[list[Any]]
 def chain(
     program: LoopProgram, name: str, cpu: Cpu, threads: int = 1, decisions: ChainDecisions | None = None
 ) -> tuple[LoopProgram, Steps] | None:
-    """The program with the schedule of a chain, and its steps; None where the stage is no chain that fits the cache.
+    """Schedule a chain; return the program and its steps, or None where the stage is no chain that fits the cache.
 
     Args:
-        program: as `from_graph` makes it.
-        name: a stage of it.
-        cpu: what it runs on.
-        threads: that a call may use.
-        decisions: how it runs; chosen by sizes when None.
+        program: the loop program, as `from_graph` returns it.
+        name: the stage of the second contraction.
+        cpu: the target CPU.
+        threads: number of threads a call may use.
+        decisions: parameters of the schedule; chosen by sizes when None.
     """
     found = parted(program, name, cpu)
     if found is None:
@@ -53,7 +53,7 @@ def chain(
 
 
 def is_chain(stage: Stage) -> bool:
-    """Is the value made of a sum whose product depends on another sum of products over the same iterator?"""
+    """Whether the stage's value sums a product that depends on another sum of products over the same iterator."""
     return _total(stage) is not None
 
 
@@ -62,16 +62,16 @@ class Parted:
     """A chain taken apart into contractions, reductions and maps, not placed or tiled yet.
 
     Attributes:
-        program: with a stage for each part.
-        steps: that lead to it.
+        program: the loop program with a stage for each part.
+        steps: the schedule steps that lead to it.
         name: the stage of the second contraction.
-        first: the stage of the first one.
-        local: stages that a task computes.
+        first: the stage of the first contraction.
+        local: stages that a task computes into local memory.
         query: the axis that tasks take blocks of.
-        others: axes of the first operand that are no batch (heads that share keys): one element a task.
-        column: the axis of the second contraction alone.
-        sizes: what decisions depend on.
-        dtype: of the sums.
+        others: axes of the first operand that are no batch axes (heads that share keys): one element a task.
+        column: the axis that only the second contraction has.
+        sizes: the sizes that decisions depend on.
+        dtype: dtype of the sums.
     """
 
     program: LoopProgram
@@ -87,7 +87,7 @@ class Parted:
 
 
 def parted(program: LoopProgram, name: str, cpu: Cpu) -> Parted | None:
-    """The parts of a chain; None where the stage is none."""
+    """Take a chain apart into its stages; None where the stage is no chain."""
     stage = program.stage(name)
     if (
         not cpu.vector_bits
@@ -103,7 +103,7 @@ def parted(program: LoopProgram, name: str, cpu: Cpu) -> Parted | None:
 
 
 def built(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps] | None:
-    """The schedule with these decisions, and all of its steps; None where they do not fit."""
+    """Return the schedule with these decisions, and all of its steps; None where they do not fit."""
     try:
         return _tiled(found, decisions)
     except InputError:
@@ -111,7 +111,7 @@ def built(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps]
 
 
 def second_tile(found: Parted, decisions: ChainDecisions) -> Steps:
-    """Decisions of the tile of the second contraction, as `tensorize` takes them."""
+    """Return the decisions of the second contraction's tile, in the form that `tensorize` takes."""
     across = found.sizes.across
     return [
         ["rows", [[found.column if across else found.query, decisions.second]]],
@@ -123,7 +123,7 @@ def second_tile(found: Parted, decisions: ChainDecisions) -> Steps:
 
 
 def first_tile(found: Parted, decisions: ChainDecisions, row: str) -> Steps:
-    """Decisions of the tile of the first contraction over an axis of rows."""
+    """Return the decisions of the first contraction's tile over an axis of rows, in the form that `tensorize` takes."""
     along = decisions.block // found.sizes.lanes
     return [["rows", [[row, decisions.first]]], ["vectors", along], *_common(found, decisions)]
 
@@ -153,7 +153,7 @@ def _tiled(found: Parted, decisions: ChainDecisions) -> tuple[LoopProgram, Steps
 
 
 def _total(stage: Stage) -> Expr | None:
-    """The sum of products of a chain, outside of which other reductions over its rows may stand."""
+    """Return the chain's outer sum of products, around which other reductions over its rows may stand."""
     sums = [e for e in outermost(stage.value) if e.args[0] == "sum" and e.args[2].kind == "op"]
     sums = [e for e in sums if e.args[2].args[0] == "mul" and e.height > 1 and _inner(e) is not None]
     most = max((len(e.symbols) for e in sums), default=0)
@@ -162,7 +162,7 @@ def _total(stage: Stage) -> Expr | None:
 
 
 def _inner(total: Expr) -> Expr | None:
-    """The contraction inside of a sum: over products, for each value of the sum's iterator."""
+    """Return the contraction inside of a sum: a sum over products that depends on the outer sum's iterator."""
     for e in subexpressions(total.args[2]):
         if e.kind == "reduce" and e.args[0] == "sum" and e.height == 1 and e.args[2].kind == "op":
             _, its, body = e.args
@@ -185,11 +185,11 @@ class _Steps:
 
 
 class _Chain(_Steps):
-    """A chain being taken apart.
+    """The state of a chain while it is taken apart.
 
     Attributes:
-        local: stages that a task computes.
-        apart: whole operands, made before.
+        local: stages that a task computes into local memory.
+        apart: operands that are computed as a whole before the tasks run.
     """
 
     def __init__(self, program: LoopProgram, name: str, cpu: Cpu) -> None:
@@ -199,7 +199,7 @@ class _Chain(_Steps):
         self.local: list[str] = []
 
     def parted(self) -> Parted | None:
-        """All parts in stages of their own, rows last in every buffer of a task.
+        """Put all parts in stages of their own, with rows last in every buffer of a task.
 
         Raises:
             InputError: a step does not fit.
@@ -240,7 +240,7 @@ class _Chain(_Steps):
         )  # fmt: skip
 
     def _frozen(self, other: Expr, first: str) -> bool:
-        """Is an operand one that does not change?  It is better packed ahead of time."""
+        """Whether an operand comes from frozen buffers; it is then better packed ahead of time."""
         scopes = {b.name: b.scope for b in self.program.buffers}
         sources = [other, self.program.stage(first).value]
         if other.args[0] not in scopes or scopes[other.args[0]] == "scratch":
@@ -251,7 +251,7 @@ class _Chain(_Steps):
         return self.program.stage(self.name)
 
     def _whole(self) -> Expr:
-        """The second sum, as it stands now."""
+        """Return the second sum in its current form."""
         sums = [e for e in outermost(self._stage().value) if e.args[0] == "sum"]
         return max(sums, key=lambda e: len(e.symbols))
 
@@ -262,7 +262,7 @@ class _Chain(_Steps):
         return stem
 
     def _split(self) -> None:
-        """Axes that the sum sees through a division (heads that are merged again) as axes of their own."""
+        """Split axes that the sum reads through a division (heads that are merged again) into axes of their own."""
         for axis in self._stage().axes:
             found = [i for e in subexpressions(self._stage().value) for i in e.indices]
             inner = [h[1] for x in found if (h := divisor(x, frozenset([axis.symbol]))) is not None]
@@ -272,7 +272,7 @@ class _Chain(_Steps):
     # ---- stages
 
     def _apart(self) -> str:
-        """Every contraction and reduction in a stage of its own; gives the name of the first contraction."""
+        """Put every contraction and reduction in a stage of its own; return the name of the first contraction."""
         total = _total(self._stage())
         inner = None if total is None else _inner(total)
         if total is None or inner is None:
@@ -285,7 +285,7 @@ class _Chain(_Steps):
         with suppress(InputError):  # no factor stands for all terms of the sum
             self.do("factor_out", self.name, reductions(self._stage()).index(self._whole()))
         lane = [a for a in self._stage().axes if a.extent > 1][-1].symbol
-        for x in dict.fromkeys(self._whole().args[2].operands):  # of a square both at once
+        for x in dict.fromkeys(self._whole().args[2].operands):  # both factors of a square at once
             if x.symbols.isdisjoint(self._whole().args[1]):
                 continue
             if x.kind == "load" and (lane not in x.symbols or x.args[0] in self.local or self._beside(x, lane)):
@@ -299,11 +299,11 @@ class _Chain(_Steps):
         return first
 
     def _beside(self, e: Expr, lane: Symbol) -> bool:
-        """Are elements along the lane next to each other in memory?"""
+        """Whether elements along the lane are adjacent in memory."""
         return coefficient(row_major(e.args[1], self.program.buffer(e.args[0]).shape), lane) == 1
 
     def _next(self) -> Expr | None:
-        """What is taken out next: the innermost reduction, or first its body where that is needed again."""
+        """Return the next part to take out: the innermost reduction, or first its body where it is needed again."""
         total = self._whole()
         inner = [e for e in reductions(self._stage()) if e.height == 1 and e is not total]
         if not inner:
@@ -313,7 +313,7 @@ class _Chain(_Steps):
         return body if body.kind != "load" and self._again(body, target) else target
 
     def _again(self, body: Expr, target: Expr) -> bool:
-        """Does the body of a reduction stand elsewhere in the stage too, under the same iterator or another?"""
+        """Whether the body of a reduction occurs elsewhere in the stage too, under the same iterator or another."""
         others = [subexpressions(e) for e in reductions(self._stage()) if e is not target]
         if any(body in inside and target not in inside for inside in others):
             return True
@@ -333,7 +333,7 @@ class _Chain(_Steps):
     # ---- layouts
 
     def _rows_last(self, outer: list[Symbol], query: Symbol) -> None:
-        """Rows next to each other in every buffer of the task, whose axes begin with those of the stage."""
+        """Make rows the last, contiguous axis of every buffer of the task, whose first axes are the stage's."""
         at = outer.index(query)
         for name in self.local:
             shape = self.program.buffer(name).shape
@@ -348,14 +348,14 @@ class _Chain(_Steps):
             self.do("transform_layout", name, [["permute", order]], "new")
 
     def _along(self, reader: str, name: str, lane: Symbol) -> None:
-        """The elements that a reader takes along its lane next to each other."""
+        """Make the axis of a buffer that a reader's lane indexes its last, contiguous one."""
         index = next(e for e in loads(self.program.stage(reader)) if e.args[0] == name).args[1]
         at = [d for d, i in enumerate(index) if not isinstance(i, int) and lane in i.symbols]
         if at:
             self._last(name, at[0])
 
     def _operands(self, first: str) -> None:
-        """The factor along the rows as a copy in the task, transposed; the other one in memory."""
+        """Copy the factor along the rows into the task, transposed; leave the other factor in memory."""
         lane = self.program.stage(first).axes[-1].symbol
         (total,) = outermost(self.program.stage(first).value)
         for x in total.args[2].operands:
@@ -370,13 +370,13 @@ class _Chain(_Steps):
 
 
 def _factors(e: Expr) -> list[Expr]:
-    """The loads of a factor, or of the factors of the sum in a value."""
+    """Return the loads of a factor, or of the factors of the sum in a value."""
     sums = list(outermost(e))
     return [x for y in (sums or [e]) for x in subexpressions(y) if x.kind == "load"]
 
 
 def _around(total: Expr, inner: Expr) -> Expr:
-    """The largest part around the inner contraction that depends on the same iterators and on no other reduction."""
+    """Return the largest expression around the inner contraction with the same iterators and no other reduction."""
     best, size = inner, 0
     for e in subexpressions(total.args[2]):
         if e.height == 1 and e.kind != "reduce" and e.symbols == inner.symbols and e.dtype == inner.dtype:
@@ -387,20 +387,20 @@ def _around(total: Expr, inner: Expr) -> Expr:
 
 
 _ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
-_LOCAL = 0.75  # of a cache that the buffers of a task may take
+_LOCAL = 0.75  # share of a cache that the buffers of a task may take
 
 
 @dataclass(frozen=True, slots=True)
 class ChainDecisions:
-    """How a chain runs.
+    """Tunable parameters of a chain's schedule.
 
     Attributes:
         block: rows of a task, whole vectors.
-        first: rows of the tile of the first contraction.
-        second: rows of the tile of the second one.
+        first: rows of the register tile of the first contraction.
+        second: rows of the register tile of the second contraction.
         vectors: vectors along the columns of the second tile, where these are its lanes.
         keys: steps of the second sum after which its tile goes on to other rows and comes back; 0: all at once.
-        unroll: steps of the sums that are written out.
+        unroll: unroll factor of the sums.
     """
 
     block: int
@@ -413,16 +413,16 @@ class ChainDecisions:
 
 @dataclass(frozen=True, slots=True)
 class ChainSizes:
-    """What decisions depend on.
+    """Sizes of a chain on which its schedule decisions depend.
 
     Attributes:
-        lanes: of a vector.
-        rows: of the chain, in all tasks of one batch element.
-        batch: elements that tasks never share.
-        columns: of the second contraction.
-        keys: steps of its sum; 0 where partial sums cannot wait in the result.
-        bytes_a_row: of all buffers of a task.
-        across: do the lanes of the second tile run along the rows?
+        lanes: lanes of a vector.
+        rows: rows of the chain, in all tasks of one batch element.
+        batch: number of batch elements; a task never spans two.
+        columns: columns of the second contraction.
+        keys: steps of the second contraction's sum; 0 where partial sums cannot wait in the result.
+        bytes_a_row: bytes a row takes in all buffers of a task.
+        across: whether the lanes of the second tile run along the rows.
     """
 
     lanes: int
@@ -435,10 +435,11 @@ class ChainSizes:
 
 
 def chosen(sizes: ChainSizes, cpu: Cpu, threads: int) -> ChainDecisions | None:
-    """The largest block of rows whose buffers fit the cache and that leaves enough tasks; None where none fits.
+    """Return decisions with the largest block of rows whose buffers fit the cache and that leaves enough tasks.
 
-    The smallest one may take a thread's share of the last level: long rows are read there three times for thousands of
-    multiply-adds an element, which costs less than a second pass over the keys would.
+    The result is None where no block fits.  The smallest block may take a thread's share of the last-level cache.  Long
+    rows are read there three times for thousands of multiply-adds an element, which costs less than a second pass over
+    the keys would.
     """
     best: ChainDecisions | None = None
     for count in (4, 2, 1):
@@ -455,7 +456,7 @@ def chosen(sizes: ChainSizes, cpu: Cpu, threads: int) -> ChainDecisions | None:
 
 
 def options(sizes: ChainSizes, cpu: Cpu, threads: int) -> dict[str, tuple[Any, ...]]:
-    """What decisions may be: rows of a task with those of the first tile, vectors and rows of the second, the rest."""
+    """Return the search space of decisions: rows of task and first tile, vectors and rows of the second, the rest."""
     blocks = [n * sizes.lanes for n in (1, 2, 3, 4, 6, 8)]
     blocks = [b for b in blocks if _fits(sizes, b, cpu, threads) and (b == sizes.lanes or b < 2 * sizes.rows)]
     wide = min(4, -(-sizes.columns // sizes.lanes))
@@ -472,14 +473,17 @@ def options(sizes: ChainSizes, cpu: Cpu, threads: int) -> dict[str, tuple[Any, .
 def taken(
     sizes: ChainSizes, queries: tuple[int, int], columns: tuple[int, int], keys: int, unroll: int
 ) -> ChainDecisions:
-    """The decisions that options are; the rows of the second tile are the most up to the given ones that fit."""
+    """Return the decisions for one point of the search space.
+
+    The second tile gets the most rows that fit, up to the given ones.
+    """
     (block, first), (vectors, second) = queries, columns
     second = second if sizes.across else _dividing(min(second, block), block)
     return ChainDecisions(block, first, second, vectors, keys, unroll)
 
 
 def _held(cpu: Cpu, rows: int, vectors: int) -> bool:
-    """Do the registers hold a tile?"""
+    """Whether the registers hold a tile of this many rows and vectors."""
     return rows * vectors + vectors + 1 <= cpu.registers
 
 
@@ -492,7 +496,7 @@ def _made(sizes: ChainSizes, cpu: Cpu, block: int, vectors: int) -> ChainDecisio
 
 
 def _most(cpu: Cpu, vectors: int, extent: int) -> int:
-    """Rows of a tile that registers hold."""
+    """Return the most rows of a tile that the registers hold."""
     return max(1, min((cpu.registers - 2 - vectors) // vectors, 12, extent))
 
 
@@ -506,5 +510,5 @@ def _fits(sizes: ChainSizes, block: int, cpu: Cpu, threads: int) -> bool:
 
 
 def _short(tasks: int, threads: int) -> bool:
-    """Are tasks too few to keep all threads busy to the end?"""
+    """Whether there are too few tasks to keep all threads busy to the end."""
     return threads > 1 and tasks < 4 * threads

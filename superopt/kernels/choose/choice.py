@@ -1,8 +1,8 @@
-"""Which regions of a graph are kernels, and with which schedules: plain data that goes into files and to workers.
+"""Regions of a graph chosen to be kernels, with their schedules, as plain data for files and workers.
 
-Nodes are numbered by their place in `Graph.nodes()`, which the text form of a graph keeps.  A schedule is a trace, the
-primitives with their decisions; without one the kernel has the default schedule of the machine that builds it.  Who
-builds it is the name of a backend (`superopt.backends.protocol`).
+Nodes are numbered by their place in `Graph.nodes()`, which the text form of a graph keeps.  A schedule is a trace: the
+primitives with their decisions.  A kernel without a trace gets the default schedule of the machine that builds it.  The
+backend that builds it is given by name (`superopt.backends.protocol`).
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.regions import Region, region_of
 
 NATIVE = "native"
-"""The backend of choices that name none, as in files that were written before there was another."""
+"""The backend of choices that name none, as in files written before there were several."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A region as a kernel.
+    """A region to be compiled as one kernel.
 
     Attributes:
         root: number of the value that it computes.
         reads: numbers of the values that it reads, in the order of the region's inputs.
         trace: the schedule; None: the default of the machine.
-        backend: name of the backend that makes it.
+        backend: name of the backend that builds the kernel.
     """
 
     root: int
@@ -38,16 +38,16 @@ class Choice:
     backend: str = NATIVE
 
     def to_json(self) -> dict[str, Any]:
-        """The choice as plain data."""
+        """Return the choice as JSON data."""
         trace = None if self.trace is None else list(self.trace)
         return {"root": self.root, "reads": list(self.reads), "trace": trace, "backend": self.backend}
 
 
 def read_choice(data: Any) -> Choice:
-    """The choice that `to_json` was made of.
+    """Parse a choice that `to_json` wrote.
 
     Raises:
-        InputError: something else.
+        InputError: the data is not a choice.
     """
     with typed("it holds no kernel of this version"):
         root, reads = field(data, "root", int), field(data, "reads", list)
@@ -65,16 +65,16 @@ def _tuples(value: Any) -> Any:
 def choices_of(
     graph: Graph, regions: Iterable[tuple[Region, tuple[Any, ...] | None]], backend: str = NATIVE
 ) -> tuple[Choice, ...]:
-    """Regions of a graph, each with its schedule, as choices of a backend."""
+    """Return choices of one backend for regions of a graph, each with its schedule."""
     number = {node: i for i, node in enumerate(numbered(graph))}
     return tuple(Choice(number[r.root], tuple(number[x] for x in r.reads), trace, backend) for r, trace in regions)
 
 
 def regions_of(graph: Graph, choices: Sequence[Choice]) -> tuple[Region, ...]:
-    """The regions that choices stand for.
+    """Return the regions that choices refer to.
 
     Raises:
-        InputError: they do not fit the graph: numbers that it does not have, cones that no kernel computes.
+        InputError: they do not fit the graph: numbers that it does not have, or regions that no kernel computes.
     """
     return _regions(Graph(graph.inputs, graph.outputs), tuple([(c.root, c.reads) for c in choices]))  # no weights
 
@@ -94,5 +94,5 @@ def _regions(graph: Graph, choices: tuple[tuple[int, tuple[int, ...]], ...]) -> 
 
 
 def numbered(graph: Graph) -> list[Any]:
-    """The nodes in the order of their numbers: inputs first, used or not."""
+    """Return the nodes in the order of their numbers: inputs first, used or not."""
     return list(dict.fromkeys((*graph.inputs, *graph.nodes())))

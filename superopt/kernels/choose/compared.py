@@ -1,11 +1,11 @@
-"""Values that two kernels may not compute: those that are compared with a value that is the same.
+"""Values that only one kernel may compute because a comparison needs both of its sides rounded alike.
 
     y = x / s;  m = max(y);  y == m        y in memory: one kernel computes it, the others read it
 
-A kernel computes what its comparisons compare in one way (`superopt.kernels.emit.agreement`).  Two kernels, or a
-kernel and XLA, round a quotient, a sum or an exponential each in its own way, and then no element equals its maximum.
-So a value that both sides of a comparison come down to, by steps that keep one of their values (extremes, choices,
-index maps), lies in memory wherever more than one region needs it.
+A kernel computes the two sides of its comparisons with the same rounding (`superopt.kernels.emit.agreement`).  Two
+kernels, or a kernel and XLA, may round a quotient, a sum or an exponential differently, and then no element equals its
+maximum.  Both sides of a comparison are therefore traced back through steps that only select values (extremes, choices,
+index maps).  A value that both reach lies in memory wherever more than one region needs it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _EXACT = frozenset((
 
 
 def compared(graph: Graph) -> frozenset[Node]:
-    """The floats that both sides of a comparison come down to."""
+    """Return the float values that both sides of some comparison are selected from."""
     found: set[Node] = set()
     for node in graph.nodes():
         if node.op not in COMPARISONS or node.inputs[0].dtype not in FLOATS:
@@ -36,7 +36,7 @@ def compared(graph: Graph) -> frozenset[Node]:
 
 
 def computed_twice(graph: Graph, regions: Iterable[Region]) -> frozenset[Node]:
-    """The compared values that more than one region computes, or a region and XLA."""
+    """Return the compared values that more than one region computes, or a region and XLA."""
     values = compared(graph)
     if not values:
         return values
@@ -47,7 +47,7 @@ def computed_twice(graph: Graph, regions: Iterable[Region]) -> frozenset[Node]:
 
 
 def _sources(root: Node) -> set[Node]:
-    """What a value comes down to: the nodes that compute, past all steps that keep one of their values."""
+    """Return the nodes that compute a value's elements, past all steps that only select operands' elements."""
     found: set[Node] = set()
     seen: set[Node] = set()
     stack = [root]
@@ -64,7 +64,7 @@ def _sources(root: Node) -> set[Node]:
 
 
 def _keeps(node: Node) -> bool:
-    """Is every element one of the operands' elements, as far as rounding goes?"""
+    """Whether every element of the result is an element of the operands, up to a conversion that does not round."""
     if node.op == "convert_element_type":
         x = node.inputs[0]
         return x.dtype not in FLOATS or ITEMSIZE_BYTES[node.dtype] >= ITEMSIZE_BYTES[x.dtype]

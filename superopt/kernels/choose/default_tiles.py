@@ -27,7 +27,7 @@ from superopt.kernels.schedule.tensorizing import ContractionDecisions
 CYCLES_PER_MICROSECOND = 3500.0
 FORK = 4 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
 _TASK = 1500.0  # cycles that a task costs beside its work
-_LATE = 0.3  # of a task's work: how much later than the others the last one ends
+_LATE = 0.3  # share of a task's work by which the last task ends later than the others
 _SCATTER = 30.0  # cycles of a vector whose lanes are not next to each other in the output
 _TRANSPOSE = 100.0  # cycles of a square of vectors transposed and stored
 _COPY = 1.5  # cycles to copy an element
@@ -35,7 +35,7 @@ _LATENCY = 4  # steps of a tile with fewer accumulators take as long
 _LEAST = 1 << 12  # multiply-adds below which a tile is not worth its code
 # vectors and panels that one row reads at once
 _STREAMS = ((4, 4), (4, 3), (2, 4), (3, 4), (3, 3), (4, 2), (2, 3), (2, 2))
-_FEW_TILES = 4  # that read a panel: the first one, which brings it into the cache, counts
+_FEW_TILES = 4  # tiles that read a panel: below, the first one, which brings it into the cache, counts
 _SLOW_ROWS = 6  # rows of a tile from which B is prefetched
 _AHEAD = 3072  # bytes
 _FROM_L3, _FROM_MEMORY = 24.0, 8.0  # bytes per cycle of one thread
@@ -49,7 +49,7 @@ _MOST_VECTORS = 12
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Decisions and their estimated cycles until the last thread ends."""
+    """Tile decisions, with the estimated cycles until the last thread ends."""
 
     decisions: ContractionDecisions
     cycles: float
@@ -60,8 +60,8 @@ class _Setting:
     """A contraction of a program as one intrinsic computes it on a machine.
 
     Attributes:
-        lane: by name, as `analyse` was asked for it.
-        merge: are all axes of B one?
+        lane: name of the lane axis, as passed to `analyse`.
+        merge: whether all axes of B are merged into one.
     """
 
     program: LoopProgram
@@ -74,12 +74,12 @@ class _Setting:
 
     @property
     def lanes(self) -> int:
-        """Of a vector."""
+        """Number of lanes in a vector."""
         return self.kind.lanes(self.cpu)
 
 
 def decide(program: LoopProgram, name: str, cpu: Cpu | None = None, threads: int = 1) -> ContractionDecisions | None:
-    """Decisions for a stage; None where it holds no contraction that a register tile is good for."""
+    """Return tile decisions for a stage; None where it holds no contraction that benefits from a register tile."""
     cpu = cpu or host()
     stage = program.stage(name)
     if any(a.kind != "serial" for a in stage.axes) or not cpu.vector_bits:
@@ -99,7 +99,7 @@ def decide(program: LoopProgram, name: str, cpu: Cpu | None = None, threads: int
 def _choices(
     program: LoopProgram, found: Contraction, lane: str, merge: bool, cpu: Cpu, threads: int
 ) -> Iterator[_Choice]:
-    """The best tile for each intrinsic that fits."""
+    """Yield the best tile for each intrinsic that fits."""
     kinds = fitting(found.a, found.b, cpu)
     work = prod(extent(s) for s in (*found.batch, *found.rows, *found.columns, *found.depth))
     for kind in kinds if work >= _LEAST else ():
@@ -108,7 +108,7 @@ def _choices(
 
 
 def _packings(s: _Setting) -> Iterator[_Choice]:
-    """The best tile for each way to read the operands."""
+    """Yield the best tile for each way to read the operands."""
     found, kind, threads = s.found, s.kind, s.threads
     shapes = {b.name: b.shape for b in s.program.buffers}
     scopes = {b.name: b.scope for b in s.program.buffers}
@@ -136,7 +136,7 @@ def _packings(s: _Setting) -> Iterator[_Choice]:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """How A is read: the order of the depth, whether it is copied, and the order of its coordinates in the copy."""
+    """The way A is read: the order of the depth, whether A is copied, and the order of its coordinates in the copy."""
 
     depth: tuple[str, ...]
     copied: bool
@@ -144,7 +144,7 @@ class _Reading:
 
 
 def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tuple[int, ...]]) -> _Reading | None:
-    """Read A so that the innermost iterator is one that no row shares: rows then never read the same element."""
+    """Choose a reading of A whose innermost iterator no row shares, so that two rows never read the same element."""
     copied = a.kind != "load" or isinstance(found.guard_a, Guard) or not _linear(a, shapes)
     places = [x for e in loads(a) for x in e.args[1]]
     try:
@@ -174,12 +174,12 @@ def _fork(threads: int) -> float:
 
 
 def _step(e: Expr, s: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:
-    """Elements between neighbours along an axis of a load; 0 where it is not linear."""
+    """Return the stride of a load along an axis, in elements; 0 where it is not linear."""
     return coefficient(row_major(e.args[1], shapes[e.args[0]]), s) or 0
 
 
 def _linear(e: Expr, shapes: dict[str, tuple[int, ...]]) -> bool:
-    """Is the position of a load a sum of multiples of iterators?"""
+    """Whether the position of a load is a sum of multiples of iterators."""
     return _linear_index(row_major(e.args[1], shapes[e.args[0]]))
 
 
@@ -188,19 +188,19 @@ def _linear_index(x: Size) -> bool:
 
 
 def _innermost(forms: Sequence[Size], s: Symbol) -> tuple[str, ...]:
-    """The order of A's coordinates with that of one iterator last."""
+    """Return the order of A's coordinates with the coordinate of one iterator last."""
     last = [j for j, x in enumerate(forms) if not isinstance(x, int) and s in x.symbols]
     return tuple([str(j) for j in range(len(forms)) if j not in last] + [str(j) for j in last])
 
 
 def _coordinates(found: Contraction, a: Expr) -> float:
-    """Elements of A's copy, roughly: of all its axes, taps once."""
+    """Estimate the number of elements in A's copy, over all its axes, taps counted once."""
     rows = prod(extent(s) for s in (*found.batch, *found.rows) if s in a.symbols)
     return rows * max([extent(s) for s in found.depth], default=1)
 
 
 def _tiled(s: _Setting, reading: _Reading, pack_b: Literal["none", "panels"], extra: float) -> _Choice:
-    """The tile, the parts of the sum and the grid of least cost."""
+    """Return the tile, the split of the sum and the task grid of least cost."""
     found, kind, axes = s.found, s.kind, s.found.rows[-2:]
     rest = prod(extent(a) for a in found.rows if a not in axes)
     best: _Choice | None = None
@@ -236,7 +236,7 @@ def _tiled(s: _Setting, reading: _Reading, pack_b: Literal["none", "panels"], ex
 
 
 def _splits(s: _Setting) -> list[int]:
-    """Into how many parts the sum may be cut, so that few outputs give work to all threads."""
+    """Return the numbers of parts into which the sum may be cut, so that few outputs still give work to all threads."""
     (first, *others) = s.found.depth
     rows = prod(extent(a) for a in s.found.rows)
     tasks = _outputs(s.found) // rows * -(-rows // _ROWS_OF_PARTS) // s.lanes
@@ -246,7 +246,7 @@ def _splits(s: _Setting) -> list[int]:
 
 
 def _read(s: _Setting) -> float:
-    """Cycles to read B once from where it is kept between calls; 0 where that is no cache shared with others."""
+    """Return the cycles to read B once from L3 or memory, where it lies between calls; 0 where it fits L2."""
     size = ITEMSIZE_BYTES[s.kind.b] * prod(extent(a) for a in (*s.found.batch, *s.found.columns, *s.found.depth))
     return 0.0 if size <= s.cpu.l2 else size / (_FROM_MEMORY if size > s.cpu.l3 else _FROM_L3)
 
@@ -256,7 +256,7 @@ def _outputs(found: Contraction) -> int:
 
 
 def _ranked(s: _Setting, pack_b: str, steps: float) -> list[tuple[float, tuple[int, ...], int]]:
-    """Tiles as cycles on one thread, rows along the last two axes of rows, and vectors: the best ones first."""
+    """Return tiles, best first: cycles on one thread, rows along the last two axes of rows, and vectors."""
     found, kind, cpu, lanes, axes = s.found, s.kind, s.cpu, s.lanes, s.found.rows[-2:]
     place = row_major(found.stage.index, s.program.buffer(found.stage.buffer).shape)
     scatter = coefficient(place, found.lane) != 1
@@ -302,7 +302,7 @@ def _streaming(s: _Setting, rows: int, vectors: int) -> tuple[int, int, int]:
 
 
 def _innermost_of(found: Contraction, depth: Sequence[str]) -> Symbol:
-    """The iterator that the tile's innermost loop runs over."""
+    """Return the iterator of the tile's innermost loop."""
     name = depth[-1].partition("%")[0].partition("/")[0]
     return next(s for s in found.depth if s.name == name)
 
@@ -310,7 +310,7 @@ def _innermost_of(found: Contraction, depth: Sequence[str]) -> Symbol:
 def _tiles(
     axes: Sequence[Symbol], sizes: Sequence[int], columns: int, vectors: int, lanes: int, steps: float, store: float
 ) -> float:
-    """Cycles of all tiles, tails included."""
+    """Return the cycles of all tiles, tails included."""
     total = 0.0
     full = prod(sizes)
     counts = [_pieces(extent(s), n) for s, n in zip(axes, sizes, strict=True)]
@@ -323,7 +323,7 @@ def _tiles(
 
 
 def _pieces(whole: int, part: int) -> list[tuple[int, int]]:
-    """Sizes of the parts of an axis and how often each occurs."""
+    """Return the sizes of the parts of an axis and how often each occurs."""
     found = [(part, whole // part)] if whole >= part else []
     return [*found, (whole % part, 1)] if whole % part else found
 
@@ -331,7 +331,7 @@ def _pieces(whole: int, part: int) -> list[tuple[int, int]]:
 def _grid(
     s: _Setting, tile: dict[str, int], width: int, split: int, cycles: float
 ) -> tuple[float, tuple[tuple[str, int], ...]]:
-    """Iterations of the first row axis and panels in one task, so that tasks are many enough and fit the cache."""
+    """Choose rows and panels per task for enough tasks that each fit the cache; return the cost and the grid."""
     found, kind, cpu, threads = s.found, s.kind, s.cpu, s.threads
     steps = prod(extent(d) for d in found.depth) / kind.group / split
     lane, batch = found.lane, split * prod(extent(a) for a in found.batch)
@@ -367,5 +367,5 @@ def _grid(
 
 
 def _blocks(count: int) -> list[int]:
-    """Sizes of blocks that cut a number of tiles into 1, 2, 3 ... parts."""
+    """Return the block sizes that cut a number of tiles into 1, 2, 3 ... parts."""
     return sorted({-(-count // parts) for parts in range(1, min(count, 64) + 1)})

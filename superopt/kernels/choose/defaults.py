@@ -1,13 +1,14 @@
 """Good schedules without search, for every stage of a loop program.
 
-A contraction gets the register tile, lane, packing and task grid whose estimated cycles are least; every other stage
+A contraction gets the register tile, lane, packing and task grid whose estimated cycles are least.  Every other stage
 is left to the generator, which arranges it by its accesses, as one task where the work is not worth a fork.
 
-A window reads each element several times.  Where the elements along the lane are apart in memory (images with channels
-first into images with channels last, a convolution of each channel alone), every one of these reads would be a gather,
-or a transpose in registers of as many rows as there are lanes; a copy transposes each element once.  Prefixes along few
-long rows are too few tasks for the threads of a call and are cut into blocks, which cost a second pass over what is
-read.
+A window reads each element several times.  Its elements along the lane may be apart in memory: channels-first images
+written channels last, depthwise convolutions.  Every such read would be a gather, or a transpose in registers of as
+many rows as there are lanes, whereas a copy transposes each element once.
+
+Prefixes along few long rows are too few tasks for the threads of a call.  They are cut into blocks, which cost a second
+pass over the input.
 """
 
 from __future__ import annotations
@@ -48,21 +49,21 @@ Steps = list[list[Any]]
 
 
 def default(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> LoopProgram:
-    """A schedule of every stage, chosen by estimates.
+    """Schedule every stage by estimates, without search.
 
     Args:
-        program: as `from_graph` makes it; stages that are scheduled already are left alone.
-        cpu: what it runs on; this machine when None.
-        threads: that a call may use.
+        program: the loop program, as `from_graph` returns it; stages that are scheduled already are left alone.
+        cpu: the target CPU; this machine when None.
+        threads: number of threads a call may use.
     """
     return apply(program, default_trace(program, cpu, threads))
 
 
 def default_trace(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Trace:
-    """The steps whose application is `default`: the first of `traces` for which there is code.
+    """Return the steps that `default` applies: the first of `traces` for which code can be generated.
 
     Raises:
-        UnsupportedKernel: there is code for none of them; says why not for the plainest.
+        UnsupportedKernel: none of them has code; the message is that of the plainest one.
     """
     refused: InputError | None = None
     for steps in traces(program, cpu, threads):
@@ -76,16 +77,17 @@ def default_trace(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1
 
 
 def traces(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> Iterator[Trace]:
-    """Default schedules, each plainer than the one before.
+    """Yield default schedules, each plainer than the one before.
 
-    What no code can be written for with one (a tile that reads in an order it does not know, reductions written out at
-    too many points) is plain enough with a later one; the last is one element after the other, every sum in a stage.
+    The generator may refuse a schedule, for a tile that reads in an order it does not know or for reductions unrolled
+    at too many points.  A plainer one can then succeed.  The last one runs one element after the other, with every sum
+    in a stage of its own.
     """
     cpu, seen = cpu or host(), set[Trace]()
     for plainness in _PLAINNESS:
         try:
             steps = trace(_chosen(program, cpu, threads, plainness)[1])
-        except InputError:  # a primitive refuses what an estimate asks for
+        except InputError:  # a primitive refuses a step that an estimate asks for
             continue
         if steps not in seen:
             seen.add(steps)
@@ -93,10 +95,10 @@ def traces(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> It
 
 
 def written(program: LoopProgram, cpu: Cpu | None = None) -> tuple[Code, Code | None]:
-    """The code of a scheduled program, and that of what packs its frozen operands, if anything does.
+    """Generate the code of a scheduled program, and the code that packs its frozen operands, if any.
 
     Raises:
-        InputError: there is none, or more than is worth compiling.
+        InputError: no code can be generated, or more than is worth compiling.
     """
     early, hot = hoisted(program)
     codes = generate(hot, cpu), None if early is None else generate(early, cpu)
@@ -108,13 +110,13 @@ def written(program: LoopProgram, cpu: Cpu | None = None) -> tuple[Code, Code | 
 
 @dataclass(frozen=True, slots=True)
 class _Plainness:
-    """What a default schedule goes without.
+    """Features that a default schedule leaves out or replaces, from the full schedule to the plainest.
 
     Attributes:
-        chains: contractions one after the other, or a product and its transforms, in one task.
-        tiles: register tiles, copies of operands, and prefixes in blocks.
-        knobs: of stages without a tile, in place of those that estimates choose.
-        apart: every reduction in a stage of its own.
+        chains: whether chained contractions, or a product and its transforms, may run in one task.
+        tiles: whether register tiles, copies of operands, and prefixes in blocks are used.
+        knobs: knobs of stages without a tile, in place of those that estimates choose.
+        apart: whether every reduction gets a stage of its own.
     """
 
     chains: bool = True
@@ -148,7 +150,7 @@ _PLAINNESS = (
 
 
 def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> tuple[LoopProgram, Steps]:
-    """The scheduled program and the steps that lead to it."""
+    """Return the scheduled program and the steps that lead to it."""
     whole = transformed(program, cpu, threads) if plain.chains else None
     if whole is not None:
         return whole
@@ -181,7 +183,7 @@ def _chosen(program: LoopProgram, cpu: Cpu, threads: int, plain: _Plainness) -> 
 
 
 def _tiled(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, Steps]:
-    """The contractions of a stage as register tiles, operands of its windows along the lane."""
+    """Tile the contractions of a stage in registers, and copy operands of its windows to lie along the lane."""
     program, steps = _apart(program, name, cpu, threads)
     decisions = decide(program, name, cpu, threads)
     made = None if decisions is None else _tried(program, name, decisions, cpu)
@@ -192,7 +194,7 @@ def _tiled(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[Loo
 
 
 def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, Steps]:
-    """Reductions inside a stage in stages of their own, inner ones first, where they read inside of their buffers."""
+    """Put reductions of a stage in stages of their own, inner ones first, where they read inside of their buffers."""
     steps: Steps = []
     refused = 0
     while len(steps) + refused < _MOST_APART:
@@ -210,7 +212,7 @@ def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, Ste
 
 
 def _knobs(stage: Stage, cpu: Cpu, plain: _Plainness) -> dict[str, int | str]:
-    """Decisions of the generator for a stage without a tile."""
+    """Return the generator's decisions for a stage without a tile."""
     chosen: dict[str, int | str] = {"tasks": 1} if _alone(stage) else {}
     wide = _LONG * cpu.lanes("float32")
     rows = _of_rows(stage)
@@ -226,7 +228,7 @@ def _knobs(stage: Stage, cpu: Cpu, plain: _Plainness) -> dict[str, int | str]:
 
 
 def _tried(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu) -> LoopProgram | None:
-    """The program with a tile; None where an operand cannot be copied as the tile reads it."""
+    """Return the program with a tile; None where an operand cannot be copied in the layout that the tile reads."""
     try:
         return tiled(program, name, decisions, cpu)
     except InputError:
@@ -234,7 +236,7 @@ def _tried(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu
 
 
 def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, Steps]:
-    """Every contraction but the last of a stage with several in a stage of its own."""
+    """Put every contraction of a stage but the last in a stage of its own."""
     steps: Steps = []
     while True:
         stage = program.stage(name)
@@ -249,14 +251,14 @@ def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[Loo
 
 
 def _alone(stage: Stage) -> bool:
-    """Is the work of an untiled stage not worth a fork?"""
+    """Whether an untiled stage has too little work to be worth a fork."""
     if stage.tile is not None or stage.at is not None or any(k == "tasks" for k, _ in stage.knobs):
         return False
     return all(a.kind == "serial" for a in stage.axes) and _cycles_untiled(stage) < FORK
 
 
 def _of_rows(stage: Stage) -> bool:
-    """Does an untiled stage reduce rows and then write them?"""
+    """Whether an untiled stage reduces whole rows and then writes them."""
     if stage.tile is not None or stage.at is not None or not stage.axes or stage.knobs:
         return False
     lane = stage.axes[-1]
@@ -268,14 +270,14 @@ def _of_rows(stage: Stage) -> bool:
 
 
 def _read_together(stage: Stage) -> bool:
-    """Do several of its phases read two arrays or more (a residual)?  Their sum is then kept rather than read again."""
+    """Whether several phases read two or more arrays (a residual), whose sum is then cached between phases."""
     bodies = [e.args[2] for e in subexpressions(stage.value) if e.kind == "reduce"]
     read = [{e.args[0] for e in subexpressions(body) if e.kind == "load"} for body in bodies]
     return len(read) > 1 and min(map(len, read)) > 1
 
 
 def _long_body(stage: Stage) -> bool:
-    """Is an untiled stage elementwise, with functions that take many instructions?
+    """Whether an untiled stage is elementwise, with functions that take many instructions.
 
     One vector at a time keeps their constants in registers, and the processor overlaps iterations by itself.
     """
@@ -288,7 +290,7 @@ def _long_body(stage: Stage) -> bool:
 
 
 def _cycles_untiled(stage: Stage) -> float:
-    """A rough number of cycles of a stage on one thread: vectors of eight for each store and operation."""
+    """Estimate the cycles of a stage on one thread: vectors of eight for each store and operation."""
     inner = max(
         [prod(int(bounds(s.extent)[1]) for s in e.args[1]) for e in subexpressions(stage.value) if e.kind == "reduce"],
         default=1,
@@ -305,7 +307,7 @@ def _is_slow(e: Expr) -> bool:
 
 
 def _along_lane(program: LoopProgram, name: str) -> Steps:
-    """Steps that copy what the windows of a stage read apart; none where there is no such buffer."""
+    """Return steps that copy the buffers whose windows are read apart in memory; none where there is no such buffer."""
     stage = program.stage(name)
     lanes = [a.symbol for a in stage.axes if a.extent > 1]
     plain = stage.tile is None and stage.at is None and not stage.knobs and all(a.kind == "serial" for a in stage.axes)
@@ -322,13 +324,13 @@ def _along_lane(program: LoopProgram, name: str) -> Steps:
 
 
 def _of_windows(stage: Stage) -> list[Expr]:
-    """The loads inside reductions."""
+    """Return the loads inside reductions."""
     inner = [e for r in subexpressions(stage.value) if r.kind == "reduce" for e in subexpressions(r.args[2])]
     return [e for e in dict.fromkeys(inner) if e.kind == "load"]
 
 
 def _copied(program: LoopProgram, stage: Stage, source: str, lane: Symbol) -> Steps:
-    """The copy of one buffer with the dimension of the lane last."""
+    """Return the steps that copy one buffer with the dimension of the lane last."""
     buffer = program.buffer(source)
     reads = [e for e in _of_windows(stage) if e.args[0] == source and lane in e.symbols]
     if not reads or buffer.scope == "local":
@@ -351,7 +353,7 @@ def _copied(program: LoopProgram, stage: Stage, source: str, lane: Symbol) -> St
 
 
 def _in_blocks(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[LoopProgram, Steps] | None:
-    """The program with a prefix along the innermost axis of a stage in blocks, and the steps; None where it stays."""
+    """Cut a prefix along a stage's innermost axis into blocks; return program and steps, or None if left whole."""
     stage = program.stage(name)
     plain = stage.tile is None and stage.at is None and stage.guard is True and not stage.knobs
     if threads < 2 or not cpu.vector_bits or not plain or not stage.axes or any(a.kind != "serial" for a in stage.axes):

@@ -10,10 +10,10 @@ from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
 
 
 def hoisted(program: LoopProgram) -> tuple[LoopProgram | None, LoopProgram]:
-    """The stages that read only frozen buffers, as a program to run once, and the rest.
+    """Split a program into the stages that read only frozen buffers, to be run once, and the rest.
 
-    The outputs of the first are the buffers of it that the second reads, by the same names; there they are frozen.
-    Stages that compute a value in one way (`agreement`) stay together.
+    The outputs of the first program are those of its buffers that the second reads, under the same names; there they
+    are frozen.  Stages that must round a value alike (`agreement`) stay together.
 
     Returns:
         (prepare, hot); prepare is None where no scratch buffer depends on frozen buffers alone.
@@ -52,7 +52,7 @@ def hoisted(program: LoopProgram) -> tuple[LoopProgram | None, LoopProgram]:
 
 
 def _together(program: LoopProgram, moved: set[str]) -> set[str]:
-    """The stages that may be moved when those that must agree are all moved or none."""
+    """Return the stages that may be moved, given that stages that must agree are all moved or none."""
     parties = [{phase_of(program, name) for name in a.stages} for a in agreements(program)] if moved else []
     while True:
         torn = {name for party in parties if not party <= moved for name in party & moved}
@@ -66,7 +66,7 @@ def _together(program: LoopProgram, moved: set[str]) -> set[str]:
 
 
 def _group(program: LoopProgram, stage: Stage) -> list[Stage]:
-    """A phase and the stages placed inside it, at any depth."""
+    """Return a phase and the stages placed inside it, at any depth."""
     found = [stage]
     for host in found:
         found += program.placed(host.buffer)

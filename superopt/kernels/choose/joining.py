@@ -1,13 +1,13 @@
-"""Regions joined where one kernel does a chain of contractions, or a product between two transforms.
+"""Joins regions where one kernel can run a chain of contractions, or a product between two transforms.
 
-A product that reads rows which are made of another product and reduced on the way (or a product that is larger than
-all that both read and write) is joined with both, if nothing else reads what lies between and a schedule of a chain
-fits (`superopt.kernels.choose.chains`): the large value in the middle then stays in the cache.  Divisors that rows are
-reduced to may be applied after the last product; elementwise maps of operands that nothing else reads come along.  The
-measured search of the partition may cut such a region again.
+A chain is a product whose operand rows are made of another product and reduced on the way, or a product larger than
+everything both read and write.  Its regions are joined if nothing else reads the values between them and a chain
+schedule fits (`superopt.kernels.choose.chains`).  The large value in the middle then stays in the cache.  Divisors that
+rows are reduced to may be applied after the last product.  Elementwise maps of operands that nothing else reads join as
+well.  The measured search of the partition may cut such a region again.
 
-A product that alone reads a map, and that a map alone reads at several places (Winograd), is one region with both where
-a schedule of all three fits (`superopt.kernels.choose.transforms`).
+A product may be the only reader of one map and be read at several places by one other map (Winograd).  All three are
+one region where a schedule fits (`superopt.kernels.choose.transforms`).
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from superopt.kernels.loops.program import from_graph
 
 
 def with_chains(regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) -> tuple[Region, ...]:
-    """The regions, chains joined.
+    """Return the partition with the regions of chains joined.
 
     Args:
         regions: a partition, operands first.
-        graph: that it is a partition of.
-        kept: nodes that lie in memory whatever reads them.
+        graph: the partitioned graph.
+        kept: nodes that must lie in memory whatever reads them.
     """
     joining = _Joining(regions, graph, kept)
     for last in [r for r in regions if _is_product(r)]:
@@ -43,12 +43,12 @@ def with_chains(regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) 
 
 
 class _Joining:
-    """Regions as they are joined.
+    """The regions while they are being joined.
 
     Attributes:
         found: the regions, by root.
         readers: roots of the regions that read a value.
-        apart: values that lie in memory whatever regions do.
+        apart: values that must lie in memory whatever the partition.
     """
 
     def __init__(self, regions: Sequence[Region], graph: Graph, kept: frozenset[Node]) -> None:
@@ -58,11 +58,11 @@ class _Joining:
             for x in region.reads:
                 self.readers.setdefault(x, set()).add(region.root)
         seen = {n for r in regions for n in r.nodes}
-        other = {x for n in graph.nodes() if n not in seen for x in n.inputs}  # read by what XLA computes
+        other = {x for n in graph.nodes() if n not in seen for x in n.inputs}  # read by nodes that XLA computes
         self.apart = {*graph.outputs, *kept, *other}
 
     def join(self, last: Region) -> None:
-        """Make one region of a product and what it is a chain with, if there is a schedule."""
+        """Join a product with the regions it forms a chain with, if there is a schedule."""
         if last.root not in self.found:
             return
         for inner in self._chains(last):
@@ -73,7 +73,7 @@ class _Joining:
                     return
 
     def join_transforms(self, product: Region) -> None:
-        """Make one region of a product and the transforms before and after it (Winograd), if there is a schedule."""
+        """Join a product with the transforms before and after it (Winograd), if there is a schedule."""
         if product.root not in self.found or not _has_planes(product):
             return
         before = [x for x in product.reads if x in self.found and self.found[x].kind == "map"]
@@ -84,7 +84,7 @@ class _Joining:
                 self._joined(after[0], gone, runs_as_transforms)
 
     def _chains(self, last: Region) -> Iterator[set[Node]]:
-        """Values that may go: a product, and rows made of it, which the last product reads."""
+        """Yield sets of values to keep out of memory: a product, and rows made of it, which the last product reads."""
         for x in last.reads:
             middle = self.found.get(x)
             if middle is None:
@@ -100,7 +100,7 @@ class _Joining:
                     yield {x}  # nothing is reduced on the way, but most of the traffic is saved
 
     def _closed(self, root: Node, gone: set[Node]) -> bool:
-        """Does nothing else read what would lie in no memory?"""
+        """Whether nothing outside the joined region reads the values that would no longer lie in memory."""
         return self.apart.isdisjoint(gone) and all(self.readers.get(x, set()) <= gone | {root} for x in gone)
 
     def _joined(self, root: Node, gone: set[Node], runs: Callable[[Graph], bool]) -> bool:
@@ -116,7 +116,7 @@ class _Joining:
         return True
 
     def _with_maps(self, root: Node) -> None:
-        """Elementwise maps (scaled or rotated queries) become part of the chain that alone reads them."""
+        """Join elementwise maps (scaled or rotated queries) to the chain that is their only reader."""
         for x in self.found[root].reads:
             region = self.found.get(x)
             if region is not None and region.kind == "map" and self._closed(root, {x}):
@@ -128,7 +128,7 @@ def _is_product(region: Region) -> bool:
 
 
 def _has_planes(region: Region) -> bool:
-    """Do the factors of a product share axes that are not summed over: what is cheap to see of a Winograd form?"""
+    """Whether the factors of a product share batch axes, which is a cheap sign of a Winograd form."""
     return any(n.op == "macro" or (n.op in PRODUCTS and n["dimension_numbers"][1][0]) for n in region.nodes)
 
 
@@ -138,7 +138,7 @@ def _size(node: Node) -> int:
 
 @functools.lru_cache(maxsize=1024)
 def runs_as_chain(graph: Graph) -> bool:
-    """Does this machine have a schedule for the graph as one chain?"""
+    """Whether this machine has a schedule for the graph as one chain."""
     if not supported():
         return False
     try:
@@ -150,7 +150,7 @@ def runs_as_chain(graph: Graph) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def runs_as_transforms(graph: Graph) -> bool:
-    """Does this machine have a schedule for the graph as a product between two transforms?"""
+    """Whether this machine has a schedule for the graph as a product between two transforms."""
     if not supported():
         return False
     try:
@@ -160,6 +160,6 @@ def runs_as_transforms(graph: Graph) -> bool:
 
 
 def joint_cost(region: Region, parts: Sequence[Cost]) -> Cost:
-    """The work of the parts, with the traffic of the whole."""
+    """Return the cost of a joined region: the work of its parts with the memory traffic of the whole."""
     work = sum(parts, Cost())
     return Cost(work.flops, work.transcendentals, *boundary_bytes(region.graph))

@@ -1,16 +1,16 @@
-"""Partition of a graph into kernels: which values lie in memory, and what is computed between them.
+"""Partition of a graph into kernels: the values that lie in memory, and the ops that each kernel fuses.
 
-    x = relu(conv(a, w) + b)          one kernel: a product and what follows it at the same index
-    softmax(x), layer_norm(x + y)     one kernel: the reductions are over the rows that the kernel goes through
-    reshape, transpose, broadcast     part of every kernel that reads them: index maps
+    x = relu(conv(a, w) + b)          one kernel: a product and what follows it at the same index.
+    softmax(x), layer_norm(x + y)     one kernel: the reductions are over the rows that the kernel goes through.
+    reshape, transpose, broadcast     part of every kernel that reads them: index maps.
 
 A region is the cone of one value down to inputs and to the values of other regions, so every partition is legal.
-Regions grow from the outputs towards the inputs.  A producer joins the one region that reads it where that computes
-nothing again: read at one index, or reduced over rows in the loop order of the reader (`counters.block_cost` is the
-price); a region holds one product at most, and nothing but index maps stands between a product and what it reads.
-A prefix fold is the loop of its region; what reads it at another index reads it from memory.  What is compared with
-itself is computed by one region (`superopt.kernels.choose.compared`).  What has no value at one index (control flow,
-opaque operations) is no region: it stays with XLA.
+Regions grow from the outputs towards the inputs.  A producer joins its only reading region where nothing is recomputed:
+it is read at one index, or reduced over rows in the loop order of the reader (priced by `counters.block_cost`).  A
+region holds one product at most, and only index maps stand between a product and its operands.  A prefix fold is the
+loop of its region; a region that reads it at another index reads it from memory.  A value compared with itself is
+computed by one region (`superopt.kernels.choose.compared`).  Ops without a value at one index (control flow, opaque
+operations) belong to no region and stay with XLA.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ from superopt.kernels.choose.regions import (
 )
 from superopt.kernels.loops.program import between_transforms
 
-VIEWS = table.VIEWS - {"pad"}  # which chooses between an element and a value
+VIEWS = table.VIEWS - {"pad"}  # a pad chooses between an element and a value
 
 _MOST_NODES = 96
-_MOST_VALUES = 96  # of nodes at indices, for one element: regions of whole networks take up to 94
-_TRANSCENDENTAL = 8.0  # of a transcendental function, in operations
+_MOST_VALUES = 96  # values of nodes at indices for one element: regions of whole networks take up to 94
+_TRANSCENDENTAL = 8.0  # cost of a transcendental function, in operations
 _AGAIN = 1.3  # work of a joint kernel over that of two, at most
-_ROW_BYTES = 1 << 19  # of a row that a kernel goes through more than once
+_ROW_BYTES = 1 << 19  # bytes of a row that a kernel may read more than once
 
 
 def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]:
-    """The regions of a graph, operands first; what belongs to none is computed by XLA.
+    """Partition a graph into regions, operands first; XLA computes the nodes that belong to none.
 
     Args:
-        graph: concrete sizes.
-        kept: nodes that are to lie in memory whatever reads them.
+        graph: a graph of concrete sizes.
+        kept: nodes that must lie in memory whatever reads them.
     """
     lying = frozenset(kept)
     while True:
@@ -66,22 +66,22 @@ def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]
 
 
 def work(cost: Cost) -> float:
-    """Operations, transcendental ones counted as several."""
+    """Return the number of operations, transcendental ones counted as several."""
     return cost.flops + _TRANSCENDENTAL * cost.transcendentals
 
 
 def cost_of(region: Region) -> Cost:
-    """Work and traffic of a region as one kernel that keeps the rows that it goes through."""
+    """Return the work and traffic of a region as one kernel that caches the rows it goes through."""
     if is_chained(region) or between_transforms(region.graph.outputs, region.graph.nodes()):
         return joint_cost(region, [_price(r.graph) for r in _Partition(region.graph, frozenset()).regions()])
     return _price(region.graph)
 
 
 class _Partition:
-    """Regions as they grow.
+    """The regions while they grow.
 
     Attributes:
-        homes: the regions, by root, in which a node is computed; what XLA computes is a home of its own.
+        homes: the roots of the regions in which a node is computed; a value that XLA computes is its own home.
         members: the nodes of a region.
         below: the nodes of a region that its product reads.
     """
@@ -131,7 +131,7 @@ class _Partition:
         return any(u in self.below[root] or is_contraction(u) for u in inner)
 
     def _is_view(self, node: Node) -> bool:
-        """Part of every reader: index maps, constants, and elements in a wider type."""
+        """Whether a node is fused into every reader: index maps, constants, and conversions to a wider type."""
         if node.op == "convert_element_type":
             return type_bytes(node.type) >= type_bytes(node.inputs[0].type) and node.inputs[0].dtype != "bool"
         return node.op in VIEWS or node in self.generated
@@ -154,7 +154,7 @@ class _Partition:
         return self._pays(root, node)
 
     def _pays(self, root: Node, node: Node) -> bool:
-        """Is the joint kernel no more work than two kernels?"""
+        """Whether the fused kernel does no more work than two kernels."""
         members = self.members[root]
         joint = _cut_out(root, members | {node})
         alone = _cut_out(node, {node})
@@ -173,7 +173,7 @@ class _Partition:
 
 
 def _follows(node: Node) -> bool:
-    """May this stand after a product in its kernel?"""
+    """Whether a node may be fused after a product in its kernel."""
     return _is_pointwise(node) or node.op in VIEWS
 
 
@@ -182,13 +182,13 @@ def _is_pointwise(node: Node) -> bool:
 
 
 def _rows_fit(node: Node) -> bool:
-    """Are the rows of a reduction short enough to be gone through several times?"""
+    """Whether the rows of a reduction are short enough to be read several times."""
     source = node.inputs[0].type
     return type_bytes(source) <= _ROW_BYTES * max(1, prod(int(n) for n in node.shape))  # pyright: ignore[reportArgumentType]
 
 
 def _generated(order: Iterable[Node]) -> set[Node]:
-    """Nodes that read nothing from memory: positions, constants, and what is cheap to make of them."""
+    """Return the nodes that read nothing from memory: positions, constants, and cheap functions of them."""
     found: set[Node] = set()
     for node in order:
         made = bool(node.inputs) and all(x in found for x in node.inputs)
@@ -198,7 +198,7 @@ def _generated(order: Iterable[Node]) -> set[Node]:
 
 
 def _cut_out(root: Node, members: set[Node]) -> Graph:
-    """The cone of a root within members, over inputs of its own."""
+    """Return the cone of a root within members as a graph over inputs of its own."""
     return standing_alone(root, boundary(cone(root, None, members)))
 
 

@@ -21,12 +21,13 @@ APART = frozenset(("barrier", "dynamic_update_slice"))  # with XLA, whatever the
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """One kernel: a value in memory and what is computed for it.
+    """One kernel: a value in memory and the nodes fused to compute it.
 
     Attributes:
         root: the value.
-        nodes: what is computed, operands first; the root is the last.
-        reads: inputs of the graph and roots of other regions, in order of first use: what surrounds it does not matter.
+        nodes: the computed nodes, operands first; the root is the last.
+        reads: inputs of the graph and roots of other regions, in order of first use, independent of the rest of the
+            graph.
     """
 
     root: Node
@@ -35,12 +36,12 @@ class Region:
 
     @property
     def graph(self) -> Graph:
-        """The region over inputs x0, x1 ... of its own: equal regions have equal graphs."""
+        """The region as a graph over its own inputs x0, x1 ...: equal regions have equal graphs."""
         return standing_alone(self.root, self.reads)
 
     @property
     def kind(self) -> str:
-        """contraction, window, rows (it reduces), map or movement."""
+        """The region's kind: contraction, window, rows (it reduces), map or movement."""
         families = {lookup(n.op).family for n in self.nodes}
         if "contraction" in families:
             return "contraction"
@@ -52,7 +53,7 @@ class Region:
 
     @property
     def is_free(self) -> bool:
-        """It moves nothing: reshapes of a value in memory, or of a constant."""
+        """Whether the region moves no data: reshapes of a value in memory, or of a constant."""
         return all(n.op in ("reshape", "literal") or (bool(n.inputs) and n.inputs[0].shape == ()) for n in self.nodes)
 
     def __str__(self) -> str:
@@ -64,15 +65,15 @@ class Region:
 
 
 def key_of(graph: Graph) -> str:
-    """A short name of a region's graph: equal regions have equal names, on every machine."""
+    """Return a short name of a region's graph: equal regions have equal names, on every machine."""
     return hashlib.blake2b(print_graph(graph).encode(), digest_size=5).hexdigest()
 
 
 def region_of(root: Node, reads: Iterable[Node]) -> Region:
-    """The cone of a node down to these nodes and to literals.
+    """Return the cone of a node down to these nodes and to literals.
 
     Raises:
-        ValueError: the cone reads something else, or holds what no kernel computes.
+        ValueError: the cone reads something else, or holds a node that no kernel computes.
     """
     stop = set(reads)
     nodes = cone(root, stop)
@@ -83,20 +84,20 @@ def region_of(root: Node, reads: Iterable[Node]) -> Region:
 
 
 def cut(root: Node, stop: Set[Node]) -> Region:
-    """The region of a node down to these nodes, to inputs, and to what no kernel computes."""
+    """Return the region of a node down to these nodes, to inputs, and to values that no kernel computes."""
     ends = {n for n in cone(root, set(stop) - {root}) if n.op == "input" or not is_inside(n)}
     nodes = cone(root, (set(stop) | ends) - {root})
     return Region(root, tuple(nodes), boundary(nodes))
 
 
 def boundary(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """What nodes read beside each other, literals apart, in order of first use."""
+    """Return the values from outside that nodes read, literals apart, in order of first use."""
     inside = set(nodes)
     return tuple(dict.fromkeys(x for n in nodes for x in n.inputs if x not in inside and x.op != "literal"))
 
 
 def is_inside(node: Node) -> bool:
-    """Can a kernel compute the node: a value at one index, of a type that kernels know, and not empty?"""
+    """Whether a kernel can compute the node: it has a value at one index, of a supported type, and is not empty."""
     if node.op == "literal":
         return node.dtype in DTYPES
     if node.op == "macro" and node["op"] in APART:
@@ -106,24 +107,24 @@ def is_inside(node: Node) -> bool:
 
 
 def is_computed(op: str, kinds: Iterable[TensorType]) -> bool:
-    """Can a kernel compute an op, with a result and operands of these types, other than a literal?"""
+    """Whether a kernel can compute an op, other than a literal, with a result and operands of these types."""
     if op == "input" or op in APART or lookup(op).at is None or (op in SCALARS and not has_code(op)):
         return False
     return all(t.dtype in DTYPES and 0 not in t.shape for t in kinds)
 
 
 def is_contraction(node: Node) -> bool:
-    """A product with a contracted axis, or a convolution, a lowering choice of one included."""
+    """Whether a node is a product with a contracted axis or a convolution, as an op or as a lowering choice (macro)."""
     return lookup(node["op"] if node.op == "macro" else node.op).family == "contraction"
 
 
 def is_chained(region: Region) -> bool:
-    """Does the region hold more than one contraction?"""
+    """Whether the region holds more than one contraction."""
     return sum(lookup(n["op"] if n.op == "macro" else n.op).family == "contraction" for n in region.nodes) > 1
 
 
 def cone(root: Node, stop: Set[Node] | None, members: Set[Node] | None = None) -> list[Node]:
-    """Nodes below a root, operands first: down to `stop`, or within `members`."""
+    """Return the nodes below a root, operands first: down to `stop`, or within `members`."""
     order: list[Node] = []
     seen: set[Node] = set()
     stack = [(root, False)]
@@ -145,7 +146,7 @@ def cone(root: Node, stop: Set[Node] | None, members: Set[Node] | None = None) -
 
 @functools.lru_cache(maxsize=1024)  # asked again at each step of a load
 def standing_alone(root: Node, reads: tuple[Node, ...]) -> Graph:
-    """A value over inputs x0, x1 ... in the place of what it reads."""
+    """Return a value as a graph over inputs x0, x1 ... in the place of the values that it reads."""
     standins = {
         x: make_input(f"x{i}", x.shape, x.dtype, frozen=x.op == "input" and x["frozen"]) for i, x in enumerate(reads)
     }

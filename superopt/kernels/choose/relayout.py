@@ -1,11 +1,11 @@
-"""Programs with images laid out channels last, which is what kernels want: vectors lie along channels.
+"""Relayout of a program's images to channels last, the layout kernels prefer: vectors lie along channels.
 
     before   y = conv(x, w)                 with axes batch, channels, height, width
     after    t = transpose(y, b h w c)      in memory
-             y = transpose(t, b c h w)      an index map of every reader
+             y = transpose(t, b c h w)      an index map of every reader.
 
-A transpose and its inverse are put around every value that a convolution or a pool leaves in memory, and around what is
-computed of such values elementwise; only the outer transpose is kept, the inner one disappears into the kernels that
+A transpose and its inverse are put around every value that a convolution or a pool leaves in memory, and around
+elementwise functions of such values.  Only the outer transpose is kept; the inner one disappears into the kernels that
 read it.  Inputs and outputs of the program keep their order.  Weights of grouped convolutions, which no kernel packs,
 are prepared with their output channels last.
 """
@@ -26,9 +26,9 @@ _OF_IMAGES = frozenset(("broadcast_in_dim", "concatenate", "pad", "slice"))  # a
 
 
 def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
-    """The program with images channels last, and the nodes to keep in memory; None where nothing is to be moved.
+    """Return the program with images channels last, and the nodes to keep in memory; None where nothing moves.
 
-    One that has its images channels last already comes back as it is.
+    A program whose images already lie channels last comes back as it is.
     """
     order = _order(program.hot)
     if order is None or order == tuple(range(len(order))):
@@ -52,7 +52,7 @@ def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
             inputs.append(lies)
 
     def laid(node: Node, value: Node) -> Node:
-        if node not in moved:  # what undoes a transpose that was put in is left out: it lies so already
+        if node not in moved:  # a transpose that undoes an inserted one is left out: the value has that layout already
             lies = value.inputs[0].inputs[0] if _is_turn(value, order) and _is_turn(value.inputs[0], back) else None
             return lies if lies is not None and lies in kept else value
         lies = mk("transpose", value, permutation=order)
@@ -65,7 +65,7 @@ def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
 
 
 def _order(graph: Graph) -> tuple[int, ...] | None:
-    """Batch, spatial axes, channels: of the results of most convolutions, if there are any."""
+    """Return the order (batch, spatial axes, channels) of most convolutions' results; None without convolutions."""
     found = Counter(_order_of(node) for node in graph.nodes() if node.op == _CONVOLUTION)
     return max(found, key=lambda order: found[order]) if found else None
 
@@ -76,7 +76,7 @@ def _order_of(node: Node) -> tuple[int, ...]:
 
 
 def _images(graph: Graph, order: tuple[int, ...]) -> set[Node]:
-    """Values in memory that are images: of convolutions, of pools, and computed of images at the same index.
+    """Return the values in memory that are images: of convolutions, of pools, and computed of images at the same index.
 
     Convolutions that lie in another order, perhaps channels last already, stay as they are.
     """
@@ -94,9 +94,9 @@ def _images(graph: Graph, order: tuple[int, ...]) -> set[Node]:
 
 
 def _follows(region: Region, images: Set[Node], rank: int) -> bool:
-    """Is every value of the region that images decide computed of them at the same index, or of parts of them?
+    """Whether the region's values that depend on images are computed of them at the same index, or of parts of them.
 
-    How the other operands of a map (a scale for each channel) come about does not matter.
+    The origin of a map's other operands (a scale for each channel) does not matter.
     """
     decided = {x for x in region.reads if x in images}
     for node in region.nodes:
@@ -111,7 +111,7 @@ def _follows(region: Region, images: Set[Node], rank: int) -> bool:
 
 
 def _weights(program: Program) -> dict[Node, tuple[int, ...]]:
-    """Prepared weights of grouped convolutions, with the order that they are to have."""
+    """Return the prepared weights of grouped convolutions, with the axis order that each is to get."""
     own = set(program.prepared_inputs)
     found: dict[Node, tuple[int, ...]] = {}
     for node in program.hot.nodes():

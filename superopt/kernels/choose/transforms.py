@@ -1,12 +1,12 @@
 """Schedules of a product between two transforms (Winograd): a block of tiles goes through all three in one task.
 
-    v[p,t,c] = sum of elements of tile t of the image            input transform, of the block's tiles
-    m[p,t,o] = sum_c v[p,t,c] u[p,c,o]                           one product for each plane p, a register tile
-    y[2*t+i,o] = f(sum of m[p,t,o] over planes)                  output transform, with the epilogue
+    v[p,t,c] = sum of elements of tile t of the image       input transform
+    m[p,t,o] = sum_c v[p,t,c] u[p,c,o]                      a product for each plane p, a register tile
+    y[2*t+i,o] = f(sum of m[p,t,o] over planes)             output transform, epilogue.
 
-A task takes some rows of tiles, and some of the output's channels where rows alone are too few tasks; `v` and `m` are
-local to it.  What planes and tiles are follows from the expressions: planes are what both factors of the product share,
-tiles are the quotients through which the output reads the product.
+A task takes some rows of tiles, and some of the output's channels where rows alone are too few tasks.  `v` and `m` are
+local to it.  Planes and tiles are derived from the expressions: planes are the axes that both factors of the product
+share, tiles are the quotients through which the output reads the product.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from superopt.kernels.loops.stage import Axis, LoopProgram, Stage, extent
 from superopt.kernels.schedule.trace import apply
 
 _INTRINSICS = {"float32": "fma_f32", "float64": "fma_f64"}
-_LOCAL = 0.75  # of the second-level cache that the planes of a task may take, as in chains
+_LOCAL = 0.75  # share of the L2 cache that the planes of a task may take, as in chains
 _FROM_L3 = 48.0  # bytes per cycle of one thread, twice that of default_tiles: half of it hides behind the sums
 _MOVE = 4.0  # cycles to transform a vector of a plane: the 50,000 of 56 x 56 x 64 take 50 us
 Steps = list[list[Any]]
@@ -36,17 +36,17 @@ Steps = list[list[Any]]
 
 @dataclass(frozen=True, slots=True)
 class TransformSizes:
-    """What decisions depend on.
+    """Sizes of a product between two transforms on which its schedule decisions depend.
 
     Attributes:
-        lanes: of a vector.
+        lanes: lanes of a vector.
         item: bytes of an element.
         rows: rows of tiles of one image.
         across: tiles in a row.
-        images: that tasks never share.
-        planes: products.
-        depth: steps of each.
-        columns: of each.
+        images: number of images; a task never spans two.
+        planes: number of products.
+        depth: steps of each product's sum.
+        columns: columns of each product.
     """
 
     lanes: int
@@ -61,14 +61,14 @@ class TransformSizes:
 
 @dataclass(frozen=True, slots=True)
 class TransformDecisions:
-    """How a product between two transforms runs.
+    """Tunable parameters of the schedule of a product between two transforms.
 
     Attributes:
         block: rows of tiles of a task; they divide those of an image.
-        columns: of the product in a task; they divide all.
+        columns: columns of the product in a task; they divide all columns.
         rows: tiles in registers.
-        vectors: of columns in registers.
-        unroll: steps of the sum that are written out.
+        vectors: vectors of columns in registers.
+        unroll: unroll factor of the sum.
     """
 
     block: int
@@ -80,20 +80,20 @@ class TransformDecisions:
 
 @dataclass(frozen=True, slots=True)
 class TransformParts:
-    """A product between two transforms, the output's axes split into tiles and what is inside of one.
+    """A product between two transforms, the output's axes split into tiles and positions inside a tile.
 
     Attributes:
-        program: with these axes.
-        steps: that lead to it.
+        program: the loop program with these axes.
+        steps: the schedule steps that lead to it.
         stages: input transform, product, output.
-        outer: axes of the output that are no part of a tile, but for the lane.
+        outer: axes of the output that are neither part of a tile nor the lane.
         tiles: axes of the output that count tiles, the rows of them first.
         inner: axes of the output inside of a tile.
         lane: axis of the output along vectors.
         planes: dimensions of the input transform that are planes.
-        channel: its dimension that the product sums over.
-        sizes: what decisions depend on.
-        intrinsic: of the product.
+        channel: dimension of the input transform that the product sums over.
+        sizes: the sizes that decisions depend on.
+        intrinsic: the tensor intrinsic of the product.
     """
 
     program: LoopProgram
@@ -112,13 +112,13 @@ class TransformParts:
 def transformed(
     program: LoopProgram, cpu: Cpu, threads: int = 1, decisions: TransformDecisions | None = None
 ) -> tuple[LoopProgram, Steps] | None:
-    """The program with the schedule of a product between two transforms, and its steps; None where it is none.
+    """Schedule a product between two transforms; return program and steps, or None for any other program.
 
     Args:
-        program: as `from_graph` makes it.
-        cpu: what it runs on.
-        threads: that a call may use.
-        decisions: how it runs; those of least estimated cycles when None.
+        program: the loop program, as `from_graph` returns it.
+        cpu: the target CPU.
+        threads: number of threads a call may use.
+        decisions: parameters of the schedule; those of least estimated cycles when None.
     """
     try:
         found = parted(program, cpu)
@@ -128,7 +128,7 @@ def transformed(
 
 
 def parted(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
-    """The parts of a product between two transforms; None where the program is none.
+    """Take a product between two transforms apart; None where the program is none.
 
     Raises:
         InputError: an axis cannot be split.
@@ -172,7 +172,7 @@ def parted(program: LoopProgram, cpu: Cpu) -> TransformParts | None:
 
 
 def built(found: TransformParts, d: TransformDecisions) -> tuple[LoopProgram, Steps]:
-    """The schedule with these decisions, and all of its steps.
+    """Return the schedule with these decisions, and all of its steps.
 
     Raises:
         InputError: a step does not fit.
@@ -210,12 +210,12 @@ def built(found: TransformParts, d: TransformDecisions) -> tuple[LoopProgram, St
 
 
 def chosen(sizes: TransformSizes, cpu: Cpu, threads: int) -> TransformDecisions:
-    """The decisions of least estimated cycles."""
+    """Return the decisions of least estimated cycles."""
     return min(options(sizes, cpu), key=lambda d: _cycles(sizes, d, cpu, threads))
 
 
 def options(sizes: TransformSizes, cpu: Cpu) -> list[TransformDecisions]:
-    """What decisions may be: blocks and columns that divide evenly, with the tiles that registers hold."""
+    """Return the search space: blocks and columns that divide evenly, with the tiles that registers hold."""
     found: list[TransformDecisions] = []
     for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
         width = vectors * sizes.lanes
@@ -229,12 +229,12 @@ def options(sizes: TransformSizes, cpu: Cpu) -> list[TransformDecisions]:
 
 
 def blocks(sizes: TransformSizes) -> list[int]:
-    """Rows of tiles that a task may have: they divide those of an image, and more than one tile is in them."""
+    """Return the allowed rows of tiles of a task: divisors of an image's rows, with more than one tile in a task."""
     return [n for n in range(1, sizes.rows + 1) if sizes.rows % n == 0 and n * sizes.across > 1]
 
 
 def tiles(sizes: TransformSizes, cpu: Cpu) -> list[tuple[int, int]]:
-    """Vectors and rows of the tiles that registers hold, from four rows on where there are as many."""
+    """Return vectors and rows of the tiles that registers hold, with at least four rows where so many fit."""
     found: list[tuple[int, int]] = []
     for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
         most = max(1, min((cpu.registers - 2 - vectors) // vectors, sizes.rows * sizes.across))
@@ -243,7 +243,7 @@ def tiles(sizes: TransformSizes, cpu: Cpu) -> list[tuple[int, int]]:
 
 
 def _cycles(s: TransformSizes, d: TransformDecisions, cpu: Cpu, threads: int) -> float:
-    """Cycles until the last thread ends."""
+    """Estimate the cycles until the last thread ends."""
     tiles = d.block * s.across
     tasks = s.images * (s.rows // d.block) * (s.columns // d.columns)
     whole, rest = divmod(tiles, d.rows)
@@ -260,7 +260,7 @@ def _cycles(s: TransformSizes, d: TransformDecisions, cpu: Cpu, threads: int) ->
 
 
 def _factors(product: Stage, before: str) -> tuple[Expr, Expr, frozenset[Symbol]] | None:
-    """The factor of a product that is transformed, the other one, and what is summed over; None for anything else."""
+    """Return a product's transformed factor, its other factor, and the summed iterators; None for anything else."""
     sums = list(outermost(product.value))
     if len(sums) != 1 or product.value is not sums[0] or sums[0].args[0] != "sum":
         return None
@@ -273,14 +273,14 @@ def _factors(product: Stage, before: str) -> tuple[Expr, Expr, frozenset[Symbol]
 
 
 def _divisor(stage: Stage, buffer: str, axis: Symbol) -> int:
-    """The number by which a stage divides an axis where it reads a buffer; 0 where it does not."""
+    """Return the number by which a stage divides an axis where it reads a buffer; 0 where it does not."""
     indices = [x for e in loads(stage) if e.args[0] == buffer for x in e.args[1]]
     forms = [form for x in indices for form in forms_in(x) if form.op == "//" and form.args[0] == of_atom(axis)]
     return min([by for form in forms if isinstance(by := form.args[1], int)], default=0)
 
 
 def _pair(before: tuple[Axis, ...], after: tuple[Axis, ...], axis: Symbol) -> tuple[Axis, Axis]:
-    """The two axes in the place of one that was split."""
+    """Return the two axes that replaced one that was split."""
     known = {a.symbol for a in before}
     outer, inner = [a for a in after if a.symbol not in known and a.symbol.name.startswith(f"{axis.name}_")]
     return outer, inner
@@ -295,5 +295,5 @@ def _symbols(x: Size) -> frozenset[Symbol]:
 
 
 def _single(x: Size) -> bool:
-    """Is an index one iterator?"""
+    """Whether an index is a single iterator."""
     return not isinstance(x, int) and x.is_atom and len(x.symbols) == 1

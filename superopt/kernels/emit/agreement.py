@@ -1,12 +1,14 @@
-"""What must be computed in one way in two places: values that are compared and denote the same.
+"""Bitwise consistency within a kernel: compared values that denote the same thing are rounded the same way.
 
 An argmax is the least position whose element equals the maximum.  The elements are computed twice: where the maximum is
 taken and where it is compared, after `materialize` or `compute_at` in two stages.  Were they rounded in two ways, no
-element would equal the maximum.  So both sides of every comparison are matched, up to the names of iterators, extremes
-left out, buffers that only one side reads replaced by what fills them.  What both sides read from one buffer needs
-nothing.  Above it, what a licence lets be rounded in several ways (quotients, sums, `a * b + c`, 16-bit floats) takes
-that licence from all stages that compute it.  Where an extreme is compared and the sides do not match, or a register
-tile is concerned, the program is refused.
+element would equal the maximum.
+
+So both sides of every comparison are matched, up to the names of iterators.  Extremes are left out, and a buffer that
+only one side reads is replaced by the expression that fills it.  A value that both sides read from one buffer is
+consistent already.  Above it, a licence may allow several roundings (quotients, sums, `a * b + c`, 16-bit floats); all
+stages that compute the value then lose that licence.  The program is refused where an extreme is compared and the sides
+do not match, or a register tile is concerned.
 """
 
 from __future__ import annotations
@@ -27,18 +29,18 @@ _EXTREMES = ("max", "min")
 MOST_PAIRS = 20_000
 DEEPEST = 150
 
-Facts = frozenset[tuple[str, str]]  # ("in", stage), ("off", field of a licence), ("has", what a contraction is made of)
+Facts = frozenset[tuple[str, str]]  # ("in", stage), ("off", field of a licence), ("has", an operation of a contraction)
 Pairs = tuple[tuple[Symbol, Symbol], ...]  # iterators of the sums around both sides
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """Stages that compute a value in one way.
+    """Stages that must compute a value with the same rounding.
 
     Attributes:
-        stages: by name.
+        stages: names of the stages.
         off: fields of the licence that they may not use.
-        refused: why they cannot; None if they can.
+        refused: the reason why consistency is impossible; None if it is possible.
     """
 
     stages: frozenset[str]
@@ -47,10 +49,10 @@ class Agreement:
 
 
 def licences(program: LoopProgram, licence: Licence) -> dict[str, Licence]:
-    """The licence of each phase, by the name of its stage.
+    """Return the licence of each phase, by the name of its stage.
 
     Raises:
-        UnsupportedKernel: values that are compared cannot be computed in one way.
+        UnsupportedKernel: compared values cannot be rounded alike.
     """
     found = {s.buffer: licence for s in program.phases()}
     for agreement in agreements(program):
@@ -63,7 +65,7 @@ def licences(program: LoopProgram, licence: Licence) -> dict[str, Licence]:
 
 
 def phase_of(program: LoopProgram, name: str) -> str:
-    """The phase in which a stage runs."""
+    """Return the phase in which a stage runs."""
     stage = program.stage(name)
     while stage.at is not None:
         stage = program.stage(stage.at[0])
@@ -71,7 +73,7 @@ def phase_of(program: LoopProgram, name: str) -> str:
 
 
 def agreements(program: LoopProgram) -> list[Agreement]:
-    """What the comparisons of a program need, each thing once."""
+    """Return the consistency requirements of all comparisons of a program, without duplicates."""
     found: dict[Agreement, None] = {}
     for stage in program.stages:
         for e in _comparisons(stage):
@@ -123,7 +125,7 @@ def _agreement(program: LoopProgram, stage: Stage, e: Expr) -> Agreement | None:
 
 
 class _Matching:
-    """Two sides of a comparison, matched."""
+    """The matching of the two sides of a comparison."""
 
     def __init__(self, program: LoopProgram, root: str, sides: Sequence[Expr]) -> None:
         self.program, self.root = program, root
@@ -134,7 +136,7 @@ class _Matching:
         self.depth = 0
 
     def same(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
-        """What holds if both denote the same, at some elements; None if that is not shown.
+        """Return the stages and roundings on which a match of both sides relies; None if no match is shown.
 
         Args:
             a: one side.
@@ -153,7 +155,7 @@ class _Matching:
             self.depth += 1
             back = tuple([(y, x) for x, y in sums])
             found = self._alike(a, at, b, bt, sums)
-            for peel in (self._peeled, self._filled):  # what both read is not looked into
+            for peel in (self._peeled, self._filled):  # a buffer that both read is not expanded
                 if found is None:
                     found = peel(a, at, b, bt, sums)
                 if found is None:
@@ -163,7 +165,7 @@ class _Matching:
         return self.known[key]
 
     def _alike(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
-        """Both are the same step of the same parts."""
+        """Match two expressions of the same kind whose parts match."""
         if a.kind != b.kind or a.dtype != b.dtype:
             return None
         if a.kind == "const":
@@ -198,7 +200,7 @@ class _Matching:
         return made
 
     def _peeled(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
-        """The first side without a step that keeps one of its values."""
+        """Match after removing from the first side a step that selects among its operands' values."""
         if a.kind == "reduce" and a.args[0] in _EXTREMES:
             return self.same(a.args[2], at, b, bt, sums)
         if a.kind == "where" or (a.kind == "op" and a.args[0] in _EXTREMES):
@@ -207,7 +209,7 @@ class _Matching:
         return None
 
     def _filled(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
-        """The first side with what fills the buffer that it reads."""
+        """Match after replacing a buffer that the first side reads by the expression that fills it."""
         if a.kind != "load" or a.args[0] not in self.order:
             return None
         name = a.args[0]
@@ -228,7 +230,7 @@ class _Matching:
     # ---- sides that do not match
 
     def extreme(self, e: Expr) -> bool:
-        """Does the value depend on a maximum or a minimum?"""
+        """Whether the value depends on a maximum or a minimum."""
         seen: set[str] = set()
         stack = [e]
         while stack:
@@ -244,7 +246,7 @@ class _Matching:
         return False
 
     def apart(self, a: Expr, b: Expr) -> Facts:
-        """All roundings of two sides above the buffers that both read; none where they have nothing in common."""
+        """Return all roundings of two sides above the buffers that both read; none where they share nothing."""
         sides = [{self.root: [a]}, {self.root: [b]}]
         reads = [_loads([a]), _loads([b])]
         for stage in reversed(self.program.stages):
@@ -276,7 +278,7 @@ def _loads(roots: Sequence[Expr]) -> frozenset[str]:
 
 
 def _walked(a: Expr, b: Expr, sums: Pairs) -> bool:
-    """Do the iterators of the sums walk both indices alike, so that terms are added in the same order?"""
+    """Whether the iterators of the sums step through both indices alike, so that terms are added in the same order."""
     xs, ys = a.indices, b.indices
     return len(xs) == len(ys) and all(
         (k := coefficient(x, s)) is not None and k == coefficient(y, t)
@@ -286,7 +288,7 @@ def _walked(a: Expr, b: Expr, sums: Pairs) -> bool:
 
 
 def _rounding(a: Expr, at: str, b: Expr, bt: str) -> Facts:
-    """What licences change about a scalar function on two sides."""
+    """Return the licences that affect the rounding of a scalar function on two sides."""
     fn, dtype = a.args[:2]
     made: set[tuple[str, str]] = set()
     if dtype in FLOATS:
@@ -302,6 +304,6 @@ def _rounding(a: Expr, at: str, b: Expr, bt: str) -> Facts:
 
 
 def _summed(e: Expr, at: str, bt: str) -> Facts:
-    """What licences change about a sum."""
+    """Return the licences that affect the rounding of a sum."""
     halves = frozenset({("off", "excess")}) if e.dtype in HALVES else frozenset[tuple[str, str]]()
     return halves | {("off", "reassociation"), ("off", "contraction"), ("in", at), ("in", bt)}

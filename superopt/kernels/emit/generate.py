@@ -27,15 +27,15 @@ from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.runtime.kernel import Code, Phase
 from superopt.kernels.schedule.intrinsics import intrinsic
 
-MOST_NODES = 20_000  # of the expression of a stage
+MOST_NODES = 20_000  # nodes in the expression of a stage
 
 
 def generate(program: LoopProgram, cpu: Cpu | None = None, licence: Licence = DEFAULT) -> Code:
-    """The code of a loop program.
+    """Generate the code of a loop program.
 
     Args:
         program: a well-formed program.
-        cpu: what it runs on; this machine when None.
+        cpu: the target CPU; this machine when None.
         licence: which inexact steps may be taken.
 
     Raises:
@@ -58,7 +58,7 @@ def _generated(program: LoopProgram, cpu: Cpu, licence: Licence) -> Code:
 
 
 def _all_in(program: LoopProgram, stage: Stage) -> list[Stage]:
-    """A stage and those that run in it."""
+    """Return a stage and the stages that run in it."""
     return [stage, *[x for s in program.placed(stage.buffer) for x in _all_in(program, s)]]
 
 
@@ -97,7 +97,7 @@ def _emitter(f: Function, program: LoopProgram, nest: Nest, licence: Licence) ->
 
 
 def _tasks(em: Emitter, program: LoopProgram, nest: Nest, name: str) -> int:
-    """The loops that become tasks, and the others inside; gives the number of tasks."""
+    """Write the loops that become tasks, and the others inside; return the number of tasks."""
     f, loops = em.f, nest.tasks
     writer = Writer(em, nest, program, _placed(program, nest.stage, name, em))
     if not loops:
@@ -145,7 +145,7 @@ def _tasks(em: Emitter, program: LoopProgram, nest: Nest, name: str) -> int:
 
 
 def _choose(em: Emitter, writer: Writer, pieces: list[list[tuple[int, int]]], j: int) -> None:
-    """The piece of each task iterator, by comparison."""
+    """Select the piece of each task iterator, by comparison."""
     nest, f = writer.nest, em.f
     if j == len(pieces):
         em.push()
@@ -174,7 +174,7 @@ def _choose(em: Emitter, writer: Writer, pieces: list[list[tuple[int, int]]], j:
 
 
 def _placed(program: LoopProgram, stage: Stage, name: str, em: Emitter) -> tuple[Placed, ...]:
-    """The stages placed in a stage that is written as the function of this name."""
+    """Return the stages placed in a stage that is written as the function of this name."""
     found: list[Placed] = []
     for s in program.placed(stage.buffer):
         assert s.at is not None
@@ -190,7 +190,7 @@ TRANSCENDENTAL, QUOTIENT, STORE = 20.0, 8.0, 3.0
 
 
 def microseconds(stage: Stage, cpu: Cpu) -> float:
-    """An estimate of the work of a stage on one thread."""
+    """Estimate the time of a stage on one thread, in microseconds."""
     parts = subexpressions(stage.value)
     size = max([width_of(e.dtype) for e in parts if e.dtype != "bool"], default=4)
     lanes = max(1, cpu.vector_bits // (8 * size))

@@ -1,8 +1,8 @@
-"""Index arithmetic: i64 scalars and vectors of indices along the lane, and the conditions that guards are on them.
+"""Index arithmetic: i64 scalars, vectors of indices along the lane, and the conditions of guards.
 
-A linear index is accumulated from outer to inner levels, each part at the level of its iterators.  Along the lane an
-index is affine (base plus a constant multiple of the lane number) wherever that can be seen; what is not (an awkward
-reshape, an index read from memory) is computed in vectors of 32 bits, or 64 where the ranges do not fit.
+A linear index is accumulated from outer to inner loop levels, each part at the level of its iterators.  Along the lane
+an index is affine (base plus a constant multiple of the lane number) wherever that can be seen.  Any other index (an
+awkward reshape, an index read from memory) is computed in vectors of 32 bits, or 64 where the ranges do not fit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INT32 = 2**31 - 1
 
 
 def parts(em: Emitter, x: Size) -> tuple[list[tuple[int, Mono, int]], int]:
-    """The terms of an index that need code, by level, and the rest as a constant (offsets of points included)."""
+    """Return the terms of an index that need code, by level, and the constant rest (offsets of points included)."""
     if isinstance(x, int):
         return [], x
     constant = 0
@@ -54,7 +54,7 @@ def parts(em: Emitter, x: Size) -> tuple[list[tuple[int, Mono, int]], int]:
 
 
 def atom_level(em: Emitter, a: Atom) -> int:
-    """The level at which an atom is known (the scalars that it reads have been computed)."""
+    """Return the loop level at which an atom is known (the scalars that it reads have been computed)."""
     if isinstance(a, Symbol):
         return em.bindings[a].level
     level = em.depth(a.symbols)
@@ -62,14 +62,17 @@ def atom_level(em: Emitter, a: Atom) -> int:
 
 
 def scalars(a: Atom) -> list[Expr]:
-    """The scalars that an atom reads."""
+    """Return the scalars that an atom reads."""
     if isinstance(a, Symbol):
         return []
     return [a.args[0]] if a.op == "value" else [v for x in a.args for v in values_of(x)]
 
 
 def mono_key(em: Emitter, mono: Mono) -> object:
-    """Forms differ from point to point; an iterator alone does not (its offset is in the constant)."""
+    """Return a memo key of a product of atoms; forms differ from point to point, a lone iterator does not.
+
+    An iterator's offset at a point is part of the constant.
+    """
     if len(mono) == 1 and isinstance(mono[0], Symbol):
         return mono
     return mono, em.context(frozenset().union(*[a.symbols for a in mono]), [v for a in mono for v in scalars(a)])
@@ -84,7 +87,7 @@ def _term(em: Emitter, mono: Mono, c: int) -> Value:
 
 
 def index(em: Emitter, x: Size) -> Value:
-    """The i64 value of an index."""
+    """Write an index and return its i64 value."""
     found, constant = parts(em, x)
     total: Value = 0
     for level, here, done in _by_level(em, found):
@@ -95,7 +98,7 @@ def index(em: Emitter, x: Size) -> Value:
 def _by_level(
     em: Emitter, found: list[tuple[int, Mono, int]]
 ) -> Iterator[tuple[int, list[tuple[Mono, int]], tuple[object, ...]]]:
-    """Each level, outer ones first, its terms with their atoms written, and the keys of all terms so far."""
+    """Yield each level from the outermost, its terms with their atoms written, and the keys of all terms so far."""
     done: tuple[object, ...] = ()
     for level, group in itertools.groupby(found, key=lambda part: part[0]):
         here = [(mono, c) for _, mono, c in group]
@@ -134,7 +137,7 @@ def prepare(em: Emitter, mono: Mono) -> None:
 
 
 def pointer(em: Emitter, buffer: str, x: Size, type_: str) -> str:
-    """The address of an element at a linear index."""
+    """Write the address of an element at a linear index."""
     found, constant = parts(em, x)
     base = em.pointers[buffer]
     for level, here, done in _by_level(em, found):
@@ -151,7 +154,7 @@ def pointer(em: Emitter, buffer: str, x: Size, type_: str) -> str:
 
 
 def atom(em: Emitter, a: Atom) -> Value:
-    """The i64 value of an atom."""
+    """Write an atom and return its i64 value."""
     if isinstance(a, Symbol):
         return em.f.add(em.bindings[a].base, em.offset(a))
     level = atom_level(em, a)
@@ -209,25 +212,26 @@ def _floor_division(em: Emitter, op: str, x: Value, by: int) -> Value:
 
 
 def varies(em: Emitter, x: Size) -> bool:
-    """Does the index differ between lanes?"""
+    """Whether the index differs between lanes."""
     return em.lane is not None and isinstance(x, Poly) and em.lane in x.symbols
 
 
 def affine(em: Emitter, x: Size) -> int | None:
-    """The step of an index from lane to lane; None when it is not constant."""
+    """Return the step of an index from lane to lane; None when it is not constant."""
     return coefficient(x, em.lane) if em.lane is not None else 0
 
 
 def lane_step(em: Emitter, x: Size) -> int:
-    """How often an index has the lane itself as a term.
+    """Return the coefficient of the lane itself in an index.
 
-    Where the lane begins at a constant, `parts` has that term in the constant: this says how lanes differ.
+    Where the lane begins at a constant, `parts` has that term in the constant; the coefficient then tells how lanes
+    differ.
     """
     return next((c for m, c in x.terms if m == (em.lane,)), 0) if isinstance(x, Poly) else 0
 
 
 def bits_for(em: Emitter, xs: list[Size]) -> int:
-    """32 where all that these indices consist of fits, else 64."""
+    """Return 32 where every part of these indices fits in 32 bits, else 64."""
     for x in xs:
         for part in [x, *[y for form in forms_in(x) for y in form.args if isinstance(y, Poly | int)]]:
             low, high = bounds(part, em.ranges)
@@ -247,7 +251,7 @@ def _reads(x: Size) -> bool:
 
 
 def along(em: Emitter, x: Size, bits: int) -> str:
-    """The index in all lanes, as a vector of integers of so many bits."""
+    """Write the index in all lanes, as a vector of integers of so many bits."""
     type_ = vector(f"i{bits}", em.lanes)
     symbols = symbols_of(x)
     key = ("along", x, em.context(symbols, values_of(x)), bits, em.lanes)
@@ -263,12 +267,12 @@ def along(em: Emitter, x: Size, bits: int) -> str:
 
 
 def level_of(em: Emitter, x: Size) -> int:
-    """The level at which an index is known."""
+    """Return the loop level at which an index is known."""
     return max([atom_level(em, a) for a in x.atoms], default=0) if isinstance(x, Poly) else 0
 
 
 def _scalar(em: Emitter, x: Size, bits: int) -> str:
-    """The index at the first lane, in all lanes."""
+    """Broadcast the index of the first lane to all lanes."""
     value = index(em, x)
     if isinstance(value, int):
         return f"splat (i{bits} {value})"
@@ -278,7 +282,7 @@ def _scalar(em: Emitter, x: Size, bits: int) -> str:
 
 
 def multiples(k: int, bits: int, lanes: int) -> str:
-    """0, k, 2k ... as text."""
+    """Return the vector constant 0, k, 2k ... as text."""
     return "<" + ", ".join(f"i{bits} {k * j}" for j in range(lanes)) + ">"
 
 
@@ -344,7 +348,7 @@ def _read_along(em: Emitter, e: Expr, bits: int) -> str:
 
 
 def as_scalar(em: Emitter, x: Size, dtype: str) -> HeldValue:
-    """An index as a value of a dtype."""
+    """Convert an index to a value of a dtype."""
     to = held_as(dtype)
     if not varies(em, x):
         value = str(index(em, x))
@@ -374,7 +378,7 @@ def _number_as(em: Emitter, text: str, bits: int, dtype: str, lanes: int) -> str
 
 
 def first_lanes(em: Emitter, count: int | str) -> str:
-    """The mask of the first so many lanes."""
+    """Write the mask of the first so many lanes."""
     lanes = em.lanes
     if isinstance(count, int):
         return "<" + ", ".join(f"i1 {int(j < count)}" for j in range(lanes)) + ">"
@@ -383,7 +387,7 @@ def first_lanes(em: Emitter, count: int | str) -> str:
 
 
 def condition(em: Emitter, guard: Guard) -> HeldValue:
-    """The truth of a guard."""
+    """Write the truth value of a guard."""
     total: HeldValue | None = None
     for p in guard.ordered:
         for v in values_of(p):

@@ -1,7 +1,7 @@
-"""Loads and stores: contiguous, broadcast, reversed, a few apart, transposed in registers, gathered, scattered.
+"""Loads and stores: contiguous, broadcast, reversed, strided, transposed in registers, gathered, scattered.
 
-Which of these it is follows from the step of the linear index along the lane.  A load that its guards protect is
-masked; a uniform one has its index clamped into the buffer, since its value is then not used.
+The step of the linear index along the lane decides which of these is used.  A load that its guards protect is masked; a
+uniform load has its index clamped into the buffer, since its value is then not used.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEAR = 4  # elements apart: loaded whole and picked by shuffles
 
 
 def load(em: Emitter, e: Expr) -> HeldValue:
-    """An element of a buffer, in every lane."""
+    """Load an element of a buffer, in every lane."""
     buffer, (at,) = e.args
     if not emit_index.varies(em, at):
         return HeldValue(_uniform(em, buffer, at, e), False, 0)
@@ -39,7 +39,7 @@ def load(em: Emitter, e: Expr) -> HeldValue:
 
 
 def place(em: Emitter, e: Expr) -> tuple[object, ...] | None:
-    """What two loads of the same elements have in common; None for loads under a mask."""
+    """Return a key that two loads of the same elements share; None for loads under a mask."""
     if em.tail is not None or (em.guards and not em.inside(e)):
         return None
     buffer, (at,) = e.args
@@ -73,7 +73,7 @@ def _contiguous(em: Emitter, buffer: str, at: Size, dtype: str, k: int, mask: st
 
 
 def _strided(em: Emitter, buffer: str, at: Size, dtype: str, k: int) -> str:
-    """Whole vectors that cover the elements, the last one ending at the last element, and shuffles that pick."""
+    """Load strided elements by whole vectors, the last one ending at the last element, and shuffles that pick."""
     f, n, element, step = em.f, em.lanes, stored(dtype), abs(k)
     first = at if k > 0 else at - step * (n - 1)
     starts = [min(j * n, step * (n - 1) - (n - 1)) for j in range(step)]
@@ -90,7 +90,7 @@ def _strided(em: Emitter, buffer: str, at: Size, dtype: str, k: int) -> str:
 
 
 def gathered(em: Emitter, buffer: str, at: Size, dtype: str, mask: str | None) -> str:
-    """One element per lane, as stored."""
+    """Gather one element per lane, in its stored type."""
     return em.f.gather(stored(dtype, em.lanes), _addresses(em, buffer, at, dtype), mask, align=size_of(dtype))
 
 
@@ -186,7 +186,7 @@ def together(em: Emitter, e: Expr) -> bool:
 
 
 def _contiguous_points(em: Emitter, at: Poly) -> list[int] | None:
-    """Points at as many consecutive values of an iterator with unit stride as there are lanes."""
+    """Return as many points as there are lanes, at consecutive values of a unit-stride iterator; else None."""
     for it, offsets in em.spread.items():
         if it == em.lane or coefficient(at, it) != 1:
             continue

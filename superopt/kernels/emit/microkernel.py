@@ -1,15 +1,15 @@
 """Code of a tensorized stage: tasks, loops over tiles, and one function per shape of tile.
 
 A task decodes its number into the parallel axes, runs the serial ones as far as the guard lets them exist, and calls
-the tile for what is there: full tiles, or the one tail that each axis has, chosen by comparison.  Stages placed in the
-task run before, tensorized ones as tiles of their own into local buffers.  With `block` steps of
-the depth at a time the tiles of a task are visited once per block, and partial sums wait in the output.
+the tile for the region that exists.  Tiles are full, or the one tail that each axis has, chosen by comparison.  Stages
+placed in the task run before, tensorized ones as tiles of their own into local buffers.  With `block` steps of the
+depth at a time the tiles of a task are visited once per block, and partial sums wait in the output.
 
 A tile has accumulators over the depth loops, then the epilogue.  Per step the vectors of B are loaded once, each row's
 element of A is broadcast and multiplied into its accumulators.  Addresses are sums of a part that the tile's arguments
-give, one part per depth loop, and a constant; each part is added where its loop begins.  Which rows see which element
-of A, and which vector of B, follows from the expressions: equal loads are one load, so that axes of A, axes of B, and
-axes of both are no cases.
+give, one part per depth loop, and a constant; each part is added where its loop begins.  The expressions decide which
+rows use which element of A and which vector of B.  Equal loads are one load, so axes of A, axes of B, and axes of both
+need no separate cases.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def write_tiled(module: Module, name: str, program: LoopProgram, stage: Stage, l
 
     Args:
         module: receives the functions.
-        name: of the function.
+        name: name of the function.
         program: gives the buffers.
-        stage: with a tile.
+        stage: a stage with a tile.
         licence: which inexact steps the epilogue may take.
 
     Returns:
         The number of tasks.
 
     Raises:
-        InputError: the stage is not what `tensorize` makes.
+        InputError: the stage is not one that `tensorize` returns.
     """
     return _Tiled(module, name, program, stage, licence).write()
 
@@ -64,20 +64,20 @@ def write_tiled(module: Module, name: str, program: LoopProgram, stage: Stage, l
 def tiles_of(
     module: Module, name: str, program: LoopProgram, stage: Stage, licence: Licence
 ) -> Callable[[Emitter], None]:
-    """What writes a tensorized stage that stands inside loops, as loops over calls of its tiles.
+    """Return a function that writes a tensorized stage inside loops, as loops over calls of its tiles.
 
     Args:
         module: receives the tiles, each once.
-        name: of the tiles.
+        name: name of the tiles.
         program: gives the buffers.
-        stage: with a tile, in which no other stage is placed.
+        stage: a stage with a tile, in which no other stage is placed.
         licence: which inexact steps the epilogue may take.
 
     Returns:
         A function of an emitter that has bound the axes that the stage shares with its host, and knows local buffers.
 
     Raises:
-        InputError: the stage is not what `tensorize` makes, or holds others.
+        InputError: the stage is not one that `tensorize` returns, or holds others.
     """
     if program.placed(stage.buffer):
         raise InputError(f"stage {stage.buffer} is a tile inside loops, and holds stages")
@@ -129,7 +129,7 @@ class _Tiled:
         self._read(found)
 
     def _read(self, found: Contraction) -> None:
-        """The operands as loads, and where they are in memory."""
+        """Read the operands as loads, and record where they lie in memory."""
         name, kind = self.stage.buffer, self.kind
         a = kind.operand(found.a, "uint8" if kind.offset else kind.a)
         b = kind.operand(found.b, kind.b)
@@ -165,7 +165,7 @@ class _Tiled:
         return count
 
     def tiles_in(self, f: Function, env: dict[Symbol, Value], local: dict[str, str]) -> None:
-        """The tiles of one task, and before them the stages placed in it; `local`: buffers filled so far."""
+        """Write the tiles of one task, and before them the stages placed in it; `local`: buffers filled so far."""
         for s in self.inside:
             self._place(f, s, env, local)
         if not self.block:
@@ -181,7 +181,7 @@ class _Tiled:
         f.for_(0, extent(first), self.block, pass_)
 
     def _place(self, f: Function, inner: Stage, env: dict[Symbol, Value], local: dict[str, str]) -> None:
-        """A stage that the task runs before its tiles, and the local buffer that it fills."""
+        """Write a stage that the task runs before its tiles, and the local buffer that it fills."""
         assert inner.at is not None
         if inner.at[1] > len(self.tasks):
             raise InputError(f"stage {inner.buffer} stands inside the tiles of {self.stage.buffer}")
@@ -204,7 +204,7 @@ class _Tiled:
     def _loops(
         self, f: Function, level: int, env: dict[Symbol, Value], local: dict[str, str], flags: list[tuple[str, Value]]
     ) -> None:
-        """The serial axes, outermost first, each as far as it exists."""
+        """Write the serial axes, outermost first, each as far as it exists."""
         if level == len(self.serial):
             self._choose(f, env, local, flags, [], [*self.rows, self.lane])
             return
@@ -233,7 +233,7 @@ class _Tiled:
         sizes: Sequence[int],
         left: Sequence[Symbol],
     ) -> None:
-        """Full or tail along each axis of the tile, then the call."""
+        """Choose between full tile and tail along each axis, then call the tile."""
         if not left:
             self._call(f, env, local, flags, tuple(sizes))
             return
@@ -253,7 +253,7 @@ class _Tiled:
         )
 
     def _tail(self, axis: Symbol) -> tuple[int, Poly | None]:
-        """Iterations of the last tile along an axis, 0 where it is full, and the condition that says which it is."""
+        """Return the size of the last tile along an axis, 0 where it is full, and the condition that identifies it."""
         whole = extent(axis)
         for p in self.conditions:
             if axis in p.symbols:
@@ -294,13 +294,13 @@ class _Tiled:
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """One vector of results: where it is, and how much of it exists.
+    """One vector of results: its position, and how many of its lanes exist.
 
     Attributes:
         env: values of the axes of the stage; that of the axis along the vector is the first element's.
         total: the sum, a vector.
-        lanes: lanes of the vector.
-        valid: lanes that exist.
+        lanes: number of lanes of the vector.
+        valid: number of lanes that exist.
     """
 
     env: dict[Symbol, Value]
@@ -311,7 +311,7 @@ class _Point:
 
 @dataclass(slots=True)
 class _Level:
-    """A loop: where addresses that it fixes are computed, and those known so far."""
+    """A loop of a tile: the place where the addresses that it fixes are computed, and those known so far."""
 
     hoist: Lines
     known: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -338,7 +338,7 @@ class _Tile:
         self.vectors = -(-self.columns // of.lanes)
 
     def write(self) -> None:
-        """The sums, then what is made of them."""
+        """Write the sums, then the epilogue."""
         self._open()
         self._finish(self._loop(0, self._start()))
         self.f.ret()
@@ -351,7 +351,7 @@ class _Tile:
         self.levels.append(_Level(hoist))
 
     def _pointer(self, buffer: str, place: Size) -> str:
-        """The address of an element, each part added at the loop that fixes it."""
+        """Return the address of an element; each part of it is added at the loop that fixes it."""
         f = self.f
         unit = type_of(self.of.program.buffer(buffer).dtype, stored=True)
         pointer = self.base[buffer]
@@ -399,7 +399,7 @@ class _Tile:
         return found
 
     def _loop(self, level: int, accs: list[Value]) -> list[Value]:
-        """Depth loops from this one on."""
+        """Write the depth loops from this one on."""
         if level == len(self.of.steps):
             return self._step({}, accs)
         f, s = self.f, self.of.steps[level]
@@ -433,7 +433,7 @@ class _Tile:
         return run(middle, high, 1, accs) if not (isinstance(length, int) and length == whole) else accs
 
     def _limited(self, s: Symbol, high: Value) -> Value:
-        """The end of the outermost depth loop where a condition on the product ends it."""
+        """Return the end of the outermost depth loop where a condition on the product ends it."""
         f = self.f
         sides = {p for g in (self.of.found.guard_a, self.of.found.guard_b) if isinstance(g, Guard) for p in g.ordered}
         for p in sorted(sides, key=str):
@@ -472,7 +472,7 @@ class _Tile:
         return out
 
     def _scalar(self, place: Size) -> str:
-        """The element of A in all lanes."""
+        """Load an element of A into all lanes."""
         f, dtype = self.f, self.of.a.dtype
         pointer = self._pointer(self.of.a.args[0], place)
         if self.of.kind.group > 1:
@@ -488,7 +488,7 @@ class _Tile:
         return f.broadcast(f.load(kind, pointer), kind, self.of.lanes)
 
     def _vector(self, place: Size, j: int) -> str:
-        """A vector of B."""
+        """Load a vector of B."""
         f, group, dtype = self.f, self.of.kind.group, self.of.b.dtype
         pointer = self._pointer(self.of.b.args[0], place)
         if group > 1:
@@ -504,7 +504,7 @@ class _Tile:
         return f.masked_load(kind, pointer, mask) if masked else f.load(kind, pointer)
 
     def _padded(self) -> bool:
-        """Are all lanes of a panel in memory?"""
+        """Whether all lanes of a panel are in memory."""
         shape = self.of.shapes[self.of.b.args[0]]
         return all(
             bounds(x)[1] < n
@@ -531,7 +531,7 @@ class _Tile:
             self._epilogue(accs)
 
     def _plain(self, accs: Sequence[Value]) -> None:
-        """Store the sums as they are."""
+        """Store the sums without an epilogue."""
         for (position, j), x in zip(itertools.product(self.positions, range(self.vectors)), accs, strict=True):
             pointer, n = self._result(position, j), self._valid(j)
             if n < self.of.lanes:
@@ -553,7 +553,7 @@ class _Tile:
         self._stored(along or self.of.lane, points)
 
     def _across(self) -> Symbol | None:
-        """Where the lanes are apart in the output: an axis of rows that are next to each other in it."""
+        """Return an axis of rows that is contiguous in the output, where the lanes are not; None otherwise."""
         if self.of.contiguous:
             return None
         for j, s in enumerate(self.of.rows):
@@ -565,7 +565,7 @@ class _Tile:
     def _transposed(
         self, sums: dict[tuple[tuple[int, ...], int], str], outer: dict[Symbol, Value], along: Symbol
     ) -> list[_Point]:
-        """The tile with vectors along an axis of rows, by transposes in registers."""
+        """Transpose the tile in registers so that vectors lie along an axis of rows."""
         at = self.of.rows.index(along)
         groups: dict[tuple[int, ...], list[tuple[int, ...]]] = {}
         for position in self.positions:
@@ -589,9 +589,9 @@ class _Tile:
     def _stored(self, lane: Symbol, points: Sequence[_Point]) -> None:
         """Store the stage's value for vectors along an axis: all of one width, on the same outer axes.
 
-        The sum is replaced by a load of a buffer that does not exist, whose value the emitter is told for each vector;
-        everything else (bias, scale, activation, residual, conversion) is what the emitter writes for any stage.  What
-        depends on the lane alone is written once for all rows.
+        The sum is replaced by a load of a buffer that does not exist, whose value the emitter is given for each vector.
+        The rest (bias, scale, activation, residual, conversion) is written by the emitter like any other stage.  Values
+        that depend on the lane alone are written once for all rows.
         """
         of, f = self.of, self.f
         total, buffer = of.found.total, of.stage.buffer

@@ -1,8 +1,8 @@
-"""A planned stage as code: its loops from outer to inner, pieces of iterators, phases of rows, stores.
+"""Emits a planned stage: its loops from outer to inner, pieces of iterators, phases of rows, stores.
 
-Before each loop the reductions that can be written are written (the phases of a row), then the iterator is cut into
-pieces in which guards are known, and each piece is a loop.  What is left of guards at the innermost level masks loads
-and stores.  Stages placed under this one are written where their axes are bound.
+Before each loop the reductions that can be written are written (the phases of a row).  The iterator is then cut into
+pieces in which guards are known, and each piece is a loop.  Guards that remain at the innermost level mask loads and
+stores.  Stages placed under this one are written where their axes are bound.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Placed:
     """A stage placed under the first `under` axes of another.
 
     Attributes:
-        stage: whose own loops are the rest.
-        under: how many axes it shares.
+        stage: the stage; its own loops are the remaining axes.
+        under: number of axes it shares.
         inner: the stages placed in it.
-        tile: writes it where it is tensorized.
+        tile: function that writes it where it is tensorized.
     """
 
     stage: Stage
@@ -50,13 +50,13 @@ class Writer:
     def __init__(self, em: Emitter, nest: Nest, program: LoopProgram, placed: Sequence[Placed] = ()) -> None:
         self.em, self.nest, self.program = em, nest, program
         self.placed = [(self._position(p), p) for p in placed]
-        self.pieces = 1  # of the loops around
+        self.pieces = 1  # product of the pieces of the loops around
         self.in_output = False  # is the row of the output a buffer of the row?
         self.started = nest.stage.combine is None
         self.store = self._store if nest.stage.combine is None else self._accumulate
 
     def write(self, j: int, value: Expr, guard: Truth) -> None:
-        """The loops from number j on."""
+        """Write the loops from number j on."""
         em, nest = self.em, self.nest
         value, guard = simplify.decide(value, em.ranges), simplify.known(guard, em.ranges)
         if guard is False:
@@ -84,13 +84,13 @@ class Writer:
             em.guards, em.side, self.started, em.pending = keep, side, started, pending
 
     def _position(self, p: Placed) -> int:
-        """How many loops are around a placed stage."""
+        """Return the number of loops around a placed stage."""
         under = {a.symbol for a in self.nest.stage.axes[: p.under]}
         inside = [j + 1 for j, loop in enumerate(self.nest.loops) if loop.it in under]
         return max([len(self.nest.tasks), *inside])
 
     def _place(self, p: Placed) -> None:
-        """A stage placed here, over its own loops."""
+        """Write a stage placed here, over its own loops."""
         em = self.em
         if p.tile is not None:
             p.tile(em)
@@ -103,7 +103,7 @@ class Writer:
         em.fresh()
 
     def _row(self, value: Expr, loop: Loop) -> Expr:
-        """The last phase of a row: what is worth it is kept from the phases before."""
+        """Return the last phase of a row, with values worth caching read from buffers that the phases before fill."""
         em = self.em
         if em.licence.reciprocal:
             value = simplify.reciprocals(
@@ -134,7 +134,7 @@ class Writer:
     def _loop(self, j: int, loop: Loop, value: Expr, guard: Truth) -> None:
         em = self.em
         pieces = self._cuts(loop, value, guard, 0, loop.extent)
-        steady = loop.how in ("serial", "lane") and not em.awaits(value)  # no prefix over what is filled anew
+        steady = loop.how in ("serial", "lane") and not em.awaits(value)  # no prefix over a buffer that is filled anew
         running = Running(em, value, loop.it, loop.how == "lane") if steady else None
         keep = self.pieces
         self.pieces *= len(pieces)
@@ -153,7 +153,7 @@ class Writer:
         em.fresh()
 
     def _steps(self, j: int, loop: Loop, value: Expr, guard: Truth, low: int, high: int, step: int) -> None:
-        """Serial iterations, or blocks of points and a last block of fewer."""
+        """Write serial iterations, or blocks of points and a last block of fewer."""
         em = self.em
         whole = low + (high - low) // step * step
 
@@ -172,7 +172,7 @@ class Writer:
             body(whole, high - whole)
 
     def _lanes(self, j: int, loop: Loop, value: Expr, guard: Truth, low: int, high: int) -> None:
-        """Several vectors at a time, then single ones, then a part of one."""
+        """Write the lane loop: several vectors at a time, then single ones, then a partial one."""
         em, f, n = self.em, self.em.f, self.nest.lanes
         step = n * loop.width
         whole = low + (high - low) // step * step
@@ -209,7 +209,7 @@ class Writer:
     def _running(
         self, j: int, loop: Loop, value: Expr, guard: Truth, pieces: Sequence[tuple[int, int]], running: Running
     ) -> None:
-        """One iteration after another, accumulators carried."""
+        """Write a serial loop that carries the accumulators of its prefixes."""
         em, f, lane = self.em, self.em.f, loop.how == "lane"
         n = self.nest.lanes if lane else 1
         if lane:
@@ -264,7 +264,7 @@ class Writer:
         em.point = 0
 
     def _guarded(self, value: Expr, guard: Guard) -> None:
-        """Iterations that may not exist: a branch for what all lanes share, a mask for the rest."""
+        """Write iterations that may not exist: a branch for conditions that all lanes share, a mask for the rest."""
         em = self.em
         condition = emit_index.condition(em, guard)
         if condition.wide:
@@ -286,7 +286,7 @@ class Writer:
     # ---- stages that combine
 
     def _start(self, j: int, guard: Truth) -> None:
-        """Every element that the loops below write, set to the identity."""
+        """Set every element that the loops below accumulate into to the identity."""
         em, nest = self.em, self.nest
         monoid, dtype = str(nest.stage.combine), em.buffers[nest.stage.buffer].dtype
         loops = nest.loops[:j] + tuple([loop for loop in nest.loops[j:] if loop.it in symbols_of(nest.at)])

@@ -1,8 +1,8 @@
-"""What is decided about code beyond the text of an expression: what may be inexact, and how a stage is written.
+"""Options of code generation: which inexact steps are allowed, and how a stage is written.
 
 A licence changes results only by rounding (class `real`): the denotation is over the reals.  Under `STRICT` every
-scalar function is applied as written and rounded as its dtype says, so that pointwise results have the bits of the
-reference interpreter, and a function without an exact instruction sequence is refused.
+scalar function is applied as written and rounded as its dtype says.  Pointwise results then have the bits of the
+reference interpreter.  A function without an exact instruction sequence is refused.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from superopt.kernels.loops.stage import Stage
 
 @dataclass(frozen=True, slots=True)
 class Licence:
-    """Which inexact steps the generator may take.
+    """Inexact steps that the generator may take (fast-math flags).
 
     Attributes:
         contraction: `a * b + c` rounded once (fma).
@@ -45,12 +45,12 @@ class Knobs:
     Attributes:
         vectors: lane vectors per step of the lane loop.
         rows: rows at a time, whose phases hide each other's latency; 0: by the length of a row.
-        accumulators: of a reduction along the lanes, or of one point.
+        accumulators: number of accumulators of a reduction along the lanes, or of one point.
         cache: where values of a row are kept between its phases: none, scratch, output.
-        keep: which: costly (transcendental or quotient), all.
-        window: reductions of at most so many steps are written out.
+        keep: which values are kept: costly (transcendental or quotient), all.
+        window: reductions of at most so many steps are unrolled completely.
         rows_per_task: iterations of the parallel loops in one task; 0: as many as give `tasks`.
-        tasks: how many tasks to aim at.
+        tasks: target number of tasks.
         cut: 1: iterators are cut at the interior of guards; 0: guards stay choices.
         transpose: 1: loads along another axis go through register transposes; 0: they are gathered.
         lane: 1: vectors along the axis that suits; 0: one element after the other, where no axis is scheduled as one.
@@ -70,7 +70,7 @@ class Knobs:
 
 
 def knobs_of(stage: Stage) -> Knobs:
-    """The decisions of a stage.
+    """Return the knobs of a stage.
 
     Raises:
         InputError: a knob has a value outside of its range.

@@ -1,13 +1,13 @@
-"""The loops of one stage: their order, which become tasks, where the lane is, what is computed at several points.
+"""Loop planning of one stage: the order of its loops, tasks, the lane, and values computed at several points.
 
 A stage whose axes have kinds is written as its schedule says: leading parallel axes are tasks, the vector axis is the
-lane, unrolled axes are points computed at once.  One without any is arranged here, from its access pattern alone:
-divided axes are split, axes that every access walks as one are fused, the lane is the axis with unit stride in the
-output, axes that a reduction does not depend on come after those that it does (so that it is not repeated), and a
-load that is contiguous along another axis than the lane makes that axis a block of points (a register transpose).
+lane, unrolled axes are points computed at once.  A stage without kinds is arranged here, from its access pattern alone.
+Divided axes are split, and axes that every access walks as one are fused.  The lane is the axis with unit stride in the
+output.  Axes that a reduction does not depend on come after those that it does, so that it is not repeated.  A load
+contiguous along another axis than the lane makes that axis a block of points (a register transpose).
 
-Rows with phases go several at a time, since short phases are mostly latency; positions whose windows overlap go several
-at a time, since they share loads; a lone axis is split so that its outer part can be tasks.
+Rows with phases go several at a time, since short phases are mostly latency.  Positions whose windows overlap go
+several at a time, since they share loads.  A lone axis is split so that its outer part can be tasks.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Loop:
 
     @property
     def extent(self) -> int:
-        """Values of the iterator."""
+        """Number of values of the iterator."""
         return extent(self.it)
 
 
@@ -67,8 +67,8 @@ class Nest:
     """A stage ready to be written: loops, the linear index that is stored to, value and guard over the loops.
 
     Attributes:
-        lanes: of a vector; 0 when there is no lane.
-        knobs: the stage's, with defaults.
+        lanes: lanes of a vector; 0 when there is no lane.
+        knobs: the stage's knobs, with defaults.
     """
 
     stage: Stage
@@ -92,7 +92,7 @@ class Nest:
 
 @dataclass(slots=True)
 class _Arrangement:
-    """Axes in their order, and what stands over them."""
+    """Axes of a stage in their order, and the index, value and guard over them."""
 
     axes: list[Symbol]
     at: Size
@@ -100,12 +100,12 @@ class _Arrangement:
     guard: Truth
 
     def indices(self) -> list[Size]:
-        """Every index over the axes."""
+        """Return every index over the axes."""
         sides = sides_of(self.guard)
         return [self.at, *sides, *simplify.indices_in([self.value])]
 
     def replaced(self, it: Symbol, by: Sequence[Symbol], value: Size) -> None:
-        """Put iterators in the place of one whose value they give."""
+        """Replace an iterator by others from which its value is computed."""
         mapping = {it: value}
         self.value, self.at = self.value.substitute(mapping), substitute(self.at, mapping)
         self.guard = substitute_guard(self.guard, mapping)
@@ -114,7 +114,7 @@ class _Arrangement:
 
 
 def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAULT, under: int = 0) -> Nest:
-    """The loops of a stage, without the first `under` axes (those of the stage in which it is placed)."""
+    """Plan the loops of a stage, without the first `under` axes (those of the stage in which it is placed)."""
     buffers = {b.name: b for b in program.buffers}
     knobs = knobs_of(stage)
     value = simplify.flatten(stage.value, buffers)
@@ -143,7 +143,7 @@ def plan(program: LoopProgram, stage: Stage, cpu: Cpu, licence: Licence = DEFAUL
 
 
 def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tuple[Size, Truth]:
-    """Loads inside the index and the guard with linear indices too."""
+    """Return the index and the guard with linear indices in the loads inside them."""
 
     def flat(x: Size) -> Size:
         scalars = [v for form in simplify.forms_in(x) if form.op == "value" for v in form.args]
@@ -233,7 +233,7 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
 
 
 def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol]:
-    """The leading axes that give as many tasks as are aimed at; none over which a prefix runs."""
+    """Return the leading axes that together give the target number of tasks; none over which a prefix runs."""
     tasks: list[Symbol] = []
     for s in axes:
         if prod([extent(t) for t in tasks]) >= knobs.tasks or _is_running(a.value, s):
@@ -243,7 +243,7 @@ def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol
 
 
 def _along_reductions(a: _Arrangement, lane: Symbol) -> bool:
-    """Do all reductions read along their own iterators, and none along this axis?  Then lanes belong to them."""
+    """Whether all reductions read along their own iterators and none along this axis, so that lanes belong to them."""
     found = _heads(a.value)
     loads = [e for r in found for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
     if not loads or any(lane not in r.symbols for r in found):
@@ -252,7 +252,7 @@ def _along_reductions(a: _Arrangement, lane: Symbol) -> bool:
 
 
 def _reads_along(r: Expr, lane: Symbol) -> bool:
-    """Is a reduction long, with loads that step along its iterators but are apart along the lane?"""
+    """Whether a reduction is long, with loads that are contiguous along its iterators but not along the lane."""
     found = False
     for e in subexpressions(r.args[2]):
         if e.kind == "reduce" and lane in e.symbols and not _reads_along(e, lane):
@@ -266,12 +266,12 @@ def _reads_along(r: Expr, lane: Symbol) -> bool:
 
 
 def _inner(a: _Arrangement, s: Symbol) -> Symbol:
-    """The axis, or the inner part that a block of it became."""
+    """Return the axis, or its inner part if it was cut into blocks."""
     return s if s in a.axes else next(x for x in a.axes if x.name == f"{s.name}l")
 
 
 def _split(a: _Arrangement) -> None:
-    """Axes that some index divides, split so that it does not."""
+    """Split axes that some index divides, so that no index divides them any more."""
     for _ in range(simplify.MOST_SPLITS):
         hit = next((h for x in a.indices() if (h := simplify.divisor(x, frozenset(a.axes)))), None)
         if hit is None:
@@ -281,7 +281,7 @@ def _split(a: _Arrangement) -> None:
 
 
 def _fuse(a: _Arrangement) -> None:
-    """Neighbouring axes that every index walks as one."""
+    """Fuse neighbouring axes that every index walks as one."""
     j = len(a.axes) - 2
     while j >= 0:
         outer, inner = a.axes[j], a.axes[j + 1]
@@ -298,7 +298,7 @@ def _fuse(a: _Arrangement) -> None:
 
 
 def _lane(a: _Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
-    """The axis along the vectors: contiguous where it is written, else where most is read, else the last."""
+    """Choose the axis along the vectors: contiguous where it is written, else where most is read, else the last."""
     if not axes:
         return None
     for s in reversed(axes):
@@ -309,14 +309,14 @@ def _lane(a: _Arrangement, axes: Sequence[Symbol]) -> Symbol | None:
 
 
 def _lanes(a: _Arrangement, lane: Symbol | None, cpu: Cpu) -> int:
-    """Lanes of a vector along an axis, as what differs along it takes; 0 without one."""
+    """Return the lanes of a vector along an axis, by the dtypes that vary along it; 0 without an axis."""
     if lane is None:
         return 0
     return lanes_along([e for e in subexpressions(a.value) if lane in e.symbols], lane, cpu)
 
 
 def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:
-    """An axis along which loads are contiguous that are not along the lane."""
+    """Return an axis along which loads are contiguous that are strided along the lane; None if there is none."""
     for e in subexpressions(a.value):
         if e.kind == "load" and coefficient(e.args[1][0], lane) not in (0, 1, -1, None):
             for s in a.axes:
@@ -326,7 +326,7 @@ def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:
 
 
 def _order(a: _Arrangement) -> None:
-    """Axes on which few reductions depend, and prefixes, after the others."""
+    """Move axes on which few reductions depend, and prefixes, after the others."""
     found = _heads(a.value)
     missing = {s: sum(s not in r.symbols for r in found) for s in a.axes}
     running = {s: _is_running(a.value, s) for s in a.axes}
@@ -334,7 +334,7 @@ def _order(a: _Arrangement) -> None:
 
 
 def _steps(a: _Arrangement) -> int:
-    """Steps of the reductions at one element, roughly."""
+    """Estimate the steps of the reductions at one element."""
     return max([prod(extent(it) for it in e.args[1]) for e in subexpressions(a.value) if e.kind == "reduce"], default=1)
 
 
@@ -342,7 +342,7 @@ def _steps(a: _Arrangement) -> int:
 
 
 def _heads(value: Expr) -> list[Expr]:
-    """Reductions over the axes that are not inside others."""
+    """Return the reductions over the axes that are not inside others."""
     found: list[Expr] = []
     stack, seen = [value], set[Expr]()
     while stack:
@@ -358,7 +358,7 @@ def _heads(value: Expr) -> list[Expr]:
 
 
 def _rows_together(a: _Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> Symbol | None:
-    """Rows with phases are written several at a time: the axis before the lane, split."""
+    """Split the axis before the lane so that rows with phases are written several at a time; return the inner part."""
     phases = [r for r in _heads(a.value) if lane not in r.symbols]
     j = a.axes.index(lane) - 1
     if j < 0 or lane != a.axes[-1] or not phases or any(a.axes[j] not in r.symbols for r in phases):
@@ -373,7 +373,7 @@ def _rows_together(a: _Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> S
 
 
 def _neighbours(a: _Arrangement, lane: Symbol, knobs: Knobs) -> Symbol | None:
-    """Positions whose windows overlap are written several at a time, and share loads: the axis before the lane."""
+    """Split the axis before the lane so that positions with overlapping windows share loads; return the inner part."""
     j = a.axes.index(lane) - 1
     if j < 0 or lane != a.axes[-1]:
         return None
@@ -387,7 +387,7 @@ def _neighbours(a: _Arrangement, lane: Symbol, knobs: Knobs) -> Symbol | None:
 
 
 def _shifted(value: Expr, s: Symbol) -> bool:
-    """Are there loads that differ by a few steps of an axis?"""
+    """Whether there are loads that differ by a few steps of an axis."""
     places: dict[tuple[str, Size], set[int]] = {}
     for e in subexpressions(value):
         at = e.args[1][0] if e.kind == "load" else 0
@@ -402,7 +402,7 @@ def _shifted(value: Expr, s: Symbol) -> bool:
 
 
 def _overlaps(r: Expr, s: Symbol, knobs: Knobs) -> bool:
-    """Does a window that is written out read the same elements for neighbouring values of an axis?"""
+    """Whether an unrolled window reads the same elements for neighbouring values of an axis."""
     if prod(extent(it) for it in r.args[1]) > knobs.window:
         return False
     for e in subexpressions(r.args[2]):
@@ -415,7 +415,7 @@ def _overlaps(r: Expr, s: Symbol, knobs: Knobs) -> bool:
 
 
 def _block(a: _Arrangement, s: Symbol, least: int, pieces: int, position: int = 0) -> None:
-    """Split an axis; its outer part goes to a position, where it can be tasks.  The last block may be shorter."""
+    """Cut an axis into blocks, the last maybe shorter, and move the outer part to a position where it can be tasks."""
     n = extent(s)
     size = -(-max(least, -(-n // max(pieces, 1))) // least) * least
     if size >= n or _is_running(a.value, s):
@@ -430,19 +430,20 @@ def _block(a: _Arrangement, s: Symbol, least: int, pieces: int, position: int = 
 
 
 def _chosen_along(a: _Arrangement, s: Symbol) -> bool:
-    """Do guards choose between values along an axis?  Its blocks would lie across them, and no loop be free of them."""
+    """Whether guards choose between values along an axis; its blocks would straddle them and all need guards."""
     return any(s in side.symbols for side in simplify.guards_in([a.value]))
 
 
 def _even(n: int, lanes: int, pieces: int) -> int:
-    """The size of equal blocks of an axis, of which the last vector is stored twice where it does not fit.
+    """Return the size of equal blocks of an axis, of which the last vector is stored twice where it does not fit.
 
-    Of at most so many blocks, each at least a vector long, those with the least such work, then the most of them.
+    There are at most so many blocks, each at least a vector long; those with the least such work win, then the most of
+    them.
     """
     sizes = [n // p for p in range(2, pieces + 1) if n % p == 0 and n // p >= lanes]
     return min(sizes, key=lambda size: (-(-size // lanes) * lanes / size, size), default=n)
 
 
 def _is_running(value: Expr, it: Symbol) -> bool:
-    """Does the value hold a prefix that ends at this iterator?"""
+    """Whether the value holds a prefix that ends at this iterator."""
     return any(e.kind == "reduce" and direction(e, it) for e in subexpressions(value))

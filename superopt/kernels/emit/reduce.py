@@ -1,11 +1,11 @@
-"""Reductions as loops.
+"""Emits reductions as loops.
 
-A reduction that differs between lanes keeps one vector accumulator per point, all points in one loop over its
-iterators (several lane vectors per pass over memory).  One that is the same in all lanes runs along the lanes itself,
-over the iterator with unit stride in most loads, with several accumulators, and is folded across the lanes at the end.
+A reduction that differs between lanes keeps one vector accumulator per point, all points in one loop over its iterators
+(several lane vectors per pass over memory).  One that is the same in all lanes runs along the lanes itself, over the
+iterator with unit stride in most loads.  It has several accumulators and is folded across the lanes at the end.
 
 A guard whose other branch is the identity bounds the loop instead of choosing in it.  Iterators are cut where guards
-become known, so the pieces of a concatenation are loops of their own.  Short windows are written out (`_most_written`).
+become known, so the pieces of a concatenation are loops of their own.  Short windows are unrolled (`_most_written`).
 
 A reduction over a prefix is no loop but one value, carried by the loop over its end (`Running`).  Where that iterator
 is the lane, a vector is scanned in log2(lanes) steps and the last lane is carried.
@@ -40,7 +40,7 @@ Bounds = list[tuple[int, Size]]  # (sign, rest): sign * it + rest >= 0
 
 
 def reduction(em: Emitter, e: Expr) -> None:
-    """Write a reduction for all points at which it differs, and keep its values at the current level."""
+    """Write a reduction for all points at which it differs, and memoize its values at the current level."""
     wide = em.lane is not None and em.lane in e.symbols
     if em.guards and not em.inside(e) and not wide:
         _guarded(em, e)
@@ -49,7 +49,7 @@ def reduction(em: Emitter, e: Expr) -> None:
 
 
 def _guarded(em: Emitter, e: Expr) -> None:
-    """A reduction whose loads are only valid under guards, where it is the same in all lanes: a branch."""
+    """Write a lane-uniform reduction whose loads are only valid under guards: a branch around it."""
     f, key = em.f, em.key(e)
     condition = _any_guard(em)
     neutral = _neutral(e)
@@ -69,7 +69,7 @@ def _guarded(em: Emitter, e: Expr) -> None:
 
 
 def _any_guard(em: Emitter) -> str:
-    """Do the guards hold in some lane?"""
+    """Return whether the guards hold in some lane, as an i1 value."""
     f = em.f
     held = [em.condition(j) for j in range(len(em.guards))]
     lanes = em.lanes if any(x.wide for x in held) else 0
@@ -88,10 +88,10 @@ def _neutral(e: Expr) -> str:
 
 
 def _most_written(em: Emitter, body: Expr) -> int:
-    """Steps of a window up to which it is written out: few where a loop costs nothing, or registers do not hold more.
+    """Return the largest window that is unrolled: small where a loop costs nothing, or registers do not hold more.
 
-    49 steps of a sigmoid for eight vectors, written out, took four seconds to compile.  Seven depthwise convolutions on
-    16 registers took 0.99 times as long in a loop, and the kernels of EfficientNet-B0 half as long to compile.
+    49 steps of a sigmoid for eight vectors, unrolled, took four seconds to compile.  Seven depthwise convolutions on 16
+    registers took 0.99 times as long in a loop, and the kernels of EfficientNet-B0 half as long to compile.
     """
     if any(e.kind == "op" and SCALARS[e.args[0]].transcendental for e in subexpressions(body)):
         return em.knobs.accumulators
@@ -114,8 +114,10 @@ class _Reduction:
         self.small = self.along is None and steps <= _most_written(em, self.body)
 
     def _lane(self) -> Symbol | None:
-        """The iterator along which lanes run: unit stride in most loads; None without lanes, or if the licence keeps
-        the order."""
+        """Return the iterator along which lanes run: the one with unit stride in most loads.
+
+        None without lanes, or if the licence forbids reordering.
+        """
         if not self.em.knobs.lane:
             return None
         if _ordered(self.em, self.e):
@@ -155,7 +157,7 @@ class _Reduction:
         em.fresh()
 
     def _copies(self) -> int:
-        """Accumulators per point, to hide the latency of combining."""
+        """Return the number of accumulators per point that hides the latency of combining."""
         if self.small or _ordered(self.em, self.e):
             return 1
         inner = extent(self.order[-1]) // (self.em.lanes if self.along else 1)
@@ -181,7 +183,7 @@ class _Reduction:
     # ---- loops
 
     def _loops(self, j: int, accumulators: Sequence[Value], body: Expr) -> list[Value]:
-        """The loops from iterator j on."""
+        """Write the loops from iterator j on."""
         em, it = self.em, self.order[j]
         n = extent(it)
         sides = simplify.guards_in([body]) if em.knobs.cut else []
@@ -221,7 +223,7 @@ class _Reduction:
         return [(type_, a) for a in accumulators]
 
     def _inside(self, j: int, v: Value, accumulators: Sequence[Value], body: Expr) -> list[Value]:
-        """One iteration, into the first accumulator of each point."""
+        """Write one iteration, into the first accumulator of each point."""
         em, it = self.em, self.order[j]
         em.push()
         em.bind(it, v)
@@ -234,7 +236,7 @@ class _Reduction:
         return made
 
     def _written(self, j: int, v: int, accumulators: Sequence[Value], body: Expr) -> list[Value]:
-        """One step of a window, at the level around it, so that steps and points share what they load."""
+        """Write one unrolled step of a window, at the level around it, so that steps and points share loads."""
         em = self.em
         body = simplify.decide(body.substitute({self.order[j]: v}), em.ranges)
         if self._nothing(body):
@@ -244,7 +246,7 @@ class _Reduction:
         return made
 
     def _copied(self, j: int, v: Value, accumulators: Sequence[Value], body: Expr) -> list[Value]:
-        """One iteration of the innermost loop for each copy of the accumulators."""
+        """Write one iteration of the innermost loop for each copy of the accumulators."""
         em, it = self.em, self.order[j]
         made = list(accumulators)
         for c in range(self.copies):
@@ -283,7 +285,7 @@ class _Reduction:
         return self.em.widened(held, e.dtype) if self.em.lanes else held.text
 
     def _lanes_loop(self, accumulators: Sequence[Value], body: Expr, first: Value, last: Value) -> list[Value]:
-        """Along the lanes: several vectors at a time, then single ones, then a part of one."""
+        """Write the loop along the lanes: several vectors at a time, then single ones, then a partial one."""
         em, f, n, made = self.em, self.em.f, self.em.lanes, list(accumulators)
         assert self.along is not None
 
@@ -319,7 +321,7 @@ class _Reduction:
     # ---- guards as bounds
 
     def _limits(self, it: Symbol, body: Expr) -> tuple[Expr, Bounds]:
-        """The body without the guards that bound this loop, and the bounds."""
+        """Return the body without the guards that bound this loop, and the bounds."""
         if body.kind != "where" or not self._nothing(body.args[2]):
             return body, []
         guard: Guard = body.args[0]
@@ -338,7 +340,7 @@ class _Reduction:
         return where(left, lambda: body.args[1], lambda: body.args[2]), limits
 
     def _known(self, x: Size) -> bool:
-        """Are all iterators of the index bound, none of them the lane, none spread over points?"""
+        """Whether all iterators of the index are bound, none of them the lane, none spread over points."""
         if not isinstance(x, Poly):
             return True
         if simplify.forms_in(x):
@@ -363,7 +365,7 @@ class _Reduction:
 
 
 class Running:
-    """The prefixes of one loop: their accumulators, for all points at which they differ."""
+    """The prefix reductions carried by one loop: their accumulators, for all points at which they differ."""
 
     def __init__(self, em: Emitter, value: Expr, it: Symbol, lane: bool) -> None:
         self.em, self.it, self.lane = em, it, lane
@@ -380,7 +382,7 @@ class Running:
         return bool(self.found)
 
     def start(self) -> list[tuple[str, Value]]:
-        """Types and first values of the accumulators."""
+        """Return types and first values of the accumulators."""
         return [
             (register(_sums(e), self._lanes(e)), splatted(identity(e.args[0], _sums(e)), _sums(e), self._lanes(e)))
             for e, _ in self.slots
@@ -391,7 +393,7 @@ class Running:
         return em.lanes if self.lane or (em.lane is not None and em.lane in e.symbols) else 0
 
     def advance(self, accumulators: Sequence[Value]) -> list[Value]:
-        """The accumulators after this iteration; the prefixes become known at the current level."""
+        """Return the accumulators after this iteration; the prefixes become known at the current level."""
         em, made, point = self.em, list[Value](), self.em.point
         for (e, p), a in zip(self.slots, accumulators, strict=True):
             em.point = p
@@ -411,7 +413,7 @@ class Running:
         return registers.combine(self.em.f, e.args[0], _sums(e), a, x, lanes)
 
     def _scanned(self, e: Expr, a: str, x: str) -> tuple[str, str]:
-        """Prefixes within a vector and before it; the last of them in all lanes."""
+        """Return the prefixes of a vector's elements after those before it, and the last prefix in all lanes."""
         em, n, dtype = self.em, self.em.lanes, _sums(e)
         f, element = em.f, register(dtype)
         neutral = splatted(identity(e.args[0], dtype), dtype, n)
@@ -432,10 +434,10 @@ class Running:
 
 
 def _sums(e: Expr) -> str:
-    """The dtype in which a reduction is formed."""
+    """Return the dtype in which a reduction accumulates."""
     return accumulator(e.dtype) if e.args[0] in ("sum", "prod") else e.dtype
 
 
 def _ordered(em: Emitter, e: Expr) -> bool:
-    """Must the terms be added in their order?"""
+    """Whether the terms must be added in their order."""
     return is_float(e.dtype) and e.args[0] in ("sum", "prod") and not em.licence.reassociation

@@ -1,7 +1,7 @@
-"""Values in registers: how they are held, there and in memory, what is computed of them, and moves between lanes.
+"""Values in registers: their representation there and in memory, arithmetic on them, and moves between lanes.
 
-16-bit floats are held as float32 in registers and as 16 bits in memory; bool as `i1` and as a byte.  A value is uniform
-(one scalar for all lanes) until something needs it in every lane.  Scalar functions are those of
+16-bit floats are float32 in registers and 16 bits in memory; bool is `i1` in registers and a byte in memory.  A value
+is uniform (one scalar for all lanes) until something needs it in every lane.  Scalar functions are those of
 `superopt.kernels.math`, under a licence, rounded to the dtype.
 """
 
@@ -28,7 +28,7 @@ from superopt.kernels.math import table as vecmath
 
 
 class HeldValue(NamedTuple):
-    """A value: its text, whether it has lanes, and the level of loops at which it is computed."""
+    """A value in a register: its text, whether it has lanes, and the loop level at which it is computed."""
 
     text: str
     wide: bool
@@ -36,34 +36,34 @@ class HeldValue(NamedTuple):
 
 
 def register(dtype: str, lanes: int = 0) -> str:
-    """The type of a value of this dtype in registers."""
+    """Return the LLVM type of a value of this dtype in registers."""
     return vector(TYPES[held_as(dtype)], lanes)
 
 
 def held_as(dtype: str) -> str:
-    """The dtype in which values of this dtype are computed."""
+    """Return the dtype in which values of this dtype are computed."""
     return "float32" if dtype in HALVES else dtype
 
 
 def stored(dtype: str, lanes: int = 0) -> str:
-    """The type of a value of this dtype in memory."""
+    """Return the LLVM type of a value of this dtype in memory."""
     if dtype == "bool":
         return vector("i8", lanes)
     return vector("i16" if dtype == "bfloat16" else TYPES[dtype], lanes)
 
 
 def size_of(dtype: str) -> int:
-    """Bytes of one value in memory."""
+    """Return the bytes of one value in memory."""
     return ITEMSIZE_BYTES[dtype]
 
 
 def width_of(dtype: str) -> int:
-    """Bytes of one value in registers."""
+    """Return the bytes of one value in registers."""
     return ITEMSIZE_BYTES[held_as(dtype)]
 
 
 def lanes_along(parts: Iterable[Expr], it: Symbol, cpu: Cpu) -> int:
-    """Lanes of a vector along an iterator: a register of the widest dtype among the parts, fewer for a short one."""
+    """Return the lanes of a vector along an iterator: a register of the widest dtype, fewer for a short iterator."""
     size = max([width_of(e.dtype) for e in parts if e.dtype != "bool"], default=4)
     lanes = max(2, cpu.vector_bits // (8 * size))
     while lanes > 2 and lanes // 2 >= extent(it):
@@ -72,37 +72,37 @@ def lanes_along(parts: Iterable[Expr], it: Symbol, cpu: Cpu) -> int:
 
 
 def is_float(dtype: str) -> bool:
-    """Floating point?"""
+    """Whether the dtype is floating point."""
     return dtype in FLOATS
 
 
 def is_signed(dtype: str) -> bool:
-    """Does comparison take the highest bit for a sign?"""
+    """Whether comparisons of this dtype are signed."""
     return dtype not in UNSIGNED and dtype != "bool"
 
 
 def constant(value: bool | int | float, dtype: str) -> str:
-    """The text of a scalar constant as it is held."""
+    """Return the text of a scalar constant in its register type."""
     if dtype in HALVES:
         return literal(float(np.asarray(value, DTYPE[dtype]).astype(np.float32)), "float32")
     return literal(value, dtype)
 
 
 def splatted(value: bool | int | float, dtype: str, lanes: int) -> str:
-    """A constant as it is held, in all lanes (0: a scalar)."""
+    """Return a constant in its register type, in all lanes (0: a scalar)."""
     text = constant(value, dtype)
     return f"splat ({register(dtype)} {text})" if lanes else text
 
 
 def loaded(f: Function, raw: str, dtype: str, lanes: int) -> str:
-    """What was read from memory, as it is held."""
+    """Convert a value just read from memory to its register type."""
     if dtype == "bfloat16":
         raw = f.value(f"bitcast {stored(dtype, lanes)} {raw} to {vector('bfloat', lanes)}")
     return vecmath_ops.from_memory(f, raw, dtype, lanes)
 
 
 def storable(f: Function, held: str, dtype: str, lanes: int) -> str:
-    """What is held, as it is written to memory."""
+    """Convert a value in a register to the type written to memory."""
     made = vecmath_ops.to_memory(f, held, dtype, lanes)
     if dtype == "bfloat16":
         made = f.value(f"bitcast {vector('bfloat', lanes)} {made} to {stored(dtype, lanes)}")
@@ -117,15 +117,15 @@ _EXACT = ("sqrt", "rsqrt")  # transcendental in the table, instructions here
 def apply(
     f: Function, fn: str, dtype: str, args: Sequence[str], lanes: int, licence: Licence, which: str = "bool"
 ) -> str:
-    """A scalar function on held values.
+    """Apply a scalar function to values in registers.
 
     Args:
         f: the function written into.
         fn: name in the table of scalar functions.
-        dtype: of the operands.
+        dtype: dtype of the operands.
         args: operands, all scalars or all with lanes.
-        lanes: 0 for scalars.
-        licence: what may be inexact.
+        lanes: number of lanes; 0 for scalars.
+        licence: which inexact steps may be taken.
         which: dtype of the selector of `select_n`.
 
     Raises:
@@ -145,7 +145,7 @@ def apply(
 
 
 def combine(f: Function, monoid: str, dtype: str, a: str, b: str, lanes: int) -> str:
-    """Two values of a monoid as one; no rounding of 16-bit floats."""
+    """Combine two values of a monoid; 16-bit floats are not rounded."""
     type_ = register(dtype, lanes)
     float_ = is_float(dtype)
     if monoid in ("sum", "prod"):
@@ -162,7 +162,7 @@ def combine(f: Function, monoid: str, dtype: str, a: str, b: str, lanes: int) ->
 
 
 def across(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
-    """All lanes combined into a scalar."""
+    """Combine all lanes into a scalar."""
     if dtype == "bool" and monoid not in ("and", "or", "xor"):
         monoid = "or" if monoid in ("sum", "max") else "and"
     if is_float(dtype) and monoid in ("max", "min"):
@@ -172,7 +172,10 @@ def across(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
 
 
 def _extreme(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
-    """The extreme lane: by halves, NaN looked for apart (LLVM's own form orders zeros, at several times the cost)."""
+    """Return the extreme lane: by halves, with a separate test for NaN.
+
+    LLVM's own form orders zeros, at several times the cost.
+    """
     type_, flags = register(dtype, lanes), vector("i1", lanes)
     nan = f.reduce("or", flags, f.value(f"fcmp uno {type_} {x}, {x}"))
     order, width, left = "ogt" if monoid == "max" else "olt", lanes, x
@@ -198,19 +201,19 @@ def _span(first: int, end: int) -> str:
 
 
 def shuffle(f: Function, a: str, b: str | None, lanes: Sequence[int], element: str, n: int) -> str:
-    """Lanes of a (0..n-1) and b (n..2n-1), in this order."""
+    """Return lanes of a (0..n-1) and b (n..2n-1), in this order."""
     type_ = vector(element, n)
     order = "<" + ", ".join(f"i32 {j}" for j in lanes) + ">"
     return f.value(f"shufflevector {type_} {a}, {type_} {b or 'poison'}, <{len(lanes)} x i32> {order}")
 
 
 def reverse(f: Function, x: str, element: str, n: int) -> str:
-    """The lanes from last to first."""
+    """Return the lanes from last to first."""
     return shuffle(f, x, None, list(range(n - 1, -1, -1)), element, n)
 
 
 def square(f: Function, rows: Sequence[str], element: str, n: int) -> list[str]:
-    """The columns of n rows of n lanes, n a power of 2: log2(n) rounds of n shuffles of two registers."""
+    """Return the columns of n rows of n lanes, n a power of 2: log2(n) rounds of n shuffles of two registers."""
     assert len(rows) == n
     assert n & (n - 1) == 0
     current = list(rows)
@@ -230,7 +233,7 @@ def square(f: Function, rows: Sequence[str], element: str, n: int) -> list[str]:
 
 
 def pick(f: Function, chunks: Sequence[str], picks: Sequence[int], element: str, n: int) -> str:
-    """Lane j is element `picks[j]` of the chunks laid end to end."""
+    """Return the vector whose lane j is element `picks[j]` of the chunks laid end to end."""
     made, known = chunks[0], [p if p < n else -1 for p in picks]
     for c in range(1, len(chunks)):
         order: list[int] = []

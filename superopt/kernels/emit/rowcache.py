@@ -1,7 +1,7 @@
-"""Row cache: a value that one phase of a row computes and a later phase needs again is kept.
+"""Row cache: a value that one phase of a row computes is kept where a later phase needs it again.
 
     max_{r} x[o,r]; sum_{r} exp(x[o,r] - max); out[o,j] = exp(x[o,j] - max) / sum
-    ->  the sum stores exp(x[o,r] - max) in row[r], the last phase reads row[j]
+    ->  the sum stores exp(x[o,r] - max) in row[r], the last phase reads row[j].
 
 The same expression up to the name of its iterator is the same object after substitution (expressions are hash-consed),
 so finding it is one identity test.  The row is on the stack, or is the row of the output that is written last.
@@ -23,7 +23,7 @@ LARGEST = 1 << 18  # bytes of one row on the stack
 
 @dataclass(frozen=True, slots=True)
 class CachedRow:
-    """Where the last phase writes: the iterator of the row, the buffer and its linear index."""
+    """The row that the last phase writes: its iterator, the buffer and its linear index."""
 
     lane: Symbol
     buffer: str
@@ -31,7 +31,7 @@ class CachedRow:
 
 
 def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Expr, list[Expr], bool]:
-    """The value with what is kept read from buffers.
+    """Return the value with cached subexpressions read from buffers.
 
     Returns:
         The value; the reductions that fill the buffers, in the order in which they must be written; whether the row of
@@ -65,7 +65,7 @@ def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Expr, list[Expr], bool]:
 
 
 def _slots(em: Emitter) -> Size:
-    """The number of the point, as an index: points have rows of their own."""
+    """Return the number of the point as an index: each point has a row of its own."""
     if em.points == 1:
         return 0
     slot = Symbol("slot", 0, em.points - 1)
@@ -74,7 +74,7 @@ def _slots(em: Emitter) -> Size:
 
 
 def _phases(em: Emitter, e: Expr) -> list[Expr]:
-    """Reductions over one iterator that are written before the last phase of the row, inner ones first."""
+    """Return the reductions over one iterator that are written before the row's last phase, inner ones first."""
     return [
         r for r in em.reductions(e)
         if len(r.args[1]) == 1 and all(s in em.bindings for s in r.symbols) and em.found(r) is None
@@ -85,7 +85,7 @@ def _phases(em: Emitter, e: Expr) -> list[Expr]:
 def _shared(
     em: Emitter, e: Expr, reduction: Expr, row: CachedRow, producers: list[Expr]
 ) -> tuple[Expr, Expr, list[Symbol]] | None:
-    """The largest value of a reduction's body that occurs elsewhere, and the iterators over which it does."""
+    """Return the largest value of a reduction's body that occurs elsewhere, and the iterators over which it does."""
     (it,) = reduction.args[1]
     body = reduction.args[2]
     outside = _outside(e, {reduction, *producers})
@@ -103,12 +103,12 @@ def _shared(
 
 
 def _always(body: Expr) -> list[Expr]:
-    """Values that every step of the reduction computes, inner ones first."""
+    """Return the values that every step of the reduction computes, inner ones first."""
     return [e for e in subexpressions_without_choices(body) if e.kind in ("op", "convert")]
 
 
 def subexpressions_without_choices(root: Expr) -> list[Expr]:
-    """The expressions reached from the root without passing a choice, a reduction or an index."""
+    """Return the expressions reached from the root without passing a choice, a reduction or an index."""
     found: dict[Expr, None] = {}
     stack = [(root, False)]
     while stack:
@@ -123,7 +123,7 @@ def subexpressions_without_choices(root: Expr) -> list[Expr]:
 
 
 def _outside(e: Expr, without: set[Expr]) -> set[Expr]:
-    """The subexpressions reached without entering these reductions."""
+    """Return the subexpressions reached without entering these reductions."""
     found: set[Expr] = set()
     stack = [e]
     while stack:
@@ -137,7 +137,7 @@ def _outside(e: Expr, without: set[Expr]) -> set[Expr]:
 
 
 def _worth(em: Emitter, value: Expr) -> bool:
-    """Is the value dearer than a store and a load?"""
+    """Whether computing the value costs more than a store and a load."""
     parts = subexpressions(value)
     if em.knobs.keep == "all":
         return value.kind == "op"

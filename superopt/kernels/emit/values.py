@@ -1,12 +1,12 @@
-"""Where values are computed: levels of loops, and a memo at each.
+"""Emits the values of expressions, each once, at the outermost loop level where it is known; each level has a memo.
 
-Every value is written once, at the loop level of its deepest part: that one rule is strength reduction of addresses,
-hoisting of loads and broadcasts, and loop-invariant motion.  A level keeps a list of lines right after its iterator
-is bound; what is found later to belong to an outer level is written there.
+Every value is written at the loop level of its deepest part.  That one rule gives strength reduction of addresses,
+hoisting of loads and broadcasts, and loop-invariant code motion.  A level keeps a list of lines right after its
+iterator is bound; a value that later turns out to belong to an outer level is written there.
 
-Several points can be computed at once (vectors along the lane, rows of a tile): an iterator is then bound to one base
-with an offset per point, and a value is kept per offsets of the iterators that it depends on, so that points share
-what they have in common.
+Several points can be computed at once (vectors along the lane, rows of a tile).  An iterator is then bound to one base
+with an offset per point.  A value is kept per offsets of the iterators that it depends on, so that points share
+common values.
 
 A value under a guard may load from outside its buffer where the guard fails.  Such loads are masked (vectors) or
 clamped (scalars); everything else ignores guards until the choice itself.
@@ -38,7 +38,7 @@ Guards = tuple[tuple[Guard, bool], ...]
 
 @dataclass(slots=True)
 class Level:
-    """One level of loops: what is known there, and where to write more."""
+    """One level of loops: the values known there, and the list of lines to which more can be added."""
 
     lines: Lines
     memo: dict[object, HeldValue] = field(default_factory=dict[object, HeldValue])
@@ -46,14 +46,14 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class IteratorBinding:
-    """An iterator: its value is `base` plus the offset of the point."""
+    """The binding of an iterator: its value is `base` plus the offset of the point."""
 
     base: Value
     level: int
 
 
 class Emitter:
-    """The state of one function under construction."""
+    """The state of one function under construction: loop levels with memos, bound iterators, points and guards."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Emitter:
         self.lane: Symbol | None = None
         self.lanes = 0
         self.tail: int | str | None = None  # active lanes, where not all are
-        self.guards: Guards = ()  # what the current value stands under
+        self.guards: Guards = ()  # guards around the current value
         self.spread: dict[Symbol, tuple[int, ...]] = {}  # offsets of the points
         self.points = 1
         self.point = 0
@@ -81,7 +81,7 @@ class Emitter:
         self.levels: list[Level] = []
         self._inside: dict[Expr, bool] = {}
         self._depths: dict[frozenset[Symbol], int] = {}  # until an iterator is bound or forgotten
-        self._offsets: dict[frozenset[Symbol], list[tuple[int, ...]]] = {}  # of every point, until there are others
+        self._offsets: dict[frozenset[Symbol], list[tuple[int, ...]]] = {}  # per point, until the points change
         self._reductions: dict[Expr, list[tuple[Expr, bool]]] = {}
         self.push()
 
@@ -93,7 +93,7 @@ class Emitter:
         self.fresh()
 
     def pop(self) -> None:
-        """Leave it; what was known there is forgotten."""
+        """Leave the innermost level; values known only there are forgotten."""
         self.levels.pop()
 
     def fresh(self) -> None:
@@ -108,7 +108,7 @@ class Emitter:
         return len(self.levels) - 1
 
     def at_level(self, level: int, key: object, write: Callable[[], HeldValue]) -> HeldValue:
-        """The value under this key at a level, written there unless it is known."""
+        """Return the value under this key at a level; write it there unless it is known."""
         known = self.levels[level].memo.get(key)
         if known is not None:
             return known
@@ -130,7 +130,7 @@ class Emitter:
         self.fresh()
 
     def narrow(self, it: Symbol, low: int, high: int) -> None:
-        """Say that `low <= it < high`."""
+        """Record that `low <= it < high`."""
         self.ranges[it] = (low, high - 1)
         self._inside.clear()
 
@@ -144,7 +144,7 @@ class Emitter:
             self._inside.clear()
 
     def depth(self, symbols: frozenset[Symbol]) -> int:
-        """The level of the deepest of these iterators."""
+        """Return the level of the deepest of these iterators."""
         known = self._depths.get(symbols)
         if known is None:
             known = self._depths[symbols] = max([self.bindings[s].level for s in symbols], default=0)
@@ -154,7 +154,7 @@ class Emitter:
 
     @contextmanager
     def spread_over(self, it: Symbol, offsets: Sequence[int]) -> Iterator[None]:
-        """Every point once for each offset of an iterator."""
+        """Replicate every point once for each offset of an iterator, inside the context."""
         before, points, point = dict(self.spread), self.points, self.point
         n = len(offsets)
         self.spread = {s: tuple([o for o in known for _ in range(n)]) for s, known in before.items()}
@@ -175,12 +175,12 @@ class Emitter:
         self._offsets.clear()
 
     def offset(self, it: Symbol) -> int:
-        """Offset of an iterator at the current point."""
+        """Return the offset of an iterator at the current point."""
         known = self.spread.get(it)
         return known[self.point] if known else 0
 
     def offsets(self, symbols: frozenset[Symbol]) -> tuple[int, ...]:
-        """Offsets of these iterators at the current point: what tells values at different points apart."""
+        """Return the offsets of these iterators at the current point; they distinguish values at different points."""
         return self._offsets_of(symbols)[self.point]
 
     def _offsets_of(self, symbols: frozenset[Symbol]) -> list[tuple[int, ...]]:
@@ -191,7 +191,7 @@ class Emitter:
         return known
 
     def representatives(self, symbols: frozenset[Symbol]) -> list[int]:
-        """One point for each combination of offsets of these iterators."""
+        """Return one point for each combination of offsets of these iterators."""
         found: dict[tuple[int, ...], int] = {}
         for p, offsets in enumerate(self._offsets_of(symbols)):
             found.setdefault(offsets, p)
@@ -200,7 +200,7 @@ class Emitter:
     # ---- facts about expressions
 
     def inside(self, e: Expr) -> bool:
-        """Are all loads of the expression within their buffers, whatever guards it stands under?"""
+        """Whether all loads of the expression are within their buffers, whatever guards it stands under."""
         known = self._inside.get(e)
         if known is None:
             for x in subexpressions(e):
@@ -215,14 +215,14 @@ class Emitter:
         return low >= 0 and high < self.size(e.args[0])
 
     def size(self, buffer: str) -> int:
-        """Elements of a buffer."""
+        """Return the number of elements of a buffer."""
         total = 1
         for n in self.buffers[buffer].shape:
             total *= n
         return total
 
     def key(self, e: Expr) -> tuple[object, ...]:
-        """What identifies the value of an expression at a point under guards."""
+        """Return the memo key of an expression's value at the current point, under guards."""
         guards = self.guards if self.guards and not self.inside(e) else ()
         if not self.spread:
             return (e, (), guards)
@@ -230,13 +230,13 @@ class Emitter:
         return (e, self.offsets(symbols), guards)
 
     def context(self, symbols: frozenset[Symbol], scalars: Iterable[Expr]) -> tuple[object, ...]:
-        """What tells indices apart that depend on these iterators and read these scalars: points, and guards."""
+        """Return the memo key of indices over these iterators and scalars: the point's offsets, and guards."""
         if self.guards and not all(self.inside(v) for v in scalars):
             return (self.offsets(symbols.union(*[g.symbols for g, _ in self.guards])), self.guards)
         return self.offsets(symbols)
 
     def reductions(self, e: Expr) -> list[Expr]:
-        """The reductions of an expression that may be evaluated whatever its guards are, inner ones first."""
+        """Return the reductions of an expression that may be evaluated whatever its guards are, inner ones first."""
         known = self._reductions.get(e)
         if known is None:
             known = self._reductions[e] = simplify.reductions(e)
@@ -245,7 +245,7 @@ class Emitter:
     # ---- values
 
     def found(self, e: Expr) -> HeldValue | None:
-        """The value, if it is known."""
+        """Return the value if it was written before, else None."""
         if e.kind == "const":
             return HeldValue(constant(e.args[0], e.dtype), False, 0)
         key = self.key(e)
@@ -256,7 +256,7 @@ class Emitter:
         return None
 
     def value(self, root: Expr) -> HeldValue:
-        """The value of an expression at the current point."""
+        """Write an expression at the current point, unless it is known, and return its value."""
         done: dict[Expr, HeldValue] = {}
         stack, opened = [root], set[Expr]()
         while stack:
@@ -276,7 +276,7 @@ class Emitter:
         return done[root]
 
     def _parts(self, e: Expr) -> Sequence[Expr]:
-        """What must be known before the expression is written; a guarded part that may not be evaluated is not."""
+        """Return the parts to compute before the expression, except guarded parts that may not be evaluated."""
         if e.kind == "reduce":
             return ()
         if e.kind == "where":
@@ -306,7 +306,7 @@ class Emitter:
             self.levels[level].memo[self.key(e)] = self.at_level(level, place, lambda: self._write(e, operands))
 
     def known(self, e: Expr) -> HeldValue:
-        """A value that was computed before."""
+        """Return a value that was computed before."""
         held = self.found(e)
         assert held is not None, e
         return held
@@ -335,7 +335,7 @@ class Emitter:
         return HeldValue(registers.apply(self.f, e.args[0], e.args[1], texts, lanes, self.licence, which), wide, 0)
 
     def _contracted(self, e: Expr, texts: list[str], wide: bool) -> str | None:
-        """`a * b + c` and `a * b - c` in one instruction, where the licence allows it."""
+        """Write `a * b + c` or `a * b - c` as one instruction, where the licence allows it."""
         fn, dtype = e.args[:2]
         if fn not in ("add", "sub") or dtype not in ("float32", "float64") or not self.licence.contraction:
             return None
@@ -383,13 +383,13 @@ class Emitter:
     # ---- lanes
 
     def widened(self, x: HeldValue, dtype: str) -> str:
-        """The value in all lanes."""
+        """Return the value broadcast to all lanes."""
         if x.wide:
             return x.text
         return self.broadcast(x, register(dtype))
 
     def broadcast(self, x: HeldValue, type_: str) -> str:
-        """A scalar in all lanes, written at the scalar's level."""
+        """Broadcast a scalar to all lanes, at the scalar's level."""
         if not x.text.startswith("%"):
             return self.f.broadcast(x.text, type_, self.lanes)
         key = ("lanes", x.text, self.lanes)
@@ -397,15 +397,15 @@ class Emitter:
         return made.text
 
     def broadcast_flag(self, x: HeldValue) -> str:
-        """A condition in all lanes."""
+        """Broadcast a condition to all lanes."""
         return x.text if x.wide else self.broadcast(x, "i1")
 
     def vector(self, e: Expr) -> str:
-        """The value of an expression in all lanes."""
+        """Write an expression and return its value in all lanes."""
         return self.widened(self.value(e), e.dtype)
 
     def mask(self, guarded: bool) -> str | None:
-        """The lanes that may be touched: those of the tail, and under the current guards where that is asked for."""
+        """Return the mask of accessible lanes: those of the tail and, on request, under the current guards."""
         found: str | None = None
         type_ = vector("i1", self.lanes)
         if self.tail is not None:
@@ -418,7 +418,7 @@ class Emitter:
         return found
 
     def condition(self, j: int) -> HeldValue:
-        """The truth of guard number j of the current value; what it reads stands under the guards before it."""
+        """Return the truth of guard number j of the current value; its loads stand under the guards before it."""
         keep, self.guards = self.guards, self.guards[:j]
         try:
             return emit_index.condition(self, keep[j][0])
@@ -442,9 +442,9 @@ class Emitter:
                     self.point = keep
 
     def awaits(self, e: Expr) -> bool:
-        """Does it read a buffer that is not filled yet?"""
+        """Whether the expression reads a buffer that is not filled yet."""
         return bool(self.pending) and any(x.kind == "load" and x.args[0] in self.pending for x in subexpressions(e))
 
     def refuse(self, reason: str) -> UnsupportedKernel:
-        """The error that says why this is not generated."""
+        """Return the error that says why this kernel is not generated."""
         return UnsupportedKernel(f"{self.f.name}: {reason}")

@@ -1,1 +1,1 @@
-"""The toolchain: LLVM text, the processor that it is for, machine code kept on disk."""
+"""The compiler back end: LLVM IR as text, the target processor, machine code cached on disk."""

@@ -1,7 +1,7 @@
-"""What generated code may use: vector width, registers, instructions and caches of a processor.
+"""Target processors: vector width, registers, instructions and caches that generated code may use.
 
 `host()` is this machine.  Code is generated for AVX-512 or for AVX2 with FMA; with neither (or on another architecture)
-`supported` says no and programs run on XLA alone.  The width is never fixed elsewhere: `lanes` gives it by dtype.
+`supported` is false and programs run on XLA alone.  The width is never fixed elsewhere: `lanes` gives it by dtype.
 `restricted(cpu, 256)` is the same processor without AVX-512, to generate and to test AVX2 code on a wider machine.
 """
 
@@ -15,7 +15,7 @@ from superopt.machine.facts import Machine, describe, own
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 _AVX2 = ("avx2", "fma", "f16c")
-_WIDE = ("avx512", "avx10", "amx", "vaes", "vpclmulqdq", "evex512")  # prefixes of what needs AVX-512 or has tiles
+_WIDE = ("avx512", "avx10", "amx", "vaes", "vpclmulqdq", "evex512")  # prefixes of features with AVX-512 or tiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,11 @@ class Cpu:
 
     Attributes:
         name: LLVM's name of the processor, decides scheduling.
-        features: LLVM's switches, `+avx2` or `-avx512f`.
+        features: LLVM's feature flags, `+avx2` or `-avx512f`.
         vector_bits: width of a vector register; 0 when no code is generated.
         registers: number of vector registers.
-        vnni: 8-bit dot products into 32 bits (`vpdpbusd`) at `vector_bits`.
-        bf16: bfloat16 dot products and conversions at `vector_bits`.
+        vnni: whether 8-bit dot products into 32 bits (`vpdpbusd`) exist at `vector_bits`.
+        bf16: whether bfloat16 dot products and conversions exist at `vector_bits`.
         l1, l2, l3: bytes of the data caches of a core; 0 when unknown.
     """
 
@@ -49,12 +49,12 @@ class Cpu:
 
     @property
     def avx512(self) -> bool:
-        """Are vectors 512 bits wide, with masks?"""
+        """Whether vectors are 512 bits wide, with masks."""
         return self.vector_bits == 512
 
 
 def host() -> Cpu:
-    """The processor of this machine, or of the one that `machine.facts.taken` puts in its place."""
+    """Return the processor of this machine, or the one that `machine.facts.taken` substitutes for it."""
     return _cpu(describe())
 
 
@@ -83,13 +83,13 @@ def _cpu(facts: Machine) -> Cpu:
 
 
 def cpu_of(cpu: Cpu) -> Cpu:
-    """The processor with the widest vectors that its features allow."""
+    """Return the processor with the widest vectors that its features allow."""
     wide = _with_width(cpu, 512)
     return wide if wide.vector_bits == 512 else restricted(cpu, 256)  # half of AVX-512 is not used
 
 
 def restricted(cpu: Cpu, vector_bits: int) -> Cpu:
-    """The processor with vectors of at most so many bits: 512 changes nothing, 256 leaves AVX2, 0 nothing."""
+    """Return the processor with vectors of at most so many bits: 512 changes nothing, 256 leaves AVX2, 0 nothing."""
     features = cpu.features
     if vector_bits < 512:
         features = (*[f for f in features if not f[1:].startswith(_WIDE)], "-avx512f")
@@ -97,7 +97,7 @@ def restricted(cpu: Cpu, vector_bits: int) -> Cpu:
 
 
 def supported(cpu: Cpu | None = None) -> bool:
-    """Is code generated for this processor (else XLA only)?"""
+    """Whether kernels are generated for this processor; otherwise programs run on XLA alone."""
     return (cpu or host()).vector_bits > 0
 
 

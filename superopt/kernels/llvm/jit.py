@@ -1,16 +1,16 @@
-"""Machine code from LLVM text, kept on disk.
+"""Compiles LLVM text to machine code, with a cache on disk.
 
-`compile(text)` verifies, runs a pass pipeline, and emits one relocatable object; `load` maps it for the life of the
+`compile(text)` verifies, runs a pass pipeline, and emits one relocatable object.  `load` maps it for the life of the
 process (code that XLA may still call is never unmapped) and gives the addresses of its functions.
 
 The pipeline is a decision: `none`, `lite` (instruction combining and control-flow simplification), `O2`, `O3`.  Which
-is best for a register tile depends on the tile; `auto` tries none, lite, O2 in this order and keeps the first without
+is best for a register tile depends on the tile.  `auto` tries none, lite, O2 in this order and keeps the first without
 vector spills in an innermost loop, else the one with the fewest (an epilogue outside of it may spill harmlessly).  O2
 comes before lite where hundreds of vectors are spilt without passes, which lite does not mend.
 
 The object is stored under a digest of text, pipeline and LLVM's version; the text names processor and features.  Files
-are written beside their place and renamed, carry a digest of their content, and are rebuilt when it does not agree;
-beyond 256 MiB those go that were not used for longest, with what was found out about them.
+are written to a temporary name and renamed, carry a digest of their content, and are rebuilt when it does not match.
+Beyond 256 MiB the least recently used objects are deleted, together with the facts recorded about them.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ PIPELINES: tuple[Pipeline, ...] = ("none", "lite", "O2", "O3")
 _AUTO: tuple[Pipeline, ...] = ("none", "lite", "O2")
 _HOPELESS = 128  # spills that instruction combining alone does not mend
 _FORMAT = 3
-MOST_BYTES = 256 << 20  # of the files in a folder
-_ENDINGS = (".object", ".kernel", ".agrees", ".verdict")  # of the files in a folder
+MOST_BYTES = 256 << 20  # bytes of all files in a cache folder
+_ENDINGS = (".object", ".kernel", ".agrees", ".verdict")  # endings of the files in a cache folder
 _UNFINISHED, _UNFINISHED_S = ".part", 600.0  # ending of a file that is being written, and how long that takes at most
 _CPU = re.compile(r'"target-cpu"="([^"]*)" "target-features"="([^"]*)"')
 
 
 class CompileError(SuperoptError):
-    """LLVM does not accept the text: an error of the generator."""
+    """LLVM rejects the text: an error of the code generator."""
 
     code = "SO500"
 
@@ -59,11 +59,11 @@ class Compiled:
     """One relocatable object.
 
     Attributes:
-        digest: identifies text, pipeline asked for, and version of LLVM.
-        object: ELF, Mach-O or COFF.
-        pipeline: the one chosen.
+        digest: identifies text, requested pipeline, and version of LLVM.
+        object: the object file: ELF, Mach-O or COFF.
+        pipeline: the pipeline chosen.
         spills: moves of vector registers to and from the stack in innermost loops.
-        seconds: of parsing, passes and code generation; 0 when read from disk.
+        seconds: time of parsing, passes and code generation; 0 when read from disk.
     """
 
     digest: str
@@ -74,14 +74,14 @@ class Compiled:
 
 
 class Library:
-    """Mapped code; `address` of its functions stays valid until the process ends."""
+    """Code mapped into this process; the `address` of a function stays valid until the process ends."""
 
     def __init__(self, jit: llvmlite.binding.LLJIT, name: str, tracker: llvmlite.binding.ResourceTracker) -> None:
         self._jit, self._name = jit, name
         self._trackers = [tracker]  # the code is unmapped with the last of them
 
     def address(self, symbol: str) -> int:
-        """Address of a function that is not internal.
+        """Return the address of a function that is not internal.
 
         Raises:
             CompileError: there is none of this name, or the object calls something that this process does not have.
@@ -99,11 +99,11 @@ _LOCK = threading.RLock()
 
 
 def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -> Compiled:
-    """Object code of a module.
+    """Compile a module to object code.
 
     Args:
         text: a module that names its processor, as `Module.text` writes it.
-        pipeline: see the module.
+        pipeline: the pass pipeline; see the module docstring.
         cache: folder of objects; the user's cache folder when None.
 
     Raises:
@@ -123,7 +123,7 @@ def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -
 
 
 def find(digest: str, cache: Path | None = None) -> Compiled | None:
-    """The object with this digest, where it is kept and whole."""
+    """Return the cached object with this digest; None if it is missing or damaged."""
     return _read((cache or cache_folder()) / f"{digest}.object", digest)
 
 
@@ -146,13 +146,13 @@ def load(compiled: Compiled, imports: Mapping[str, int] | None = None) -> Librar
 
 
 def assembly(text: str, pipeline: Pipeline = "none") -> str:
-    """The assembly of a module, for tests and for counting."""
+    """Return the assembly of a module, for tests and for counting."""
     with _LOCK:
         return _listing(text, pipeline)
 
 
 def cache_folder() -> Path:
-    """Where objects are kept."""
+    """Return the folder in which objects are cached."""
     import platformdirs  # late: not needed when a folder is given
 
     return Path(platformdirs.user_cache_dir("superopt", appauthor=False)) / "kernels"
@@ -173,7 +173,7 @@ def _binding() -> Any:
 
 @once
 def _linker() -> Any:
-    """The in-process linker: one mapping per object, so that code and constants are near each other."""
+    """Return the in-process linker: one mapping per object, so that code and constants are near each other."""
     ctypes.CDLL(ctypes.util.find_library("m"), ctypes.RTLD_GLOBAL)  # functions that generated code may call
     return _binding().create_lljit_compiler(_machine("", ""), use_jit_link=True, suppress_errors=True)
 
@@ -211,7 +211,7 @@ def _build(text: str, pipeline: Pipeline, digest: str) -> Compiled:
 
 
 def _listing(text: str, pipeline: Pipeline) -> str:
-    """The assembly of a module, with comments."""
+    """Return the assembly of a module, with comments."""
     llvm = _binding()
     try:
         module = llvm.parse_assembly(text)
@@ -226,7 +226,7 @@ def _listing(text: str, pipeline: Pipeline) -> str:
 
 
 def _assembled(listing: str, text: str) -> bytes:
-    """The object of an assembly: an order of magnitude faster than generating the code again for it."""
+    """Assemble a listing to an object: an order of magnitude faster than generating the code again."""
     llvm = _binding()
     code = "".join([f"{re.sub(_QUOTED, _escape, line)}\\0A" for line in listing.splitlines()])
     module = llvm.parse_assembly(f'target triple = "{llvm.get_process_triple()}"\nmodule asm "{code}"\n')
@@ -241,7 +241,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """The processor and the features that the text names."""
+    """Return the processor and the features that the text names."""
     found = _CPU.search(text)
     return (found[1], found[2]) if found else ("", "")
 
@@ -270,7 +270,7 @@ _SPILL = re.compile(r"%[xyz]mm\d+.*(?:Spill|Reload)")
 
 
 def inner_spills(listing: str) -> int:
-    """Spills and reloads of vector registers in the innermost loops of an x86 assembly with comments."""
+    """Count spills and reloads of vector registers in the innermost loops of an x86 assembly with comments."""
     lines = listing.splitlines()
     labels: dict[str, int] = {}
     loops: list[tuple[int, int]] = []
@@ -306,7 +306,7 @@ def _read(path: Path, digest: str) -> Compiled | None:
 
 
 def used(path: Path) -> None:
-    """Say that a file of the cache is in use: its time tells when that was last so."""
+    """Mark a cache file as recently used by updating its modification time."""
     with contextlib.suppress(OSError):  # a folder that cannot be written
         os.utime(path)
 
@@ -317,7 +317,7 @@ def _write(path: Path, made: Compiled) -> None:
 
 
 def write_beside(path: Path, content: bytes) -> None:
-    """Write a file of the cache beside its place and rename it; where that cannot be, it is not there."""
+    """Write a cache file under a temporary name and rename it; on failure the file is absent."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(suffix=_UNFINISHED, dir=path.parent)
@@ -339,10 +339,10 @@ def _prune_once(folder: Path) -> None:
 
 
 def prune(folder: Path, most_bytes: int = MOST_BYTES) -> int:
-    """Delete what was not used for longest until the rest has half the size; nothing if all fits.
+    """Delete the least recently used files until the rest has half the size limit; nothing if all fits.
 
-    Files that differ in their endings alone go together: a kernel, and what was found out about it.  What processes
-    that were killed had begun to write goes in any case.
+    Files that differ in their endings alone go together: a kernel, and the facts recorded about it.  Temporary files of
+    killed processes are deleted in any case.
 
     Returns:
         Number of files deleted.

@@ -1,10 +1,11 @@
 """LLVM modules and functions written as text: a thin builder that knows types, literals, loops and vectors.
 
-A value is the name of an SSA value (`%v3`), the text of a constant, or, for `i64` only, a Python integer; arithmetic on
-two integers is done at once, so that address computations at fixed sizes vanish.  Types: `superopt.kernels.llvm.types`.
+A value is the name of an SSA value (`%v3`), the text of a constant, or, for `i64` only, a Python integer.  Arithmetic
+on two integers is folded at once, so that address computations at fixed sizes vanish.  Types:
+`superopt.kernels.llvm.types`.
 
-`Function.lines` may hold nested lists: whoever keeps such a list can write into an earlier place, as long as what it
-writes there has no branches.  Nothing here knows the width of a vector: it is in the types.
+`Function.lines` may hold nested lists: the holder of such a list can write into an earlier place, as long as the
+inserted code has no branches.  Nothing here knows the width of a vector: it is in the types.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from superopt.kernels.llvm.types import BYTES, constant_mask, element_of, lanes_
 
 MOST_VALUES = 40_000  # instructions of a function: LLVM takes a minute for as many
 _APART = 8  # instructions for each lane of what has no instruction for all: a branch and a load or a store of its own
-MOST_ON_STACK_BYTES = 256 << 10  # of one array that may also lie on the heap
+MOST_ON_STACK_BYTES = 256 << 10  # bytes on the stack of one array that may also lie on the heap
 Value: TypeAlias = "int | str"
 Lines: TypeAlias = "list[str | Lines]"
 Body: TypeAlias = "Callable[[Value, list[Value]], Sequence[Value] | None]"
@@ -36,7 +37,7 @@ class Module:
         self._metadata: list[str] = []
 
     def copy(self) -> Module:
-        """A module with the same functions, to which others can be added."""
+        """Return a module with the same functions, to which others can be added."""
         made = Module(self.cpu)
         made.functions, made._declared = dict(self.functions), dict(self._declared)
         made._texts, made._constants = dict(self._texts), dict(self._constants)
@@ -62,17 +63,17 @@ class Module:
         return made
 
     def constant(self, name: str, type: str, value: str, exported: bool = False) -> None:
-        """Add constant data, read as `@name`."""
+        """Add constant data, referred to as `@name`."""
         assert name not in self._constants, name
         self._constants[name] = f"@{name} = {'' if exported else 'private unnamed_addr '}constant {type} {value}"
 
     def variable(self, name: str, type: str, value: str, align: int = 8) -> None:
-        """Add data that changes, read as `@name`."""
+        """Add mutable data, referred to as `@name`."""
         assert name not in self._constants, name
         self._constants[name] = f"@{name} = internal global {type} {value}, align {align}"
 
     def text_constant(self, text: str) -> str:
-        """The address of a zero-terminated string."""
+        """Return the address of a zero-terminated string."""
         known = self._texts.get(text)
         if known is None:
             data = text.encode() + b"\0"
@@ -83,7 +84,7 @@ class Module:
         return known
 
     def loop_hint(self, *hints: str) -> str:
-        """Metadata for the branch back of a loop, as `, !llvm.loop !3`."""
+        """Return metadata for the branch back of a loop, as `, !llvm.loop !3`."""
         first = len(self._metadata)
         names = [f"!{first + 1 + j}" for j in range(len(hints))]
         self._metadata.append(f"!{first} = distinct !{{{', '.join([f'!{first}', *names])}}}")
@@ -91,7 +92,7 @@ class Module:
         return f", !llvm.loop !{first}"
 
     def text(self) -> str:
-        """The module."""
+        """Return the text of the module."""
         cpu = self.cpu
         attributes = {
             "target-cpu": cpu.name,
@@ -117,11 +118,11 @@ class Function:
     """One function under construction: straight-line code, loops and conditionals, written in order.
 
     Attributes:
-        lines: of the body.
-        entry: of the entry block: arrays on the stack.
-        heap: what is freed before every return.
-        rooms: bytes of each array there.
-        stack_bytes: of the arrays allocated with `alloca`.
+        lines: lines of the body.
+        entry: lines of the entry block: arrays on the stack.
+        heap: heap arrays that are freed before every return.
+        rooms: bytes of each heap array.
+        stack_bytes: bytes of the arrays allocated with `alloca`.
     """
 
     def __init__(
@@ -138,7 +139,7 @@ class Function:
         self._block = "entry"
 
     def text(self) -> str:
-        """The definition."""
+        """Return the text of the definition."""
         args = ", ".join([f"{type} %{name}" for type, name in self.args])
         linkage = "internal " if self.internal else ""
         frees = [f"  call void @free(ptr {x})" for x in self.heap]
@@ -159,12 +160,12 @@ class Function:
         carried: Sequence[tuple[str, Value]] = (),
         unroll: bool = False,
     ) -> list[Value]:
-        """Loop from low to high (excluded) by step > 0.
+        """Write a loop from low to high (excluded) by step > 0.
 
         Args:
             body: writes one iteration, given the iterator and the carried values; returns their new values.
             carried: (type, initial value).
-            unroll: may LLVM unroll it?
+            unroll: whether LLVM may unroll it.
 
         Returns:
             The carried values after the loop.  A single iteration at fixed bounds is written without a loop.
@@ -205,7 +206,7 @@ class Function:
         orelse: Callable[[], Sequence[Value] | None] | None = None,
         types: Sequence[str] = (),
     ) -> list[Value]:
-        """Branch; the values that both sides return (of these types) are merged."""
+        """Write a branch; the values that both sides return (of these types) are merged."""
         if condition in ("true", "false"):
             side = then if condition == "true" else orelse
             return list((side() if side else None) or [])
@@ -231,7 +232,7 @@ class Function:
         self.open(stay)
 
     def label(self, prefix: str) -> str:
-        """A fresh name for a block."""
+        """Return a fresh name for a block."""
         self._count += 1
         return f"{prefix}{self._count}"
 
@@ -241,18 +242,18 @@ class Function:
         self._block = label
 
     def ret(self, type: str = "void", x: Value = "") -> None:
-        """Return."""
+        """Write a return."""
         self.effect(f"ret {type} {x}".rstrip())
 
     # ---- instructions
 
     @property
     def written(self) -> int:
-        """Number of instructions, as LLVM will have them."""
+        """Return the number of instructions, as LLVM will have them."""
         return self._count + _APART * self._apart
 
     def each_apart(self, type: str) -> None:
-        """Say that addresses of a vector are taken one by one: processors gather and scatter 32 and 64 bits."""
+        """Count the instructions that take a vector's addresses one by one: processors gather only 32 and 64 bits."""
         if BYTES[element_of(type)] < 4:
             self._apart += lanes_of(type)
 
@@ -260,7 +261,7 @@ class Function:
         """Append an instruction and name its result.
 
         Raises:
-            UnsupportedKernel: there are too many by now.
+            UnsupportedKernel: the function has too many instructions.
         """
         self._count += 1
         if self.written > MOST_VALUES:
@@ -274,7 +275,7 @@ class Function:
         self.lines.append(f"  {op}")
 
     def comment(self, text: str) -> None:
-        """Append a comment: what reads the text finds the code of a scalar function between two of them."""
+        """Append a comment; readers of the text find the code of a scalar function between two of them."""
         self.lines.append(f"  ; {text}")
 
     def call(self, returns: str, name: str, *args: tuple[str, Value]) -> str:
@@ -346,21 +347,21 @@ class Function:
     # ---- memory
 
     def element(self, pointer: Value, index: Value, type: str = "float") -> str:
-        """The address of element `index` of an array of this type; sums on the way to it may leave the array."""
+        """Return the address of element `index` of an array of this type; intermediate sums may leave the array."""
         if index == 0:
             return str(pointer)
         return self.value(f"getelementptr {type}, ptr {pointer}, i64 {index}")
 
     def load(self, type: str, pointer: Value, align: int | None = None) -> str:
-        """Read; aligned to one element unless said otherwise."""
+        """Read from memory; aligned to one element unless given otherwise."""
         return self.value(f"load {type}, ptr {pointer}, align {align or BYTES[element_of(type)]}")
 
     def store(self, type: str, x: Value, pointer: Value, align: int | None = None) -> None:
-        """Write; aligned to one element unless said otherwise."""
+        """Write to memory; aligned to one element unless given otherwise."""
         self.effect(f"store {type} {x}, ptr {pointer}, align {align or BYTES[element_of(type)]}")
 
     def alloca(self, count: int, align: int = 64, type: str = "float") -> str:
-        """Room for `count` elements on the stack of the function."""
+        """Allocate `count` elements on the stack of the function."""
         self._count += 1
         name = f"%a{self._count}"
         self.stack_bytes += count * BYTES[element_of(type)] * max(lanes_of(type), 1)
@@ -368,7 +369,7 @@ class Function:
         return name
 
     def room(self, count: int, align: int = 64, type: str = "float") -> str:
-        """Room for `count` elements until the function returns: on the stack, or on the heap where it is much."""
+        """Allocate `count` elements until the function returns: on the stack, or on the heap where they are many."""
         size = count * BYTES[element_of(type)] * max(lanes_of(type), 1)
         if size <= MOST_ON_STACK_BYTES:
             return self.alloca(count, align, type)
@@ -385,7 +386,7 @@ class Function:
     def masked_load(
         self, type: str, pointer: Value, mask: str, other: str = "zeroinitializer", align: int | None = None
     ) -> str:
-        """Read the lanes of the mask; the rest is `other` and not touched in memory."""
+        """Read the lanes of the mask; the other lanes are `other`, and their memory is not accessed."""
         align, flags = align or BYTES[element_of(type)], vector("i1", lanes_of(type))
         name = f"llvm.masked.load.{mangled(type)}.p0"
         self.module.declare(f"declare {type} @{name}(ptr, {flags}, {type})")
@@ -422,14 +423,14 @@ class Function:
         return self.value(f"call {type} @{name}({addresses} align {align} {pointers}, {flags} {mask}, {type} {other})")
 
     def prefetch(self, pointer: Value, locality: int = 3, write: bool = False) -> None:
-        """Ask for a cache line; locality 3 is every level of cache, 0 none."""
+        """Prefetch a cache line; locality 3 is every level of cache, 0 none."""
         self.module.declare("declare void @llvm.prefetch.p0(ptr, i32, i32, i32)")
         self.effect(f"call void @llvm.prefetch.p0(ptr {pointer}, i32 {int(write)}, i32 {locality}, i32 1)")
 
     # ---- vectors and floats
 
     def broadcast(self, x: Value, type: str, lanes: int) -> str:
-        """A scalar of this type in all lanes."""
+        """Broadcast a scalar of this type to all lanes."""
         if not lanes:
             return str(x)
         if not str(x).startswith("%"):
@@ -439,11 +440,11 @@ class Function:
         return self.value(f"shufflevector {whole} {first}, {whole} poison, <{lanes} x i32> zeroinitializer")
 
     def extract(self, type: str, x: Value, lane: Value) -> str:
-        """One lane of a vector of this type."""
+        """Return one lane of a vector of this type."""
         return self.value(f"extractelement {type} {x}, i64 {lane}")
 
     def fop(self, op: str, a: Value, b: Value, type: str) -> str:
-        """add, sub, mul, div or rem of floats."""
+        """Apply add, sub, mul, div or rem to floats."""
         return self.value(f"f{op} {type} {a}, {b}")
 
     def fma(self, a: Value, b: Value, c: Value, type: str) -> str:
@@ -451,11 +452,11 @@ class Function:
         return self.intrinsic("fma", type, (type, a), (type, b), (type, c))
 
     def fmaximum(self, a: Value, b: Value, type: str) -> str:
-        """The greater of two floats; NaN if either is; which zero is not said."""
+        """Return the greater of two floats; NaN if either is; the sign of a zero result is unspecified."""
         return self._extremum("ogt", a, b, type)
 
     def fminimum(self, a: Value, b: Value, type: str) -> str:
-        """The lesser of two floats; NaN if either is; which zero is not said."""
+        """Return the lesser of two floats; NaN if either is; the sign of a zero result is unspecified."""
         return self._extremum("olt", a, b, type)
 
     def _extremum(self, order: str, a: Value, b: Value, type: str) -> str:

@@ -23,36 +23,36 @@ _VECTOR = re.compile(r"<(\d+) x (\w+)>")
 
 
 def type_of(dtype: str, lanes: int = 0, *, stored: bool = False) -> str:
-    """LLVM's type of a dtype in registers, or as stored in memory; a vector unless `lanes` is 0."""
+    """Return LLVM's type of a dtype in registers, or as stored in memory; a vector unless `lanes` is 0."""
     return vector("i8" if stored and dtype == "bool" else TYPES[dtype], lanes)
 
 
 def vector(element: str, lanes: int) -> str:
-    """The type of so many lanes of an element type; the element type itself when 0."""
+    """Return the type of so many lanes of an element type; the element type itself when 0."""
     return f"<{lanes} x {element}>" if lanes else element
 
 
 def element_of(type: str) -> str:
-    """The element type of a vector type; of a scalar type, itself."""
+    """Return the element type of a vector type; a scalar type itself."""
     found = _VECTOR.fullmatch(type)
     return found[2] if found else type
 
 
 def lanes_of(type: str) -> int:
-    """Lanes of a vector type; 0 of a scalar type."""
+    """Return the lanes of a vector type; 0 for a scalar type."""
     found = _VECTOR.fullmatch(type)
     return int(found[1]) if found else 0
 
 
 def mangled(type: str) -> str:
-    """The type as it stands in the names of intrinsics: `v16f32`."""
+    """Return the type as it appears in the names of intrinsics: `v16f32`."""
     element = element_of(type)
     name = _SHORT.get(element, element)
     return f"v{lanes_of(type)}{name}" if lanes_of(type) else name
 
 
 def literal(value: bool | int | float, dtype: str) -> str:
-    """The exact text of a scalar constant; floats are rounded to the dtype first, integers wrap."""
+    """Return the exact text of a scalar constant; floats are rounded to the dtype first, integers wrap."""
     if dtype == "bool":
         return "true" if value else "false"
     if dtype == "float64":
@@ -70,7 +70,7 @@ def literal(value: bool | int | float, dtype: str) -> str:
 
 
 def splat(value: bool | int | float, dtype: str, lanes: int) -> str:
-    """The text of a constant with the same value in all lanes; a scalar constant when `lanes` is 0."""
+    """Return the text of a constant with the same value in all lanes; a scalar constant when `lanes` is 0."""
     scalar = literal(value, dtype)
     return f"splat ({TYPES[dtype]} {scalar})" if lanes else scalar
 
@@ -87,5 +87,5 @@ def _bits(source: str, target: str, value: float) -> int:
 
 
 def constant_mask(n: int, lanes: int) -> str:
-    """The first n of the lanes, as text of `<lanes x i1>`."""
+    """Return the mask of the first n lanes, as text of `<lanes x i1>`."""
     return f"<{', '.join([f'i1 {int(i < n)}' for i in range(lanes)])}>"

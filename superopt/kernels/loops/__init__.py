@@ -1,1 +1,1 @@
-"""Loop programs: buffers, stages over the free algebra, their meaning, simplification and print."""
+"""Loop programs: buffers, stages over the free algebra, their semantics, simplification and printing."""

@@ -1,11 +1,11 @@
-"""Contractions in the value of a stage: `sum over k of [guard] A * B`, whatever surrounds the sum.
+"""Recognizes contractions in the value of a stage: `sum over k of [guard] A * B`, whatever surrounds the sum.
 
-Which of the two factors depends on an iterator, and whether the iterator is reduced, is its characteristic vector; it
-gives the roles: batch (in both), rows (A alone), columns (B alone), depth (reduced).  B is the factor that depends on
+Each iterator has a characteristic vector: which of the two factors depend on it, and whether it is reduced.  The vector
+gives its role: batch (in both), rows (A alone), columns (B alone), depth (reduced).  B is the factor that depends on
 the innermost axis of the output, the lane, so that a convolution with channels first swaps its operands by itself.
 
-`analyse` brings a stage into normal form first: axes of extent 1 go, an axis that an operand sees through `//` and `%`
-is split there, and neighbouring axes of one role that every access sees as one are fused.
+`analyse` brings a stage into normal form first.  Axes of extent 1 are dropped.  An axis that an operand reads through
+`//` and `%` is split there.  Neighbouring axes of one role that every access sees as one are fused.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Contraction:
         total: the sum, as it occurs in the stage's value.
         a: the factor that is one number for all lanes.
         b: the factor along the lane.
-        guard_a: where the product counts, as far as it concerns the iterators of `a`.
-        guard_b: the same for `b`.
+        guard_a: the part of the product's guard over the iterators of `a`.
+        guard_b: the part over those of `b`.
         batch: axes that both factors depend on.
         rows: axes of `a` alone.
         columns: axes of `b` alone, the lane last.
@@ -66,11 +66,11 @@ class Contraction:
 
 
 def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False, lane: str = "") -> Contraction | None:
-    """The contraction of a stage, in normal form; None where the stage holds none that a register tile fits.
+    """Return the contraction of a stage, in normal form; None where the stage holds none that a register tile fits.
 
     Args:
         program: gives the shapes of the buffers.
-        stage: not scheduled yet.
+        stage: a stage that is not scheduled yet.
         merge_columns: fuse the axes of B even where B's accesses are not contiguous across them (B must be packed).
         lane: the axis along vectors, by its name before or after axes are split; the innermost when empty.
     """
@@ -80,11 +80,11 @@ def analyse(program: LoopProgram, stage: Stage, merge_columns: bool = False, lan
 
 
 def analyse_placed(program: LoopProgram, stage: Stage, lane: str = "") -> Contraction | None:
-    """The contraction of a placed stage over its own axes, those that it shares being numbers; None without one.
+    """Return the contraction of a placed stage over its own axes, the shared ones fixed; None without one.
 
     Args:
         program: gives the shapes of the buffers.
-        stage: placed in another; its guard stays that of the stage in normal form.
+        stage: a stage placed in another; its guard stays that of the stage in normal form.
         lane: as for `analyse`.
     """
     if stage.tile is not None or stage.at is None or stage.combine is not None:
@@ -104,7 +104,7 @@ def _normal(program: LoopProgram, stage: Stage, merge_columns: bool, lane: str) 
 
 
 def find(stage: Stage) -> Contraction | None:
-    """The contraction of a stage as it stands, if there is exactly one sum outside of which nothing is summed."""
+    """Return the contraction of a stage as it stands, if its only outermost reduction is a sum of products."""
     axes = [a.symbol for a in stage.axes]
     if not axes:
         return None
@@ -144,18 +144,18 @@ def find(stage: Stage) -> Contraction | None:
 
 
 def with_total(contraction: Contraction, total: Expr, stage: Stage | None = None) -> Stage:
-    """The stage with its sum replaced."""
+    """Return the stage with its sum replaced."""
     stage = stage or contraction.stage
     return replace(stage, value=exchange(stage.value, contraction.total, total))
 
 
 def exchange(root: Expr, old: Expr, new: Expr) -> Expr:
-    """The expression with one subexpression (outside of reductions) replaced by another."""
+    """Replace one subexpression (outside of reductions) by another."""
     return rewrite(root, before=lambda e: new if e is old else e if e.kind == "reduce" else None)
 
 
 def outermost(root: Expr) -> Iterator[Expr]:
-    """Reductions that are inside no other."""
+    """Yield the reductions that are inside no other."""
     seen: set[Expr] = set()
     stack = [root]
     while stack:
@@ -170,7 +170,10 @@ def outermost(root: Expr) -> Iterator[Expr]:
 
 
 def _split_guard(guard: Truth, a: Expr, b: Expr, tasks: frozenset[Symbol]) -> tuple[Truth, Truth] | None:
-    """Each condition goes to the factors that have its iterators, but for tasks (both may read beyond); else None."""
+    """Assign each condition to the factors that have its iterators, tasks' ignored; None where one fits neither.
+
+    A condition on task iterators alone goes to both factors: both may read beyond.
+    """
     if not isinstance(guard, Guard):
         return True, True
     mine: list[Poly] = []
@@ -186,7 +189,7 @@ def _split_guard(guard: Truth, a: Expr, b: Expr, tasks: frozenset[Symbol]) -> tu
 
 
 def loads(root: Expr) -> list[Expr]:
-    """The loads of an expression, each once."""
+    """Return the loads of an expression, each once."""
     return [e for e in subexpressions(root) if e.kind == "load"]
 
 
@@ -205,13 +208,13 @@ def _mapped(stage: Stage, axes: Iterable[Axis], mapping: dict[Symbol, Size]) -> 
 
 
 def _with_lane(stage: Stage, name: str) -> Stage:
-    """The stage with the lane as its innermost axis."""
+    """Return the stage with the lane as its innermost axis."""
     chosen = [a for a in stage.axes if a.symbol.name in (name, name + "l")]
     return replace(stage, axes=(*[a for a in stage.axes if a not in chosen], *chosen)) if name else stage
 
 
 def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:
-    """Split every axis and iterator that a sum, or the place of the result, sees through `//` or `%`."""
+    """Split every axis and iterator that a sum, or the place of the result, reads through `//` or `%`."""
     sums = list(outermost(stage.value))
     accesses = [row_major(e.args[1], shapes[e.args[0]]) for x in sums for e in loads(x)]
     accesses += [p for x in sums for e in subexpressions(x) if e.kind == "where" for p in e.args[0].ordered]
@@ -241,7 +244,7 @@ def _divided_depth(total: Expr, it: Symbol, inner: int) -> Expr:
 
 
 def _fused(found: Contraction, shapes: dict[str, tuple[int, ...]], merge_columns: bool) -> Stage | None:
-    """One pair of neighbours of equal role made one; None when there is no such pair."""
+    """Fuse one pair of neighbouring axes of equal role; None when there is no such pair."""
     stage = found.stage
     place = [row_major(stage.index, shapes[stage.buffer]), *sides_of(stage.guard)]
     of_a = [row_major(e.args[1], shapes[e.args[0]]) for e in loads(found.a)]
@@ -275,7 +278,7 @@ def _pairs(role: Sequence[Symbol]) -> Iterator[tuple[Symbol, Symbol]]:
 
 
 def _contiguous(i: Symbol, j: Symbol, forms: Iterable[Size]) -> bool:
-    """Is every form, where it has one of the two, a function of `i * extent(j) + j`?"""
+    """Whether every index form that contains i or j is a function of `i * extent(j) + j`."""
     for x in forms:
         a, b = coefficient(x, i), coefficient(x, j)
         if a is None or b is None or a != b * extent(j):

@@ -1,8 +1,8 @@
-"""The meaning of a loop program: its stages folded through the NumPy algebra, each over all of its axes.
+"""Reference interpreter of loop programs: evaluates their stages in the NumPy algebra, each over all of its axes.
 
-This is the oracle of every schedule primitive and of every emitted kernel.  It knows nothing of kinds of axes, knobs
-or tiles, and of placement only that a local buffer is another one in each iteration of the axes that it stands under.
-What no stage has written is NaN (the largest integer, True).
+This is the oracle of every schedule primitive and of every emitted kernel.  It knows nothing of kinds of axes, knobs or
+tiles.  Of placement it knows only that a local buffer is a fresh one in each iteration of the axes around it. Elements
+that no stage has written are NaN (the largest integer, True).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ FOLD: dict[str, np.ufunc] = {
 
 
 def evaluate(program: LoopProgram, arrays: Mapping[str, np.ndarray], wide: bool = False) -> dict[str, np.ndarray]:
-    """Values of the outputs of a loop program.
+    """Compute the outputs of a loop program.
 
     Args:
         program: a well-formed program.
@@ -65,7 +65,7 @@ def _argument(buffer: Buffer, arrays: Mapping[str, np.ndarray], wide: bool) -> A
 
 
 def _versions(program: LoopProgram, name: str) -> int:
-    """Leading axes of the stage that fills a buffer for each of which the buffer is another one."""
+    """Return the number of the writing stage's leading axes for whose iterations the buffer is a separate copy."""
     if program.buffer(name).scope != "local":
         return 0
     at = program.stage(name).at
@@ -122,7 +122,7 @@ def _fill(program: LoopProgram, stage: Stage, held: Mapping[str, Array], wide: b
 
 
 def _spread(value: Array, extents: list[int]) -> Array:
-    """The value over the whole grid; it may have axes of size 1 of the reduction in which it was first needed."""
+    """Broadcast the value over the whole grid, from axes of size 1 that a reduction needed first."""
     return np.broadcast_to(value.reshape(value.shape[max(0, value.ndim - len(extents)) :]), extents)
 
 

@@ -1,7 +1,7 @@
-"""Loop programs from graphs, and their well-formedness.
+"""Builds loop programs from graphs, and checks that they are well-formed.
 
-`from_graph` denotes each output in the free algebra: movement, broadcasts and elementwise producers disappear into
-the index and the value of its stage.  What is kept in memory between stages is the caller's decision.
+`from_graph` denotes each output in the free algebra: movement, broadcasts and elementwise producers disappear into the
+index and the value of its stage.  The caller decides which values are kept in memory between stages.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def from_graph(
     name: str = "kernel",
     scratch: Set[Node] | None = None,
 ) -> LoopProgram:
-    """A loop program that computes these nodes, one stage each.
+    """Return a loop program that computes these nodes, one stage each.
 
-    Inputs keep their names; outputs are `out0`, `out1` ..., nodes of `stop` `t0`, `t1` ... and nodes of `scratch`
+    Inputs keep their names.  Outputs are `out0`, `out1` ..., nodes of `stop` `t0`, `t1` ... and nodes of `scratch`
     `s0`, `s1` ... in topological order (with `_` appended where an input has the name).
 
     Args:
@@ -39,7 +39,7 @@ def from_graph(
             and read by the outputs and scratch nodes above it instead of being computed again.
         frozen: names of the input buffers that do not change between calls (`t0` ... included); None: the inputs that
             the graph marks as frozen.
-        name: of the program.
+        name: name of the program.
         scratch: nodes kept in memory between stages, one stage each; None: those of `between_transforms`.
 
     Raises:
@@ -69,10 +69,10 @@ def from_graph(
 
 
 def between_transforms(outputs: Sequence[Node], order: Sequence[Node]) -> frozenset[Node]:
-    """The product between two transforms (Winograd) and what it reads; empty where there is none.
+    """Return the product between two transforms (Winograd) and its operands; empty where there is none.
 
-    That is the only product, it reads what is computed, and one element of the output reads several of its elements.
-    As one expression each of them would be written out again, with all that it is made of.
+    It is the only product, its operands are computed, and one element of the output reads several of its elements. As a
+    single expression the product and all its operands would be repeated for each of these.
     """
     products = [n for n in order if lookup(n.op).family == "contraction"]
     if len(products) != 1 or len(outputs) != 1 or products[0] is outputs[0] or 0 in outputs[0].shape:
@@ -128,18 +128,18 @@ def _stage(node: Node, result: str, names: dict[Node, str]) -> Stage:
 
 
 def _reachable(buffers: Iterable[Buffer], stages: Iterable[Stage]) -> list[Buffer]:
-    """Without the inputs that nothing reads (below a node of `stop`)."""
+    """Drop the inputs that nothing reads (below a node of `stop`)."""
     used = {e.args[0] for s in stages for e in loads(s)}
     return [b for b in buffers if b.scope not in ("input", "frozen") or b.name in used]
 
 
 def ordered(buffers: Iterable[Buffer]) -> tuple[Buffer, ...]:
-    """Buffers by scope."""
+    """Sort buffers by scope."""
     return tuple(sorted(buffers, key=lambda b: SCOPES.index(b.scope)))
 
 
 def loads(stage: Stage) -> list[Expr]:
-    """The loads of a stage, each distinct one once: of its value, and of indices and guards that read tensors."""
+    """Return the distinct loads of a stage: of its value, and of indices and guards that read tensors."""
     roots = [stage.value, *[e for x in stage.index for e in _read_by(x)]]
     if isinstance(stage.guard, Guard):
         roots += [e for p in stage.guard.ordered for e in _read_by(p)]
@@ -152,12 +152,12 @@ def _read_by(index: Size) -> list[Expr]:
 
 
 def reads(stage: Stage) -> set[str]:
-    """Names of the buffers that a stage reads."""
+    """Return the names of the buffers that a stage reads."""
     return {e.args[0] for e in loads(stage)}
 
 
 def symbols(stage: Stage) -> frozenset[Symbol]:
-    """The free symbols of index, value and guard."""
+    """Return the free symbols of index, value and guard."""
     return stage.value.symbols.union(symbols_of(stage.guard), *map(symbols_of, stage.index))
 
 
@@ -165,10 +165,10 @@ def symbols(stage: Stage) -> frozenset[Symbol]:
 
 
 def checked(program: LoopProgram) -> LoopProgram:
-    """The program, if it is well-formed.
+    """Return the program, if it is well-formed.
 
     Raises:
-        InputError: says what is not: names, ranks, dtypes, order of stages, kinds of axes, placement, ranges of knobs.
+        InputError: names the fault: names, ranks, dtypes, order of stages, kinds of axes, placement, ranges of knobs.
     """
     names = [b.name for b in program.buffers]
     _require(len(set(names)) == len(names), f"{program.name} has two buffers of one name: {names}")
@@ -259,7 +259,7 @@ def _check_placement(program: LoopProgram, stage: Stage) -> None:
 
 
 def under(program: LoopProgram, stage: Stage, host: Stage, count: int) -> bool:
-    """Does the stage run within one iteration of the first `count` axes of `host`?"""
+    """Whether the stage runs within one iteration of the first `count` axes of `host`."""
     while stage is not host:
         if stage.at is None or stage.at[1] < count:
             return False

@@ -1,9 +1,9 @@
-"""What the decisions of a schedule may be: the range of every knob and of every field of a register tile.
+"""Allowed ranges of schedule decisions: of every knob, and of every field of a register tile.
 
-A value outside of its range would be proved, since knobs change no loop program, and then run: a task of minus one
-row writes nothing, a block of minus five steps never ends.  Ranges are checked where a program is checked for being
-well-formed: after every step of a trace, and by the verifier of schedules.  `excess` bounds what a whole trace may do:
-padding to 2^40 iterations is as endless as a loop without an end.
+Knobs change no loop program, so the prover would accept a value out of range.  The kernel would then misbehave: a task
+of minus one row writes nothing, a block of minus five steps never ends.  Ranges are checked where a program is checked
+for being well-formed: after every step of a trace, and by the verifier of schedules.  `excess` bounds the work and
+memory of a whole trace: padding to 2^40 iterations is as endless as a loop without an end.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from superopt.ir.index import bounds
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.stage import LoopProgram, Stage, Tile
 
-_MANY = 1 << 31  # what counts iterations
-_AT_ONCE = 64  # what becomes so many values in registers
+_MANY = 1 << 31  # most of a knob that counts iterations
+_AT_ONCE = 64  # most of a knob that becomes so many values in registers
 KNOBS: dict[str, tuple[int, int] | tuple[str, ...]] = {
     "vectors": (1, _AT_ONCE), "rows": (0, _AT_ONCE), "accumulators": (1, _AT_ONCE), "window": (0, 4096),
     "cache": ("none", "scratch", "output"), "keep": ("costly", "all"), "cut": (0, 1), "transpose": (0, 1),
@@ -35,7 +35,7 @@ _MORE_BYTES, _LEAST_BYTES = 1 << 8, 1 << 26
 
 
 def knob_fault(name: str, value: object) -> str:
-    """What is wrong with the value of a knob; empty when nothing is."""
+    """Return the fault in the value of a knob; empty when it is allowed."""
     known = KNOBS.get(name)
     if known is None:
         return f"{name!r} is no knob, only {', '.join(KNOBS)}"
@@ -47,7 +47,7 @@ def knob_fault(name: str, value: object) -> str:
 
 
 def decision_fault(name: str, value: object) -> str:
-    """What is wrong with a number among the decisions of a tile, or with numbers of its axes; empty when nothing is."""
+    """Return the fault in a number among a tile's decisions, or in the numbers of its axes; empty if none."""
     if name not in DECISIONS:
         return ""
     low, high = DECISIONS[name]
@@ -57,7 +57,7 @@ def decision_fault(name: str, value: object) -> str:
 
 
 def stage_fault(stage: Stage) -> str:
-    """What is wrong with the decisions of a stage; empty when nothing is."""
+    """Return the fault in the decisions of a stage; empty when there is none."""
     faults = [knob_fault(name, value) for name, value in stage.knobs]
     if stage.tile is not None:
         faults.append(_tile_fault(stage.tile))
@@ -74,7 +74,7 @@ def _tile_fault(tile: Tile) -> str:
 
 
 def excess(before: LoopProgram, after: LoopProgram) -> str:
-    """What a scheduled program does far more of than the one that it comes from; empty when it is within bounds."""
+    """Return by how far a scheduled program exceeds its bounds on iterations and memory; empty when it is within."""
     most, made = _MORE_WORK * iterations(before) + _LEAST_WORK, iterations(after)
     if made > most:
         return f"the schedule makes {made} iterations of {iterations(before)}"
@@ -83,10 +83,10 @@ def excess(before: LoopProgram, after: LoopProgram) -> str:
 
 
 def require_within(before: LoopProgram, after: LoopProgram) -> LoopProgram:
-    """The scheduled program.
+    """Return the scheduled program if its iterations and memory are within bounds of the original's.
 
     Raises:
-        InputError: it does far more than the one that it comes from.
+        InputError: it does far more than the program that it comes from.
     """
     fault = excess(before, after)
     if fault:
@@ -95,7 +95,7 @@ def require_within(before: LoopProgram, after: LoopProgram) -> LoopProgram:
 
 
 def iterations(program: LoopProgram) -> int:
-    """Iterations of all loops, those of reductions included; nested reductions are counted as if side by side."""
+    """Count the iterations of all loops, reductions included; nested reductions count as if side by side."""
     total = 0
     for stage in program.stages:
         sums = [e for e in subexpressions(stage.value) if e.kind == "reduce"]

@@ -1,4 +1,4 @@
-"""Loop programs in print, and their content hash.
+"""Prints loop programs, and computes their content hash.
 
     kernel
       input x: f32[8,4]
@@ -6,8 +6,8 @@
     for o0<8 parallel, o1<4 vector
       out0[o0,o1] = div(exp(sub(x[o0,o1], max_{r0<4} x[o0,r0])), sum_{r1<4} exp(sub(x[o0,r1], max_{r0<4} x[o0,r0])))
 
-Stages placed inside another stand in its loops.  A long subexpression that occurs more than once is printed once and
-named `$1`, `$2` ...  The hash is over structure: it is the same in every process.
+Stages placed inside another are printed in its loops.  A long subexpression that occurs more than once is printed once
+and named `$1`, `$2` ...  The hash is over structure: it is the same in every process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SHARED = 48  # characters from which a repeated subexpression gets a name
 
 
 def show(program: LoopProgram) -> str:
-    """The program as loops, one nest after another."""
+    """Print the program as loops, one nest after another."""
     lines = [program.name, *[f"  {_declaration(b)}" for b in program.buffers]]
     for stage in program.phases():
         lines += _nest(program, stage, 0, 0)
@@ -34,7 +34,7 @@ def show(program: LoopProgram) -> str:
 
 
 def show_stages(program: LoopProgram) -> str:
-    """The loops alone, without name and buffers."""
+    """Print the loops alone, without name and buffers."""
     return "\n".join(line for stage in program.phases() for line in _nest(program, stage, 0, 0))
 
 
@@ -43,7 +43,7 @@ def _declaration(b: Buffer) -> str:
 
 
 def _nest(program: LoopProgram, stage: Stage, above: int, depth: int) -> list[str]:
-    """Lines of a stage whose first `above` axes are already open, at this depth of indentation."""
+    """Return the lines of a stage whose first `above` axes are already open, at this depth of indentation."""
     inner = program.placed(stage.buffer)
     lines: list[str] = []
     done = above
@@ -82,7 +82,7 @@ def _tile(tile: Tile) -> str:
 
 
 def _expression(root: Expr) -> tuple[str, list[tuple[str, str]]]:
-    """Text of an expression, and of its long repeated parts."""
+    """Return the text of an expression, and the texts of its long repeated parts."""
     inner = subexpressions(root)
     uses = Counter(x for e in inner for x in e.operands)
     texts: dict[Expr, str] = {}
@@ -118,7 +118,7 @@ def _one(e: Expr, texts: dict[Expr, str]) -> str:
 
 
 def digest(program: LoopProgram) -> str:
-    """Hash of everything but the program's name: equal content has equal digests in every process."""
+    """Return a hash of everything but the program's name: equal content has equal digests in every process."""
     texts: dict[Expr, str] = {}
     parts = [repr((b.name, b.shape, b.dtype, b.scope)) for b in program.buffers]
     for s in program.stages:
@@ -133,7 +133,7 @@ def _blake(text: str) -> str:
 
 
 def _hash(root: Expr, texts: dict[Expr, str]) -> str:
-    """Hash of an expression from those of its parts."""
+    """Hash an expression from the hashes of its parts."""
     for e in subexpressions(root):
         if e not in texts:
             texts[e] = _blake(repr((e.kind, e.dtype, *_parts(e, texts))))
@@ -164,7 +164,7 @@ def _guard(guard: Truth, texts: dict[Expr, str]) -> Any:
 
 
 def _size(x: Size, texts: dict[Expr, str]) -> str:
-    """Text of an index without numbers of this process (the order of terms is by these)."""
+    """Return the text of an index, independent of the process (whose numbering decides the order of terms)."""
     if isinstance(x, int):
         return str(x)
     terms = [f"{c}*{'*'.join(sorted(_atom(a, texts) for a in mono))}" for mono, c in x.terms]

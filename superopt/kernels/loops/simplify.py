@@ -1,13 +1,14 @@
-"""Loop nests made simple before any code: exact steps from expressions to expressions, none of which knows an op.
+"""Simplification of loop nests before code generation: exact rewrites of expressions, none of which knows an op.
 
-    flatten     x[i,j]                      -> x[n*j+i]            one linear index per load
-    split       x[o//c, o%c]                -> x[h, l]             o = c*h + l; also under reductions
-    fuse        x[a,b] + y[a,b] over a, b   -> x[f] + y[f]         axes that every access walks as one
-    decide      [i-3>=0] ? a : b            -> a                   where the range of i says so
-    cuts        ranges of an iterator in which guards are known
+    flatten     x[i,j]                      -> x[n*j+i]            one linear index per load.
+    split       x[o//c, o%c]                -> x[h, l]             o = c*h + l; also under reductions.
+    fuse        x[a,b] + y[a,b] over a, b   -> x[f] + y[f]         axes that every access walks as one.
+    decide      [i-3>=0] ? a : b            -> a                   where the range of i decides the guard.
+    cuts        ranges of an iterator in which guards are known.
 
 Cutting keeps to the interior: an iterator is cut where a guard begins to hold for all values of the iterators inside
-it, not at every value at which it changes, so that the number of pieces does not grow with the size of a window.
+it.  It is not cut at every value at which the guard changes, so the number of pieces does not grow with a window's
+size.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from superopt.ir.index import (
 from superopt.kernels.loops.stage import Buffer
 
 Ranges = Mapping[Symbol, tuple[int, int]]
-MOST_PIECES = 8  # of one iterator
-MOST_PARTS = 96  # of one iterator where every cut decides a guard: what is left of a concatenation is one part of it
+MOST_PIECES = 8  # pieces of one iterator
+MOST_PARTS = 96  # pieces of one iterator where every cut decides a guard: each piece of a concatenation is one part
 MOST_SPLITS = 8
 
 
@@ -43,7 +44,7 @@ MOST_SPLITS = 8
 
 
 def flatten(root: Expr, buffers: Mapping[str, Buffer]) -> Expr:
-    """Every load with one linear index; loads of empty buffers, which no iteration reaches, become 0."""
+    """Give every load one linear index; loads of empty buffers, which no iteration reaches, become 0."""
 
     def change(e: Expr) -> Expr | None:
         if e.kind != "load":
@@ -57,12 +58,12 @@ def flatten(root: Expr, buffers: Mapping[str, Buffer]) -> Expr:
 
 
 def indices_in(roots: Sequence[Expr]) -> list[Size]:
-    """Every index and every side of a guard."""
+    """Return every index and every side of a guard."""
     return list(dict.fromkeys(x for root in roots for e in subexpressions(root) for x in e.indices))
 
 
 def forms_in(x: Size) -> list[Form]:
-    """The non-polynomial atoms of an index, nested ones included."""
+    """Return the non-polynomial atoms of an index, nested ones included."""
     found: list[Form] = []
     stack: list[Size] = [x]
     while stack:
@@ -75,13 +76,13 @@ def forms_in(x: Size) -> list[Form]:
 
 
 def guards_in(roots: Sequence[Expr]) -> list[Poly]:
-    """The sides of all guards."""
+    """Return the sides of all guards."""
     found = dict.fromkeys(p for root in roots for e in subexpressions(root) if e.kind == "where" for p in e.indices)
     return [p for p in found if isinstance(p, Poly)]
 
 
 def reductions(root: Expr) -> list[tuple[Expr, bool]]:
-    """Reductions, inner ones first, and whether each stands under a choice wherever it occurs."""
+    """Return the reductions, inner ones first, and whether each stands under a choice wherever it occurs."""
     found: dict[Expr, bool] = {}
     seen: set[tuple[Expr, bool]] = set()
     stack: list[tuple[Expr, bool, bool]] = [(root, False, False)]
@@ -104,7 +105,7 @@ def reductions(root: Expr) -> list[tuple[Expr, bool]]:
 
 
 def divisor(x: Size, symbols: frozenset[Symbol]) -> tuple[Symbol, int] | None:
-    """An iterator and a divisor of its extent by which an index divides it."""
+    """Return an iterator and a divisor of its extent by which an index divides it."""
     for form in forms_in(x):
         if form.op not in ("//", "%"):
             continue
@@ -118,7 +119,7 @@ def divisor(x: Size, symbols: frozenset[Symbol]) -> tuple[Symbol, int] | None:
 
 
 def split(it: Symbol, by: int) -> tuple[Symbol, Symbol, Size]:
-    """Outer and inner iterator, and the iterator as `by * outer + inner`."""
+    """Return outer and inner iterator, and the iterator as `by * outer + inner`."""
     assert isinstance(it.high, int)
     high = Symbol(f"{it.name}h", 0, (it.high + 1) // by - 1)
     low = Symbol(f"{it.name}l", 0, by - 1)
@@ -126,12 +127,12 @@ def split(it: Symbol, by: int) -> tuple[Symbol, Symbol, Size]:
 
 
 def index_of(it: Symbol) -> Size:
-    """The iterator as an index; 0 when it takes one value."""
+    """Return the iterator as an index; 0 when it takes one value."""
     return 0 if it.high == 0 else of_atom(it)
 
 
 def split_reductions(root: Expr) -> Expr:
-    """Iterators of reductions split where they are divided."""
+    """Split iterators of reductions where they are divided."""
 
     def change(e: Expr) -> Expr | None:
         if e.kind != "reduce":
@@ -151,7 +152,7 @@ def split_reductions(root: Expr) -> Expr:
 
 
 def fuse_reductions(root: Expr) -> Expr:
-    """Neighbouring iterators of reductions as one, where every index of the body walks them as one."""
+    """Fuse neighbouring iterators of reductions where every index of the body walks them as one."""
 
     def change(e: Expr) -> Expr | None:
         if e.kind != "reduce" or len(e.args[1]) < 2:
@@ -173,7 +174,7 @@ def fuse_reductions(root: Expr) -> Expr:
 def fused_with(
     outer: Symbol, inner: Symbol, roots: Sequence[Expr], others: Sequence[Size] = ()
 ) -> tuple[Symbol | None, list[Expr]]:
-    """One iterator in place of two, and the expressions over it; None where an index would divide it.
+    """Replace two iterators by one in expressions; the iterator is None where an index would divide it.
 
     Args:
         others: further indices that must not divide it.
@@ -190,11 +191,11 @@ def fused_with(
     return fused, [root.substitute(mapping) for root in roots]
 
 
-# ---- what ranges decide
+# ---- decisions by ranges
 
 
 def decide(root: Expr, ranges: Ranges) -> Expr:
-    """The expression with choices resolved whose guards are known in these ranges."""
+    """Resolve the choices of an expression whose guards are known in these ranges."""
     if not any(e.kind == "where" for e in subexpressions(root)):
         return root
 
@@ -208,7 +209,7 @@ def decide(root: Expr, ranges: Ranges) -> Expr:
 
 
 def known(guard: Truth, ranges: Ranges) -> Truth:
-    """The guard without the conditions that hold in these ranges; False if one fails."""
+    """Return the guard without the conditions that hold in these ranges; False if one fails."""
     if not isinstance(guard, Guard):
         return guard
     left: list[Poly] = []
@@ -222,7 +223,7 @@ def known(guard: Truth, ranges: Ranges) -> Truth:
 
 
 def cuts(it: Symbol, low: int, high: int, guards: Sequence[Poly], ranges: Ranges) -> list[tuple[int, int]]:
-    """Pieces of `low <= it < high` at the ends of the interior.
+    """Cut `low <= it < high` into pieces at the ends of the interior.
 
     A guard `k*it + rest >= 0` holds for all values of `rest` from some value of `it` on.  A cut is worth its code when
     `rest` varies by less than half the range of `it`: else little is interior.
@@ -249,7 +250,7 @@ def cuts(it: Symbol, low: int, high: int, guards: Sequence[Poly], ranges: Ranges
 
 
 def reciprocals(root: Expr, lane: Symbol | None, keep: frozenset[Expr] = frozenset()) -> Expr:
-    """`x / s` as `x * (1 / s)` for floats, where s is constant or the same in all lanes while x is not."""
+    """Rewrite `x / s` to `x * (1 / s)` for floats, where s is constant or uniform over lanes and x is not."""
 
     def change(e: Expr) -> Expr | None:
         if e.kind != "op" or e.args[0] != "div" or not e.dtype.startswith("float") or e.dtype == "float16":
@@ -268,10 +269,10 @@ def reciprocals(root: Expr, lane: Symbol | None, keep: frozenset[Expr] = frozens
 
 
 def is_one(e: Expr) -> bool:
-    """The constant 1?"""
+    """Whether the expression is the constant 1."""
     return e.kind == "const" and e.args[0] == 1
 
 
 def is_zero(e: Expr) -> bool:
-    """The constant 0, or false?"""
+    """Whether the expression is the constant 0, or false."""
     return e.kind == "const" and e.args[0] == 0

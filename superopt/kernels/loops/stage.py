@@ -1,10 +1,10 @@
-"""Loop programs: buffers, and stages that fill them.
+"""Data types of loop programs: buffers, and stages that fill them.
 
 A stage is one loop nest, `for axes where guard: buffer[index] = value`, whose value is an expression of the free
 algebra (`superopt.ir.expr`): reductions stay expressions, loads name buffers.  Stages run in order, each over all of
 its axes, unless one is placed inside a later one.  Buffers are row-major; a layout is an index map of the stages.
 
-A schedule changes axes, indices, values and placement, and never what the outputs are: `evaluate` says what that is.
+A schedule changes axes, indices, values and placement, and never the outputs, which `evaluate` defines.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Buffer:
     """A row-major array.
 
     Attributes:
-        scope: input; frozen: an input that does not change between calls; output; scratch: between phases, on the
-            heap; local: of one task, on its stack.
+        scope: input; frozen (an input that does not change between calls); output; scratch (between phases, on the
+            heap); local (of one task, on its stack).
     """
 
     name: str
@@ -44,7 +44,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A loop: an iterator from 0, and how it runs."""
+    """A loop: an iterator from 0, and its kind (serial, parallel, vector, unroll)."""
 
     symbol: Symbol
     kind: AxisKind = "serial"
@@ -65,7 +65,7 @@ class Tile:
         lanes: the axis along the vectors, by name.
         vectors: vectors of a tile along `lanes`.
         depth: reduction iterators by name, outermost first.
-        unroll: how many steps of the innermost reduction iterator are written out.
+        unroll: unroll factor of the innermost reduction iterator.
     """
 
     intrinsic: str
@@ -81,17 +81,17 @@ class Stage:
     """One loop nest.
 
     A stage that is placed (`at`) inside another begins with the axes under which it stands, the same symbols and kinds
-    as those of the other stage: its own loops are the rest.  Its `local` buffer holds what one iteration of these
-    axes needs.
+    as those of the other stage; the rest are its own loops.  Its `local` buffer holds the elements that one iteration
+    of these axes needs.
 
     Attributes:
-        buffer: what is written; the name of the stage.
-        axes: outermost first.
+        buffer: the buffer written; also the name of the stage.
+        axes: the loops, outermost first.
         index: the element written, over the axes.
-        value: over the axes.
-        guard: iterations that exist.
+        value: its value, over the axes.
+        guard: condition under which an iteration exists.
         at: inside the stage of this name, under its first so many axes; None: a phase of its own.
-        tile: set by `tensorize`.
+        tile: the register tile, set by `tensorize`.
         knobs: decisions that concern only how the stage is written as code.
         combine: a monoid: each element is the fold of the values of all iterations that write it, from its identity
             (`decompose_reduction`); None: every iteration that writes an element writes the same value.
@@ -108,7 +108,7 @@ class Stage:
     combine: str | None = None
 
     def axis(self, name: str) -> Axis:
-        """The axis of this name.
+        """Return the axis of this name.
 
         Raises:
             InputError: there is none.
@@ -119,7 +119,7 @@ class Stage:
         raise InputError(f"stage {self.buffer} has no axis {name!r}, only {[a.symbol.name for a in self.axes]}")
 
     def knob(self, name: str, default: int | str) -> int | str:
-        """The value of a knob."""
+        """Return the value of a knob."""
         return dict(self.knobs).get(name, default)
 
 
@@ -163,5 +163,5 @@ class LoopProgram:
 
     @property
     def pointers(self) -> tuple[Buffer, ...]:
-        """Buffers that a call passes, in the order of the array of pointers that phases take."""
+        """The buffers that a call passes, in the order of the array of pointers that phases take."""
         return tuple([b for b in self.buffers if b.scope != "local"])

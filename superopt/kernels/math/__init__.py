@@ -1,1 +1,1 @@
-"""Scalar functions on vectors, as code; `table.apply` is the entry."""
+"""Vectorized scalar functions as generated code; `table.apply` is the entry point."""

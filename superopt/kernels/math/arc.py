@@ -47,7 +47,7 @@ _HALF_PI = {
 
 
 def _odd(m: Lanes, x: str, z: str, table: dict[str, tuple[float, ...]]) -> str:
-    """What the function adds to x; z is x**2."""
+    """Return the polynomial correction x * z * P(z) that an odd function adds to x; z is x**2."""
     return m.mul(m.mul(x, z), m.polynomial(z, table[m.dtype]))
 
 
@@ -90,7 +90,7 @@ def acosh(m: Lanes, x: str) -> str:
 
 
 def _log_or_double(m: Lanes, a: str, near: str) -> str:
-    """log1p(near), where the square of a may be formed; else log(2 a)."""
+    """Return log1p(near), where the square of a may be formed; else log(2 a)."""
     big = m.compare("ogt", a, m.const(2.0**26 if m.dtype == "float32" else 2.0**55))
     y = log1p(m, m.select(big, a, near))
     return m.add(y, m.select(big, m.const(LN2), m.const(0.0)))
@@ -138,7 +138,7 @@ def atan2(m: Lanes, y: str, x: str) -> str:
 
 
 def _arc(m: Lanes, a: str) -> tuple[str, str]:
-    """Is a below 1/2, and then asin(a), else half of acos(a)."""
+    """Return whether a is below 1/2, and asin(a) if it is, else half of acos(a)."""
     small = m.compare("olt", a, m.const(0.5))
     z = m.select(small, m.mul(a, a), m.mul(m.sub(m.const(1.0), a), m.const(0.5)))
     s = m.select(small, a, m.call("sqrt", z))

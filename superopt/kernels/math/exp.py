@@ -1,4 +1,4 @@
-"""Exponentials, logarithms and what is built from them, on vectors of float32 and float64.
+"""Exponentials, logarithms and functions built from them, on vectors of float32 and float64.
 
 Coefficients are our own fits: Chebyshev interpolants computed in extended precision; for `tanh` and `erf` of float32,
 rational functions by reweighted least squares.  All functions give the limits at infinities and zeros, keep NaN, and
@@ -17,7 +17,7 @@ LN2 = math.log(2.0)
 
 @dataclass(frozen=True, slots=True)
 class _Float:
-    """Facts of a float dtype: of the format, of the reduction by ln 2, and coefficients."""
+    """Constants of a float dtype: of the format, of the reduction by ln 2, and coefficients."""
 
     mantissa: int
     bias: int
@@ -97,7 +97,7 @@ _ERFC64_TAIL = (7.6, (
 
 
 def facts(x: Lanes) -> _Float:
-    """The facts of the dtype."""
+    """Return the constants of the dtype."""
     return F32 if x.dtype == "float32" else F64
 
 
@@ -143,7 +143,7 @@ def exp_half(m: Lanes, x: str) -> str:
 
 
 def exp_bounded(m: Lanes, x: str, halved: bool = False) -> str:
-    """e**x, or half of it, for |x| at most 1.2 times what underflows."""
+    """Return e**x, or half of it, for |x| up to 1.2 times the underflow threshold."""
     n, r = reduced(m, x)
     n = m.sub(n, m.const(1.0)) if halved else n
     return ldexp(m, near_one(m, r), n)

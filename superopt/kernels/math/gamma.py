@@ -1,4 +1,4 @@
-"""Inverse of erf, log-gamma and digamma on vectors, composed from the functions that are there.
+"""Inverse of erf, log-gamma and digamma on vectors, composed from the other functions.
 
 The last two shift their argument to at least 8 and take the asymptotic series there, in float64; arguments below 1/2
 are reflected.  log-gamma of float64 near its zeros at 1 and 2 needs more than that and is left to the C library.
@@ -97,6 +97,6 @@ def digamma(m: Lanes, x: str) -> str:
 
 
 def _reflected(d: Lanes, x: str) -> tuple[str, str]:
-    """Is x below 1/2, and then 1 - x, else x."""
+    """Return whether x is below 1/2, and 1 - x if it is, else x."""
     below = d.compare("olt", x, d.const(0.5))
     return below, d.select(below, d.sub(d.const(1.0), x), x)

@@ -18,14 +18,14 @@ Number = bool | int | float
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """Instructions of one dtype."""
+    """Emits typed instructions on values of one dtype and number of lanes."""
 
     f: Function
     dtype: str
     lanes: int = 0
 
     def of(self, dtype: str) -> Lanes:
-        """The same lanes of another dtype."""
+        """Return an emitter for the same lanes of another dtype."""
         return Lanes(self.f, dtype, self.lanes)
 
     @property
@@ -50,12 +50,12 @@ class Lanes:
 
     @property
     def is_float(self) -> bool:
-        """Is the dtype a float?"""
+        """Whether the dtype is a float."""
         return self.dtype in FLOATS
 
     @property
     def signed(self) -> bool:
-        """Does the dtype have a sign?"""
+        """Whether the dtype has a sign."""
         return self.dtype not in UNSIGNED and self.dtype != "bool"
 
     def const(self, value: Number) -> str:
@@ -111,11 +111,11 @@ class Lanes:
         return self.f.value(f"or {self.flags} {a}, {b}")
 
     def at_least(self, x: str, low: float) -> str:
-        """x, or low where x is below; NaN stays."""
+        """x, or low where x is below it; NaN stays."""
         return self.select(self.compare("ogt", self.const(low), x), self.const(low), x)
 
     def at_most(self, x: str, high: float) -> str:
-        """x, or high where x is above; NaN stays."""
+        """x, or high where x is above it; NaN stays."""
         return self.select(self.compare("olt", self.const(high), x), self.const(high), x)
 
     def cast(self, instruction: str, x: str, target: str) -> str:
@@ -131,14 +131,14 @@ class Lanes:
         return self.ints.cast("bitcast", x, self.dtype)
 
     def polynomial(self, x: str, coefficients: Sequence[float]) -> str:
-        """Value by Horner's rule, the constant term first."""
+        """Evaluate a polynomial by Horner's rule, the constant term first."""
         value = self.const(coefficients[-1])
         for c in reversed(coefficients[:-1]):
             value = self.fma(value, x, self.const(c))
         return value
 
     def with_sign(self, magnitude: str, sign: str) -> str:
-        """The magnitude with the sign of the other."""
+        """The magnitude with the sign of the other operand."""
         return self.call("copysign", magnitude, sign)
 
     def absolute(self, x: str) -> str:
@@ -146,14 +146,14 @@ class Lanes:
         return self.call("fabs", x)
 
     def any(self, condition: str) -> str:
-        """Does the condition hold in some lane?  As i1."""
+        """Return whether the condition holds in some lane, as i1."""
         if not self.lanes:
             return condition
         return self.f.intrinsic("vector.reduce.or", "i1", (self.flags, condition), suffix=mangled(self.flags))
 
 
 def per_lane(m: Lanes, name: str, *args: str) -> str:
-    """The C library's function on each lane, so that generation is total; of float32 its float32 version.
+    """Call the C library's function on each lane (its float32 version for float32), so that generation is total.
 
     One internal function per module, name and width loops over the lanes.
     """

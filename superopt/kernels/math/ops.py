@@ -1,7 +1,7 @@
-"""Arithmetic, predicates and conversions of the scalar table on vectors, of every dtype, with the table's meaning.
+"""Arithmetic, predicates and conversions of the scalar table on vectors, for every dtype, with the table's semantics.
 
-Integers wrap, division by 0 gives -1 and the remainder then the dividend, shifts by the width or more give 0 or the
-sign, max and min propagate NaN, floats convert to integers towards zero and saturate.  16-bit floats are float32 in
+Integers wrap.  Division by 0 gives -1 and the remainder then the dividend.  Shifts by the width or more give 0 or the
+sign.  Max and min propagate NaN, floats convert to integers towards zero and saturate.  16-bit floats are float32 in
 registers: `from_memory` and `to_memory` are the only places that see 16 bits, `rounded` is their rounding alone.
 """
 
@@ -23,11 +23,11 @@ _ROUNDING = {"floor": "floor", "ceil": "ceil", "round_even": "roundeven", "round
 
 
 def arithmetic(m: Lanes, fn: str, args: tuple[str, ...], which: str = "bool", stored: str = "") -> str:
-    """A function of the table that is not transcendental.
+    """Write a function of the table that is not transcendental.
 
     Args:
-        m: where to write, and the dtype computed in.
-        fn: its name.
+        m: emitter of instructions in the dtype of the computation.
+        fn: name of the function.
         args: operands.
         which: dtype of the first operand of `select_n`.
         stored: the 16-bit dtype whose neighbours `nextafter` means; that of `m` when empty.
@@ -58,7 +58,7 @@ def arithmetic(m: Lanes, fn: str, args: tuple[str, ...], which: str = "bool", st
 
 
 def compare(m: Lanes, fn: str, a: str, b: str) -> str:
-    """eq, ne, lt, le, gt or ge, as i1."""
+    """Write eq, ne, lt, le, gt or ge, as i1."""
     if m.is_float:
         return m.compare(_FLOAT_ORDER[fn], a, b)
     return m.compare(fn if fn in ("eq", "ne") else f"{'s' if m.signed else 'u'}{fn}", a, b)
@@ -114,7 +114,7 @@ def _of_floats(m: Lanes, fn: str, args: tuple[str, ...], stored: str) -> str | N
 
 
 def _neighbour(m: Lanes, a: str, b: str, stored: str) -> str:
-    """The float next to a towards b: one more or less in the bits."""
+    """Return the float next to a towards b: one more or less in the bits."""
     if stored == "float16":
         h = m.of("float16")
         short = _neighbour(h, m.cast("fptrunc", a, "float16"), m.cast("fptrunc", b, "float16"), "")
@@ -172,7 +172,7 @@ def _shift(m: Lanes, fn: str, a: str, by: str) -> str:
 
 
 def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
-    """A value in another dtype, both as held in registers."""
+    """Convert a value to another dtype, both in their register types."""
     if source == target:
         return x
     held = Lanes(f, "float32" if source in HALVES else source, lanes)
@@ -186,7 +186,7 @@ def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
         if target in FLOATS:
             return held.cast("fpext" if target == "float64" else "fptrunc", x, target)
         there = held.of(target)
-        if there.bits < 32:  # what is left fits 32 bits: one instruction converts it
+        if there.bits < 32:  # the rest fits 32 bits: one instruction converts it
             low, high = (
                 (-1 << (there.bits - 1), (1 << (there.bits - 1)) - 1) if there.signed else (0, (1 << there.bits) - 1)
             )
@@ -206,7 +206,7 @@ def convert(f: Function, x: str, source: str, target: str, lanes: int) -> str:
 
 
 def _saturated(held: Lanes, x: str, there: Lanes) -> str:
-    """A float as a wide integer, cut off at both ends, 0 where it is no number (`fptosi.sat` converts lane by lane)."""
+    """Convert a float to a wide integer, clamped at both ends, NaN to 0 (`fptosi.sat` would convert lane by lane)."""
     bits = there.bits - there.signed
     low, high = -(2.0**bits) if there.signed else 0.0, 2.0**bits
     over, under = held.compare("oge", x, held.const(high)), held.compare("olt", x, held.const(low))
@@ -224,7 +224,7 @@ def _to_single(held: Lanes, x: str, target: str) -> str:
 
 
 def _to_odd(d: Lanes, x: str) -> str:
-    """float64 cut to float32, an inexact result made odd: rounding it again to 16 bits is then rounding once."""
+    """Round float64 to float32 by round-to-odd, so that a second rounding to 16 bits equals a single rounding."""
     m = d.of("float32")
     i = m.ints
     near = d.cast("fptrunc", x, "float32")
@@ -236,7 +236,7 @@ def _to_odd(d: Lanes, x: str) -> str:
 
 
 def rounded(f: Function, x: str, dtype: str, lanes: int) -> str:
-    """float32 rounded to a 16-bit dtype, still as float32."""
+    """Round float32 to a 16-bit dtype, kept as float32."""
     m = Lanes(f, "float32", lanes)
     if dtype == "float16":
         return m.of("float16").cast("fpext", m.cast("fptrunc", x, "float16"), "float32")
@@ -245,7 +245,7 @@ def rounded(f: Function, x: str, dtype: str, lanes: int) -> str:
 
 
 def marked(f: Function, name: str, args: Sequence[str], write: Callable[[], str]) -> str:
-    """Code between comments that say what it computes of what: the validation of kernels knows it by its text."""
+    """Write code between comments that name the function and its operands, by which kernel validation recognizes it."""
     f.comment(f"begin {name} {' '.join(args)}")
     made = write()
     f.comment(f"end {made}")
@@ -253,7 +253,7 @@ def marked(f: Function, name: str, args: Sequence[str], write: Callable[[], str]
 
 
 def _bfloat16_bits(m: Lanes, x: str) -> str:
-    """Bits of which the upper half is the float rounded to nearest even."""
+    """Return bits whose upper half is the float rounded to nearest even."""
     i = m.ints
     bits = m.as_ints(x)
     odd = i.op("and", i.op("lshr", bits, i.const(16)), i.const(1))
@@ -262,7 +262,7 @@ def _bfloat16_bits(m: Lanes, x: str) -> str:
 
 
 def from_memory(f: Function, x: str, dtype: str, lanes: int) -> str:
-    """A value as loaded (`type_of(dtype, lanes, stored=True)`) as held in registers."""
+    """Convert a value as loaded (`type_of(dtype, lanes, stored=True)`) to its register type."""
     if dtype == "bool":
         byte = Lanes(f, "uint8", lanes)
         return byte.compare("ne", x, byte.const(0))
@@ -281,7 +281,7 @@ def from_memory(f: Function, x: str, dtype: str, lanes: int) -> str:
 
 
 def to_memory(f: Function, x: str, dtype: str, lanes: int) -> str:
-    """A value as held in registers as it is stored; 16-bit floats are rounded."""
+    """Convert a value in a register to its stored type; 16-bit floats are rounded."""
     if dtype == "bool":
         return Lanes(f, "bool", lanes).cast("zext", x, "uint8")
     m = Lanes(f, "float32", lanes)

@@ -1,8 +1,8 @@
 """Powers on vectors: float32 by way of float64, float64 through a logarithm of twice its precision.
 
-A relative error of the logarithm is multiplied by up to 709 in the exponential, so that float64 carries the logarithm
-as a sum of two floats: the quotient s = f / (2 + f), its square and the leading term of the series are kept to about 66
-bits, the rest of the series (a hundredth of the whole) to 53.
+The exponential multiplies a relative error of the logarithm by up to 709, so float64 carries the logarithm as a sum of
+two floats.  The quotient s = f / (2 + f), its square and the leading term of the series are kept to about 66 bits, the
+rest of the series (a hundredth of the whole) to 53.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Scalar functions of the table `superopt.ir.scalar` as code on vectors: one entry, `apply`, total over the table.
+"""Code on vectors for the scalar functions of `superopt.ir.scalar`: one entry point, `apply`, total over the table.
 
-Transcendental functions of float32 and float64 are polynomials on vectors (`exp`, `pow`, `arc`, `trig`, `gamma`);
-float64's `lgamma`, and circular functions of huge arguments, go to the C library lane by lane (`lanes.per_lane`);
-arithmetic, predicates and integers are in `ops`.  16-bit floats are held and computed as float32 in registers;
-`ops.convert` rounds them.
+Transcendental functions of float32 and float64 are polynomials on vectors (`exp`, `pow`, `arc`, `trig`, `gamma`).
+float64's `lgamma`, and circular functions of huge arguments, go to the C library lane by lane (`lanes.per_lane`).
+Arithmetic, predicates and integers are in `ops`.  16-bit floats are float32 in registers; `ops.convert` rounds them.
 
-`ERROR_ULPS` bounds the error of each function, in units of the last place of the exact result (measured against
-extended precision over all binades, with a margin; the tests repeat it.  `verifier.kernels.scalars` looks at every
-float32: `erf` errs by 5.9 units there, `erfc` and `tanh` by 5.7, where samples had shown less than 5).
+`ERROR_ULPS` bounds the error of each function, in units of the last place of the exact result.  The bounds are measured
+against extended precision over all binades, with a margin, and the tests repeat the measurement.
+`verifier.kernels.scalars` checks every float32: `erf` errs by 5.9 units there, `erfc` and `tanh` by 5.7, where samples
+had shown less than 5.
 
 XLA sets the processor's mode to flush denormals to zero, for its own code and for kernels called from it alike.
 """
@@ -55,9 +55,9 @@ def apply(f: Function, fn: str, dtype: str, args: tuple[str, ...], lanes: int, w
     Args:
         f: the function written into.
         fn: name in `SCALARS`.
-        dtype: of the operands (of the cases, for `select_n`); bool operands and results are `i1`.
+        dtype: dtype of the operands (of the cases, for `select_n`); bool operands and results are `i1`.
         args: values; 16-bit floats as float32.
-        lanes: of all values.
+        lanes: lanes of all values.
         which: dtype of the first operand of `select_n`.
 
     Raises:
@@ -87,7 +87,7 @@ def apply(f: Function, fn: str, dtype: str, args: tuple[str, ...], lanes: int, w
 
 @functools.cache
 def has_code(fn: str) -> bool:
-    """Can a kernel compute this function of the table?"""
+    """Whether a kernel can compute this function of the table."""
     spec = SCALARS[fn]
     kind = "float32" if spec.accepts("float32") else "int32"
     try:

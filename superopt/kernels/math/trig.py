@@ -12,7 +12,7 @@ import math
 from superopt.kernels.llvm.types import mangled
 from superopt.kernels.math.lanes import Lanes, per_lane
 
-_PARTS = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)  # of pi/2
+_PARTS = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591833e-33)  # pi/2 as a sum of three floats
 _MAGIC = 1.5 * 2.0**52
 _LIMIT = {"float32": 2.0**31, "float64": 2.0**22}
 _SIN = {
@@ -70,7 +70,7 @@ def _fast(m: Lanes, name: str, x: str) -> str:
     z = m.mul(r, r)
     sine = m.fma(m.mul(r, z), m.polynomial(z, _SIN[m.dtype]), r)
     cosine = m.fma(z, m.const(-0.5), m.const(1.0))
-    # what the subtraction dropped, with the higher terms
+    # the rounding error of the subtraction, with the higher terms
     dropped = m.fma(z, m.const(-0.5), m.sub(m.const(1.0), cosine))
     cosine = m.add(cosine, m.fma(m.mul(z, z), m.polynomial(z, _COS[m.dtype]), dropped))
     swap = i.compare("ne", i.op("and", quadrant, i.const(1)), i.const(0))
@@ -87,7 +87,7 @@ def _fast(m: Lanes, name: str, x: str) -> str:
 
 
 def _reduced(m: Lanes, x: str) -> tuple[str, str, Lanes]:
-    """Rest of x by pi/2, in [-pi/4, pi/4], and the number of multiples as integers (low bits)."""
+    """Return the remainder of x by pi/2, in [-pi/4, pi/4], and the number of multiples as integers (low bits)."""
     d = m.of("float64")
     wide = m.cast("fpext", x, "float64") if m.dtype == "float32" else x
     shifted = d.fma(wide, d.const(2.0 / math.pi), d.const(_MAGIC))

@@ -1,4 +1,4 @@
-"""Loops inside a program of the grid: an iterator in steps of a block, several of them as one counter."""
+"""Loops inside a program of the grid: an iterator in steps of a block, several iterators as one counter."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from superopt.kernels.pallas.frame import Block, Place, extent, iota
 
 
 def loop(steps: Block, body: Callable[[Block, Any], Any], start: Any) -> Any:
-    """`body` for 0, 1 ... steps - 1, written out where there is one."""
+    """Run `body` for 0, 1 ... steps - 1, without a loop where there is one step."""
     if isinstance(steps, int) and steps == 1:
         return body(0, start)
     return jax.lax.fori_loop(np.int32(0), np.int32(steps) if isinstance(steps, int) else steps, body, start)
 
 
 def chunks(symbol: Symbol, size: int, dim: int) -> tuple[Callable[[Block], Place], int]:
-    """An iterator in steps of a block along a dimension: its place in a step, and the number of steps."""
+    """Cut an iterator into steps of a block along a dimension: its place in a step, and the number of steps."""
     n = extent(symbol)
     steps = -(-n // size)
 
@@ -37,7 +37,7 @@ def chunks(symbol: Symbol, size: int, dim: int) -> tuple[Callable[[Block], Place
 
 
 def split_counter(j: Block, outer: list[Symbol], steps: int) -> tuple[dict[Symbol, Place], Block]:
-    """The values of outer iterators and of the innermost counter in a flattened loop."""
+    """Return the values of outer iterators and of the innermost counter in a flattened loop."""
     places: dict[Symbol, Place] = {}
     if not outer:
         return places, j

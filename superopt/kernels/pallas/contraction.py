@@ -1,10 +1,10 @@
 """Sums of products over different dimensions of a block, as `dot` on tensor cores.
 
-The body of the sum is taken apart into factors.  Factors that share a dimension belong to one operand; where they fall
-into two groups, the sum is a matrix product of the two over chunks of one of its iterators, whatever the factors are:
+The body of the sum is taken apart into factors.  Factors that share a dimension belong to one operand.  Where they fall
+into two groups, the sum is a matrix product of the two over chunks of one of its iterators.  The factors are arbitrary:
 loads through any index (a convolution needs no im2col), guards, dequantisation, a softmax.  Each operand is evaluated
 in a frame of its own, with the chunk beside its dimensions.  A factor converted from 16 bits (8-bit integers) is used
-as it is stored: products in float32 (int32) of these are exact.  Operands in float32 go by the precision decided.
+as it is stored: products in float32 (int32) of these are exact.  For float32 operands the precision is a decision.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class BlockProduct:
     Attributes:
         left, right: operands, guards included.
         rows, columns: iterators of the block that each depends on, outermost dimension first.
-        iterators: of the sum, the one that goes in chunks last.
-        dtype: of the sum.
+        iterators: iterators of the sum, the one that goes in chunks last.
+        dtype: dtype of the sum.
     """
 
     left: Expr
@@ -51,7 +51,7 @@ class BlockProduct:
 
 
 def find(e: Expr, places: Mapping[Symbol, Place]) -> BlockProduct | None:
-    """The reduction as a product of two operands over different dimensions of a block, if it is one."""
+    """Return the reduction as a product of two operands over different dimensions of a block; None if it is not one."""
     monoid, iterators, body = e.args
     if monoid != "sum":
         return None
@@ -76,7 +76,7 @@ def find(e: Expr, places: Mapping[Symbol, Place]) -> BlockProduct | None:
 
 
 def taken_apart(body: Expr) -> tuple[list[Expr], list[Guard]]:
-    """Factors of a product, and the conditions outside which it is 0."""
+    """Return the factors of a product, and the conditions outside which it is 0."""
     factors: list[Expr] = []
     guards: list[Guard] = []
     stack = [body]
@@ -93,7 +93,7 @@ def taken_apart(body: Expr) -> tuple[list[Expr], list[Guard]]:
 
 
 def _grouped(frame: Frame, factors: list[Expr]) -> tuple[list[Expr], list[Expr]] | None:
-    """The factors in two groups that share no dimension; the group of the outermost dimension first."""
+    """Return the factors in two groups that share no dimension; the group of the outermost dimension first."""
     groups: list[tuple[set[Symbol], list[Expr]]] = []
     loose: list[Expr] = []
     for f in factors:
@@ -123,7 +123,7 @@ def _guarded(factors: list[Expr], guard: Truth) -> Expr:
 
 
 def stored(e: Expr) -> tuple[Expr, str]:
-    """An operand without an exact conversion to a wider type, and its dtype."""
+    """Return an operand without an exact conversion to a wider type, and its dtype."""
     if e.kind == "where" and e.args[2].kind == "const":
         inner, dtype = stored(e.args[1])
         return where(e.args[0], lambda: inner, lambda: const(0, dtype)), dtype
@@ -136,17 +136,17 @@ _EXACT = {*((h, w) for h in HALVES for w in ("float32", "float64")), ("int8", "i
 
 
 def operand_dtype(left: Expr, right: Expr) -> str | None:
-    """The dtype in which two operands are multiplied; None where there is no `dot` of it."""
+    """Return the dtype in which two operands are multiplied; None where `dot` does not support it."""
     (_, a), (_, b) = stored(left), stored(right)
     kind = a if a == b else left.dtype
     return kind if kind in (*HALVES, "float32", "float64", "int8") else None
 
 
 def least(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> dict[Symbol, int]:
-    """Least extents of iterators of a block with which both sides of the products in an expression suit `dot`.
+    """Return the least block extents of iterators for which `dot` accepts both sides of an expression's products.
 
     Args:
-        root: over the iterators `across` and `others`.
+        root: an expression over the iterators `across` and `others`.
         across: iterators that vary within a block.
         others: iterators that do not.
     """
@@ -166,7 +166,7 @@ def least(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> dic
 
 
 def emit(evaluator: Evaluator, frame: Frame, product: BlockProduct) -> Block:
-    """The value of a product in a frame."""
+    """Compute a product in a frame."""
     left, right = (_Operand(evaluator, frame, product, lead) for lead in (False, True))
     precision = evaluator.decisions.precision
 
@@ -182,9 +182,9 @@ def emit(evaluator: Evaluator, frame: Frame, product: BlockProduct) -> Block:
 
 
 def prepare(evaluator: Evaluator, frame: Frame, root: Expr, it: Symbol) -> None:
-    """Compute operands that a loop over an iterator, the last dimension, uses whole and does not change, before it.
+    """Compute, ahead of a loop over the last dimension's iterator, the operands that the loop uses whole and unchanged.
 
-    Compilers move what is loaded out of a loop, but not the copy of it that a matrix instruction reads.
+    Compilers move loads out of a loop, but not the copy of the loaded value that a matrix instruction reads.
     """
     inside = frame.inside({it: Place(0, 0, 0, 0, 2)})
     for e in subexpressions(root):
@@ -217,7 +217,7 @@ class _Operand:
             evaluator.hoist(self.frame, self.e, frozenset(product.iterators))
 
     def at(self, places: dict[Symbol, Place], inner: Block) -> Block:
-        """The block of one step."""
+        """Return the block of one step."""
         if self.known is not None:
             return self.known
         frame = self.frame.inside(places | {self.last: self.chunk(inner)})
@@ -225,12 +225,12 @@ class _Operand:
 
 
 def chunk_size(evaluator: Evaluator, symbol: Symbol) -> int:
-    """Iterations of a product's sum in one step."""
+    """Return the iterations of a product's sum in one step."""
     return min(max(LEAST, evaluator.decisions.depth), max(LEAST, power(extent(symbol))))
 
 
 def operand_frame(frame: Frame, symbols: tuple[Symbol, ...], lead: bool) -> Frame:
-    """A frame for an operand: these iterators, with a dimension for the chunk before (`lead`) or after them."""
+    """Return a frame for an operand: these iterators, with a dimension for the chunk before (`lead`) or after them."""
     count = len(symbols)
     places = {s: p for s, p in frame.places.items() if p.dim is None}
     for j, s in enumerate(symbols):
@@ -241,7 +241,7 @@ def operand_frame(frame: Frame, symbols: tuple[Symbol, ...], lead: bool) -> Fram
 
 
 def moved(place: Place, symbol: Symbol, dim: int) -> Place:
-    """A place along another dimension."""
+    """Return a place moved to another dimension."""
     if place.full:
         return spread(symbol, dim, place.size)
     value = jnp.reshape(place.value, (place.size,) + (1,) * dim)
@@ -250,7 +250,7 @@ def moved(place: Place, symbol: Symbol, dim: int) -> Place:
 
 
 def operand(evaluator: Evaluator, frame: Frame, e: Expr, kind: str, order: tuple[Symbol, ...], last: Symbol) -> Block:
-    """An operand over its iterators in a chunk; 0 beyond the last iteration."""
+    """Evaluate an operand over its iterators in a chunk; 0 beyond the last iteration."""
     inner, dtype = stored(e)
     if dtype != kind:
         inner = e
@@ -267,7 +267,7 @@ def operand(evaluator: Evaluator, frame: Frame, e: Expr, kind: str, order: tuple
 
 
 def _masked(evaluator: Evaluator, e: Expr, last: Symbol) -> bool:
-    """Does a load itself give 0 beyond the last iteration?"""
+    """Whether a load itself gives 0 beyond the last iteration."""
     if e.kind != "load":
         return False
     shape = evaluator.buffers[e.args[0]].shape
@@ -275,7 +275,7 @@ def _masked(evaluator: Evaluator, e: Expr, last: Symbol) -> bool:
 
 
 def _unguarded(evaluator: Evaluator, e: Expr) -> Expr:
-    """A load without a guard that says no more than that its index is inside the buffer, where loads give 0."""
+    """Drop a guard around a load that only restates that the index is inside the buffer, where loads give 0."""
     if e.kind != "where" or e.args[1].kind != "load" or e.args[2].kind != "const" or e.args[2].args[0] != 0:
         return e
     name, index = e.args[1].args
@@ -290,7 +290,7 @@ def _accumulator(kind: str) -> type:
 
 
 def dot(a: Block, b: Block, precision: str) -> Block:
-    """A matrix product, accumulated in float32 (float64, int32)."""
+    """Compute a matrix product, accumulated in float32 (float64, int32)."""
     algorithm = None
     if a.dtype == np.float32:
         algorithm = _PRECISIONS[precision]

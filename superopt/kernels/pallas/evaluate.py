@@ -1,9 +1,12 @@
-"""The value of a loop expression over a block.
+"""Evaluates loop expressions over a block.
 
-Expressions are hash-consed, so what is computed once per frame is computed once.  A reduction takes the first way that
-fits: a sum of products over different dimensions is a `dot` (`contraction`); a sum over exp(s - max s) is one pass
-(`online`); its iterator becomes an iterator of the block that covers the same range, so that a row that is reduced and
-then mapped is loaded once; a new dimension; or a loop over chunks of it.
+Expressions are hash-consed, so each is evaluated once per frame.  A reduction takes the first way that fits:
+
+- a sum of products over different dimensions is a `dot` (`contraction`).
+- a sum over exp(s - max s) is one pass (`online`).
+- its iterator becomes a block iterator over the same range, so a row that is reduced and then mapped is loaded once.
+
+Otherwise the iterator becomes a new dimension, or a loop over chunks of it.
 """
 
 from __future__ import annotations
@@ -30,14 +33,14 @@ LIMIT = 1 << 14  # elements of a block of one reduction
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """How the values of a stage are computed, beside its axes.
+    """Parameters of a stage's evaluation, beside its axes.
 
     Attributes:
         depth: iterations of a contraction or of an online sum in one step.
-        precision: of products of float32: `ieee`, `tf32x3` or `tf32`.
-        online: are sums over exp(s - max s) taken in one pass?
+        precision: precision of products of float32: `ieee`, `tf32x3` or `tf32`.
+        online: whether sums over exp(s - max s) are taken in one pass.
         limit: elements of a block of one reduction; a longer one goes in chunks.
-        warps, stages: of Triton.
+        warps, stages: Triton's number of warps and of pipeline stages.
     """
 
     depth: int = 32
@@ -49,7 +52,7 @@ class Decisions:
 
 
 class Evaluator:
-    """Loads from references to flattened buffers, and values over them."""
+    """Evaluates expressions over a block, with loads from references to flattened buffers."""
 
     def __init__(self, refs: Mapping[str, Any], buffers: Mapping[str, Buffer], decisions: Decisions) -> None:
         self.refs, self.buffers, self.decisions = refs, buffers, decisions
@@ -57,7 +60,7 @@ class Evaluator:
     # ---- expressions
 
     def value(self, frame: Frame, root: Expr) -> Block:
-        """The value of an expression in a frame; computed before, or now."""
+        """Return the value of an expression in a frame, computed once."""
         stack = [root]
         while stack:
             e = stack[-1]
@@ -93,11 +96,11 @@ class Evaluator:
                 return self.reduction(frame, e)
 
     def index(self, frame: Frame, x: Any) -> Block:
-        """The value of an index."""
+        """Return the value of an index."""
         return frame.index(x, lambda e: self.value(frame, e))
 
     def load(self, frame: Frame, e: Expr) -> Block:
-        """Elements of a buffer as they are stored; 0 where the index is outside it."""
+        """Load elements of a buffer in their stored dtype; 0 where the index is outside it."""
         key = ("raw", e)
         found = frame.found(key)
         if found is None:
@@ -117,7 +120,7 @@ class Evaluator:
         return plt.load(at, mask=whole(jnp.asarray(mask), np.shape(offset)), other=kind.type(0))
 
     def offset(self, frame: Frame, shape: Sequence[int], index: Sequence[Size]) -> tuple[Block, Block | None]:
-        """Row-major positions in a buffer of this shape, and where the index is inside it (None: everywhere)."""
+        """Return row-major positions in a buffer of this shape, and the mask of valid indices (None: everywhere)."""
         mask = frame.inbounds(index, lambda x: self.index(frame, x), shape)
         position = row_major(index, shape)  # of merged axes, quotient and remainder join again
         varying = frozenset[Symbol]().union(*(x.symbols for x in index if isinstance(x, Poly)))
@@ -126,7 +129,7 @@ class Evaluator:
     # ---- reductions
 
     def reduction(self, frame: Frame, e: Expr) -> Block:
-        """The value of a reduction."""
+        """Return the value of a reduction."""
         monoid, iterators, body = e.args
         if monoid == "sum":
             stream = online.usable(online.find(e), frame) if self.decisions.online else None
@@ -141,7 +144,7 @@ class Evaluator:
         return self._in_chunks(frame, monoid, iterators, body)
 
     def fits(self, frame: Frame, iterators: tuple[Symbol, ...], body: Expr) -> bool:
-        """Is the block of a reduction small enough to be held at once?"""
+        """Whether the block of a reduction is small enough to be held at once."""
         taken = _assigned(frame, iterators, body)
         new = prod(power(extent(it)) for it in iterators if it not in taken)
         return new == 1 or new * prod(frame.shape(body.symbols)) <= self.decisions.limit
@@ -158,7 +161,7 @@ class Evaluator:
         return value
 
     def reduced(self, place: Place, monoid: str, value: Block, body: Expr) -> Block:
-        """A block reduced along the dimension of an iterator, over its valid values."""
+        """Reduce a block along the dimension of an iterator, over its valid values."""
         assert place.dim is not None
         rank = max(np.ndim(value), place.dim + 1)
         shape = [1] * (rank - np.ndim(value)) + list(np.shape(value))
@@ -196,7 +199,7 @@ class Evaluator:
         return scalars.reduce_axis(monoid, total, 0) if size > 1 else total
 
     def hoist(self, frame: Frame, root: Expr, bound: frozenset[Symbol]) -> None:
-        """Compute what does not depend on the iterators of a loop before it."""
+        """Compute subexpressions that do not depend on the iterators of a loop, ahead of it."""
         seen: set[Expr] = set()
         stack = [root]
         while stack:
@@ -217,7 +220,7 @@ def _parts(e: Expr) -> Iterator[Expr]:
 
 
 def _assigned(frame: Frame, iterators: tuple[Symbol, ...], body: Expr) -> dict[Symbol, Symbol]:
-    """Iterators of the block that can stand for iterators of a reduction: of the same range, and not in its body."""
+    """Map iterators of a reduction to block iterators that can replace them: of the same range, not in its body."""
     taken: dict[Symbol, Symbol] = {}
     for it in iterators:
         for s, place in frame.places.items():

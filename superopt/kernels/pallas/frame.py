@@ -1,8 +1,8 @@
-"""Coordinates of a block: where each iterator lies, indices over them, and the masks that keep loads in bounds.
+"""Coordinates of a block: the dimension of each iterator, indices over them, and masks that keep loads in bounds.
 
 A block spans dimensions numbered from the right.  A value has extent 1 along the dimensions that it does not depend on,
-so a row sum and a row stay small until they meet.  Extents are powers of two, as Triton asks; what a coordinate covers
-beyond its axis is not valid, and every load masks the indices that its ranges do not prove to be inside its buffer.
+so a row sum and a row stay small until they meet.  Extents are powers of two, as Triton requires.  Coordinates beyond
+the end of their axis are not valid, and every load masks the indices that its ranges do not prove to be in its buffer.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ROWS = itertools.count()
 
 
 def power(n: int) -> int:
-    """The least power of two that is not below n."""
+    """Return the least power of two that is not below n."""
     return 1 << max(n - 1, 0).bit_length()
 
 
 def iota(size: int, dim: int) -> Block:
-    """0, 1 ... along a dimension."""
+    """Return 0, 1 ... along a dimension."""
     if size == 1:
         return np.int32(0)
     return lax.broadcasted_iota(np.int32, (size,) + (1,) * dim, 0)
@@ -45,8 +45,8 @@ class Place:
         low, high: inclusive bounds of the values, those that are not valid included.
         dim: dimension along which it varies; None: a scalar.
         size: extent along it.
-        full: does it take every value of the iterator once?
-        valid: where the values are ones of the iterator; None: everywhere.
+        full: whether it takes every value of the iterator once.
+        valid: mask of the values that are ones of the iterator; None: all.
     """
 
     value: Block
@@ -59,12 +59,12 @@ class Place:
 
 
 def scalar(value: Block, symbol: Symbol) -> Place:
-    """An iterator that has one value in a block, a run-time number within its range."""
+    """Return the place of an iterator with one value in a block, a run-time number within its range."""
     return Place(value, 0, extent(symbol) - 1)
 
 
 def spread(symbol: Symbol, dim: int, least: int = 1) -> Place:
-    """All values of an iterator along a dimension of at least this extent."""
+    """Return the place of all values of an iterator along a dimension of at least this extent."""
     n = extent(symbol)
     size = max(power(n), least)
     value = iota(size, dim)
@@ -72,7 +72,7 @@ def spread(symbol: Symbol, dim: int, least: int = 1) -> Place:
 
 
 def extent(symbol: Symbol) -> int:
-    """Number of values of an iterator."""
+    """Return the number of values of an iterator."""
     n = symbol.extent
     assert isinstance(n, int)
     return n
@@ -80,14 +80,14 @@ def extent(symbol: Symbol) -> int:
 
 @dataclass(slots=True)
 class Layout:
-    """How many dimensions blocks of a frame have so far."""
+    """The number of dimensions that blocks of a frame have so far."""
 
     rank: int
 
 
 @dataclass(slots=True)
 class Frame:
-    """Iterators with their places, and the values computed with them, within those of an outer frame."""
+    """Iterators with their places, and a memo of values computed with them, nested in an outer frame."""
 
     layout: Layout
     places: dict[Symbol, Place]
@@ -95,7 +95,7 @@ class Frame:
     values: dict[Any, Block] = field(default_factory=dict[Any, Block])
 
     def found(self, key: Any) -> Block | None:
-        """A value computed in this frame or one around it."""
+        """Return a value memoized in this frame or one around it; None if there is none."""
         frame: Frame | None = self
         while frame is not None:
             if key in frame.values:
@@ -104,18 +104,18 @@ class Frame:
         return None
 
     def inside(self, places: dict[Symbol, Place]) -> Frame:
-        """A frame with more iterators."""
+        """Return an inner frame with more iterators."""
         return Frame(self.layout, self.places | places, self)
 
     def add_row(self, n: int) -> Symbol:
-        """A new dimension with an iterator of its own below n."""
+        """Add a dimension with an iterator of its own below n."""
         symbol = Symbol(f"row{next(_ROWS)}", 0, n - 1)
         self.places[symbol] = spread(symbol, self.layout.rank)
         self.layout.rank += 1
         return symbol
 
     def spanned(self, symbols: frozenset[Symbol]) -> list[Symbol]:
-        """The iterators among these that vary within a block, outermost dimension first."""
+        """Return the iterators among these that vary within a block, outermost dimension first."""
         found = [s for s in symbols if s in self.places and self.places[s].dim is not None]
         return sorted(found, key=lambda s: (-self._dim(s), s.name))
 
@@ -125,7 +125,7 @@ class Frame:
         return dim
 
     def shape(self, symbols: frozenset[Symbol]) -> tuple[int, ...]:
-        """Shape of a block over these iterators."""
+        """Return the shape of a block over these iterators."""
         varying = self.spanned(symbols)
         sizes = [1] * (1 + max((self._dim(s) for s in varying), default=-1))
         for s in varying:
@@ -134,13 +134,13 @@ class Frame:
 
     @property
     def within(self) -> dict[Symbol, tuple[float, float]]:
-        """Bounds of the iterators, for ranges of indices."""
+        """The bounds of the iterators, for ranges of indices."""
         return {s: (p.low, p.high) for s, p in self.places.items()}
 
     # ---- indices
 
     def index(self, x: Size, read: Callable[[Expr], Block]) -> Block:
-        """An index as a block of int32, or an integer; `read` gives the scalar expressions that it reads."""
+        """Return an index as a block of int32, or an integer; `read` gives the scalar expressions that it reads."""
 
         def atom(a: Atom) -> Block:
             if isinstance(a, Symbol):
@@ -173,13 +173,13 @@ class Frame:
         return lax.div(a, b) - below.astype(np.int32) if op == "//" else jnp.where(below, rest + b, rest)
 
     def condition(self, guard: Truth, read: Callable[[Expr], Block]) -> Block | None:
-        """Where a guard holds; None: everywhere."""
+        """Return the mask where a guard holds; None: everywhere."""
         if not isinstance(guard, Guard):
             return None if guard else np.bool_(False)
         return both(*[self.index(p, read) >= 0 for p in guard.ordered if bounds(p, self.within)[0] < 0])
 
     def inbounds(self, index: Sequence[Size], value: Callable[[Size], Block], shape: Sequence[int]) -> Block | None:
-        """Where an index lies in a shape; None: everywhere."""
+        """Return the mask where an index lies in a shape; None: everywhere."""
         within, conditions = self.within, []
         for x, n in zip(index, shape, strict=True):
             low, high = bounds(x, within)
@@ -191,7 +191,7 @@ class Frame:
 
 
 def both(*conditions: Block | None) -> Block | None:
-    """Conjunction; None is true."""
+    """Return the conjunction of masks; None is true."""
     result: Block | None = None
     for c in conditions:
         if c is not None:
@@ -209,14 +209,14 @@ def _fold(plain: Callable[..., int], block: Callable[..., Block], args: Sequence
 
 
 def whole(x: Block, shape: Sequence[int]) -> Block:
-    """A block repeated to a shape; leading extents of 1 that the shape lacks go."""
+    """Broadcast a block to a shape; leading extents of 1 that the shape lacks are dropped."""
     if np.ndim(x) > len(shape):
         x = jnp.reshape(x, np.shape(x)[np.ndim(x) - len(shape) :])
     return x if np.shape(x) == tuple(shape) else jnp.broadcast_to(x, tuple(shape))
 
 
 def arranged(x: Block, symbols: Sequence[Symbol], frame: Frame) -> Block:
-    """A block over these iterators, one axis each (merged or not), in the dimensions that they have in a frame."""
+    """Move a block over these iterators, one axis each (merged or not), to the dimensions that they have in a frame."""
     sizes = [frame.places[s].size for s in symbols]
     if np.shape(x) != tuple(sizes):
         x = jnp.reshape(x, sizes)

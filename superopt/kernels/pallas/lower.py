@@ -1,14 +1,15 @@
-"""Loop programs as JAX callables made of Pallas kernels.
+"""Lowers loop programs to JAX callables made of Pallas kernels.
 
-A phase is a kernel.  The parallel axes of its stage are the grid, the last one fastest; serial axes are a loop inside a
-program of the grid; vector and unrolled axes are the dimensions of its block, the last one innermost.  Neighbouring
-phases over one grid that do not read each other are one kernel with several outputs, which share what they compute.
+A phase is a kernel.  The parallel axes of its stage are the grid, the last one fastest.  Serial axes are a loop inside
+a program of the grid.  Vector and unrolled axes are the dimensions of its block, the last one innermost.  Neighbouring
+phases over one grid that do not read each other are one kernel with several outputs, which share common values.
 
     split out0 o0 [128]; split out0 o1 [64]; reorder; parallel o0_0, o1_0; unroll o0_1; vectorize o1_1
-        a grid of (M/128 * N/64) programs, each with a block of 128 x 64
+        a grid of (M/128 * N/64) programs, each with a block of 128 x 64.
 
-Placement (`compute_at`) is dissolved: what is local to a task is computed in registers where it is read.  A stage that
-accumulates (`decompose_reduction`) does so in registers, over serial axes step by step and over a block at the end.
+Placement (`compute_at`) is dissolved: values local to a task are computed in registers where they are read.  A stage
+that accumulates (`decompose_reduction`) does so in registers, over serial axes step by step and over a block at the
+end.
 """
 
 from __future__ import annotations
@@ -40,21 +41,21 @@ KNOBS = tuple(f.name for f in fields(Decisions))
 
 @dataclass(frozen=True, slots=True)
 class PallasPhase:
-    """Stages that run as one kernel; the one with the most axes first among equals in `lead`."""
+    """Stages that run as one kernel."""
 
     stages: tuple[Stage, ...]
 
     @property
     def lead(self) -> Stage:
-        """The stage whose axes span the block."""
+        """The stage whose axes span the block: the first of those with the most axes."""
         return max(self.stages, key=lambda s: len(s.axes))
 
 
 def lower(program: LoopProgram, interpret: bool | None = None) -> Callable[..., tuple[Any, ...]]:
-    """A JAX function from the input and frozen buffers of a program, in order, to its outputs.
+    """Return a JAX function from the input and frozen buffers of a program, in order, to its outputs.
 
     Args:
-        program: scheduled; the knobs of its stages named in `Decisions` are taken from there.
+        program: a scheduled program; the knobs of its stages named in `Decisions` are taken from there.
         interpret: evaluate kernels with XLA instead of compiling them by Triton; None: where there is no GPU.
 
     Raises:
@@ -85,7 +86,7 @@ def lower(program: LoopProgram, interpret: bool | None = None) -> Callable[..., 
 
 
 def _dissolved(program: LoopProgram) -> LoopProgram:
-    """The program without local buffers."""
+    """Return the program with local buffers inlined."""
     for stage in reversed(program.stages):
         if program.buffer(stage.buffer).scope == "local":
             try:
@@ -96,7 +97,7 @@ def _dissolved(program: LoopProgram) -> LoopProgram:
 
 
 def phases(program: LoopProgram) -> list[PallasPhase]:
-    """The stages as kernels, in order."""
+    """Group the stages into kernels, in order."""
     found: list[PallasPhase] = []
     for stage in program.stages:
         if found and _joins(found[-1], stage):
@@ -118,7 +119,7 @@ def _joins(phase: PallasPhase, stage: Stage) -> bool:
 
 
 def decisions(stage: Stage) -> Decisions:
-    """What the knobs of a stage say.
+    """Read the evaluation parameters of a stage from its knobs.
 
     Raises:
         InputError: a value is not of the knob's type.
@@ -138,7 +139,7 @@ Kernel = tuple[tuple[str, ...], tuple[str, ...], Callable[..., Sequence[Any]]]
 
 
 def _kernel(program: LoopProgram, phase: PallasPhase, emulated: bool) -> Kernel:
-    """Names of the buffers that a phase reads, of those that it writes, and the function between them."""
+    """Return the buffers that a phase reads, those it writes, and the function between them."""
     lead = phase.lead
     for stage in phase.stages:
         apart = [a.symbol.name for a in _folded(stage) if a.kind == "parallel"]
@@ -188,7 +189,7 @@ def _kernel(program: LoopProgram, phase: PallasPhase, emulated: bool) -> Kernel:
 
 
 def _frame(phase: PallasPhase, outer: Sequence[Symbol]) -> Frame:
-    """The iterators of a program of the grid."""
+    """Return the iterators of a program of the grid."""
     lead = phase.lead
     across = [a.symbol for a in lead.axes if a.kind in ("vector", "unroll")]
     others = [a.symbol for a in lead.axes if a.kind in ("parallel", "serial")]
@@ -203,7 +204,7 @@ def _frame(phase: PallasPhase, outer: Sequence[Symbol]) -> Frame:
 
 
 def _counted(j: Block, symbols: Sequence[Symbol]) -> dict[Symbol, Place]:
-    """The values of iterators from a counter of all of them, the last one fastest."""
+    """Return the values of iterators from a counter of all of them, the last one fastest."""
     places: dict[Symbol, Place] = {}
     for at, symbol in reversed(list(enumerate(symbols))):
         n = extent(symbol)
@@ -214,7 +215,7 @@ def _counted(j: Block, symbols: Sequence[Symbol]) -> dict[Symbol, Place]:
 
 
 def _folded(stage: Stage) -> list[Axis]:
-    """The axes over which a stage accumulates."""
+    """Return the axes over which a stage accumulates."""
     if stage.combine is None:
         return []
     written = frozenset[Symbol]().union(*(x.symbols for x in stage.index if isinstance(x, Poly)))
@@ -245,7 +246,7 @@ def _exists(evaluator: Evaluator, frame: Frame, stage: Stage) -> Block | None:
 
 
 def _accumulated(evaluator: Evaluator, frame: Frame, stage: Stage) -> Block:
-    """The fold of a stage's values over the axes over which it accumulates."""
+    """Fold a stage's values over the axes over which it accumulates."""
     monoid, dtype = stage.combine, stage.value.dtype
     assert monoid is not None
     over = _folded(stage)

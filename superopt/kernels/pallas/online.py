@@ -1,11 +1,11 @@
-"""Sums over exp(s - max s) in one pass: softmax denominators and attention.
+"""Sums over exp(s - max s) in one pass: softmax denominators and attention (online softmax).
 
-    sum_k exp(s[k] - max s) * w[k]      the score s and the weights w do not see the maximum
+    sum_k exp(s[k] - max s) * w[k]      the score s and the weights w do not depend on the maximum
 
-is kept relative to the maximum so far; when the maximum grows, what has been summed is scaled by exp(old - new).  All
-sums that share a score go in one pass, which also gives the maximum: the denominator of a softmax and the product of
-its numerators with values.  Factors that do not depend on k are taken out of the sum first: of sum (e / sum e) v,
-1 / sum e.  Where a causal mask makes scores -inf beyond the last row of a block, the pass ends.
+is kept relative to the maximum so far.  When the maximum grows, the partial sum is scaled by exp(old - new).  All sums
+that share a score go in one pass, which also gives the maximum: the denominator of a softmax and the product of its
+numerators with values.  Factors that do not depend on k are taken out of the sum first: of sum (e / sum e) v, 1 / sum
+e. Where a causal mask makes scores -inf beyond the last row of a block, the pass ends.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class Stream:
 
     Attributes:
         total: the reduction.
-        iterator: of the sum.
-        score: over the iterator.
+        iterator: iterator of the sum.
+        score: the score, over the iterator.
         peak: the maximum of the score, a reduction.
         weights: the other factors that depend on the iterator.
         above, below: factors and divisors that do not.
@@ -60,7 +60,7 @@ class Stream:
 
 
 def find(e: Expr) -> Stream | None:
-    """The reduction as a sum over exp(score - peak), if it is one."""
+    """Return the reduction as a sum over exp(score - peak); None if it is not one."""
     monoid, iterators, body = e.args
     if monoid != "sum" or len(iterators) != 1 or e.dtype not in FLOATS:
         return None
@@ -85,7 +85,7 @@ def find(e: Expr) -> Stream | None:
 
 
 def _factors(e: Expr, above: list[Expr], below: list[Expr]) -> str | None:
-    """Take a product apart; what was rounded to 16 bits on the way."""
+    """Take a product apart into `above` and `below`; return the 16-bit dtype it was rounded to on the way, if any."""
     if e.kind == "op" and e.args[0] == "mul":
         a = _factors(e.args[2], above, below)
         return _factors(e.args[3], above, below) or a
@@ -100,7 +100,7 @@ def _factors(e: Expr, above: list[Expr], below: list[Expr]) -> str | None:
 
 
 def _exponential(e: Expr, iterator: Symbol) -> tuple[Expr, Expr] | None:
-    """The score and its maximum in exp(score - max over the iterator of score)."""
+    """Return the score and its maximum in exp(score - max over the iterator of score)."""
     if e.kind != "op" or e.args[0] != "exp" or e.args[2].kind != "op" or e.args[2].args[0] != "sub":
         return None
     score, peak = e.args[2].args[2:]
@@ -121,7 +121,7 @@ def _minus_infinity(e: Expr) -> bool:
 
 
 def usable(stream: Stream | None, frame: Frame) -> Stream | None:
-    """The sum, if its weights vary along the dimensions of the score only, or along others only."""
+    """Return the sum if its weights vary along the dimensions of the score only, or along others only; else None."""
     if stream is None:
         return None
     rows, columns = _sides(stream, frame)
@@ -129,7 +129,7 @@ def usable(stream: Stream | None, frame: Frame) -> Stream | None:
 
 
 def contracts(stream: Stream, frame: Frame) -> bool:
-    """Do the weights vary along other dimensions of the block than the score?"""
+    """Whether the weights vary along other dimensions of the block than the score."""
     rows, columns = _sides(stream, frame)
     return not columns <= rows
 
@@ -140,7 +140,7 @@ def _sides(stream: Stream, frame: Frame) -> tuple[set[Symbol], set[Symbol]]:
 
 
 def emit(evaluator: Evaluator, frame: Frame, stream: Stream) -> Block:
-    """The value of a sum in a frame; the maximum and the sums that it is divided by become known to the frame."""
+    """Compute a sum in a frame; the maximum and the sums that it is divided by are memoized in the frame."""
     streams = [stream]
     for e in subexpressions_of((*stream.above, *stream.below)):
         other = usable(find(e), frame) if e.kind == "reduce" and frame.found(e) is None else None
@@ -159,12 +159,12 @@ def emit(evaluator: Evaluator, frame: Frame, stream: Stream) -> Block:
 
 
 def subexpressions_of(roots: Sequence[Expr]) -> list[Expr]:
-    """Every expression in any of these."""
+    """Return every expression in any of these."""
     return list(dict.fromkeys(e for root in roots for e in subexpressions(root)))
 
 
 def _one_pass(evaluator: Evaluator, frame: Frame, streams: Sequence[Stream]) -> tuple[Block, list[Block]]:
-    """The maximum of the score and the sums, without their outer factors."""
+    """Return the maximum of the score and the sums, without their outer factors."""
     first = streams[0]
     it, score = first.iterator, first.score
     rows = tuple(frame.spanned(score.symbols))
@@ -249,7 +249,7 @@ class _Sum:
 
 
 def _steps(evaluator: Evaluator, frame: Frame, score: Expr, it: Symbol, size: int, total: int) -> Block:
-    """Chunks of the iterator that hold a score which is not masked, for some row of the block."""
+    """Return the number of chunks up to the last in which some row of the block has an unmasked score."""
     last: Block | None = None
     for p in _kept(score, it):
         beyond = p + of_atom(it)  # the iterator is at most this
@@ -268,7 +268,7 @@ def _steps(evaluator: Evaluator, frame: Frame, score: Expr, it: Symbol, size: in
 
 
 def _kept(score: Expr, it: Symbol) -> Iterator[Size]:
-    """Bounds `p - it >= 0` outside of which the score is masked, and inside of which every row has a key."""
+    """Yield bounds `p - it >= 0` outside of which the score is masked, and inside of which every row has a key."""
     for p, value in _conditions(score):
         rest = indices.substitute(p, {it: 0})
         exact = value == -np.inf or bounds(rest)[0] >= 0
@@ -277,7 +277,7 @@ def _kept(score: Expr, it: Symbol) -> Iterator[Size]:
 
 
 def _conditions(e: Expr) -> Iterator[tuple[Size, float]]:
-    """Polynomials that are >= 0 where an expression is not a constant, and the constant."""
+    """Yield polynomials that are >= 0 where an expression is not a constant, and the constant."""
     if e.kind == "where" and e.args[2].kind == "const":
         yield from ((p, e.args[2].args[0]) for p in e.args[0].ordered)
         yield from _conditions(e.args[1])
@@ -290,7 +290,7 @@ def _conditions(e: Expr) -> Iterator[tuple[Size, float]]:
 
 
 def _implied(e: Expr, holds: bool) -> Iterator[Size]:
-    """Polynomials that are >= 0 where a predicate holds (or does not)."""
+    """Yield polynomials that are >= 0 where a predicate holds (or does not)."""
     if e.kind == "where" and _decides(e.args[2], e.args[1], holds):
         yield from e.args[0].ordered
     if e.kind != "op":
@@ -312,7 +312,7 @@ def _implied(e: Expr, holds: bool) -> Iterator[Size]:
 
 
 def _decides(other: Expr, taken: Expr, value: bool) -> bool:
-    """Of two branches, can only `taken` have this value?"""
+    """Whether, of two branches, only `taken` can have this value."""
     return other.kind == "const" and bool(other.args[0]) != value and taken.dtype == "bool"
 
 
@@ -323,7 +323,7 @@ _OPPOSITE = {"ge": "lt", "gt": "le", "le": "gt", "lt": "ge"}
 
 
 def _affine(e: Expr) -> Size | None:
-    """An integer expression as an index, where it cannot wrap."""
+    """Return an integer expression as an index, where it cannot wrap; else None."""
     if e.dtype not in SIGNED:
         return None
     found: Size | None = None
@@ -345,7 +345,7 @@ def _affine(e: Expr) -> Size | None:
 
 
 def _slope(x: Size, s: Symbol) -> bool | None:
-    """Does a polynomial grow with a symbol?  None where it is not linear in it."""
+    """Return whether a polynomial grows with a symbol; None where it is not linear in it."""
     coefficients = [c for m, c in x.terms if m == (of_atom(s).terms[0][0][0],)] if isinstance(x, Poly) else []
     alone = indices.substitute(x, {s: 0})
     linear = len(coefficients) == 1 and not (isinstance(alone, Poly) and s in alone.symbols)

@@ -1,8 +1,8 @@
 """Scalar functions and monoids on blocks, in `jax.lax` operations that Triton has.
 
-Sixteen-bit floats are held in float32 from load to store: a fused kernel rounds once where separate ops round after
-each.  Maxima and minima propagate NaN and integers divide as the table of scalar functions says, whatever the device
-does.  What Triton lacks is written out (erf, rounding) or refused (erfc, lgamma, 64-bit types without x64).
+Sixteen-bit floats are float32 from load to store: a fused kernel rounds once where separate ops round after each.
+Maxima and minima propagate NaN and integers divide as the table of scalar functions defines, whatever the device does.
+Functions that Triton lacks are written out (erf, rounding) or refused (erfc, lgamma, 64-bit types without x64).
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from superopt.ir.scalar import DTYPE, HALVES, SCALARS
 Block = Any  # a jax array (or tracer) or a NumPy scalar
 
 _WIDE = ("int64", "uint64", "float64")
-_LACKING = frozenset(["lgamma", "digamma", "bessel_i0e", "bessel_i1e"])  # of the table: Triton has all others
+_LACKING = frozenset(["lgamma", "digamma", "bessel_i0e", "bessel_i1e"])  # functions of the table that Triton lacks
 
 
 def held(dtype: str) -> np.dtype[Any]:
-    """The dtype in which values of this dtype are held in registers.
+    """Return the dtype of values of this dtype in registers.
 
     Raises:
         UnsupportedKernel: it has 64 bits and jax runs without x64.
@@ -37,12 +37,12 @@ def held(dtype: str) -> np.dtype[Any]:
 
 
 def constant(value: bool | int | float, dtype: str) -> Block:
-    """A constant, as a NumPy scalar."""
+    """Return a constant as a NumPy scalar."""
     return held(dtype).type(value)
 
 
 def convert(x: Block, source: str, target: str) -> Block:
-    """The value in another dtype: floats truncate and saturate to integers, anything is true where it is not 0."""
+    """Convert a value to another dtype: floats truncate and saturate to integers, nonzero values are true."""
     to = held(target)
     if _fixed(x):
         x = jnp.asarray(x)
@@ -58,7 +58,7 @@ def convert(x: Block, source: str, target: str) -> Block:
 
 
 def apply(fn: str, dtype: str, args: tuple[Block, ...]) -> Block:
-    """A scalar function of blocks that are held in the dtype of its operands.
+    """Apply a scalar function to blocks in the register dtype of its operands.
 
     Raises:
         UnsupportedKernel: Triton has no such function.
@@ -72,18 +72,18 @@ def apply(fn: str, dtype: str, args: tuple[Block, ...]) -> Block:
 
 
 def has_code(fn: str) -> bool:
-    """Has Triton this scalar function, or is it written out here?"""
+    """Whether Triton has this scalar function, or it is written out here."""
     return fn in SCALARS and fn not in _LACKING
 
 
 def together(args: tuple[Block, ...]) -> tuple[Block, ...]:
-    """Blocks broadcast to one shape; `lax` functions do not broadcast."""
+    """Broadcast blocks to one shape; `lax` functions do not broadcast."""
     shape = np.broadcast_shapes(*[np.shape(x) for x in args])
     return tuple([jnp.broadcast_to(x, shape) for x in args])
 
 
 def _fixed(x: Block) -> bool:
-    """Is it a constant?"""
+    """Whether the block is a constant."""
     return isinstance(x, np.generic)
 
 
@@ -92,7 +92,7 @@ def _is_float(x: Block) -> bool:
 
 
 def _nan(x: Block) -> Block | None:
-    """Where a block is NaN; None where it cannot be."""
+    """Return the mask where a block is NaN; None where it cannot be."""
     return None if not _is_float(x) or (_fixed(x) and x == x) else x != x
 
 
@@ -232,12 +232,12 @@ _SPECIAL: dict[str, Callable[..., Block]] = {
 
 
 def neutral(monoid: str, dtype: str) -> Block:
-    """The identity of a monoid, as a constant."""
+    """Return the identity of a monoid, as a constant."""
     return constant(identity(monoid, dtype), dtype)
 
 
 def combine(monoid: str, a: Block, b: Block) -> Block:
-    """Two partial results of a reduction."""
+    """Combine two partial results of a reduction."""
     match monoid:
         case "sum":
             return a + b
@@ -250,12 +250,12 @@ def combine(monoid: str, a: Block, b: Block) -> Block:
 
 
 def across(monoid: str, dtype: str) -> bool:
-    """Can a block be reduced along an axis of it?"""
+    """Whether Triton can reduce a block along one of its axes with this monoid."""
     return monoid in ("sum", "max", "min") or (monoid in ("and", "or") and dtype == "bool")
 
 
 def reduce_axis(monoid: str, x: Block, axis: int) -> Block:
-    """A block reduced along an axis, which stays with extent 1 unless it is the first."""
+    """Reduce a block along an axis, which stays with extent 1 unless it is the first."""
     keep = axis > 0
     match monoid:
         case "sum":

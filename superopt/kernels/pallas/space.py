@@ -1,15 +1,15 @@
 """Schedules for GPUs: a few traces for each stage, the first of which is the default.
 
-What a stage is follows from its expression alone (`contract.find`, its reductions, the strides of its loads):
+The kind of a stage is derived from its expression alone (`contract.find`, its reductions, the strides of its loads):
 
-    product     blocks of rows by columns, a step along the sum; rows of neighbouring axes fused where they are short
-    attention   a product whose sum is taken over exp(s - max s): all columns in a block, keys in steps
-    rows        an axis that is reduced and then mapped again lies in a block, beside some rows
-    reduction   blocks of the axes that are left, the reduction in steps
-    pointwise   all axes as one, in blocks; as rows and columns where loads run along another axis
+    product     blocks of rows by columns, a step along the sum; neighbouring axes of rows fused where short.
+    attention   a product whose sum is taken over exp(s - max s): all columns in a block, keys in steps.
+    rows        an axis that is reduced and then mapped again lies in a block, beside some rows.
+    reduction   blocks of the axes that are left, the reduction in steps.
+    pointwise   all axes as one, in blocks; as rows and columns where loads run along another axis.
 
-A product or reduction of too few blocks to fill a GPU is also cut into parts along its sum (`rfactor`), in a kernel
-of their own.
+A product or reduction of too few blocks to fill a GPU is also cut into parts along its sum (`rfactor`), in a kernel of
+their own.
 
 Decisions are primitives of `superopt.kernels.schedule` and the knobs of `Decisions`, so a trace is replayed and proved
 like any other.
@@ -40,22 +40,22 @@ Knobs = Mapping[str, int | str]
 
 
 def default(program: LoopProgram) -> Trace:
-    """A schedule of all stages, without search."""
+    """Return a schedule of all stages, without search."""
     return tuple(step for stage in program.stages for step in candidates(program, stage.buffer)[0])
 
 
 def scheduled(program: LoopProgram) -> LoopProgram:
-    """The program under its default schedule."""
+    """Return the program under its default schedule."""
     return apply(program, default(program))
 
 
 def candidates(program: LoopProgram, name: str, precision: str = "ieee") -> list[Trace]:
-    """Schedules of a stage that has none, the best guess first.
+    """Return schedules of a stage that has none, the best guess first.
 
     Args:
         program: gives shapes.
-        name: of the stage.
-        precision: of products of float32: `ieee`, `tf32x3` or `tf32`.
+        name: name of the stage.
+        precision: precision of products of float32: `ieee`, `tf32x3` or `tf32`.
     """
     stage = program.stage(name)
     whole = _whole(program, stage, precision)
@@ -65,7 +65,7 @@ def candidates(program: LoopProgram, name: str, precision: str = "ieee") -> list
 
 
 def _whole(program: LoopProgram, stage: Stage, precision: str) -> list[Trace]:
-    """Schedules that leave reductions whole."""
+    """Return schedules that leave reductions whole."""
     found = contract.find(_without_single(stage))
     if found is not None and found.rows:
         return list(_products(program, stage, found, precision))
@@ -78,12 +78,12 @@ def _whole(program: LoopProgram, stage: Stage, precision: str) -> list[Trace]:
 
 
 def _programs(program: LoopProgram, name: str, steps: Trace) -> int:
-    """How many programs the grid of a stage has under a schedule."""
+    """Return the number of programs in the grid of a stage under a schedule."""
     return prod(a.extent for a in apply(program, steps).stage(name).axes if a.kind == "parallel")
 
 
 def _split(program: LoopProgram, stage: Stage, precision: str) -> Iterator[Trace]:
-    """Schedules of two kernels, parts of the outermost reduction and their combination, where blocks are few."""
+    """Yield schedules of two kernels, parts of the outermost reduction and their combination, where blocks are few."""
     outermost = reductions(stage)[:1]
     if not outermost or _row_axis(stage) is not None or outermost[0].height > 1:
         return
@@ -112,7 +112,7 @@ def _split(program: LoopProgram, stage: Stage, precision: str) -> Iterator[Trace
 
 
 def kind(program: LoopProgram, name: str) -> str:
-    """What a stage is: product, attention, rows, reduction or pointwise."""
+    """Return the kind of a stage: product, attention, rows, reduction or pointwise."""
     stage = program.stage(name)
     found = contract.find(_without_single(stage))
     if found is not None and found.rows:
@@ -134,10 +134,10 @@ def _power(n: int) -> int:
 
 
 def _tiled(stage: Stage, blocks: Mapping[str, int], knobs: Knobs, serial: Iterable[str] = (), group: int = 1) -> Trace:
-    """Steps that put blocks of these axes into a program of the grid, which all other axes span.
+    """Return steps that put blocks of these axes into a program of the grid, which all other axes span.
 
     Args:
-        stage: not scheduled.
+        stage: a stage that is not scheduled.
         blocks: extent of the block along each axis, outermost first.
         knobs: decisions beside the axes.
         serial: axes whose blocks one program takes one after the other.
@@ -174,7 +174,7 @@ def _tiled(stage: Stage, blocks: Mapping[str, int], knobs: Knobs, serial: Iterab
 
 
 def _merged(program: LoopProgram, stage: Stage, groups: Iterable[Sequence[str]]) -> tuple[list[Step], Stage]:
-    """Steps that fuse groups of neighbouring axes, and the stage afterwards."""
+    """Return steps that fuse groups of neighbouring axes, and the stage afterwards."""
     steps: list[Step] = [("fuse", stage.buffer, tuple(axes)) for axes in groups if len(axes) > 1]
     return steps, apply(program, steps).stage(stage.buffer)
 
@@ -219,7 +219,7 @@ def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, p
 
 
 def _neighbours(stage: Stage, side: Sequence[Symbol]) -> list[str]:
-    """The last axis of a side, with those before it where it is short and they are its neighbours."""
+    """Return the last axis of a side, with those before it where it is short and they are its neighbours."""
     names = [a.symbol.name for a in stage.axes]
     group = [side[-1].name]
     extent = contract.extent(side[-1])
@@ -232,7 +232,7 @@ def _neighbours(stage: Stage, side: Sequence[Symbol]) -> list[str]:
 
 
 def _exponentials(found: contract.Contraction) -> bool:
-    """Does the sum go over exp(s - max s)?"""
+    """Whether the sum goes over exp(s - max s)."""
     own = frozenset(found.depth)
     inner = [e for e in subexpressions(found.total) if e.kind == "op" and e.args[0] == "exp" and e.symbols & own]
     return any(p.kind == "reduce" and p.args[0] == "max" and not p.symbols & own for e in inner
@@ -261,7 +261,7 @@ def _attention(stage: Stage, found: contract.Contraction, precision: str) -> Ite
 
 
 def _row_axis(stage: Stage) -> str | None:
-    """The innermost axis of which a reduction takes every value in place of it."""
+    """Return the innermost axis in whose place a reduction takes every value; None if there is none."""
     reductions = [e for e in subexpressions(stage.value) if e.kind == "reduce"]
     extents = {contract.extent(it) for e in reductions for it in e.args[1]}
     for axis in reversed(stage.axes):
@@ -350,25 +350,25 @@ def _pointwise(program: LoopProgram, stage: Stage) -> Iterator[Trace]:
 
 
 def _same_order(e: Expr, stage: Stage) -> bool:
-    """Does a load take the elements of a buffer in the order of the axes?"""
+    """Whether a load takes the elements of a buffer in the order of the axes."""
     return e.args[1] == stage.index
 
 
 def _contiguous(root: Expr, symbol: Symbol) -> bool:
-    """Do loads run along an iterator with stride 1?"""
+    """Whether some load runs along an iterator with stride 1."""
     return any(
         e.kind == "load" and e.args[1] and _step(e.args[1][-1], symbol) == 1 for e in subexpressions(root)
     )  # fmt: skip
 
 
 def _step(x: int | Poly, symbol: Symbol) -> int | None:
-    """What an index grows by with an iterator, where that is a number."""
+    """Return by how much an index grows with an iterator; None where that is not constant."""
     grown = substitute(x, {symbol: of_atom(symbol) + 1}) - x if isinstance(x, Poly) else 0
     return grown if isinstance(grown, int) else None
 
 
 def _crossed(program: LoopProgram, stage: Stage) -> str | None:
-    """An axis other than the innermost along which a load runs that spans the innermost one too."""
+    """Return an axis other than the innermost along which a load runs that spans the innermost one too; else None."""
     last = next(a for a in reversed(stage.axes) if a.extent > 1)
     for e in subexpressions(stage.value):
         if e.kind == "load" and last.symbol in e.symbols and e.args[1]:

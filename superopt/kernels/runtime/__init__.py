@@ -1,1 +1,1 @@
-"""Calls of kernels: layout of buffers, XLA's FFI, the team of threads, pages."""
+"""Calls of kernels: layout of buffers, XLA's FFI, the thread team, large pages."""

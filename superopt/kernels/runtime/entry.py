@@ -1,8 +1,8 @@
-"""What the runtime knows of a kernel: a constant beside its code, read by the shared code of `pool` and `ffi`.
+"""The description of a kernel for the runtime: a constant beside its code, read by the shared code of `pool` and `ffi`.
 
-The entry points of all kernels are the same code, compiled once per process; a kernel brings a description (phases with
-their tasks, buffers with dtype, dimensions and the message for wrong ones) and a handler of one call.  All fields are 8
-bytes wide; `FIELDS`, `PHASE` and `BUFFER` give their offsets.
+The entry points of all kernels are the same code, compiled once per process.  A kernel brings a description (phases
+with their tasks, buffers with dtype, dimensions and the message for wrong ones) and a handler of one call.  All fields
+are 8 bytes wide; `FIELDS`, `PHASE` and `BUFFER` give their offsets.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FIELDS = {
     )
 }
 WORK = {name: 8 * i for i, name in enumerate(("work", "alone", "shared", "calls"))}
-"""What calls of a kernel have measured, in cycles: its tasks together; a call without and with helpers; how many."""
+"""Measurements of a kernel's calls, in cycles: all tasks; a call without and with helpers; the number of calls."""
 PHASE = {"function": 0, "tasks": 8}
 PHASE_BYTES = 16
 BUFFER = {
@@ -57,7 +57,7 @@ def describe(
         module: has the functions of the phases.
         label: name of the kernel in messages.
         phases: symbol of `void f(ptr bufs, i64 task)` and number of tasks, in order.
-        pointers: in the order of the array of addresses; inputs and frozen are operands, the others results.
+        pointers: buffers in the order of the array of addresses; inputs and frozen are operands, the others results.
         threads: most threads of a call; 1: the calling thread does all the work.
         codes: XLA's numbers of dtypes.
         work: estimate of the cycles of all tasks, until calls have measured them.
@@ -96,5 +96,5 @@ def describe(
 
 
 def size_bytes(b: Buffer) -> int:
-    """Size of a buffer."""
+    """Return the size of a buffer in bytes."""
     return ITEMSIZE_BYTES[b.dtype] * math.prod(b.shape)

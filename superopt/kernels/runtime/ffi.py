@@ -1,11 +1,11 @@
-"""XLA's FFI from generated code: a handler in LLVM, registered with `jax.ffi` under a name that is its content.
+"""XLA's FFI from generated code: a handler in LLVM, registered with `jax.ffi` under a name made of its content digest.
 
-The handler answers the metadata handshake with the version of the header that its offsets come from, checks number,
+The handler answers the metadata handshake with the version of the header that its offsets come from.  It checks number,
 dtype and dimensions of all buffers (an error is a Python exception at the call), and runs the region.  Leading extra
 dimensions are a batch, the same for all buffers: that is how `vmap` calls it with `broadcast_all`.
 
-`probe()` runs a kernel inside `jax.jit` once per process and compares what XLA passes with the header; when that fails,
-kernels are not used: the reason is kept and a warning is given once.
+`probe()` runs a kernel inside `jax.jit` once per process and compares the buffers XLA passes with the header.  When
+that fails, kernels are not used: the reason is kept and a warning is given once.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def emit_handler(module: Module, shape: FfiLayout) -> None:
     """Write `ptr runtime.handle(ptr kernel, ptr frame)`: check the buffers of a call, then run the kernel on them.
 
     Args:
-        module: of the runtime.
-        shape: of XLA's structs.
+        module: the runtime's module.
+        shape: layout of XLA's structs.
     """
     f = module.function("runtime.handle", [("ptr", "kernel"), ("ptr", "frame")], returns="ptr", internal=False)
     _answer_handshake(f, shape)
@@ -85,17 +85,17 @@ def emit_handler(module: Module, shape: FfiLayout) -> None:
 
 
 def _of(f: Function, row: str, name: str, type: str = "i64") -> str:
-    """A field of the description of a buffer."""
+    """Return a field of the description of a buffer."""
     return f.load(type, at(f, row, BUFFER[name]))
 
 
 def codes(shape: FfiLayout) -> dict[str, int]:
-    """XLA's numbers of dtypes."""
+    """Return XLA's numbers of dtypes."""
     return {dtype: shape.constants[f"XLA_FFI_DataType_{name}"] for dtype, name in _CODES.items()}
 
 
 def register(digest: str, address: int) -> str:
-    """Register a handler under a name made of its digest, once per process; the name.
+    """Register a handler under a name made of its digest, once per process; return the name.
 
     Raises:
         FfiUnavailable: see `probe`.
@@ -114,17 +114,20 @@ def register(digest: str, address: int) -> str:
 
 @once
 def probe() -> str:
-    """Why kernels cannot be called from XLA here; empty when they can.  Warns once when not."""
+    """Return the reason why kernels cannot be called from XLA here; empty when they can.
+
+    Warns once when they cannot.
+    """
     try:
         _try()
-    except (SuperoptError, RuntimeError, ValueError, OSError) as error:  # what jax and LLVM raise
+    except (SuperoptError, RuntimeError, ValueError, OSError) as error:  # the errors that jax and LLVM raise
         warned(f"kernels are not used, programs run on XLA alone: {error}", RuntimeWarning, stacklevel=3)
         return str(error)
     return ""
 
 
 def _try() -> None:
-    """Call a handler that reports what XLA passed, and compare."""
+    """Call a handler that reports its arguments, and compare them with those XLA was to pass."""
     if not cpu.supported():
         raise FfiUnavailable("no code is generated for this processor (AVX-512, or AVX2 with FMA, is needed)")
     import jax
@@ -187,13 +190,13 @@ def _answer(f: Function, extension: str, shape: FfiLayout) -> str:
 
 
 def _buffer(f: Function, shape: FfiLayout, field: str, j: int) -> str:
-    """Address of the j-th buffer of `args` or `rets`."""
+    """Return the address of the j-th buffer of `args` or `rets`."""
     array = f.load("ptr", at(f, "%frame", shape.at("CallFrame", field, field)))
     return f.load("ptr", f.element(array, j, "ptr"))
 
 
 def _checked(f: Function, shape: FfiLayout, row: str, buffer: str) -> Value:
-    """Compare a buffer with its description; the product of its leading extra dimensions."""
+    """Compare a buffer with its description; return the product of its leading extra dimensions."""
 
     def refuse(condition: str) -> None:
         f.exit_if(condition, "ptr", lambda: _error(f, shape, _of(f, row, "message", "ptr")))
@@ -217,7 +220,7 @@ def _checked(f: Function, shape: FfiLayout, row: str, buffer: str) -> Value:
 
 
 def _pool_threads(f: Function, shape: FfiLayout, api: str, context: str) -> Value:
-    """Threads of XLA's pool, as many as it is allowed; 1 when there is no pool."""
+    """Return the number of threads that XLA's pool may use; 1 when there is no pool."""
     args, room = _begin(f, shape, "ThreadPool_NumThreads_Args"), f.alloca(1, 8, "i64")
     f.store("i64", 1, room)
     f.store("ptr", context, at(f, args, shape.at("ThreadPool_NumThreads_Args", "ctx")))
@@ -235,7 +238,7 @@ def _pool_threads(f: Function, shape: FfiLayout, api: str, context: str) -> Valu
 
 
 def _begin(f: Function, shape: FfiLayout, struct: str) -> str:
-    """Room for the arguments of a function of the interface, with their size."""
+    """Allocate the arguments of a function of the interface, with their size filled in."""
     args = f.alloca(shape.size(struct) + 8, 8, "i8")
     f.module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")
     f.effect(f"call void @llvm.memset.p0.i64(ptr {args}, i8 0, i64 {shape.size(struct) + 8}, i1 false)")

@@ -2,8 +2,8 @@
 
 The header (`jaxlib/include/xla/ffi/api/c_api.h`) is the contract: plain C structs of pointers, 64-bit sizes, 32-bit
 integers and enums, and nested structs.  `layout()` lays them out by the rules of the 64-bit System V and Windows ABIs
-(natural alignment), takes the size that each struct announces and the values of the enums.  Nothing is assumed beyond
-names; a header without a name that is needed makes the FFI unavailable, with the reason.
+(natural alignment), and takes the size that each struct announces and the values of the enums.  Only names are assumed.
+A header that lacks a needed name makes the FFI unavailable, with the reason.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NEEDED = {
 
 
 class FfiUnavailable(SuperoptError):
-    """Kernels cannot be called from XLA here; says why.  Programs run on XLA alone."""
+    """Kernels cannot be called from XLA here; the message gives the reason.  Programs run on XLA alone."""
 
     code = "SO510"
 
@@ -59,19 +59,19 @@ class FfiLayout:
     constants: Mapping[str, int]
 
     def at(self, struct: str, *path: str) -> int:
-        """Offset of a field; further names are fields of the struct `XLA_FFI_<Name>` nested there."""
+        """Return the offset of a field; further names are fields of the struct `XLA_FFI_<Name>` nested there."""
         offset = self.offsets[f"XLA_FFI_{struct}"][path[0]]
         nested = {"args": "Args", "rets": "Rets", "api_version": "Api_Version"}
         return offset + self.at(nested[path[0]], *path[1:]) if path[1:] else offset
 
     def size(self, struct: str) -> int:
-        """Announced size of a struct."""
+        """Return the announced size of a struct."""
         return self.sizes[f"XLA_FFI_{struct}"]
 
 
 @functools.cache
 def layout() -> FfiLayout:
-    """The layout of the installed jaxlib.
+    """Return the layout of the installed jaxlib.
 
     Raises:
         FfiUnavailable: there is no header, or it lacks something.
@@ -90,7 +90,7 @@ def layout() -> FfiLayout:
 
 
 def parse(header: str) -> FfiLayout:
-    """The layout of the structs of a header.
+    """Parse the layout of the structs of a header.
 
     Raises:
         FfiUnavailable: a struct, field or type that is needed is missing.
@@ -125,7 +125,7 @@ def parse(header: str) -> FfiLayout:
 
 
 def _fields(struct: str, body: str) -> list[tuple[str, str]]:
-    """Name and type of each field; the type of pointers is `*`."""
+    """Return name and type of each field; the type of pointers is `*`."""
     found: list[tuple[str, str]] = []
     for line in re.split(r";", body):
         words = line.split()

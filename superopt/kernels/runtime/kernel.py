@@ -1,10 +1,10 @@
-"""Kernels that can be called: a module of phases with the layout of its buffers, built, run and called.
+"""Callable kernels: a module of phases with the layout of its buffers, built, run and called.
 
 A phase is `void f(ptr bufs, i64 task)`; its tasks are independent, phases run in order.  `bufs[i]` is the address of
 `Code.pointers[i]`: inputs, frozen, outputs, scratch.  `build` adds a description (`entry`), compiles and maps the code.
 
-`Kernel.run` takes and gives NumPy arrays (tests, workers, packing of frozen operands), `Kernel.bind` prepares a call
-without arguments for timing, `Kernel.call` is used inside `jax.jit`: one FFI call, scratch as extra results.
+`Kernel.run` takes and gives NumPy arrays (tests, workers, packing of frozen operands).  `Kernel.bind` prepares a call
+without arguments for timing.  `Kernel.call` is used inside `jax.jit`: one FFI call, scratch as extra results.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from superopt.machine.shared import once
 Array = np.ndarray[Any, np.dtype[Any]]
 SERIAL_BELOW_MICROSECONDS = 2.0  # asking helpers that are awake costs about 1
 MOST_THREADS = 256
-MOST_STACK_BYTES = 4 << 20  # half of what threads usually have
+MOST_STACK_BYTES = 4 << 20  # half of a thread's usual stack
 _SERIAL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
 _REGION = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
-_UNKNOWN_MICROSECONDS = 1000.0  # of a phase without an estimate: shared until it is measured
+_UNKNOWN_MICROSECONDS = 1000.0  # time of a phase without an estimate: shared until it is measured
 _BAND_BYTES = 4096
 _ALIGN = 64
-_ROOM_BYTES = 16 << 20  # that a room takes at once
+_ROOM_BYTES = 16 << 20  # bytes that a room allocates at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Phase:
 
     Attributes:
         symbol: name of `void f(ptr bufs, i64 task)` in the module.
-        tasks: run for 0..tasks-1, in any order and at the same time.
+        tasks: number of tasks; 0..tasks-1 run in any order and at the same time.
         microseconds: estimate of the work of all tasks on one thread, until calls have measured it; kernels far too
             short to share run on one thread.
     """
@@ -59,7 +59,7 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What a generator hands over: the module, its phases in order, and the buffers by position."""
+    """Generated code of a kernel: the module, its phases in order, and the buffers by position."""
 
     module: Module
     phases: tuple[Phase, ...]
@@ -68,12 +68,12 @@ class Code:
 
     @property
     def heap_bytes(self) -> int:
-        """The most that a task has on the heap."""
+        """The most bytes that a task allocates on the heap."""
         return rooms.needed([size for f in self.module.functions.values() for size in f.rooms])
 
     @property
     def stack_bytes(self) -> int:
-        """The most that a function keeps on the stack."""
+        """The most bytes that a function keeps on the stack."""
         return max([f.stack_bytes for f in self.module.functions.values()], default=0)
 
 
@@ -81,13 +81,13 @@ class Kernel:
     """Mapped code with its buffers; made by `build`.
 
     Raises:
-        UnsupportedKernel: there is no memory for what its tasks may need.
+        UnsupportedKernel: there is not enough memory for its tasks.
 
     Attributes:
         phases, pointers: as in the code.
-        operands: inputs and frozen, in the order of the arguments of `call`.
+        operands: inputs and frozen buffers, in the order of the arguments of `call`.
         outputs, scratch: in the order of the results of the FFI call.
-        compiled: the object and what is known of it.
+        compiled: the object file and its facts.
     """
 
     def __init__(self, code: Code, compiled: jit.Compiled) -> None:
@@ -106,15 +106,15 @@ class Kernel:
 
     @property
     def digest(self) -> str:
-        """Identifies the code; part of the name under which XLA knows it."""
+        """The digest of the code; part of the name under which XLA knows it."""
         return self.compiled.digest
 
     def address(self, symbol: str) -> int:
-        """Address of `handler`, which XLA calls, or of the description `kernel`."""
+        """Return the address of `handler`, which XLA calls, or of the description `kernel`."""
         return self._library.address(symbol)
 
     def call(self, *arrays: Any, vmap_method: str = "broadcast_all") -> tuple[Any, ...]:
-        """The outputs, from jax arrays; usable inside `jax.jit` and `jax.vmap`, without derivatives of its own.
+        """Return the outputs for jax arrays; usable inside `jax.jit` and `jax.vmap`, without derivatives of its own.
 
         Args:
             arrays: one per operand, in order.
@@ -141,7 +141,7 @@ class Kernel:
 
         Args:
             arrays: one per operand, of its shape and dtype; outputs may be given too and are then the initial values.
-            threads: how many work on it at most, counting the caller.
+            threads: most threads that work on it, counting the caller.
             guard: put bands of 0xFF bytes (NaN, -1) around all buffers, and check that they are unchanged.
 
         Returns:
@@ -161,7 +161,7 @@ class Kernel:
     def bind(
         self, arrays: Mapping[str, Array], threads: int = 1, room: Room | None = None, turn: int = 0
     ) -> Callable[[], None]:
-        """A call without arguments on copies of the arrays, for timing; in a room, on those that it has for a turn."""
+        """Return a call without arguments, for timing, on copies of the arrays or on a room's buffers for a turn."""
         if room is not None:
             return self._start(room.placed(self.pointers, arrays, turn), threads)
         return self._start([_place(buffer, arrays, False) for buffer in self.pointers], threads)
@@ -183,7 +183,7 @@ class Kernel:
 
     @property
     def parallel(self) -> bool:
-        """Are phases shared among threads (else every call runs on the calling thread)?"""
+        """Whether phases are shared among threads; otherwise every call runs on the calling thread."""
         return shared(self.phases)
 
     def _check(self, given: Sequence[tuple[tuple[int, ...], str]]) -> None:
@@ -201,12 +201,12 @@ class GuardError(SuperoptError):
 
 
 class Room:
-    """Buffers that kernels of one operator share, so that none of them is timed on better placed memory than another.
+    """Buffers that kernels of one operator share, so that all candidates are timed on the same memory placement.
 
-    An operand is copied once for each array that is given for it, a frozen one for each turn as well: calls that take
-    turns find it cold; results and scratch are overwritten by whoever runs.
-    All lie in large pages one after the other: in small ones, which of them fall on the same sets of a cache is luck,
-    and a kernel is up to 40 % slower in one process than in the next.
+    An operand is copied once for each array that is given for it.  A frozen operand is copied for each turn as well:
+    calls that take turns find it cold.  Results and scratch are overwritten by every run.  All buffers lie in large
+    pages one after the other.  In small pages it is luck which of them fall on the same sets of a cache, and a kernel
+    is up to 40 % slower in one process than in the next.
     """
 
     def __init__(self) -> None:
@@ -216,13 +216,13 @@ class Room:
     def placed(
         self, buffers: Sequence[Buffer], arrays: Mapping[str, Array], turn: int = 0
     ) -> list[tuple[Array, Array]]:
-        """Allocation and array of each buffer, with bands of 0xFF bytes around it."""
+        """Return allocation and array of each buffer, with bands of 0xFF bytes around it."""
         found: list[tuple[Array, Array]] = []
         for b in buffers:
             given = arrays.get(b.name)
             key = (b, id(given) if b.scope in ("input", "frozen") else None, turn if b.scope == "frozen" else 0)
             if key not in self._known:
-                self._known[key] = (b, given, *_place(b, arrays, True, self._taken))  # what was given keeps its id
+                self._known[key] = (b, given, *_place(b, arrays, True, self._taken))  # a given array keeps its id
             found.append(self._known[key][2:])
         return found
 
@@ -233,12 +233,12 @@ class Room:
         return found
 
     def clear(self, buffers: Sequence[Buffer]) -> None:
-        """Fill buffers of these results with 0xFF bytes, NaN among floats: what is not written shows."""
+        """Fill buffers of these results with 0xFF bytes, NaN among floats, so that unwritten elements are visible."""
         for _, array in self.placed(buffers, {}):
             array.reshape(-1).view(np.uint8)[:] = 0xFF
 
     def check(self, buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[Array]:
-        """The arrays of the buffers.
+        """Return the arrays of the buffers.
 
         Raises:
             GuardError: something was written outside of one.
@@ -250,14 +250,14 @@ class Room:
 
 
 def shared(phases: Sequence[Phase]) -> bool:
-    """Are there tasks to share, and is the work, where it is known, worth asking other threads?"""
+    """Whether a kernel's tasks are worth sharing among threads, by its known work and number of tasks."""
     known = [p.microseconds for p in phases if p.microseconds is not None]
     worth = len(known) < len(phases) or sum(known) >= SERIAL_BELOW_MICROSECONDS
     return worth and any(p.tasks > 1 for p in phases)
 
 
 def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", cache: Path | None = None) -> Kernel:
-    """Compile and map.
+    """Compile and map the code of a kernel.
 
     Args:
         code: not changed, so that it can be built again.
@@ -284,7 +284,7 @@ def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", ca
 
 
 def _shape() -> FfiLayout | None:
-    """The structs of XLA's FFI; None where there is none: kernels then run outside of XLA only."""
+    """Return the layout of XLA's FFI structs; None where there is none: kernels then run outside of XLA only."""
     try:
         return layout()
     except ffi.FfiUnavailable:
@@ -293,7 +293,7 @@ def _shape() -> FfiLayout | None:
 
 @once
 def _entries() -> jit.Library:
-    """The code that all kernels share."""
+    """Return the library of code that all kernels share."""
     module, shape = Module(), _shape()
     pool.emit_serial(module)
     pool.emit_region(module)
@@ -310,7 +310,7 @@ def _entries() -> jit.Library:
 def _place(
     buffer: Buffer, arrays: Mapping[str, Array], guard: bool, taken: Callable[[int], Array] | None = None
 ) -> tuple[Array, Array]:
-    """The whole allocation as bytes, and the aligned array inside it."""
+    """Return the whole allocation as bytes, and the aligned array inside it."""
     dtype = DTYPE[buffer.dtype]
     size = math.prod(buffer.shape) * dtype.itemsize
     band = _BAND_BYTES if guard else 0

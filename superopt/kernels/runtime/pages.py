@@ -1,4 +1,4 @@
-"""Large pages for tensors that every call reads: fewer misses of the processor's page table cache.
+"""Large pages for tensors that every call reads, for fewer TLB misses.
 
 A product with one row streams its weights once, 4 kB after 4 kB; on 2 MB pages the same stream is a quarter faster
 where it comes from memory.  The pages of an array are exchanged in place (Linux 6.1 and later; elsewhere nothing
@@ -24,7 +24,7 @@ _FIXED = 0x10  # MAP_FIXED
 
 
 def enlarge(array: Any) -> bool:
-    """Put the whole 2 MB pages inside an array of JAX on the processor into large pages; False where it cannot be."""
+    """Move the whole 2 MB pages inside a JAX array on the CPU into large pages; False where that is impossible."""
     advise = _advise()
     if advise is None or array.nbytes < LEAST or {d.platform for d in array.devices()} != {"cpu"}:
         return False
@@ -38,7 +38,7 @@ def enlarge(array: Any) -> bool:
 
 @functools.cache
 def _advise() -> Any:
-    """The C library's `madvise`; None where it has none."""
+    """Return the C library's `madvise`; None where it has none."""
     advise = getattr(ctypes.CDLL(None), "madvise", None)
     if advise is not None:
         advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -46,7 +46,7 @@ def _advise() -> Any:
 
 
 def large_bytes(size: int) -> np.ndarray:
-    """Zeros that begin at a multiple of 2 MB, in large pages where there are such: equal offsets fall on equal sets."""
+    """Allocate zeros at a multiple of 2 MB, in large pages if available: equal offsets share cache sets."""
     memory = mmap.mmap(-1, size + PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         memory.madvise(mmap.MADV_HUGEPAGE)
@@ -56,9 +56,9 @@ def large_bytes(size: int) -> np.ndarray:
 
 
 def map_file(path: Path) -> np.ndarray | None:
-    """The bytes of a file, read-only, mapped at a multiple of 2 MB; None where that cannot be.
+    """Map the bytes of a file, read-only, at a multiple of 2 MB; None where that is impossible.
 
-    The file may be removed meanwhile; its memory is given back with the array.
+    The file may be removed meanwhile; its memory is released with the array.
     """
     functions = _mapping()
     if functions is None:
@@ -94,7 +94,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @functools.cache
 def _mapping() -> Any:
-    """The C library's `mmap` and `munmap`; None where pages are not those of Linux on 64 bits."""
+    """Return the C library's `mmap` and `munmap`; None where pages are not those of Linux on 64 bits."""
     library = ctypes.CDLL(None)
     if not hasattr(library, "mmap") or not hasattr(mmap, "MAP_ANONYMOUS") or ctypes.sizeof(ctypes.c_void_p) != 8:
         return None

@@ -1,21 +1,22 @@
-"""Fork-join over the tasks of the phases of a kernel, by the caller and helpers of the team
-(`superopt.kernels.runtime.team`).
+"""Fork-join over the tasks of a kernel's phases, by the caller and helper threads (`superopt.kernels.runtime.team`).
 
 The region is LLVM code.  The tasks of a phase are cut into shares, one for each participant that may come, in order.
-Every participant claims tasks of its own share from an atomic counter, several at once where they are short, then those
-that are left of the others, and waits, before the next phase, until all claimed tasks of this one are done.
-Neighbouring tasks read and write neighbouring memory, and a helper's share is the same in every region: what a kernel
-reads lies in the caches of the processor that has written it, as far as both are cut alike.  A participant waits only
-for tasks that a running thread has claimed, never for a helper to start: nested and concurrent regions, fewer
-processors than threads and a process without helpers (after a fork) end.  The state is counted by references, since
-helpers may come after the caller has returned: they find all counters exhausted, touch no buffer, and the last one
-frees it.
+Every participant claims tasks of its own share from an atomic counter, several at once where they are short.  It then
+claims those left in the shares of others and waits, before the next phase, until all claimed tasks are done.
 
-How many helpers are asked follows from the work that calls of the kernel measured; sleeping ones are woken where this
-call, or it together with those just before it that had to do without, is worth that.  Short kernels whose calls with
-helpers take longer than those without ask none: some calls of every thousand try the one and the other.  Helpers move
-off processors that others of the region are on (`superopt.kernels.runtime.processors`).  Results depend on none of
-this: tasks are the same whoever runs them.
+Neighbouring tasks read and write neighbouring memory, and a helper's share is the same in every region.  A kernel's
+inputs therefore lie in the caches of the processor that wrote them, as far as both regions are cut alike.
+
+A participant waits only for tasks that a running thread has claimed, never for a helper to start.  So nested and
+concurrent regions, fewer processors than threads, and a process without helpers (after a fork) all terminate.  The
+state is reference-counted, since helpers may come after the caller has returned: they find all counters exhausted,
+touch no buffer, and the last one frees it.
+
+The number of helpers depends on the work that calls of the kernel measured.  Sleeping helpers are woken where this
+call, or it together with those just before it that had to do without, is worth that.  Short kernels whose calls take
+longer with helpers ask for none; some calls of every thousand try both ways.  Helpers move off processors that other
+threads of the region are on (`superopt.kernels.runtime.processors`).  Results depend on none of this: tasks are the
+same whoever runs them.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ from superopt.kernels.runtime.team import (
 GRAIN = 1 * CYCLES_PER_MICROSECOND  # work for each participant
 CHUNK = CYCLES_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
 WAKE = 40 * CYCLES_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
-SHORT_WORK = 2 * WAKE  # what sharing may cost as much as it saves: up to 35 us where processors are far from each other
-EVERY = 1024  # of so many calls some are to learn:
+SHORT_WORK = 2 * WAKE  # below, sharing may cost as much as it saves: up to 35 us where processors are far apart
+EVERY = 1024  # calls, of which the first are trials:
 TRIES = 16, 4  # with helpers, who have to wake first, and without
 _STATE = {"references": 0, "kernel": 8, "bufs": 16, "mode": 24, "work": 32, "shares": 40, "processors": LINE}
-_COUNTERS = LINE + SET_BYTES  # of the first phase
+_COUNTERS = LINE + SET_BYTES  # offset of the first phase's counters
 
 
 def emit_region(module: Module) -> None:
@@ -74,12 +75,12 @@ def emit_serial(module: Module) -> None:
 
 
 def field(f: Function, name: str, type: str, kernel: str = "%kernel") -> str:
-    """A field of the description of a kernel."""
+    """Return a field of the description of a kernel."""
     return f.load(type, at(f, kernel, FIELDS[name]))
 
 
 def _phase(f: Function, kernel: str, number: Value) -> tuple[str, str]:
-    """Address of the function of a phase, and its number of tasks."""
+    """Return the address of the function of a phase, and its number of tasks."""
     row = f.element(field(f, "phase_table", "ptr", kernel), f.mul(number, PHASE_BYTES), "i8")
     return f.load("ptr", at(f, row, PHASE["function"])), f.load("i64", at(f, row, PHASE["tasks"]))
 
@@ -89,7 +90,7 @@ def _alone(f: Function) -> None:
 
 
 def _decide(f: Function, most: Value) -> None:
-    """Run with as many helpers as the work is worth, and remember what it took."""
+    """Run with as many helpers as the work is worth, and record the time it took."""
     cost, start = field(f, "work", "ptr"), clock(f)
     known, recent = relaxed(f, cost), f.less(f.sub(start, relaxed(f, head(f, "last"))), LONG)
     work = f.maximum(known, f.sub(0, known))  # negative: an estimate
@@ -124,7 +125,7 @@ def _decide(f: Function, most: Value) -> None:
 
 
 def _in_vain(f: Function, cost: str, work: Value) -> str:
-    """Whether helpers are not to be asked: they cost this kernel more than they save, or this call is to tell."""
+    """Return whether to ask no helpers: they cost more than they save, or this call is a trial without them."""
     calls = relaxed(f, at(f, cost, WORK["calls"]))
     put(f, f.add(calls, 1), at(f, cost, WORK["calls"]))
     turn = f.value(f"and i64 {calls}, {EVERY - 1}")
@@ -137,7 +138,7 @@ def _in_vain(f: Function, cost: str, work: Value) -> str:
 
 
 def _took(f: Function, cost: str, cycles: Value, with_helpers: str) -> None:
-    """Remember what a call took, as a mean over some: what is more than twice the mean was something else."""
+    """Record the time of a call in a running mean, clipped at twice the mean to exclude outliers."""
     offset = f.value(f"select i1 {with_helpers}, i64 {WORK['shared']}, i64 {WORK['alone']}")
     mean = f.element(cost, offset, "i8")
     known = relaxed(f, mean)
@@ -146,7 +147,10 @@ def _took(f: Function, cost: str, cycles: Value, with_helpers: str) -> None:
 
 
 def _emit_share(module: Module) -> None:
-    """Take part with at most so many helpers; gives the cycles of all tasks, 0 if unknown, and how many were asked."""
+    """Write a function that takes part with at most so many helpers.
+
+    It returns the cycles of all tasks, 0 if unknown, and the number of helpers asked.
+    """
     args = [("ptr", "kernel"), ("ptr", "bufs"), ("i64", "wanted"), ("i1", "wakes"), ("i64", "work")]
     f = module.function("runtime.share", args, returns="{ i64, i64 }")
     module.declare("declare ptr @aligned_alloc(i64, i64)")
@@ -184,15 +188,16 @@ def _emit_share(module: Module) -> None:
 
 
 def _phase_bytes(f: Function, shares: Value) -> Value:
-    """Of the counters of a phase: what is done, and what is claimed of each share."""
+    """Return the bytes of a phase's counters: tasks done, and tasks claimed of each share."""
     return f.mul(f.add(shares, 1), LINE)
 
 
 def _emit_work(module: Module) -> None:
-    """What each participant does; gives the cycles of all tasks as its own share tells, 0 if it had none of a phase.
+    """Write the work of each participant.
 
-    The caller is number 0, helpers have a number each.  State: references, kernel, bufs, mode of floating point, work,
-    shares; the processors that participants run on; then per phase the counters: done, and claimed of each share.
+    It returns the cycles of all tasks as its own share suggests, 0 if it had no task of some phase.  The caller is
+    number 0, helpers have a number each.  State: references, kernel, bufs, mode of floating point, work, shares; the
+    processors that participants run on; then per phase the counters: done, and claimed of each share.
     """
     args = [("ptr", "state"), ("i64", "number")]
     f = module.function("runtime.work", args, returns="i64", internal=False)

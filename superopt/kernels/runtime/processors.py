@@ -1,10 +1,12 @@
-"""Participants of a region on processors of their own, as LLVM code.
+"""Keeps participants of a region on processors of their own, as LLVM code.
 
 The operating system may put two threads of a region on one processor while another is idle, above all after something
-else ran for a moment, and leave them there for tens of milliseconds: each waits while the other works, and the region
-runs at the speed of one thread less.  So every participant notes its processor in a set that belongs to the region,
-and a helper that finds it taken moves to one that nobody of the region is on and that it is allowed to use, before it
-claims any task.  It is then free to go anywhere again: no thread stays bound, and the caller is never moved.
+else ran for a moment.  It may leave them there for tens of milliseconds.  Each then waits while the other works, and
+the region runs at the speed of one thread less.
+
+So every participant notes its processor in a set that belongs to the region.  A helper that finds its processor taken
+moves, before it claims any task, to an allowed one that nobody of the region is on.  It is then free to go anywhere
+again: no thread stays bound, and the caller is never moved.
 """
 
 from __future__ import annotations
@@ -24,15 +26,15 @@ def emit_apart(module: Module) -> None:
 
 
 def note(f: Function, used: str) -> str:
-    """Add the processor of this thread to the set; was it there already?"""
+    """Add the processor of this thread to the set; return whether it was there already."""
     f.module.declare("declare i32 @sched_getcpu()")
     cpu = f.value(f"sext i32 {f.call('i32', 'sched_getcpu')} to i64")
-    known = f.value(f"icmp ult i64 {cpu}, {8 * SET_BYTES}")  # -1 where it cannot be told
+    known = f.value(f"icmp ult i64 {cpu}, {8 * SET_BYTES}")  # -1 where it is unknown
     return f.value(f"trunc i64 {f.if_(known, lambda: [_add(f, used, cpu)], lambda: [0], ['i64'])[0]} to i1")
 
 
 def _add(f: Function, words: str, cpu: Value) -> str:
-    """Add a processor to a set that others change too: 1 if it was there already."""
+    """Add a processor to a set that other threads change too; return 1 if it was there already."""
     bit = f.value(f"and i64 {cpu}, 63")
     flag = f.value(f"shl i64 1, {bit}")
     word = f.element(words, f.value(f"lshr i64 {cpu}, 6"), "i64")
@@ -41,7 +43,7 @@ def _add(f: Function, words: str, cpu: Value) -> str:
 
 
 def _emit_elsewhere(module: Module) -> None:
-    """Go to the first allowed processor that is not in the set, if there is one, without staying bound to it."""
+    """Write a move to the first allowed processor that is not in the set, if any, without staying bound to it."""
     for name in ("sched_getaffinity", "sched_setaffinity"):
         module.declare(f"declare i32 @{name}(i32, i64, ptr)")
     module.declare("declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)")

@@ -1,9 +1,9 @@
-"""Memory of tasks: from the C library, and where it has none, from a reserve put by when the kernel was loaded.
+"""Heap memory of tasks: from the C library, else from a reserve allocated when the kernel was loaded.
 
-A task cannot say that memory is short, and must not write to a null pointer.  Kernels link `aligned_alloc` and `free`
-to the functions here.  The reserve is as large as the largest kernel needs for one thread; pages of it that are
-never used take no memory.  One thread has it at a time and the others wait: slow, and right.  That a function frees all
-its rooms together, when it returns, makes the reserve a stack.
+A task cannot report that memory is short, and must not write to a null pointer.  Kernels link `aligned_alloc` and
+`free` to the functions here.  The reserve is as large as the largest kernel needs for one thread; its unused pages take
+no memory.  One thread has it at a time and the others wait: slow, but correct.  A function frees all its rooms
+together, when it returns, which makes the reserve a stack.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ IMPORTS = {"aligned_alloc": "runtime.room", "free": "runtime.vacate"}
 """Function of the C library that kernels call -> what they are linked to."""
 _ALIGN = 64
 _STATE = ("owner", "base", "end", "top", "rooms")
-_HELD: list[mmap.mmap] = []  # of this process: never given back, since a task may be in it
+_HELD: list[mmap.mmap] = []  # reserves of this process: never freed, since a task may be using one
 
 
 def emit_rooms(module: Module) -> None:
-    """Write `ptr runtime.room(i64 align, i64 bytes)`, `void runtime.vacate(ptr)` and what puts the reserve by."""
+    """Write `ptr runtime.room(i64 align, i64 bytes)`, `void runtime.vacate(ptr)` and the setup of the reserve."""
     for name in _STATE:
         module.variable(f"runtime.reserve.{name}", "i64", "0")
     module.declare("declare ptr @aligned_alloc(i64, i64)")
@@ -61,7 +61,7 @@ def _emit_room(module: Module) -> None:
 def _emit_vacate(module: Module) -> None:
     f = module.function("runtime.vacate", [("ptr", "room")], internal=False)
     room = f.value("ptrtoint ptr %room to i64")
-    mine = f.value(f"icmp eq i64 {relaxed(f, _at('owner'))}, {_thread(f)}")  # of others the reserve may change now
+    mine = f.value(f"icmp eq i64 {relaxed(f, _at('owner'))}, {_thread(f)}")  # another owner may change now
 
     def back() -> None:
         f.store("i64", f.minimum(f.load("i64", _at("top")), room), _at("top"))
@@ -81,7 +81,7 @@ def _at(name: str) -> str:
 
 
 def _thread(f: Function) -> str:
-    """A number that no other thread of the process has."""
+    """Return a number that no other thread of the process has."""
     return f.value(f"ptrtoint ptr {f.value('call ptr @llvm.thread.pointer.p0()')} to i64")
 
 
@@ -97,16 +97,16 @@ def _own(f: Function) -> None:
 
 
 def needed(rooms: Sequence[int]) -> int:
-    """Bytes of the reserve for a kernel whose functions have rooms of these sizes, each function once at a time."""
+    """Return the bytes of the reserve for a kernel whose functions, each active once, have rooms of these sizes."""
     return sum([-(-size // _ALIGN) * _ALIGN for size in rooms])
 
 
 def put_by(address: int, size: int) -> None:
-    """Have a reserve of so many bytes.
+    """Allocate a reserve of so many bytes.
 
     Args:
-        address: of `runtime.reserve`.
-        size: what a kernel needs.
+        address: address of `runtime.reserve`.
+        size: bytes that a kernel needs.
 
     Raises:
         UnsupportedKernel: there is no memory for it.

@@ -1,13 +1,13 @@
-"""A team of helper threads of this process, as LLVM code: who is asked to join a region, and what helpers do meanwhile.
+"""A team of helper threads of this process, as LLVM code: how they are asked to join a region, and how they wait.
 
-A helper that has nothing to do stays awake for a bounded time (LONG, or SHORT where its last wait was longer than
-that), giving way to any other thread, then sleeps on a semaphore of its own.  Its slot holds what it does: BUSY (it
+A helper that has nothing to do stays awake for a bounded time, yielding to any other thread, then sleeps on a semaphore
+of its own.  The time is LONG, or SHORT where its last wait was longer than that.  Its slot holds its state: BUSY (it
 will look into the slot before it rests), AWAKE, ASLEEP, or the address of the state of a region that it is to join.
-Every step is atomic:
+Every step is atomic.
 
-    helper   BUSY -> AWAKE -> ASLEEP, waits for the semaphore; a state that it finds there -> BUSY, and joins
-    caller   AWAKE | BUSY | ASLEEP -> state, posting the semaphore where the helper was ASLEEP
-    caller   state -> BUSY, at the end of its region, from helpers that have not come (left where all were awake)
+    helper   BUSY -> AWAKE -> ASLEEP, waits for the semaphore; a state that it finds there -> BUSY, and joins.
+    caller   AWAKE | BUSY | ASLEEP -> state, posting the semaphore where the helper was ASLEEP.
+    caller   state -> BUSY, at the end of its region, from helpers that have not come (left where all were awake).
 
 Nobody waits for a helper.  Helpers are started when they are first missed, with all signals blocked.  After a fork the
 child has none: `reset` makes the team empty, and without it callers do all the work, as slots never change.
@@ -20,12 +20,12 @@ from collections.abc import Callable
 
 from superopt.kernels.llvm.module import Function, Module, Value
 
-CYCLES_PER_MICROSECOND = 2800  # of the time stamp counter, roughly: what is derived from it needs no more
+CYCLES_PER_MICROSECOND = 2800  # cycles of the time stamp counter, roughly: nothing derived from it needs more
 MOST_HELPERS = 63
 LONG, SHORT = 100 * CYCLES_PER_MICROSECOND, 5 * CYCLES_PER_MICROSECOND  # how long a helper stays awake
 _SIG_SETMASK = 2
 _SPINS = 512  # pauses, about 10 us, between giving way: to do so is to wait for all others that spin on this processor
-LINE = 128  # bytes between what different threads write: two cache lines, what hardware prefetches together
+LINE = 128  # bytes between fields that different threads write: two cache lines, which hardware prefetches together
 BUSY, AWAKE, ASLEEP = range(3)
 HEAD = {"lock": 0, "helpers": 8, "last": LINE, "debt": LINE + 8}
 SLOTS, SLOT_BYTES, _SEMAPHORE = 2 * LINE, 2 * LINE, LINE
@@ -33,38 +33,38 @@ TEAM_BYTES = SLOTS + MOST_HELPERS * SLOT_BYTES
 
 
 def at(f: Function, pointer: str, offset: int) -> str:
-    """The address so many bytes further."""
+    """Return the address so many bytes further."""
     return f.element(pointer, offset, "i8")
 
 
 def head(f: Function, name: str) -> str:
-    """Address of a field of the team."""
+    """Return the address of a field of the team."""
     return at(f, "@runtime.team", HEAD[name])
 
 
 def relaxed(f: Function, pointer: str) -> str:
-    """An i64 that other threads may write."""
+    """Load an i64 that other threads may write (relaxed order)."""
     return f.value(f"load atomic i64, ptr {pointer} monotonic, align 8")
 
 
 def put(f: Function, x: Value, pointer: str, order: str = "monotonic") -> None:
-    """Write an i64 that other threads may read."""
+    """Store an i64 that other threads may read."""
     f.effect(f"store atomic i64 {x}, ptr {pointer} {order}, align 8")
 
 
 def clock(f: Function) -> str:
-    """The time stamp counter."""
+    """Return the time stamp counter."""
     return f.intrinsic("readcyclecounter", "i64", suffix="")
 
 
 def swapped(f: Function, pointer: str, old: Value, new: Value) -> str:
-    """Compare-and-swap an i64: did it hold the old value?"""
+    """Compare-and-swap an i64; return whether it held the old value."""
     pair = f.value(f"cmpxchg ptr {pointer}, i64 {old}, i64 {new} acq_rel monotonic")
     return f.value(f"extractvalue {{ i64, i1 }} {pair}, 1")
 
 
 def until(f: Function, done: Callable[[], str]) -> None:
-    """Poll a condition with pauses in between, giving way to other threads every now and then."""
+    """Poll a condition with pauses in between, yielding to other threads now and then."""
     check, pause, way, out = [f.label(x) for x in ("check", "pause", "way", "out")]
     f.module.declare("declare i32 @sched_yield()")
     f.module.declare("declare void @llvm.x86.sse2.pause()")
@@ -86,11 +86,11 @@ def until(f: Function, done: Callable[[], str]) -> None:
 
 
 def emit_team(module: Module) -> None:
-    """Write the team: `runtime.recruit`, `runtime.retract`, `runtime.members` (its address) and what threads run.
+    """Write the team: `runtime.recruit`, `runtime.retract`, `runtime.members` (its address) and the threads' code.
 
-    `i64 runtime.recruit(ptr state, i64 wanted, i1 wakes)` puts a state into the slots of at most so many helpers that
-    are awake, of sleeping ones and of new ones too if it may wake them; gives how many, plus 2^32 if any of them slept.
-    `i64 runtime.retract(ptr state)` takes it back from those that have not come; gives how many.
+    `i64 runtime.recruit(ptr state, i64 wanted, i1 wakes)` puts a state into the slots of at most so many awake helpers.
+    If it may wake them, sleeping and new helpers count too.  It returns how many, plus 2^32 if any of them slept. `i64
+    runtime.retract(ptr state)` takes the state back from those that have not come and returns how many.
     """
     module.variable("runtime.team", f"[{TEAM_BYTES} x i8]", "zeroinitializer", LINE)
     _emit_helper(module)
@@ -118,7 +118,7 @@ def _wide(f: Function, flag: str) -> str:
 
 
 def _count_if(f: Function, condition: str, then: Callable[[], str]) -> Value:
-    """1 where the condition holds and the flag that is then computed."""
+    """Return 1 where both the condition and the flag computed under it hold."""
     return f.if_(condition, lambda: [_wide(f, then())], lambda: [0], ["i64"])[0]
 
 
@@ -170,7 +170,7 @@ def _emit_recruit(module: Module) -> None:
 
 
 def _emit_helper(module: Module) -> None:
-    """What a helper runs for ever, given its slot."""
+    """Write the endless loop of a helper thread, given its slot."""
     module.declare("declare i32 @sem_wait(ptr)")
     f = module.function("runtime.helper", [("ptr", "slot")], returns="ptr")
     semaphore, patience, since = at(f, "%slot", _SEMAPHORE), f.alloca(1, 8, "i64"), f.alloca(1, 8, "i64")
@@ -207,7 +207,10 @@ def _emit_helper(module: Module) -> None:
 
 
 def _emit_hire(module: Module) -> None:
-    """Start helpers until there are so many.  One caller at a time, the others go on; after a failure nobody tries."""
+    """Write a function that starts helpers until there are so many.
+
+    One caller at a time starts them while others go on; after a failure nobody tries again.
+    """
     for name, args in (("sem_init", "ptr, i32, i32"), ("pthread_create", "ptr, ptr, ptr, ptr"),
                        ("pthread_detach", "i64"), ("pthread_sigmask", "i32, ptr, ptr")):  # fmt: skip
         module.declare(f"declare i32 @{name}({args})")

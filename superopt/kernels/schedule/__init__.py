@@ -1,7 +1,8 @@
 """Schedule primitives: functions from loop program to loop program that change no output.
 
-Each says its premises, which raise `InputError`, and shows the loops before and after.  They know no op: they see axes,
-index maps and expressions.  `superopt.kernels.loops.evaluate` is what they are tested against.
+The docstring of each states its premises, which raise `InputError`, and shows the loops before and after.  Primitives
+know no op: they work on axes, index maps and expressions.  The tests compare them with
+`superopt.kernels.loops.evaluate`.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ from superopt.kernels.schedule.widening import widen
 
 @dataclass(frozen=True, slots=True)
 class Primitive:
-    """A primitive as a trace names it."""
+    """A schedule primitive under its name in traces."""
 
     run: Callable[..., LoopProgram]
     parameters: tuple[inspect.Parameter, ...]
     hints: dict[str, Any]
 
     def misfit(self, arguments: Sequence[Any]) -> str:
-        """What is wrong with the number and types of arguments; empty when they fit."""
+        """Return the fault in the number or types of arguments; empty when they fit."""
         least = sum(p.default is p.empty for p in self.parameters)
         if not least <= len(arguments) <= len(self.parameters):
             names = ", ".join(p.name for p in self.parameters)

@@ -1,9 +1,9 @@
-"""Axes as functions of the element written: the inverse of an index map.
+"""Inverse of an index map: axes as functions of the element written.
 
-An index is invertible when each of its entries is a mixed-radix number whose digits are axes, or digits `a // s % m`
-of axes, and each axis has all of its digits somewhere.  Split and fused axes have this form, and so have the index
-maps of layouts; the inverse takes the digits out of the element and puts the axes together from theirs.  From it
-follows which elements a stage writes.
+An index is invertible when each of its entries is a mixed-radix number whose digits are axes, or digits `a // s % m` of
+axes, and each axis has all of its digits somewhere.  Split and fused axes have this form, and so have the index maps of
+layouts.  The inverse reads the digits from the element and composes each axis from its digits.  It determines which
+elements a stage writes.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ class _Digit:
 def solve(
     index: Sequence[Size], axes: Sequence[Symbol], element: Sequence[Size], shape: Sequence[int]
 ) -> dict[Symbol, Size] | None:
-    """The axes at which an index map gives an element; None where the map is not of invertible form.
+    """Return the axes at which an index map gives an element; None where the map is not of invertible form.
 
     Args:
-        index: over the axes.
+        index: the index map over the axes.
         axes: all that the index may mention; those of extent 1 need not occur.
-        element: what the index is to be; where no axes give it, the result is an overrun of some axis.
-        shape: of the buffer in which the element is.
+        element: the element that the index is to equal; where no axes give it, the result exceeds the range of some
+            axis.
+        shape: shape of the buffer in which the element is.
     """
     digits: dict[_Digit, Size] = {}
     sums: dict[Symbol, Poly] = {}  # a sum of digits that is divided as a whole, as an iterator of its own
@@ -59,7 +60,7 @@ def solve(
 
 
 def _taken(x: Size, value: Size, n: int, digits: dict[_Digit, Size], sums: dict[Symbol, Poly]) -> bool:
-    """Add what the digits of a number below n are where it has this value; False where it has another form."""
+    """Record the digits of a number below n given its value; False where it is no mixed-radix number."""
     found = _digits(x, sums)
     if found is None or not (found or n <= 1 or value == 0):
         return False
@@ -75,7 +76,7 @@ def _taken(x: Size, value: Size, n: int, digits: dict[_Digit, Size], sums: dict[
 
 
 def _assembled(axis: Symbol, digits: dict[_Digit, Size]) -> Size | None:
-    """An iterator from its digits; None where one is missing."""
+    """Return an iterator composed from its digits; None where one is missing."""
     total: Size = 0
     reach = 1
     for d in sorted([d for d in digits if d.symbol == axis], key=lambda d: d.stride):
@@ -87,7 +88,7 @@ def _assembled(axis: Symbol, digits: dict[_Digit, Size]) -> Size | None:
 
 
 def _digits(x: Size, sums: dict[Symbol, Poly]) -> list[tuple[_Digit, int]] | None:
-    """Digits and weights of a mixed-radix number, the least significant first."""
+    """Return digits and weights of a mixed-radix number, the least significant first."""
     if isinstance(x, int):
         return [] if x == 0 else None
     found: list[tuple[_Digit, int]] = []
@@ -122,12 +123,12 @@ def _digit(atom: Atom, sums: dict[Symbol, Poly]) -> _Digit | None:
 
 
 def _whole(d: _Digit, k: int) -> bool:
-    """Does dividing the digit by k leave digits?  The topmost digit of an axis may be cut anywhere."""
+    """Whether dividing the digit by k gives digits again; the topmost digit of an axis may be cut anywhere."""
     return d.radix % k == 0 or d.stride * d.radix >= extent(d.symbol)
 
 
 def element_of(shape: Sequence[int], taken: Sequence[str], stem: str = "c") -> tuple[list[Symbol], list[Size]]:
-    """Iterators over a buffer and the element at which they stand."""
+    """Return iterators over a buffer and the element at which they stand."""
     names: list[str] = []
     while len(names) < len(shape):
         name = f"{stem}{len(names)}"
@@ -144,7 +145,7 @@ def element_of(shape: Sequence[int], taken: Sequence[str], stem: str = "c") -> t
 def inverse(
     stage: Stage, element: Sequence[Size], shape: Sequence[int], shared: Sequence[Symbol] = ()
 ) -> dict[Symbol, Size]:
-    """The axes at which a stage writes an element; axes shared with the reader stay.
+    """Return the axes at which a stage writes an element; axes shared with the reader stay.
 
     Raises:
         InputError: the index map of the stage has no inverse of a known form.
@@ -171,7 +172,7 @@ def total(stage: Stage, buffer: Buffer, primitive: str) -> None:
 
 
 def written(stage: Stage, buffer: Buffer) -> tuple[list[Symbol], list[Size], list[Size]]:
-    """Iterators over a buffer, the element at which they stand, and what must be >= 0 for the stage to write it."""
+    """Return iterators over a buffer, their element, and the terms that are >= 0 where the stage writes it."""
     shared = [a.symbol for a in stage.axes[: stage.at[1]]] if stage.at is not None else []
     its, element = element_of(buffer.shape, [s.name for s in shared])
     if stage.combine is not None:  # from the identity
@@ -183,6 +184,6 @@ def written(stage: Stage, buffer: Buffer) -> tuple[list[Symbol], list[Size], lis
 
 
 def last(s: Symbol) -> int:
-    """The greatest value of an iterator."""
+    """Return the greatest value of an iterator."""
     assert isinstance(s.high, int)
     return s.high

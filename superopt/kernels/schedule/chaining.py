@@ -1,8 +1,8 @@
-"""Primitives on values that hold reductions inside reductions: choose, share, factor_out.
+"""Primitives on values with nested reductions (attention): choose, share, factor_out.
 
-A sum over what a row of other sums is mapped to (a product with the softmax of another product) repeats its inner sums
-under several iterators.  `choose` makes guards of choices between positions, `share` keeps a part that stands under
-several iterators once, `factor_out` takes what a sum does not run over out of it: after that every stage is one
+A product with the softmax of another product sums over a function of a row of inner sums, and so repeats the inner sums
+under several iterators.  `choose` turns choices between positions into guards.  `share` keeps a part that stands under
+several iterators once.  `factor_out` moves factors independent of a sum out of it.  After that every stage is one
 contraction, one reduction or one map, which can be placed, laid out and tensorized on its own.
 """
 
@@ -34,7 +34,7 @@ _NARROW = 1 << 31  # positions that an integer of any index dtype holds
 
 
 def choose(program: LoopProgram, stage: str) -> LoopProgram:
-    """Make guards of choices between two values by a comparison of positions.
+    """Turn choices between two values by a comparison of positions into guards.
 
     before
         for o0<6, o1<5
@@ -63,7 +63,7 @@ def choose(program: LoopProgram, stage: str) -> LoopProgram:
 
 
 def positions(e: Expr) -> Truth | None:
-    """The guard that a truth value is, if it is made of comparisons of affine positions; None otherwise."""
+    """Return the guard equal to a truth value made of comparisons of affine positions; None for any other."""
     if e.kind == "const" and e.dtype == "bool":
         return bool(e.args[0])
     if e.kind != "op":
@@ -94,7 +94,7 @@ def _negated(guard: Truth | None) -> Truth | None:
 
 
 def _affine(e: Expr) -> Size | None:
-    """A position as an index, where no step of it can wrap."""
+    """Return a position as an index, where no step of it can wrap; else None."""
     found: Size | None = None
     if e.kind == "index":
         found = e.args[0]
@@ -122,7 +122,7 @@ def share(program: LoopProgram, stage: str, what: int | str, name: str | None = 
         for o0<6
           out0[o0] = sum_{r1<5} mul(sub(kept[o0,r1], max_{r0<5} kept[o0,r0]), y[r1])
 
-    `materialize` replaces one part; here every part that is the same up to the names of its iterators is replaced.
+    `materialize` replaces one part.  `share` replaces every part that is the same up to the names of its iterators.
 
     Raises:
         InputError: no such part, or one that would read beyond its arrays outside of its place.
@@ -153,7 +153,7 @@ def share(program: LoopProgram, stage: str, what: int | str, name: str | None = 
 
 
 def _renaming(target: Expr, e: Expr, bound: Sequence[Symbol], axes: Sequence[Symbol]) -> Sequence[Symbol] | None:
-    """Iterators in place of `bound` with which a part is another; None where there are none."""
+    """Return iterators to put in place of `bound` so that one part becomes the other; None where there are none."""
     if e is target:
         return bound
     if not bound or (e.kind, e.dtype, e.height) != (target.kind, target.dtype, target.height):
@@ -170,7 +170,7 @@ def _renaming(target: Expr, e: Expr, bound: Sequence[Symbol], axes: Sequence[Sym
 
 
 def factor_out(program: LoopProgram, stage: str, number: int) -> LoopProgram:
-    """Take factors and divisors that a sum does not run over out of it.
+    """Move factors and divisors that do not depend on a sum's iterators out of it.
 
     before
         for o0<6, o1<4
@@ -198,7 +198,7 @@ def factor_out(program: LoopProgram, stage: str, number: int) -> LoopProgram:
 
 
 def _parted(e: Expr, its: frozenset[Symbol]) -> tuple[Expr, list[tuple[str, Expr]]]:
-    """What of a product depends on iterators, and what multiplies or divides it."""
+    """Return the part of a product that depends on iterators, and the factors and divisors that do not."""
     if e.kind != "op" or e.args[0] not in ("mul", "div"):
         return e, []
     fn, (a, b) = e.args[0], e.operands

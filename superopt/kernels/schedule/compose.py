@@ -25,7 +25,7 @@ from superopt.kernels.schedule.guards import conditions
 
 
 def inline(program: LoopProgram, stage: str) -> LoopProgram:
-    """Compute what a stage computes wherever it is read, and drop the stage.
+    """Substitute a stage's value wherever its buffer is read, and drop the stage.
 
     before
         for o0<6, o1<5
@@ -37,8 +37,8 @@ def inline(program: LoopProgram, stage: str) -> LoopProgram:
           out0[o0] = sum_{r0<5} exp(x[o0,r0])
 
     Raises:
-        InputError: the buffer is an output, not every element of it is written, its index map has no inverse, it
-            accumulates, or other stages are placed inside the stage.
+        InputError: the buffer is an output, or not every element of it is written. Also where the stage's index map has
+            no inverse, it accumulates, or other stages are placed inside it.
     """
     found = plain(program.stage(stage), "inline")
     buffer = program.buffer(stage)
@@ -69,14 +69,14 @@ def materialize(program: LoopProgram, stage: str, what: int | str, name: str | N
         for o0<6, o1<5
           out0[o0,o1] = sub(x[o0,o1], peak[o0])
 
-    What the part needs to stay inside its arrays (guards around it, tails) becomes a choice in the new stage, which
-    keeps 0 elsewhere.
+    The part's reads stay inside their arrays.  The guards and tails that ensure it become a choice in the new stage,
+    which keeps 0 elsewhere.
 
     Args:
         program: a well-formed program.
-        stage: whose value is cut.
+        stage: the stage whose value is cut.
         what: place of the part in `edit.parts`, or `reduce:N`.
-        name: of the new buffer; by default the stage's with `_part`.
+        name: name of the new buffer; by default the stage's with `_part`.
 
     Raises:
         InputError: no such part, or one that reads a buffer local to the stage.
@@ -95,16 +95,16 @@ def cut(
     name: str | None,
     primitive: str,
 ) -> LoopProgram:
-    """The program with an expression in a scratch buffer of its own, and a part of a value made from it.
+    """Compute an expression into a scratch buffer of its own, and replace a part of a value by a use of it.
 
     Args:
         program: a well-formed program.
-        stage: whose value holds the part.
+        stage: the stage whose value holds the part.
         target: the part that is replaced.
         kept: the expression; where it has iterators that the part does not have, these are its outermost axes.
-        use: the part, made from an element of the new buffer.
-        name: of the new buffer; by default the stage's with `_part`.
-        primitive: for messages.
+        use: builds the part from an element of the new buffer.
+        name: name of the new buffer; by default the stage's with `_part`.
+        primitive: name of the primitive, for messages.
 
     Raises:
         InputError: the name is taken, or the expression cannot be computed apart from its place.
@@ -128,18 +128,18 @@ def cut(
 
 
 def guard_symbols(guard: Sequence[Size]) -> frozenset[Symbol]:
-    """Symbols of conditions."""
+    """Return the symbols of conditions."""
     return frozenset[Symbol]().union(*(x.symbols for x in guard if not isinstance(x, int)))
 
 
 def kept_where(guard: Sequence[Size], value: Expr) -> Expr:
-    """The value where all of these are >= 0, else 0."""
+    """Return the value where all of these are >= 0, else 0."""
     zero = const(False if value.dtype == "bool" else 0, value.dtype)
     return where(all_of(*map(nonnegative, guard)), lambda: value, lambda: zero)
 
 
 def cache_write(program: LoopProgram, stage: str, name: str | None = None) -> LoopProgram:
-    """Fill a buffer of its own and copy it to where it belongs.
+    """Compute into a buffer of its own and copy the result to its destination.
 
     before
         for o0<6, o1<5
@@ -150,7 +150,8 @@ def cache_write(program: LoopProgram, stage: str, name: str | None = None) -> Lo
         for c0<6, c1<5
           out0[c0,c1] = held[c0,c1]
 
-    The copy may take on the schedule of the rows in which results are stored, the first stage that of the work.
+    The two stages can be scheduled apart.  The copy may follow the rows in which results are stored, the first stage
+    its work.
 
     Raises:
         InputError: the stage is placed inside another, its index map has no inverse, or the name is taken.
@@ -230,7 +231,7 @@ def reverse_compute_at(program: LoopProgram, stage: str) -> LoopProgram:
 
 
 def _unknown(producer: Stage, exists: Sequence[Size]) -> list[Size]:
-    """The conditions that do not follow from those under which the producer runs."""
+    """Return the conditions that do not follow from those under which the producer runs."""
     known = terms(producer.guard)
     return [x for x in exists if not any(decide(x - k) is True for k in known)]
 
@@ -243,7 +244,7 @@ def _grouped(stages: Sequence[Stage], host: Stage) -> list[Stage]:
 
 
 def _producer(program: LoopProgram, stage: Stage) -> tuple[Stage, Sequence[Size]]:
-    """The stage that a pointwise stage maps, and the element that it reads."""
+    """Return the stage that a pointwise stage maps, and the element that it reads."""
     scratch = {b.name: b.shape for b in program.buffers if b.scope == "scratch"}
     found = [e for e in loads(stage) if e.args[0] in scratch]
     axes = [a.symbol for a in stage.axes]
@@ -260,7 +261,7 @@ def _producer(program: LoopProgram, stage: Stage) -> tuple[Stage, Sequence[Size]
 
 
 def _covered(stage: Stage, element: Sequence[Size], shape: Sequence[int]) -> None:
-    """Raise unless the elements read stay inside the producer's buffer: then each iteration has its element."""
+    """Raise unless the elements read stay inside the producer's buffer, so that each iteration has its element."""
     known = terms(stage.guard)
     for x, n in zip(element, shape, strict=True):
         for y in (x, n - 1 - x):

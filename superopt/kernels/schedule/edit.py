@@ -1,6 +1,6 @@
-"""What schedule primitives share: finding and replacing stages and axes, rewriting expressions, premises.
+"""Helpers of the schedule primitives: find and replace stages and axes, rewrite expressions, check premises.
 
-A premise that does not hold raises `InputError` with what was asked and what the program has.
+A premise that does not hold raises `InputError` with the request and the program's state.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def require(condition: bool, message: str, hint: str = "") -> None:
 
 
 def position(stage: Stage, name: str) -> int:
-    """Where in the nest the axis of this name stands."""
+    """Return the place of the named axis in the nest."""
     return stage.axes.index(stage.axis(name))
 
 
 def plain(stage: Stage, primitive: str) -> Stage:
-    """The stage, if no intrinsic has been put into it."""
+    """Return the stage, if it is not tensorized; otherwise raise `InputError`."""
     require(
         stage.tile is None, f"{primitive} of stage {stage.buffer}: it is tensorized", "schedule it before tensorize"
     )
@@ -52,7 +52,7 @@ def unshared(program: LoopProgram, stage: Stage, first: int, primitive: str) -> 
 
 
 def fresh(taken: Iterable[str], name: str) -> str:
-    """The name, with `_` appended until it is free."""
+    """Return the name, with `_` appended until it is free."""
     names = set(taken)
     while name in names:
         name += "_"
@@ -60,7 +60,7 @@ def fresh(taken: Iterable[str], name: str) -> str:
 
 
 def new_buffer(program: LoopProgram, name: str | None, default: str, primitive: str) -> str:
-    """The name of a buffer to add: the one asked for, which must be free, or the default, made free."""
+    """Return the name of a buffer to add: the requested name, which must be free, or the default, made free."""
     taken = [b.name for b in program.buffers]
     if name is None:
         return fresh(taken, default)
@@ -70,7 +70,7 @@ def new_buffer(program: LoopProgram, name: str | None, default: str, primitive: 
 
 
 def with_stage(program: LoopProgram, *stages: Stage) -> LoopProgram:
-    """The program with the stages of these names replaced."""
+    """Return the program with the stages of these names replaced."""
     new = {s.buffer: s for s in stages}
     return checked(replace(program, stages=tuple([new.get(s.buffer, s) for s in program.stages])))
 
@@ -78,7 +78,7 @@ def with_stage(program: LoopProgram, *stages: Stage) -> LoopProgram:
 def with_buffers(
     program: LoopProgram, stages: Iterable[Stage], add: Iterable[Buffer] = (), drop: Iterable[str] = ()
 ) -> LoopProgram:
-    """The program with other stages, buffers added (or replaced by name) and dropped."""
+    """Return the program with other stages, buffers added (or replaced by name) and dropped."""
     new = {b.name: b for b in add}
     gone = set(drop)
     kept = [new.pop(b.name, b) for b in program.buffers if b.name not in gone]
@@ -86,13 +86,13 @@ def with_buffers(
 
 
 def before(program: LoopProgram, name: str, *stages: Stage) -> list[Stage]:
-    """All stages, with these inserted before the one of this name."""
+    """Return all stages, with these inserted before the one of this name."""
     at = program.stages.index(program.stage(name))
     return [*program.stages[:at], *stages, *program.stages[at:]]
 
 
 def mapped(stage: Stage, mapping: Mapping[Symbol, Size], axes: Sequence[Axis], *exists: Size) -> Stage:
-    """The stage over other axes: the old ones replaced, iterations restricted to those where `exists` are >= 0."""
+    """Return the stage over other axes: the old ones replaced, iterations restricted to `exists` >= 0."""
     guard = substitute_guard(stage.guard, mapping)
     return replace(
         stage,
@@ -104,7 +104,7 @@ def mapped(stage: Stage, mapping: Mapping[Symbol, Size], axes: Sequence[Axis], *
 
 
 def terms(guard: Truth) -> tuple[Size, ...]:
-    """What must be >= 0: nothing for True, -1 for False."""
+    """Return the indices that must be >= 0 for a guard to hold: none for True, -1 for False."""
     if isinstance(guard, Guard):
         return tuple(guard.ordered)
     return () if guard else (-1,)
@@ -114,7 +114,7 @@ def terms(guard: Truth) -> tuple[Size, ...]:
 
 
 def rewritten(stage: Stage, change: Change) -> Stage:
-    """The stage with parts of its value, and of what its index and guard read, replaced, outermost first."""
+    """Return the stage with subexpressions of value, index and guard replaced, outermost first."""
     guard = stage.guard
     if isinstance(guard, Guard):
         guard = all_of(*[nonnegative(rewritten_index(p, change)) for p in guard.ordered])
@@ -123,22 +123,22 @@ def rewritten(stage: Stage, change: Change) -> Stage:
 
 
 def rewritten_index(x: Size, change: Change) -> Size:
-    """The index with parts of what it reads replaced."""
+    """Return the index with subexpressions of the scalars that it reads replaced."""
     return over_values(x, {v: rewrite(v, before=change) for v in values_of(x)})
 
 
 def parts(stage: Stage) -> list[Expr]:
-    """The subexpressions of a stage's value, each once, the value itself first."""
+    """Return the subexpressions of a stage's value, each once, the value itself first."""
     return subexpressions(stage.value)[::-1]
 
 
 def reductions(stage: Stage) -> list[Expr]:
-    """The reductions in a stage's value, each once, outer ones first."""
+    """Return the reductions in a stage's value, each once, outer ones first."""
     return [e for e in parts(stage) if e.kind == "reduce"]
 
 
 def part(stage: Stage, what: int | str) -> Expr:
-    """A subexpression by its place in `parts`, or a reduction (`reduce:0`) by its place in `reductions`.
+    """Return a subexpression by its place in `parts`, or a reduction (`reduce:0`) by its place in `reductions`.
 
     Raises:
         InputError: there is none.
@@ -159,7 +159,7 @@ def part(stage: Stage, what: int | str) -> Expr:
 
 
 def reduction(stage: Stage, number: int) -> Expr:
-    """A reduction by its place in `reductions`.
+    """Return a reduction by its place in `reductions`.
 
     Raises:
         InputError: there is none.

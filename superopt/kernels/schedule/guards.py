@@ -1,4 +1,4 @@
-"""Where a part of a value is computed: the guards around it, and which of them keep its reads inside their arrays."""
+"""Guards around a part of a value: which ones hold there, and which of them keep its reads inside their arrays."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from superopt.kernels.schedule.edit import terms
 
 
 def conditions(program: LoopProgram, stage: Stage, target: Expr, kept: Expr) -> tuple[list[Size], bool]:
-    """What must be >= 0 for `kept` to read inside its arrays, and whether that is enough.
+    """Return terms whose being >= 0 keeps the reads of `kept` inside their arrays, and whether they suffice.
 
-    None of the guards around the part `target`, of which `kept` is made, are taken where it needs none; else those
-    over the iterators of `kept`; else all that hold wherever the part occurs.
+    `kept` is made of the part `target`.  No guards around the part are taken where it needs none; else those over the
+    iterators of `kept`; else all that hold wherever the part occurs.
     """
     around = enclosing(stage, target)
     own = [p for p in around if isinstance(p, int) or p.symbols <= kept.symbols]
@@ -26,7 +26,7 @@ def conditions(program: LoopProgram, stage: Stage, target: Expr, kept: Expr) -> 
 
 
 def enclosing(stage: Stage, target: Expr) -> list[Size]:
-    """Conditions x >= 0 that hold at every occurrence of a part of the stage's value."""
+    """Return conditions x >= 0 that hold at every occurrence of a part of the stage's value."""
     common: frozenset[Size] | None = None
     seen: set[tuple[Expr, frozenset[Size]]] = set()
     stack: list[tuple[Expr, frozenset[Size]]] = [(stage.value, frozenset(terms(stage.guard)))]
@@ -47,7 +47,7 @@ def enclosing(stage: Stage, target: Expr) -> list[Size]:
 
 
 def _branches(e: Expr, facts: frozenset[Size]) -> list[tuple[Expr, frozenset[Size]]]:
-    """The branches of a choice, and what holds in each."""
+    """Return the branches of a choice, and the conditions that hold in each."""
     held = terms(e.args[0])
     failed = frozenset([held[0] * -1 - 1]) if len(held) == 1 else frozenset[Size]()
     return [(e.args[1], facts | frozenset(held)), (e.args[2], facts | failed)]
@@ -58,7 +58,7 @@ def _read(e: Expr) -> list[Expr]:
 
 
 def inside(program: LoopProgram, root: Expr, known: Sequence[Size] = ()) -> bool:
-    """Do all loads read what is written where these are >= 0, as far as ranges and single conditions tell?"""
+    """Whether all loads read written elements where these are >= 0, by ranges and single conditions alone."""
     buffers = {name: _filled(program, name) for name in {e.args[0] for e in subexpressions(root) if e.kind == "load"}}
     seen: set[tuple[Expr, frozenset[Size]]] = set()
     stack: list[tuple[Expr, frozenset[Size]]] = [(root, frozenset(known))]
@@ -82,7 +82,7 @@ def inside(program: LoopProgram, root: Expr, known: Sequence[Size] = ()) -> bool
 
 
 def _filled(program: LoopProgram, name: str) -> tuple[list[Symbol], list[Size]]:
-    """Iterators over a buffer, and what must be >= 0 for an element of it to have a value."""
+    """Return iterators over a buffer, and the terms that are >= 0 where an element of it has a value."""
     buffer = program.buffer(name)
     if buffer.scope in ("input", "frozen"):
         return element_of(buffer.shape, [])[0], []
@@ -91,17 +91,20 @@ def _filled(program: LoopProgram, name: str) -> tuple[list[Symbol], list[Size]]:
 
 
 def follows(x: Size, facts: frozenset[Size]) -> bool:
-    """Is x >= 0, by its range or by one of the conditions y >= 0 (x - k*y >= 0 for some k > 0)?"""
+    """Whether x >= 0 follows from its range or from one of the conditions.
+
+    A condition y >= 0 implies it if x - k*y >= 0 for some k > 0.
+    """
     times = {1} | {abs(c) for m, c in (() if isinstance(x, int) else x.terms) if m}
     known = decide(x) is True or any(decide(x - y * k) is True for y in facts for k in times)
     return known or _divided(x, facts)
 
 
 def _divided(x: Size, facts: frozenset[Size]) -> bool:
-    """Is x = rest + c * (w // n) >= 0, by a condition on w?
+    """Whether x = rest + c * (w // n) >= 0 follows from a condition on w.
 
-    For c < 0, since n * x >= n * rest + c * w >= -c * y - (n - 1) for a condition y >= 0; for c > 0 and a number as
-    rest, since w // n >= m where w >= n * m.
+    For c < 0 a condition y >= 0 gives n * x >= n * rest + c * w >= -c * y - (n - 1).  For c > 0 and a number as rest, w
+    // n >= m where w >= n * m.
     """
     for mono, c in () if isinstance(x, int) else x.terms:
         form = mono[0] if len(mono) == 1 else None

@@ -1,13 +1,13 @@
-"""Tensor intrinsics: what a register tile does in one step, declared once and used by every operator that fits.
+"""Tensor intrinsics: one step of a register tile, declared once and used by every operator that fits.
 
 An intrinsic is a product of two stored scalars in an accumulator's dtype, over `group` steps of the sum at once.  Its
-semantics is a loop nest of the free algebra (`semantics`), its operands are windows: `group` consecutive elements of A,
-broadcast, and `lanes` times `group` consecutive elements of B.  `step` writes it as code; `registers` is what a tile of
-some rows and vectors occupies.
+semantics is a loop nest of the free algebra (`semantics`).  Its operands are windows: `group` consecutive elements of
+A, broadcast, and `lanes` times `group` consecutive elements of B.  `step` emits its code.  `registers` counts the
+registers that a tile of some rows and vectors occupies.
 
-    fma_f32, fma_f64     c[l] += a * b[l]
-    fma_bf16             c[l] += float32(a) * float32(b[l])               stored as bfloat16, widened in registers
-    dot_u8s8, dot_s8u8   c[l] += sum_{g<4} int32(a[g]) * int32(b[l, g])   vpdpbusd: exact, wraps as int32 does
+    fma_f32, fma_f64     c[l] += a * b[l].
+    fma_bf16             c[l] += float32(a) * float32(b[l])               stored as bfloat16, widened in registers.
+    dot_u8s8, dot_s8u8   c[l] += sum_{g<4} int32(a[g]) * int32(b[l, g])   vpdpbusd: exact, wraps as int32 does.
     dot_s8s8             the same: a is offset by 128 and 128 * sum_k b is subtracted
     (`superopt.kernels.schedule.tensorizing`)
 """
@@ -34,7 +34,7 @@ class Intrinsic:
         accumulator: dtype of the sum.
         a, b: dtypes of the operands as stored.
         group: steps of the sum that one instruction takes.
-        offset: added to `a` (as int32) before it is stored as uint8, and compensated outside; 0: `a` is taken as it is.
+        offset: added to `a` (as int32) before it is stored as uint8, and compensated outside; 0: `a` is unchanged.
     """
 
     name: str
@@ -45,31 +45,31 @@ class Intrinsic:
     offset: int = 0
 
     def available(self, cpu: Cpu) -> bool:
-        """Does the processor have the instructions?"""
+        """Whether the processor has the instructions."""
         return cpu.vector_bits > 0 and (self.group == 1 or cpu.vnni)
 
     def lanes(self, cpu: Cpu) -> int:
-        """Elements of the result in one vector."""
+        """Return the elements of the result in one vector."""
         return cpu.lanes(self.accumulator)
 
     def registers(self, rows: int, vectors: int) -> int:
-        """Vector registers that a tile occupies: accumulators, vectors of B, and what A needs."""
+        """Return the vector registers that a tile occupies: accumulators, vectors of B, and those for A."""
         return rows * vectors + vectors + 1
 
     def product(self, a: Expr, b: Expr) -> Expr:
-        """The product of two stored scalars, as the sum has it."""
+        """Return the product of two stored scalars, in the form that the sum has."""
         wide = self.accumulator
         left, right = (x if x.dtype == wide else convert(x, x.dtype, wide) for x in (a, b))
         return op("mul", wide, left, right)
 
     def operand(self, e: Expr, dtype: str) -> Expr | None:
-        """The stored scalar inside a factor of the sum; None when the factor is not of that form."""
+        """Return the stored scalar inside a factor of the sum; None when the factor is not of that form."""
         if dtype == self.accumulator:
             return e if e.dtype == dtype else None
         return e.args[1] if e.kind == "convert" and e.args[0] == dtype and e.dtype == self.accumulator else None
 
     def semantics(self, lanes: int) -> Stage:
-        """The instruction as a loop nest on buffers `a` [group] and `b` [lanes, group]; adds to `c` [lanes]."""
+        """Return the instruction as a loop nest on buffers `a` [group], `b` [lanes, group], adding to `c` [lanes]."""
         lane, step = Symbol("l", 0, lanes - 1), Symbol("g", 0, self.group - 1)
         l, g = of_atom(lane), of_atom(step)
         body = self.product(load("a", (g,), "uint8" if self.offset else self.a), load("b", (l, g), self.b))
@@ -78,7 +78,7 @@ class Intrinsic:
         return Stage("c", (Axis(lane, "vector"),), (l,), value)
 
     def step(self, f: Function, total: str, a: str, b: str, lanes: int) -> str:
-        """Add the products of a broadcast A and a vector of B to the accumulator."""
+        """Emit the addition of the products of a broadcast A and a vector of B to the accumulator."""
         kind = type_of(self.accumulator, lanes)
         if self.group == 1:
             return f.fma(a, b, total, kind)
@@ -103,7 +103,7 @@ INTRINSICS: dict[str, Intrinsic] = {
 
 
 def intrinsic(name: str) -> Intrinsic:
-    """The intrinsic of this name.
+    """Return the intrinsic of this name.
 
     Raises:
         InputError: there is none.
@@ -114,7 +114,7 @@ def intrinsic(name: str) -> Intrinsic:
 
 
 def fitting(a: Expr, b: Expr, cpu: Cpu) -> list[Intrinsic]:
-    """The intrinsics whose product the factors form, the one with the longest step first."""
+    """Return the intrinsics whose product the factors form, the one with the longest step first."""
     found = [
         i
         for i in INTRINSICS.values()

@@ -1,8 +1,8 @@
-"""transform_layout: where the elements of a buffer of our own stand in memory.
+"""The primitive transform_layout: changes the memory layout of a scratch or local buffer.
 
 A layout is a list of steps on axes: `["split", axis, factor]` (the outer part first, padded up where the factor does
 not divide), `["fuse", axis]` (with its right neighbour), `["permute", [axes]]`, `["pad", axis, size]`.  Each step is an
-injective map of indices with an inverse; applying the steps to the shape and to every index of every stage that writes
+injective map of indices with an inverse.  Applying the steps to the shape and to every index of every stage that writes
 or reads the buffer changes no value.
 """
 
@@ -25,7 +25,7 @@ Steps = Sequence[Sequence[Any]]
 
 
 def transform_layout(program: LoopProgram, buffer: str, steps: Steps, loops: str = "keep") -> LoopProgram:
-    """Lay a scratch or local buffer out anew.
+    """Change the layout of a scratch or local buffer.
 
     before
         for c0<6, c1<5
@@ -42,7 +42,8 @@ def transform_layout(program: LoopProgram, buffer: str, steps: Steps, loops: str
         program: a well-formed program.
         buffer: scratch or local.
         steps: the layout.
-        loops: of the stage that writes. keep: as they are; new: over the new axes, padding left unwritten; fill: over
+        loops: loops of the stage that writes. keep: unchanged; new: over the new axes, padding left unwritten; fill:
+            over
             the new axes, padding set to 0.
 
     Raises:
@@ -72,7 +73,7 @@ def transform_layout(program: LoopProgram, buffer: str, steps: Steps, loops: str
 
 
 def _over(program: LoopProgram, writer: Stage, old: Buffer, new: Buffer, steps: Steps, loops: str) -> Stage:
-    """The writer with a loop for each axis of the new layout."""
+    """Return the writer with a loop for each axis of the new layout."""
     require(
         writer.at is None and not program.placed(writer.buffer),
         f"transform_layout {old.name} with loops {loops}: the stage is placed in another or holds one",
@@ -92,7 +93,7 @@ def _over(program: LoopProgram, writer: Stage, old: Buffer, new: Buffer, steps: 
 
 
 def maps(shape: Sequence[int], steps: Steps) -> tuple[list[int], Callable[[Index], Index], Callable[[Index], Index]]:
-    """The new shape, the map from old to new indices, and its inverse (beyond the old shape on padding).
+    """Return the new shape, the map from old to new indices, and its inverse (beyond the old shape on padding).
 
     Raises:
         InputError: a step that does not fit.

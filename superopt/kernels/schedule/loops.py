@@ -56,8 +56,8 @@ def fuse(program: LoopProgram, stage: str, axes: Sequence[str]) -> LoopProgram:
           out0[o0_o1//5,o0_o1%5] = exp(x[o0_o1//5,o0_o1%5])
 
     Raises:
-        InputError: the axes are fewer than two, not neighbours in this order, of several kinds, or shared; or the
-            stage accumulates over some of them and not over others.
+        InputError: the axes are fewer than two, not neighbours in this order, of several kinds, or shared. Also where
+            the stage accumulates over some of them and not over others.
     """
     found = plain(program.stage(stage), "fuse")
     require(len(axes) >= 2, f"fuse needs two axes, got {list(axes)}")
@@ -149,7 +149,7 @@ def vectorize(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
 
 
 def unroll(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
-    """Write the iterations of an axis out.
+    """Unroll an axis: write its iterations out.
 
     before
         for o0<6, o1<2
@@ -176,17 +176,17 @@ def _writes_apart(stage: Stage, axis: str, primitive: str) -> None:
 
 
 def _indexes(stage: Stage, axis: Symbol) -> bool:
-    """Does the element written depend on the axis?"""
+    """Whether the element written depends on the axis."""
     return any(isinstance(x, Poly) and axis in x.symbols for x in stage.index)
 
 
 def _once(stage: Stage, axis: Symbol) -> bool:
-    """Does the guard leave an axis its first iteration alone (the tail of a split of 1)?"""
+    """Whether the guard admits only the first iteration of an axis (the tail of a split of 1)."""
     return any(bounds(p + of_atom(axis))[1] <= 0 for p in terms(stage.guard))
 
 
 def _marked(program: LoopProgram, stage: Stage, at: int, kind: AxisKind) -> LoopProgram:
-    """The program with an axis of another kind, in every stage that shares it."""
+    """Return the program with an axis of another kind, in every stage that shares it."""
     while stage.at is not None and at < stage.at[1]:
         stage = program.stage(stage.at[0])
     new: dict[str, Stage] = {}

@@ -1,12 +1,12 @@
-"""Packing: an operand as an array of its own, in the order in which the loops that read it want it.
+"""Packing: copies an operand into an array of its own, in the order in which loops read it.
 
-The coordinates of an operand are the distinct linear forms through which it sees the iterators, constants dropped: rows
-and depth of a matrix, `2*p+r`, `2*q+s` and the channel of a convolution's image.  The operand over its coordinates is
-an ordinary stage, guards of padding included (they become zeros of the copy), and no element is copied once per tap; it
-belongs to the frozen part of the program where it reads only frozen buffers.
+The coordinates of an operand are the distinct linear forms of iterators in its indices, constants dropped.  For a
+matrix these are rows and depth; for a convolution's image `2*p+r`, `2*q+s` and the channel.  The operand over its
+coordinates is an ordinary stage, guards of padding included (they become zeros of the copy), and no element is copied
+once per tap.  It belongs to the frozen part of the program where it reads only frozen buffers.
 
-`cache_read` copies a part of any value; `coordinates` an operand of a register tile (`tensorizing`), perhaps inside a
-task, in a chosen order and padded.
+`cache_read` copies a part of any value.  `coordinates` copies an operand of a register tile (`tensorizing`), perhaps
+inside a task, in a chosen order and padded.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from superopt.kernels.schedule.guards import enclosing, inside
 
 
 def cache_read(program: LoopProgram, stage: str, what: int | str, name: str | None = None) -> LoopProgram:
-    """Read an operand from a copy: a buffer as it is, or a part of the value over its coordinates.
+    """Read an operand from a copy: a whole buffer, or a part of the value over its coordinates.
 
     before
         for o0<6, o1<5
@@ -56,9 +56,9 @@ def cache_read(program: LoopProgram, stage: str, what: int | str, name: str | No
 
     Args:
         program: a well-formed program.
-        stage: which reads.
+        stage: the stage that reads.
         what: name of a buffer; or place of a part in `edit.parts`, `reduce:N`.
-        name: of the copy; by default that of the buffer, or the stage's, with `_packed`.
+        name: name of the copy; by default that of the buffer, or the stage's, with `_packed`.
 
     Raises:
         InputError: the stage does not read the buffer, has no such part, or the part reads at indices without
@@ -118,7 +118,7 @@ def _points(its: Sequence[Symbol]) -> tuple[Size, ...]:
 
 
 def _over_coordinates(value: Expr) -> tuple[list[Symbol], list[Size], Expr] | None:
-    """Coordinates, where they stand at each iteration, and the value over them; None without numeric bounds."""
+    """Return coordinates, their values at each iteration, and the value over them; None without numeric bounds."""
     found = _forms(value)
     its, points = element_of([int(high - low) + 1 for _, low, high in found], [])
     if any(high == float("inf") or low == -float("inf") for _, low, high in found):
@@ -135,7 +135,7 @@ def _over_coordinates(value: Expr) -> tuple[list[Symbol], list[Size], Expr] | No
 
 
 def _forms(value: Expr) -> list[tuple[Size, float, float]]:
-    """The distinct non-constant parts of the indices and conditions in a value, with their ranges."""
+    """Return the distinct non-constant parts of the indices and conditions in a value, with their ranges."""
     free = value.symbols
     forms: dict[Size, None] = {}
     alone: dict[Size, None] = {}
@@ -159,7 +159,7 @@ def _order(form: Size) -> tuple[str, ...]:
 
 
 def _upright(form: Size) -> Size:
-    """The form or its negative: the one whose coefficients have a positive sum."""
+    """Return the form or its negative: the one whose coefficients have a positive sum."""
     if isinstance(form, int):
         return form
     total = sum(c for _, c in form.terms)
@@ -167,7 +167,7 @@ def _upright(form: Size) -> Size:
 
 
 def _moved(e: Expr, free: frozenset[Symbol], whole: dict[Size, Size], single: dict[Symbol, Size]) -> Expr:
-    """The value with each index as a function of the coordinates."""
+    """Return the value with each index as a function of the coordinates."""
 
     def index(x: Size) -> Size:
         if isinstance(x, int) or x.symbols.isdisjoint(free):
@@ -195,7 +195,7 @@ class Packed:
 
 
 def guarded(guard: Truth, value: Expr) -> Expr:
-    """The value where the guard holds, else 0; conditions that others imply are left out."""
+    """Return the value where the guard holds, else 0; conditions that others imply are left out."""
     if isinstance(guard, Guard) and value.kind == "where" and is_zero(value.args[2]):
         guard, value = all_of(guard, value.args[0]), value.args[1]
     if isinstance(guard, Guard):
@@ -218,20 +218,21 @@ def coordinates(
     pad: int = 0,
     padded: Set[Symbol] = frozenset(),
 ) -> Packed:
-    """An operand on its coordinates.
+    """Pack an operand over its coordinates.
 
     Args:
-        name: of the buffer.
+        name: name of the buffer.
         operand: a function of axes and depth iterators.
-        guard: where it counts; elsewhere the copy is 0.
+        guard: condition under which the operand counts; elsewhere the copy is 0.
         at: axes and depth iterators in terms of those of the tile.
         outer: axes of the task that the copy is made in; none: a phase of its own.
-        order: coordinates outermost first, `"1"`, or in two parts `"1/16"` and `"1%16"`; as they occur when empty.
+        order: coordinates outermost first, `"1"`, or in two parts `"1/16"` and `"1%16"`; in order of occurrence when
+            empty.
         pad: elements added to the innermost dimension of the buffer, against strides that are powers of two.
         padded: iterators whose range is longer in the tile; the copy is 0 there.
 
     Raises:
-        InputError: the operand sees an axis in another way than linearly.
+        InputError: an axis enters the operand's indices nonlinearly.
     """
     value = guarded(guard, operand)
     forms = linear_forms(value)
@@ -261,7 +262,7 @@ def coordinates(
 
 
 def parts_of(order: Sequence[str], names: Sequence[str]) -> list[tuple[str, str, int]]:
-    """The items of an order as name, kind (whole, `/`, `%`) and factor.
+    """Return the items of an order as name, kind (whole, `/`, `%`) and factor.
 
     Raises:
         InputError: a name does not occur whole: once, or once with `/n` and once with `%n`.
@@ -308,7 +309,7 @@ def _ordered(
 def packed_stage(
     name: str, axes: Sequence[Symbol], value: Expr, index: Sequence[Size], outer: Sequence[Axis] = (), pad: int = 0
 ) -> Packed:
-    """A value over its axes as a stage, and as a load at an index; `coordinates` says what the rest is."""
+    """Return a value over its axes as a packing stage, and as a load at an index; arguments as in `coordinates`."""
     shape = [int(bounds(of_atom(s))[1]) + 1 for s in axes]
     place: list[Size] = [of_atom(s) for s in axes]
     kept = [(s, i) for s, i in zip(axes, index, strict=True) if s.high != 0]
@@ -326,9 +327,9 @@ def packed_stage(
 
 
 def linear_forms(operand: Expr) -> list[Size]:
-    """The distinct linear forms, constants dropped, through which indices and guards see the free symbols.
+    """Return the distinct linear forms of the free symbols in indices and guards, constants dropped.
 
-    A quotient or a remainder of a form is seen through that form: `x[(o0+r0)//2]` has the coordinate `o0+r0`.
+    A quotient or a remainder of a form counts as that form: `x[(o0+r0)//2]` has the coordinate `o0+r0`.
     """
     free = operand.symbols
     conditions: list[Size] = []
@@ -345,7 +346,7 @@ def linear_forms(operand: Expr) -> list[Size]:
 
 
 def _forms_in(x: Size, free: frozenset[Symbol]) -> Iterator[Size]:
-    """The parts of an index that depend on free symbols: those inside quotients, and its own."""
+    """Yield the parts of an index that depend on free symbols: those inside quotients, and its own."""
     own, quotients = _parts(x, free)
     for quotient, _ in quotients:
         for y in quotient.args:
@@ -355,7 +356,7 @@ def _forms_in(x: Size, free: frozenset[Symbol]) -> Iterator[Size]:
 
 
 def _parts(x: Size, free: frozenset[Symbol]) -> tuple[Size, list[tuple[Form, int]]]:
-    """What of an index depends on free symbols: its linear form in them, and quotients with their factors."""
+    """Return the parts of an index that depend on free symbols: its linear form, and quotients with their factors."""
     own: dict[Mono, int] = {}
     quotients: list[tuple[Form, int]] = []
     for mono, c in terms_of(x):
@@ -372,7 +373,7 @@ def _parts(x: Size, free: frozenset[Symbol]) -> tuple[Size, list[tuple[Form, int
 
 
 def _on_coordinates(root: Expr, mapping: Mapping[Size, Size]) -> Expr:
-    """The operand with its linear forms replaced."""
+    """Return the operand with its linear forms replaced."""
     free = root.symbols
 
     def fixed(x: Size) -> Size:

@@ -14,7 +14,7 @@ from superopt.kernels.schedule.edit import new_buffer, plain, require, rewritten
 
 
 def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopProgram:
-    """Compute what each iteration of the outermost `count` axes of a later stage needs, right there.
+    """Compute the elements needed by each iteration of a later stage's outermost `count` axes inside that iteration.
 
     before
         for o0<6, o1<5
@@ -28,8 +28,9 @@ def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopP
           for o1<4
             out0[o0,o1] = add(s0[0,o1], s0[0,1+o1])
 
-    The buffer becomes local and shrinks to the region that one iteration reads, by the ranges of its indices; what
-    neighbouring iterations both need is computed twice.  Loops are made anew: schedule the stage after placing it.
+    The buffer becomes local. It shrinks to the region that one iteration reads, by the ranges of its indices; elements
+    that neighbouring iterations both need are computed twice.  Loops are made anew: schedule the stage after placing
+    it.
 
     Raises:
         InputError: the buffer is an output or read outside of these loops, not every element of it is written, its
@@ -91,7 +92,7 @@ def _runs_in(program: LoopProgram, stage: Stage, host: str, count: int) -> bool:
 
 
 def _interval(indices: Iterable[Size], n: int, outer: Sequence[Symbol]) -> tuple[Size, int]:
-    """First element and number of elements that indices into an axis of size n reach while `outer` stand still."""
+    """Return the first element and number of elements that indices into an axis of size n reach for fixed `outer`."""
     whole: tuple[Size, int] = (0, n)
     first: Size | None = None
     least, most = 0.0, 0.0
@@ -113,7 +114,7 @@ def _interval(indices: Iterable[Size], n: int, outer: Sequence[Symbol]) -> tuple
 
 
 def _parted(x: Size, outer: frozenset[Symbol]) -> tuple[Size, Size]:
-    """The terms over outer axes alone, and the rest."""
+    """Return the terms over outer axes alone, and the rest."""
     if isinstance(x, int):
         return 0, x
     base: Size = 0

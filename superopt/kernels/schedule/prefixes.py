@@ -1,7 +1,7 @@
-"""split_prefix: a prefix fold in blocks, which do not wait for each other.
+"""The primitive split_prefix: a prefix fold (scan) in blocks that do not wait for each other.
 
-A fold over all elements up to one is carried from element to element.  With the folds of whole blocks at hand, every
-block begins with the fold of those before it and goes on alone: long rows become tasks, for a second pass over them.
+A fold over all elements up to one is carried from element to element.  Given the folds of whole blocks, every block
+begins with the fold of those before it and proceeds alone: long rows become tasks, for a second pass over them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def split_prefix(program: LoopProgram, stage: str, number: int, factor: int, nam
         for o0_0<3, o0_1<4
           out0[4*o0_0+o0_1] = add(sum_{r0<3} [o0_0-r0-1>=0] ? t[r0] : 0, sum_{r0<4} [o0_1-r0>=0] ? x[4*o0_0+r0] : 0)
 
-    Folds from an element to the end go the same way, with the blocks behind.  Sums and products of 16-bit floats are
-    kept in float32, in which they are formed.
+    Suffixes too.  Folds from an element to the end use the blocks behind instead.  Sums and products of 16-bit floats
+    are kept in float32, in which they are accumulated.
 
     Raises:
         InputError: no such reduction, it is no prefix of an axis, or a block below 1 or as long as the axis.

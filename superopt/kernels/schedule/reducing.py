@@ -1,7 +1,8 @@
 """Primitives on reductions: split, reorder, pad, factor into partial results, turn into loops.
 
-A reduction is named by its place in `edit.reductions` (0: the outermost first), its iterators by their place.  What
-regroups a reduction reorders its combinations: exact for integers, maxima and minima, reassociation for floats.
+A reduction is named by its place in `edit.reductions` (0: the outermost first), its iterators by their place.  A
+primitive that regroups a reduction reorders its combinations: exact for integers, maxima and minima, reassociation for
+floats.
 """
 
 from __future__ import annotations
@@ -201,7 +202,7 @@ def _place(target: Expr, at: int, primitive: str) -> int:
 
 
 def _fresh(sizes: Sequence[int], purpose: str) -> list[tuple[Symbol, Size]]:
-    """Iterators under names that no value uses; `reduce` gives them their own."""
+    """Return iterators under names that no value uses; `reduce` renames them."""
     return [iterator(f"?{purpose}{j}", n) for j, n in enumerate(sizes)]
 
 

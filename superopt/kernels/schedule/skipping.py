@@ -1,8 +1,8 @@
-"""skip: iterations whose values no reader counts are left out, block by block.
+"""The primitive skip: leaves out, block by block, iterations whose values no reader uses (causal masks).
 
-A stage inside a task that keeps minus infinity where a mask does not hold is read by a maximum, which does not see it,
-and by exp of it less something, which is 0 and adds nothing to a sum.  Where the mask holds for no element of a block,
-nothing of the block need be computed or read: a causal mask halves the work of long rows.
+A stage inside a task may store minus infinity where a mask does not hold.  Its readers are a maximum, which ignores the
+value, and exp of it less something, which is 0 and adds nothing to a sum.  Where the mask holds for no element of a
+block, nothing of the block need be computed or read: a causal mask halves the work of long rows.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from superopt.kernels.loops.stage import LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, inverse, last
 from superopt.kernels.schedule.edit import plain, require, with_stage
 
-_LEAST = -1e30  # what a mask keeps in place of minus infinity: exp of it less any score is 0
+_LEAST = -1e30  # a mask's substitute for minus infinity: exp of it less any score is 0
 
 
 def skip(program: LoopProgram, stage: str, dim: int) -> LoopProgram:
-    """Leave out what a mask excludes as a whole along one axis of a local buffer, where it is filled and read.
+    """Leave out whole masked blocks along one axis of a local buffer, where it is filled and read.
 
     before
         for o0_0<2 parallel
@@ -41,8 +41,8 @@ def skip(program: LoopProgram, stage: str, dim: int) -> LoopProgram:
     where no row is masked as a whole: exp of it less a score is taken to be 0.
 
     Raises:
-        InputError: the stage is not placed or keeps something else under its mask, the mask excludes no block, or a
-            reader counts what it would leave out.
+        InputError: the stage is not placed, it stores something else under its mask, the mask excludes no block, or a
+            reader uses an element that would be left out.
     """
     found = plain(program.stage(stage), "skip")
     require(found.at is not None and found.combine is None, f"skip {stage}: it stands inside no other stage")
@@ -60,16 +60,16 @@ def skip(program: LoopProgram, stage: str, dim: int) -> LoopProgram:
 
 
 def _begins(program: LoopProgram, stage: Stage, dim: int) -> bool:
-    """Does the mask hold at the first element along the axis, wherever on the others?"""
+    """Whether the mask holds at the first element along the axis, at all positions on the others."""
     its, held = _mask(program, stage, dim)
     return all(decide(substitute(p, {its[dim]: 0})) is True for p in held)
 
 
-Limit = tuple[Symbol, Size]  # an iterator over the axis of the buffer, and what must be >= 0 there
+Limit = tuple[Symbol, Size]  # an iterator over the axis of the buffer, and the term that must be >= 0 there
 
 
 def _limits(program: LoopProgram, stage: Stage, dim: int) -> list[Limit]:
-    """Conditions of the mask in terms of one axis of the buffer, wherever on the others they may hold."""
+    """Return conditions on one axis of the buffer that are necessary for the mask at any position on the others."""
     its, mask = _mask(program, stage, dim)
     found: list[Limit] = []
     for held in mask:
@@ -87,7 +87,7 @@ def _limits(program: LoopProgram, stage: Stage, dim: int) -> list[Limit]:
 
 
 def _mask(program: LoopProgram, stage: Stage, dim: int) -> tuple[Sequence[Symbol], list[Size]]:
-    """Iterators over the buffer of a placed stage, and the conditions of its mask in terms of them."""
+    """Return iterators over the buffer of a placed stage, and the conditions of its mask in terms of them."""
     assert stage.at is not None
     shared = [a.symbol for a in stage.axes[: stage.at[1]]]
     shape = program.buffer(stage.buffer).shape
@@ -98,7 +98,7 @@ def _mask(program: LoopProgram, stage: Stage, dim: int) -> tuple[Sequence[Symbol
 
 
 def _left_out(program: LoopProgram, stage: Stage, dim: int, limits: Sequence[Limit], monoid: str) -> LoopProgram:
-    """The program without what the limits exclude of a stage, whose readers fold it with a monoid."""
+    """Drop the elements of a stage that the limits exclude; its readers fold them with a monoid."""
 
     def holds(x: Size) -> Truth:
         return all_of(*[nonnegative(substitute(p, {s: x})) for s, p in limits])
@@ -137,7 +137,7 @@ def _left_out(program: LoopProgram, stage: Stage, dim: int, limits: Sequence[Lim
 
 
 def _outside(value: Expr, name: str) -> Expr | None:
-    """A load of a buffer that stands in no reduction."""
+    """Return a load of a buffer that stands in no reduction; None if there is none."""
     stack = [value]
     while stack:
         e = stack.pop()
@@ -149,7 +149,10 @@ def _outside(value: Expr, name: str) -> Expr | None:
 
 
 def _factors(body: Expr, monoid: str) -> Sequence[Expr]:
-    """What makes the body the identity when it is: the body of a maximum, any factor of a product that is summed."""
+    """Return the expressions that each make the body the identity of the fold when they are.
+
+    These are the body of a maximum, or any factor of a summed product.
+    """
     if monoid == "sum" and body.kind == "op" and body.args[0] == "mul":
         return [x for y in body.operands for x in _factors(y, monoid)]
     return [body]

@@ -1,14 +1,15 @@
-"""tensorize: the loops of a contraction become a register tile of a declared intrinsic.
+"""The primitive tensorize: replaces the loops of a contraction by a register tile of a declared intrinsic.
 
-Packing stages come before, then the same stage over axes that are cut into tasks (parallel), tiles (serial), rows of a
-tile (unroll) and lanes (vector).  Nothing must divide anything: the guard of the stage says which iterations exist,
-panels and groups are padded with zeros.  What surrounds the sum stays as it is, with the sum as a leaf: it is the
-epilogue.  `evaluate` of the result is that of the original.  A packing stage of a frozen operand reads frozen buffers
-alone, so that `hoisted` takes it away.
+Packing stages come first, then the same stage over axes that are cut into tasks (parallel), tiles (serial), rows of a
+tile (unroll) and lanes (vector).  Sizes need not divide anything: the guard of the stage tells which iterations exist,
+and panels and groups are padded with zeros.  The expression around the sum stays unchanged, with the sum as a leaf: it
+is the epilogue.  `evaluate` gives the same result as for the original.  A packing stage of a frozen operand reads
+frozen buffers alone, so that `hoisted` moves it to the prepare program.
 
     before   out[o0, o1] = f(sum_k x[o0, k] * w[k, o1])
     after    b[p, k, l] = [32*p+l < N] ? w[k, 32*p+l] : 0
-             out[o0, o1] = f(sum_k x[o0, k] * b[p, k, l])      o0 = 28*o0t + 14*o0m + o0r,  o1 = 32*(8*o1t + p) + l
+             out[o0, o1] = f(sum_k x[o0, k] * b[p, k, l])
+    where    o0 = 28*o0t + 14*o0m + o0r,  o1 = 32*(8*o1t + p) + l
 
 Decisions are plain data (`ContractionDecisions`); in a trace they are pairs of a field and a value.
 """
@@ -51,15 +52,16 @@ Pairs = Sequence[Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ContractionDecisions:
-    """How a contraction runs; axes are those of the normal form (`contract.analyse`), by name.
+    """Tunable parameters of a tensorized contraction; axes are those of the normal form (`contract.analyse`), by name.
 
     Attributes:
         intrinsic: key in the table of intrinsics.
         rows: registers along each axis that is not the lane; 1 where an axis is not named.
         vectors: vectors along the lane.
-        depth: iterators of the sum, outermost first, each whole (`r0_0`) or in two parts (`r0_0/16`, `r0_0%16`); as
-            they stand when empty.
-        unroll: steps of the innermost one that are written out.
+        depth: iterators of the sum, outermost first, each whole (`r0_0`) or in two parts (`r0_0/16`, `r0_0%16`); in
+            their
+            original order when empty.
+        unroll: unroll factor of the innermost one.
         block: steps of the outermost one after which the tile goes on to other rows and columns and comes back; 0: all
             steps at once.
         pack_a: none: A is read where it is; phase: copied on its coordinates before; task: each task copies its part.
@@ -106,9 +108,8 @@ def tensorize(program: LoopProgram, stage: str, decisions: Pairs = ()) -> LoopPr
 
     Args:
         program: a well-formed program.
-        stage: with the contraction, not scheduled yet.
-        decisions: fields of `ContractionDecisions` and their values; truth
-            values may be 0 and 1.
+        stage: the stage with the contraction, not scheduled yet.
+        decisions: fields of `ContractionDecisions` and their values; truth values may be 0 and 1.
 
     Raises:
         InputError: the stage holds no contraction that the intrinsic fits, a decision does not fit it, or the
@@ -118,12 +119,12 @@ def tensorize(program: LoopProgram, stage: str, decisions: Pairs = ()) -> LoopPr
 
 
 def tiled(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu | None = None) -> LoopProgram:
-    """The program with a register tile in place of the inner loops of a contraction.
+    """Return the program with a register tile in place of the inner loops of a contraction.
 
     Args:
         program: the program.
         name: stage with the contraction.
-        decisions: how it runs.
+        decisions: parameters of the tile.
         cpu: gives the lanes of a vector; this machine when None.
 
     Raises:
@@ -141,7 +142,7 @@ def tiled(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu:
 
 
 def _tiled(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu) -> LoopProgram:
-    """A register tile in a stage of its own, its operands packed before."""
+    """Tile a stage of its own, with its operands packed before."""
     if decisions.split > 1:
         program, name = _split_depth(program, name, decisions)
     found = analyse(program, program.stage(name), decisions.merge_columns, decisions.lane)
@@ -169,7 +170,7 @@ def _tiled(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu
 
 
 def _placed(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu: Cpu) -> LoopProgram:
-    """A register tile in a stage that stands inside another: its own loops are tiles, the operands lie in memory."""
+    """Tile a stage inside another: its own loops are tiles, the operands lie in memory."""
     stage = program.stage(name)
     assert stage.at is not None
     shared = stage.axes[: stage.at[1]]
@@ -212,7 +213,7 @@ def _placed(program: LoopProgram, name: str, decisions: ContractionDecisions, cp
 
 
 def _by_tiles(program: LoopProgram, found: Contraction, grid: _Grid, guard: Truth) -> Truth:
-    """The guard with conditions on tiles in place of those on rows of a tile, where reads stay inside."""
+    """Return the guard with conditions on tiles in place of those on rows of a tile, where reads stay inside."""
     if not isinstance(guard, Guard):
         return guard
     rows: dict[Symbol, Size] = {a.symbol: 0 for a in grid.axes if a.kind == "unroll"}
@@ -233,7 +234,7 @@ def _knobs(decisions: ContractionDecisions) -> tuple[tuple[str, int | str], ...]
 def _inserted(
     program: LoopProgram, name: str, buffers: Sequence[Buffer], stages: Sequence[Stage], stage: Stage
 ) -> LoopProgram:
-    """The program with one stage replaced and others before it."""
+    """Return the program with one stage replaced and others before it."""
     placed = [replace(s, at=(name, len([a for a in stage.axes if a.kind == "parallel"])))
               if any(b.name == s.buffer and b.scope == "local" for b in buffers) else s for s in stages]  # fmt: skip
     all_: list[Stage] = []
@@ -246,7 +247,7 @@ def _inserted(
 
 
 class _Grid:
-    """The axes of the tile: `at` gives those of the normal form in terms of them."""
+    """The axes of the tile: `at` expresses the axes of the normal form in terms of them."""
 
     def __init__(self, found: Contraction, decisions: ContractionDecisions, width: int) -> None:
         self.found, self.decisions = found, decisions
@@ -313,9 +314,9 @@ class _Depth:
     """The iterators of the sum.
 
     Attributes:
-        parts: those of the normal form in terms of the tile's.
+        parts: iterators of the normal form in terms of the tile's.
         iterators: the tile's, outermost first.
-        padded: those of the normal form whose range is longer in the tile.
+        padded: iterators of the normal form whose range is longer in the tile.
         group: steps that an instruction takes: the innermost iterator where it is more than 1.
     """
 
@@ -356,7 +357,7 @@ def _depth(found: Contraction, order: Sequence[str], group: int) -> _Depth:
 
 
 def _operand_a(name: str, leaf: Expr, grid: _Grid, depth: _Depth) -> tuple[Expr, Packed | None]:
-    """A as the tile of a stage reads it, and the stage that packs it."""
+    """Return A as the tile of a stage reads it, and the stage that packs it."""
     chosen, guard = grid.decisions, grid.found.guard_a
     at = {**grid.at, **depth.parts}
     if chosen.pack_a == "none":
@@ -369,7 +370,7 @@ def _operand_a(name: str, leaf: Expr, grid: _Grid, depth: _Depth) -> tuple[Expr,
 
 
 def _operand_b(name: str, leaf: Expr, grid: _Grid, depth: _Depth) -> tuple[Expr, Packed | None]:
-    """B as the tile of a stage reads it, and the stage that packs it."""
+    """Return B as the tile of a stage reads it, and the stage that packs it."""
     way, guard, single = grid.decisions.pack_b, grid.found.guard_b, not depth.padded and depth.group == 1
     at = {**grid.at, **depth.parts}
     if way == "none":
@@ -384,7 +385,7 @@ def _operand_b(name: str, leaf: Expr, grid: _Grid, depth: _Depth) -> tuple[Expr,
 
 
 def _panels(name: str, leaf: Expr, grid: _Grid, depth: _Depth) -> Packed:
-    """B as [batch.., columns.., panel][depth..][lane]: what the tile streams is contiguous.
+    """Pack B as [batch.., columns.., panel][depth..][lane]: the data that the tile streams is contiguous.
 
     The last panel and the last group of the depth, which lies inside the lane, are padded with zeros.
     """
@@ -410,12 +411,12 @@ def _panels(name: str, leaf: Expr, grid: _Grid, depth: _Depth) -> Packed:
 
 
 def readable(leaf: Expr) -> bool:
-    """Can a tile read this operand from memory: a load, or a signed byte offset by 128?"""
+    """Whether a tile can read this operand from memory: it is a load, or a signed byte offset by 128."""
     return leaf.kind == "load" or offset_load(leaf) is not None
 
 
 def offset_load(leaf: Expr) -> Expr | None:
-    """The load of a signed byte inside `uint8(int32(x) + 128)`."""
+    """Return the load of a signed byte inside `uint8(int32(x) + 128)`; None for anything else."""
     if leaf.kind != "convert" or leaf.dtype != "uint8" or leaf.args[1].kind != "op" or leaf.args[1].args[0] != "add":
         return None
     wide, shift = leaf.args[1].args[2:]
@@ -425,7 +426,7 @@ def offset_load(leaf: Expr) -> Expr | None:
 
 
 def _offset(found: Contraction, kind: Intrinsic, name: str) -> tuple[Contraction, list[tuple[Buffer, Stage]]]:
-    """Signed bytes times signed bytes as unsigned times signed, with what that adds subtracted again."""
+    """Rewrite signed times signed bytes as unsigned times signed; the difference is subtracted again."""
     if not kind.offset:
         return found, []
     leaf = kind.operand(found.a, kind.a)
@@ -460,8 +461,8 @@ def _offset(found: Contraction, kind: Intrinsic, name: str) -> tuple[Contraction
 def _split_depth(program: LoopProgram, name: str, decisions: ContractionDecisions) -> tuple[LoopProgram, str]:
     """Form parts of the sum in parallel in a stage of their own.
 
-    before   out[i] = f(sum_k a[i, k])
-    after    part[s, i] = sum_k a[i, n*s + k];    out[i] = f(sum_s part[s, i])
+        before   out[i] = f(sum_k a[i, k])
+        after    part[s, i] = sum_k a[i, n*s + k];    out[i] = f(sum_s part[s, i])
 
     Raises:
         InputError: the parts do not divide the outermost iterator of the sum.
@@ -489,7 +490,7 @@ def _split_depth(program: LoopProgram, name: str, decisions: ContractionDecision
 
 
 def decisions_of(pairs: Pairs) -> ContractionDecisions:
-    """Decisions from pairs; fields that are not named have their defaults.
+    """Parse decisions from pairs; fields that are not named have their defaults.
 
     Raises:
         InputError: an unknown field, or a value that it cannot have.
@@ -508,7 +509,7 @@ def decisions_of(pairs: Pairs) -> ContractionDecisions:
 
 
 def pairs_of(decisions: ContractionDecisions) -> list[list[Any]]:
-    """The decisions that differ from the defaults, as JSON can hold them."""
+    """Return the decisions that differ from the defaults, in a form that JSON can hold."""
     plain = type(decisions)()
     found: list[list[Any]] = []
     for f in fields(decisions):
@@ -523,7 +524,7 @@ def _listed(value: Any) -> Any:
 
 
 def _value(name: str, value: Any, hint: Any) -> Any:
-    """A value of the type that the field has."""
+    """Check a value against the type of its field, and return it converted."""
     found = _converted(value, hint)
     if found is None:
         raise InputError(f"the decision {name!r} of tensorize cannot be {value!r}")
@@ -531,7 +532,7 @@ def _value(name: str, value: Any, hint: Any) -> Any:
 
 
 def _converted(value: Any, hint: Any) -> Any:
-    """The value as a field of this type holds it; None where it is of another type."""
+    """Convert a value to the type of its field; None where it is of another type."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return next((x for h in inside if (x := _converted(value, h)) is not None), None)

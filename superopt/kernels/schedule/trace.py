@@ -2,8 +2,8 @@
 
     [["split", "out0", "o0", [4]], ["reorder", "out0", ["o0_0", "o1", "o0_1"]], ["vectorize", "out0", "o0_1"]]
 
-`apply` replays a trace on a program, also on one of other sizes; `attempt` returns what went wrong instead of raising
-it, since most traces that a search draws are illegal somewhere.
+`apply` replays a trace on a program, also on one of other sizes.  `attempt` returns the failure instead of raising it,
+since most traces that a search draws are illegal somewhere.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from superopt.kernels.loops.ranges import require_within
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule import PRIMITIVES
 
-_MOST_INTEGER = 1 << 40  # in a step: beyond any extent, and quick to calculate with
+_MOST_INTEGER = 1 << 40  # largest integer in a step: beyond any extent, and quick to calculate with
 
 Step = tuple[Any, ...]
 Trace = tuple[Step, ...]
@@ -25,7 +25,7 @@ Trace = tuple[Step, ...]
 
 @dataclass(frozen=True, slots=True)
 class Illegal:
-    """Why a trace stops: the number of the step, the step, and what its premise says."""
+    """The failure of a trace: the number of the step, the step, and the message of its failed premise."""
 
     number: int
     step: Step
@@ -33,7 +33,7 @@ class Illegal:
 
 
 def trace(steps: Sequence[Sequence[Any]]) -> Trace:
-    """Steps in their frozen form: lists become tuples.
+    """Return steps in their frozen form: lists become tuples.
 
     Raises:
         InputError: a step is no primitive with arguments made of integers, strings, None and lists of these.
@@ -57,7 +57,7 @@ def _frozen(x: Any) -> Any:
 
 
 def apply(program: LoopProgram, steps: Sequence[Sequence[Any]]) -> LoopProgram:
-    """The program after all steps.
+    """Return the program after all steps.
 
     Raises:
         InputError: a step is illegal, says which; or all steps together make far more iterations or memory.
@@ -69,7 +69,7 @@ def apply(program: LoopProgram, steps: Sequence[Sequence[Any]]) -> LoopProgram:
 
 
 def attempt(program: LoopProgram, steps: Sequence[Sequence[Any]]) -> LoopProgram | Illegal:
-    """The program after all steps, or the first step that is illegal."""
+    """Return the program after all steps, or the first step that is illegal."""
     before = program
     for number, step in enumerate(steps):
         try:

@@ -1,8 +1,8 @@
-"""widen: values of 16-bit floats kept in float32 between what is read and what is written.
+"""The primitive widen: keeps values of 16-bit floats in float32 between loads and stores.
 
-A sum of products of 16-bit floats is formed in float32; what is made of it is rounded after every step as the text
-stands, and rounding stands between factors, divisors and sums that belong together.  Without it a value is the same
-over the reals, and nearer to what it denotes.  Truth values and integers see roundings, so nothing is taken from them.
+A sum of products of 16-bit floats is formed in float32, but every later step is rounded as the program is written.
+These roundings separate factors, divisors and sums that belong together.  Without them a value is the same over the
+reals, and nearer to what it denotes.  Truth values and integers depend on roundings, so none of theirs is removed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def widen(program: LoopProgram, stage: str) -> LoopProgram:
 
 
 def _wide(root: Expr) -> Expr:
-    """The expression with float32 in place of 16-bit floats, loads and operands of comparisons excepted."""
+    """Return the expression with float32 in place of 16-bit floats, loads and operands of comparisons excepted."""
     done: dict[Expr, Expr] = {}
     for e in subexpressions(root):
         done[e] = _step(e, [done[x] for x in e.operands])
@@ -56,7 +56,7 @@ def _wide(root: Expr) -> Expr:
 
 
 def _step(e: Expr, inner: list[Expr]) -> Expr:
-    """One step over operands that are wide, itself wide."""
+    """Apply one step to operands that are wide; the result is wide."""
     half = e.dtype in HALVES
     if e.kind == "const" and half:
         return const(float(DTYPE[e.dtype].type(e.args[0])), _WIDE)

@@ -1,9 +1,9 @@
 """Benchmark suites: each returns one JSON-serialisable object.
 
 The object holds `suite`, `machine`, `versions`, `rows` (one per case, with every figure), `summary` (flat numbers) and
-`text` (the table that the terminal shows).  Comparisons are interleaved in one run; ratios carry intervals.
-Rows that take long (those of processes of their own, and of pairs of models) are kept in a file as they come where one
-is named (`keeping`): what was measured before a run of an hour was cut off is not measured again.
+`text` (the table that the terminal shows).  Comparisons are interleaved in one run; ratios carry intervals.  Rows that
+take long (those of processes of their own, and of pairs of models) are kept in a file as they are measured, where one
+is named (`keeping`).  A run of an hour that was cut off does not measure them again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from superopt.machine.switches import plain_kept
 
 Say = Callable[[str], None]
 Result = tuple[list[dict[str, Any]], dict[str, float], str]
-"""Of a suite: rows, summary, text."""
+"""Results of a suite: rows, summary, text."""
 _HERE = "superopt.lab.bench"
 SUITES = {
     "aa": f"{_HERE}.aa:run",
@@ -55,8 +55,8 @@ SUITES = {
     "search": f"{_HERE}.search:run",
     "verifier": f"{_HERE}.verifier:run",
 }
-"""Suite -> the function that runs it, loaded when it is asked for."""
-_OF_ONNX = ("exports", "memory", "onnx-nodes", "onnx-types", "peers")
+"""Suite -> the function that runs it, loaded on first use."""
+_OF_ONNX = ("budget", "exports", "memory", "onnx-nodes", "onnx-types", "peers")
 NO_SEARCH = "--no-search"
 OPTIONS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "count": ("--count", None, ("faults",)),
@@ -65,7 +65,7 @@ OPTIONS: dict[str, tuple[str, Any, tuple[str, ...]]] = {
     "peer_python": ("--peer-python", None, ("exports", "peers")),
     "search": (NO_SEARCH, True, ("core", "exports", "native", "peers", "rewrites")),
 }
-"""Option that some suites take -> its spelling, its default, and these suites."""
+"""Option that some suites take -> its spelling, its default, and those suites."""
 BUDGETS = {
     "aa": "6s",
     "calls": "3s",
@@ -92,15 +92,15 @@ def run_suite(
     say: Say,
     **options: Any,
 ) -> dict[str, Any]:
-    """Run a suite by name, each case with the budget of the suite where none is given.
+    """Run a suite by name, each case with the suite's default budget where none is given.
 
     Args:
         options: those of `OPTIONS`.  `search`: whether programs are searched or built as `optimize(search=False)` does.
-            `count`: files of each kind.  `watch`: whether the verifier evaluates what it proves.  `models`: a folder of
-            models.  `peer_python`: the Python that has the other frameworks, this one where it is None.
+            `count`: files of each kind.  `watch`: whether the verifier evaluates the statements that it proves.
+            `models`: a folder of models.  `peer_python`: a Python with the other frameworks, this one where it is None.
 
     Raises:
-        MissingExtraError: it has ONNX models, and the onnx package is not installed.
+        MissingExtraError: the suite has ONNX models, and the onnx package is not installed.
         UsageError: there is no such suite, it has no case whose name contains one of `cases`, or it optimises nothing.
     """
     if suite in _OF_ONNX:
@@ -141,17 +141,17 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]
 
 
 def told(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]], summary: Mapping[str, float]) -> str:
-    """Rows as a table, the summary in a line below."""
+    """Rows as a table with the summary in a line below."""
     return table(rows, columns) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
 
 
 def wanted(name: str, cases: Sequence[str]) -> bool:
-    """Is a case asked for: does its name contain one of these texts, or is there none?"""
+    """Whether a case is selected: its name contains one of these texts, or there are none."""
     return not cases or any(text in name for text in cases)
 
 
 def geomean(values: Sequence[float]) -> float:
-    """Geometric mean of positive numbers; 0 of none."""
+    """Geometric mean of positive numbers; 0 for none."""
     return math.exp(sum(map(math.log, values)) / len(values)) if values else 0.0
 
 
@@ -160,9 +160,9 @@ _KEPT: ContextVar[Path | None] = ContextVar("kept", default=None)
 
 @contextmanager
 def keeping(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Rows of `once` go into this file as they come, one a line; those that it has are not measured again.
+    """Append rows of `once` to this file as they are measured, one a line; rows already in it are not measured again.
 
-    A row is that of what was asked: module, case, budget, seed and flags; which version of superopt measured it is not.
+    A row is identified by module, case, budget, seed and flags, but not by the version of superopt that measured it.
     Failures are measured again.
     """
     token = _KEPT.set(Path(path))
@@ -173,7 +173,7 @@ def keeping(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _kept(path: Path) -> dict[str, dict[str, Any]]:
-    """Rows of a file by what was asked; a line that was cut off is none."""
+    """Rows of a file by their identity; a line that was cut off is skipped."""
     found: dict[str, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
@@ -185,7 +185,7 @@ def _kept(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def once(asked: Sequence[Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """The row that is measured; inside `keeping` it may be one that was measured before."""
+    """Measure a row; inside `keeping` it may be one that was measured before."""
     path = _KEPT.get()
     if path is not None and (row := _kept(path).get(json.dumps(asked))) is not None:
         return row
@@ -209,7 +209,7 @@ def in_own_process(
 ) -> dict[str, Any]:
     """The row that `python -m module case budget seed flags` prints as its last line, or a row with the `failure`.
 
-    `environment` is added to that of this process.  It is asked `once`.
+    `environment` is added to that of this process.  The row is kept by `once`.
     """
 
     def measure() -> dict[str, Any]:

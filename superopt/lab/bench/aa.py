@@ -1,12 +1,12 @@
-"""The A/A suite: how often is a speed-up claimed where there is none?
+"""The A/A suite: how often a speed-up is claimed where there is none.
 
-Sixty small programs that are as they should be: single products, elementwise chains, normalisations, reductions,
+Sixty small programs that have nothing to improve: single products, elementwise chains, normalisations, reductions,
 movement.  Each is put through two experiments.
 
-    same      the contest gets copies of the program itself, so that every claim is false by construction
-    library   the whole pipeline with all rules; what it returns as faster is timed again in a fresh process, in many
-              more rounds, and a claim that this does not confirm is false; one that it does shows a program in which
-              there was something to gain after all, and is left out of the share
+    same      The contest gets copies of the program itself, so that every claim is false by construction.
+    library   The whole pipeline runs with all rules.  A program that it returns as faster is timed again in a fresh
+              process, in many more rounds; a claim that this does not confirm is false.  A confirmed one shows that
+              there was something to gain after all, and is left out of the share.
 
     superopt bench --suite aa [--case NAME ...] [--json]
 """
@@ -28,7 +28,7 @@ from superopt.machine.budget import parse_budget
 from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, Worker, compare
 from superopt.pipeline.optimizer import optimize
 
-COPIES = 4  # as many candidates as an ordinary search hands over
+COPIES = 4  # as many candidates as an ordinary search proposes
 RETEST_ROUNDS = 61
 _COLUMNS = (
     ("case", "program", ""),
@@ -63,7 +63,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Numbers and shares of claims; `claimed_share` is the larger of the two shares of false ones.
 
-    `covered` counts the claims whose interval holds the ratio of the fresh process.
+    `covered` counts the claims whose interval contains the ratio of the fresh process.
     """
     count = max(1, len(rows))
     same = sum(1 for row in rows if row["same_claimed"])
@@ -124,7 +124,7 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
 
 
 def judge_copies(imported: Imported, budget: str, seed: int) -> Outcome:
-    """The contest of copies of the program itself, with the same options of the compiler."""
+    """The contest of copies of the program itself, with the same compiler options."""
     copies = [Entry(name=f"copy {i + 1}", program=original_program(imported.graph)) for i in range(COPIES)]
     with Worker() as worker:
         limits = parse_budget(budget).until(time.monotonic())

@@ -1,13 +1,13 @@
-"""What the objective is worth: the program that each objective picks, measured.
+"""The ablation suite: the value of an objective, by measuring the program that each objective picks.
 
 The same e-graph is searched under each objective; picks and random selections are built and timed interleaved with the
 original in fresh rounds.  On graphs small enough every selection with every layout is enumerated and timed, so that
-the best there is is known.
+the best possible time is known.
 
-    random    the median of a few random selections with random layouts (what can go wrong)
-    prior     the roofline alone
-    learned   what `load_objective` gives, when that is not the roofline
-    regret    the time of a pick over the best time measured for the case, less 1
+    random    The median of a few random selections with random layouts (what can go wrong).
+    prior     The roofline alone.
+    learned   The objective of `load_objective`, when that is not the roofline.
+    regret    The time of a pick over the best time measured for the case, less 1.
 
     superopt bench --suite ablation [--case NAME ...] [--json]
 """
@@ -48,7 +48,7 @@ from superopt.search.snapshot import Snapshot
 from superopt.search.state import Problem, State
 
 _RANDOM = 3
-_STATES, _PROGRAMS = 3_000, 150  # more than this is not enumerated, not timed
+_STATES, _PROGRAMS = 3_000, 150  # larger sets are not enumerated, and not timed
 _ENODES = 400
 _ROUNDS, _SAMPLE_S = 11, 0.01
 _COLUMNS = (
@@ -139,13 +139,13 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _Programs:
-    """Distinct programs to time, and which of them each pick is."""
+    """Distinct programs to time, and the number of each pick among them."""
 
     programs: list[Program]
     number: dict[str, int]
 
     def add(self, program: Program) -> int:
-        """Number of the program."""
+        """Add a program and return its number."""
         text = print_graph(program.hot)
         if text not in self.number:
             self.number[text] = len(self.programs)

@@ -1,16 +1,16 @@
 """The search against other ways to search, on the same rules, the same objective and the same time.
 
 Each case is searched by `superopt.explore.exploration` without any timing, then by greedy rewriting, backtracking
-(TASO) and annealing over whole programs, each for at least as long as that took, and by additive extraction from the
-e-graph. What is compared:
+(TASO) and annealing over whole programs, each for at least as long as that took.  The last method is additive
+extraction from the e-graph.  Two figures are compared:
 
-    predicted   the objective's time of each method's best program
-    measured    the programs built by XLA and timed interleaved in fresh rounds, each against ours, with intervals
+    predicted   The objective's time of each method's best program.
+    measured    The programs built by XLA and timed interleaved in fresh rounds, each against ours, with intervals.
 
-Ours is what the search hands to measuring: its finalists are timed first and the fastest one is ours (`picked`); the
-objective's own favourite is timed beside it (`model`).  The others return one program each.  All timings are made in
-two processes, as the judgement of `optimize` does, because small programs differ by ten percent between processes;
-intervals cover both.
+Ours is the best of the programs that the search proposes for measurement: its finalists are timed first and the fastest
+one is ours (`picked`); the objective's own favourite is timed beside it (`model`).  The others return one program each.
+All timings are made in two processes, as the judgement of `optimize` does, because small programs differ by ten percent
+between processes; intervals cover both.
 
     superopt bench --suite alternatives [--case NAME ...] [--json]
 """
@@ -82,7 +82,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Least ratios, and how many alternatives are ahead of ours by more than 2 % beyond doubt."""
+    """Least ratios, and the number of alternatives that are ahead of ours by more than 2 % beyond doubt."""
     others = [row for row in rows if row["method"] in METHODS and row["ratio"] is not None]
     images = [row["ratio"] for row in others if row["case"] in CONVOLUTIONS]
     predicted = [row["predicted_ratio"] for row in rows if row["method"] in METHODS]

@@ -2,8 +2,8 @@
 
 python -m superopt.lab.bench.attention [--threads N] [--rounds N] [FORM ...]
 
-Nothing is tuned: default schedules.  Times are medians of interleaved rounds in microseconds; ours and XLA's are calls
-of a jitted function, PyTorch's is `scaled_dot_product_attention` on operands that lie as the form has them.
+Nothing is tuned: default schedules.  Times are medians of interleaved rounds in microseconds.  Ours and XLA's are calls
+of a jitted function; PyTorch's is `scaled_dot_product_attention` on operands in the layouts of the form.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class AttentionForm:
     """One way to write attention.
 
     Attributes:
-        fn: of queries, keys and values.
-        shapes: of the three.
-        dtype: of the three.
+        fn: function of queries, keys and values.
+        shapes: shapes of the three.
+        dtype: dtype of the three.
         heads: axis of the heads.
-        causal: is it?
+        causal: whether the mask is causal.
     """
 
     fn: Callable[..., Any]

@@ -5,7 +5,7 @@ baked in as constants is reported beside it.  Both are timed interleaved with th
 after the search is over.  Peak memory is that of the optimising process and of its measuring worker.
 
     superopt bench --suite core      XLA is the only backend
-    superopt bench --suite native    the same programs, with kernels of our own where they are faster
+    superopt bench --suite native    the same programs, with our kernels where they are faster
     superopt bench --suite native --case small_encoder      one of the programs to develop on
 """
 
@@ -51,7 +51,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool 
 
 
 def run_native(*, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool = True) -> Result:
-    """Optimise and measure every case through XLA and kernels of our own."""
+    """Optimise and measure every case through XLA and our kernels."""
     return _run("native", budget, cases, seed, say, search)
 
 
@@ -84,7 +84,7 @@ def _run(suite: str, budget: str, cases: Sequence[str], seed: int, say: Say, sea
 
 
 def measure_case(case: str, budget: str, seed: int, kernels: bool = False, search: bool = True) -> dict[str, Any]:
-    """Optimise one case in this process, with or without kernels of our own, and time it afresh."""
+    """Optimise one case in this process, with or without our kernels, and time it afresh."""
 
     program = build_case(case, seed)
     begin = time.perf_counter()

@@ -1,17 +1,17 @@
-"""The suites joint and plain: what do the parts of the product add to each other, to the plain form, and to `jax.jit`?
+"""The suites joint and plain: gains of the product's parts over each other, over the plain form, and over `jax.jit`.
 
-    jax           `jax.jit` of the function, weights as arguments
-    plain         `optimize(search=False)`: the program's own form with every region a kernel, built at once
-    product       `optimize`
-    no_rewrites   `optimize(rules=[])`
-    no_kernels    `optimize(kernels=False)`
+    jax           `jax.jit` of the function, weights as arguments.
+    plain         `optimize(search=False)`: the program's own form with every region a kernel, built at once.
+    product       `optimize`.
+    no_rewrites   `optimize(rules=[])`.
+    no_kernels    `optimize(kernels=False)`.
 
-Each case runs in a process of its own, and each of its programs is built with an empty cache and nothing compiled: a
+Each case runs in a process of its own, and each of its programs is built with an empty cache and nothing compiled.  A
 later one that found the kernels, proofs and executables of the product on disk had 20 of 60 s more for its search
-(DenseNet-121).  The programs are timed interleaved in one run, in short
-rounds of random order, plain a second time for the noise floor; rounds are added while an interval holds a ratio that
-decides.  All are compared with a float64 evaluation, and ours with `jax.jit`, on the same inputs.  The suite plain has
-the first three; joint has all, and says how far the product's predictions of its finalists were from their times.
+(DenseNet-121).  The programs are timed interleaved in one run, in short rounds of random order, plain a second time for
+the noise floor.  Rounds are added while an interval contains a ratio that decides.  All are compared with a float64
+evaluation, and ours with `jax.jit`, on the same inputs.  The suite plain has the first three; joint has all, and
+reports the error of the product's predictions of its finalists.
 
     superopt bench --suite joint [--case NAME ...] [--json]     30 s for each search, 60 s for those of whole networks
     superopt bench --suite plain [--case NAME ...] [--json]
@@ -52,14 +52,14 @@ PLAIN_CASES = (*WHOLE, *CORE)
 CASES = (*PLAIN_CASES, *BLOCKS)
 NETWORKS = (*WHOLE, *LIGHT)
 BUDGET, NETWORK_BUDGET = "30s", "60s"
-LATE = 1.15  # times the budget, above which a call took too long
+LATE = 1.15  # factor over the budget above which a call took too long
 OPTIONS: dict[str, dict[str, Any]] = {
     "product": {}, "plain": {"search": False}, "no_rewrites": {"rules": []}, "no_kernels": {"kernels": False}
 }  # fmt: skip
-"""What is built of a function by which options of `optimize`, in the order of joint."""
-OTHERS = ("plain", "no_rewrites", "no_kernels")  # that the product is to be no slower than
+"""Programs of a case by the options of `optimize` that build them, in the order of joint."""
+OTHERS = ("plain", "no_rewrites", "no_kernels")  # programs that the product must not be slower than
 SEPARATE = {"bert": "bert_base", "gpt2": "gpt2_prefill"}  # cases with a line of their own in the summary of plain
-LARGEST = 2  # of the cases may take longer to build: the seconds of the one after them are told too
+LARGEST = 2  # cases that may take longer to build; the seconds of the next one are reported too
 NOT_SLOWER_THAN_OURS, NOT_SLOWER_THAN_JAX = 0.97, 0.98
 ROUNDS, MOST_ROUNDS = 21, 105
 _SAMPLE_S = 0.04
@@ -103,7 +103,7 @@ _COLUMNS = (
 
 
 def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
-    """Measure every case of joint that is named by `cases` (parts of names; all if empty), all of its alternatives."""
+    """Measure every case of joint that `cases` names (parts of names; all if empty), with all alternatives."""
     rows: list[dict[str, Any]] = []
     for case in (*CASES, ONE_LAYER):
         if wanted(case, cases):
@@ -114,7 +114,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
 
 
 def run_plain(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
-    """Measure every case of plain that is named by `cases`: the plain candidate and the product."""
+    """Measure every case of plain that `cases` names: the plain candidate and the product."""
     names = ("plain", "product")
     rows = [_row(case, budget, seed, names, say) for case in PLAIN_CASES if wanted(case, cases)]
     summary = summarise_plain(rows)
@@ -132,7 +132,7 @@ def _row(case: str, budget: str, seed: int, names: Sequence[str], say: Say) -> d
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Gains over the alternatives, how right predictions were, and what failed; without what no case says."""
+    """Gains over the alternatives, accuracy of predictions, and failures; figures that no case has are left out."""
     measured = {row["case"]: row for row in rows if "failure" not in row}
     good = [row for case, row in measured.items() if case != ONE_LAYER]
 
@@ -167,7 +167,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def summarise_plain(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Least ratios over plain and over jax, the mean over the core programs, seconds, and what failed."""
+    """Least ratios over plain and over jax, the mean over the core programs, seconds, and failures."""
     good = [row for row in rows if "failure" not in row]
     ratios = {row["case"]: row["vs_jax"] for row in good}
     seconds = sorted((row["plain_seconds"] for row in good), reverse=True)
@@ -190,7 +190,7 @@ def summarise_plain(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def measure_case(case: str, budget: str, seed: int, names: Sequence[str]) -> dict[str, Any]:
-    """Build the programs of a case with these names of `OPTIONS` in this process, in this order; check, time them."""
+    """Build the programs of a case with these names of `OPTIONS` here, in this order; check and time them."""
     net = build_case(case, seed)
     params, inputs = jax.device_put((net.params, net.inputs))
     jax.block_until_ready(params)
@@ -222,13 +222,13 @@ def measure_case(case: str, budget: str, seed: int, names: Sequence[str]) -> dic
 
 
 def agreement(finalists: Sequence[JudgedFinalist]) -> dict[str, Any]:
-    """How the predictions of what was built order it, against how many times faster than the original it measured.
+    """Agreement between predictions of the built programs and their measured speed-ups over the original.
 
     Returns:
-        The `candidates` with both times (no prediction: None), Kendall's `tau` (b) of those with a prediction (None of
-        less than two; 0 where all are predicted alike), `tau_apart`, the same over the pairs whose intervals do not
-        overlap (None where all do), and the `regret` of picking by prediction: its time over the least of all
-        candidates, less 1 (the mean of those predicted alike; None without a prediction).
+        A mapping.  `candidates` have both times (no prediction: None).  `tau` is Kendall's tau-b of those with a
+        prediction (None for fewer than two; 0 where all predictions are equal).  `tau_apart` is the same over the pairs
+        whose intervals do not overlap (None where all do).  `regret` is the time of the pick by prediction over the
+        least of all candidates, less 1 (the mean over equal predictions; None without a prediction).
     """
     built = [(f, f.ratio) for f in finalists if f.measured_ms is not None and f.ratio is not None]
     known = [(f.predicted_ms, 1.0 / r.ratio, r.low, r.high) for f, r in built if f.predicted_ms is not None]
@@ -270,7 +270,7 @@ def errors(net: Any, results: Mapping[str, Any]) -> dict[str, Any]:
 def timed(calls: Mapping[str, Callable[[], Any]], seed: int) -> dict[str, Any]:
     """Milliseconds and paired ratios of interleaved rounds, until the ratios that decide are outside the intervals.
 
-    The product's ratios to `jax` and to each of `OTHERS` that is there decide; plain is timed once more.
+    The deciding ratios are those of the product to `jax` and to each of `OTHERS` that is present; plain is timed twice.
     """
     bars = [("jax", "product", NOT_SLOWER_THAN_JAX)]
     bars += [(name, "product", NOT_SLOWER_THAN_OURS) for name in OTHERS if name in calls]

@@ -1,18 +1,19 @@
 """Our kernels against XLA, PyTorch (MKL, oneDNN) and ONNX Runtime, operator by operator.
 
-Every case runs in a process of its own per number of threads, pinned to as many cores: our kernel is tuned within the
-budget, its schedule is fixed, and then ours, XLA's and the peers' are timed interleaved in fresh rounds together with
+Every case runs in a process of its own per number of threads, pinned to as many cores.  Our kernel is tuned within the
+budget, and its schedule is fixed.  Then ours, XLA's and the peers' are timed interleaved in fresh rounds together with
 a loop of independent multiply-adds, whose rate is the peak of that moment.  With several threads every sample waits
 until no pool of the process polls for work any more, and starts with untimed calls (`superopt.lab.bench.timing`).
 Weights are frozen: packed ahead of time by ours and by the peers that can.  Ratios are peer over ours; the best peer is
-the fastest of all that are installed.  Peers are called as their Python interfaces do it, ours directly; XLA is
-compared with ours inside `jax.jit`, where both pay what a call from JAX costs (`ours in jit`).
+the fastest of all that are installed.  Peers are called through their Python interfaces, ours directly.  XLA is
+compared with ours inside `jax.jit`, where both have the overhead of a call from JAX (`ours in jit`).
 
     superopt bench --suite kernels [--case TEXT ...] [--budget 10s] [--json]
-    superopt bench --suite kernels --case " x1"      all operators, on one thread
+    superopt bench --suite kernels --case " x1"      All operators, on one thread.
 
-Summary (one thread unless said otherwise): `gemm_peak_fraction` geometric mean of the share of peak over the products
-of at least 64 rows, `*_vs_best_peer` geometric means, `*_min` the least of them, `*_4t` the same with four threads.
+Summary (one thread unless stated otherwise): `gemm_peak_fraction` is the mean share of peak over products of at least
+64 rows.  All means are geometric.  `*_vs_best_peer` are means, `*_min` the least of them, `*_4t` the same with four
+threads.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The figures of the bars."""
+    """The figures of the acceptance bars."""
     good = [row for row in rows if "failure" not in row]
     found: dict[str, float] = {"failed": float(len(rows) - len(good))}
     for threads in sorted({row["threads"] for row in good}):

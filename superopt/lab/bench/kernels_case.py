@@ -40,7 +40,7 @@ def measure(case: OperatorCase, threads: int, seconds: float, seed: int) -> dict
     """Times and ratios of one case.
 
     Raises:
-        AssertionError: our kernel, XLA or a peer computes something else than the float64 evaluation.
+        AssertionError: our kernel, XLA or a peer differs from the float64 evaluation.
     """
     arrays = case.arrays(seed)
     peak_flops = 0.0

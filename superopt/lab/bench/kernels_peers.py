@@ -1,7 +1,7 @@
 """The operators of the kernel benchmark in PyTorch (MKL, oneDNN) and ONNX Runtime, where these are installed.
 
-Each builder takes the arrays of a case and gives functions without arguments that compute the result into memory of
-their own; PyTorch forms that exist in several layouts come as several functions, of which the fastest counts.
+Each builder takes the arrays of a case and returns functions without arguments that compute the result into memory of
+their own.  PyTorch forms that exist in several layouts become several functions, of which the fastest counts.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""The suite objective: what is each part of the objective worth, for programs in kernels?
+"""The suite objective: the value of each part of the objective, for programs in kernels.
 
-Every variant explores the same program for the same seconds; the program that it prices least is made and all are
+Every variant explores the same program for the same seconds.  The program that it prices least is made, and all are
 timed interleaved with the original, in fresh rounds that choose nothing.
 
-    joint         what `optimize` searches by: learned prices on both backends, what lies between kernels, kernels timed
-                  between rounds
-    no timing     nothing is timed during the search
-    no model      rooflines alone, corrected by timed kernels as in `joint`
-    no boundary   a program takes what its kernels take alone
-    apart         the search minimises prices of XLA's kernels; its best program is cut into kernels of ours afterwards
-    no rewrites   `joint` with no rules: layouts and cuts alone
-    xla           the best program by prices of XLA's kernels, as XLA computes it
+    joint         The objective of `optimize`: learned prices on both backends, the boundary between kernels, and
+                  kernels timed between rounds.
+    no timing     Nothing is timed during the search.
+    no model      Rooflines alone, corrected by timed kernels as in `joint`.
+    no boundary   The price of a program is the sum of its kernels alone.
+    apart         The search minimises prices of XLA's kernels; its best program is cut into our kernels afterwards.
+    no rewrites   `joint` with no rules: layouts and cuts alone.
+    xla           The best program by prices of XLA's kernels, as XLA computes it.
 
     superopt bench --suite objective [--case NAME ...] [--budget 8s] [--json]
 """
@@ -60,10 +60,10 @@ class Ablated:
 
     Attributes:
         by_xla: prices of XLA's kernels.
-        own: prices of ours; None where the search knows none.
-        timed: kernels are timed during the search.
-        rewrites: the library's rules are used.
-        kernels: the program is made in kernels of ours.
+        own: prices of our kernels; None where the search prices none.
+        timed: whether kernels are timed during the search.
+        rewrites: whether the library's rules are used.
+        kernels: whether the program is made of our kernels.
     """
 
     by_xla: Objective
@@ -74,14 +74,14 @@ class Ablated:
 
 
 class _Told(Native):
-    """The native backend with these prices."""
+    """The native backend with given prices."""
 
     def __init__(self, known: NativeModel) -> None:
-        self._known = known  # in place of what ships
+        self._known = known  # in place of the shipped model
 
 
 def variants() -> dict[str, Ablated]:
-    """By name, the whole objective first.
+    """Variants of the objective by name, the whole objective first.
 
     Raises:
         UsageError: the learned weights are unusable here.
@@ -113,7 +113,7 @@ _COLUMNS = (
 
 
 def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
-    """Explore each case by each variant of the objective and time what each prices least."""
+    """Explore each case with each variant of the objective and time the program that each prices least."""
     seconds = parse_budget(budget).seconds or 8.0
     found, rules = variants(), proved_library(None).rules
     rows: list[dict[str, Any]] = []
@@ -128,7 +128,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Geometric means of the time of each variant's program over that of the whole objective's; where all have one."""
+    """Geometric means of each variant's time over the whole objective's, over the cases for which all have one."""
     names = sorted({key for row in rows for key in row if key.startswith("over_")})
     known = {name: [row[name] for row in rows if row.get(name) is not None] for name in names}
     return {f"geomean_{name}": geomean(values) for name, values in known.items() if values}
@@ -176,7 +176,7 @@ def picked(
 
 
 def best_form(found: Exploration) -> KernelProgram:
-    """What a search prices least, cut where it has cut it, or by our cuts where it knows no kernels of ours."""
+    """The program that a search prices least, with its cuts, or with ours where it does not price our kernels."""
     best = found.result.best
     program, stored = found.result.lowering.lower_stored(best.selection, found.graph, found.expand)
     form = KernelProgram(best.name, program, best, apart_s=apart_s(found, best))
@@ -184,7 +184,7 @@ def best_form(found: Exploration) -> KernelProgram:
 
 
 def timed(imported: Imported, picks: dict[str, KernelProgram], seed: int) -> dict[str, Any]:
-    """Milliseconds of each variant's program, and the time of each over that of the whole objective's, by rounds."""
+    """Milliseconds of each variant's program, and its time over that of the whole objective's, paired by rounds."""
     result = compare(
         as_called(imported.graph, closed=imported.closes_over),
         [candidate_of(form)[0].candidate for form in picks.values()],

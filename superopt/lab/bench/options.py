@@ -2,7 +2,7 @@
 
 Each program is compiled once with the default options and once with each set; all are timed interleaved.  `changed`
 counts the programs whose optimised HLO differs from the default's; a set that changes none acts on machine code or not
-at all.  The sets that `superopt.backends.options` offers come first, the others are why it does not offer more.
+at all.  The sets that `superopt.backends.options` offers come first; the others show why it offers no more.
 
     superopt bench --suite options [--json]
 """
@@ -151,7 +151,7 @@ PROGRAMS: dict[str, Program] = {
 
 
 def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
-    """Time every set of options on every program; `cases` picks programs, the budget bounds each of them."""
+    """Time every set of options on every program; `cases` selects programs, the budget bounds each of them."""
     seconds = parse_budget(budget).seconds or math.inf
     known = {name: accepted(options) for name, options in SETS.items()}
     for name, (_, refused) in known.items():

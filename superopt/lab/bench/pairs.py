@@ -1,9 +1,9 @@
-"""Pairs of ONNX models: what optimisers make of networks, by hand or those that are installed, and seeded faults.
+"""Pairs of ONNX models: networks and their optimised versions, by hand or by installed optimisers, and seeded faults.
 
-`pair` is a model and what an optimiser makes of it, written by hand: batch norm folded into kernels in float32,
-transposed weights stored, scales folded, products in place of `Gemm`, operators without effect dropped.  `corpus` holds
-the models that onnxsim, onnxslim and ONNX Runtime rewrite where they are installed: pieces of networks as exporters
-write them, random ones, and those of the onnx package.  `faulty` is a pair with one fault in the second model.
+`pair` is a model and an optimised version written by hand: batch norm folded into kernels in float32, transposed
+weights stored, scales folded, products in place of `Gemm`, operators without effect dropped.  `corpus` holds models for
+onnxsim, onnxslim and ONNX Runtime to rewrite where they are installed: pieces of networks as exporters write them,
+random ones, and those of the onnx package.  `faulty` is a pair with one fault in the second model.
 """
 
 from __future__ import annotations
@@ -95,12 +95,12 @@ MODELS = tuple(_BUILD)
 
 
 def pair(name: str, seed: int) -> Pair:
-    """A model and what an optimiser makes of it."""
+    """A model and its optimised version."""
     return _BUILD[name](seed, False), _BUILD[name](seed, True)
 
 
 def corpus(seed: int) -> dict[str, Callable[[], Model]]:
-    """Models by name, made when they are asked for."""
+    """Models by name, built on first use."""
     made: dict[str, Callable[[], Model]] = {name: functools.partial(network, name, seed) for name in NETWORKS}
     made |= {f"random {i}": functools.partial(_random, i) for i in range(seed, seed + RANDOM)}
     return made | {name: functools.partial(light, name, seed) for name in LIGHT}
@@ -114,7 +114,7 @@ def _random(number: int) -> Model:
 
 
 def others() -> tuple[dict[str, Callable[[Model], Model]], list[str]]:
-    """Optimisers of others that are installed, and the names of those that are not."""
+    """Other optimisers that are installed, and the names of those that are not."""
     known = {"onnxsim": _simplified, "onnxslim": _slim, "onnxruntime": _runtime}
     return {k: f for k, f in known.items() if find_spec(k)}, [k for k in known if find_spec(k) is None]
 
@@ -134,7 +134,7 @@ def _slim(model: Model) -> Model:
 
 
 def _runtime(model: Model) -> Model:
-    """What ONNX Runtime makes of it on any processor: `ORT_ENABLE_ALL` would lay tensors out for this one."""
+    """The model as ONNX Runtime rewrites it for any processor: `ORT_ENABLE_ALL` would lay tensors out for this one."""
     import onnxruntime  # pyright: ignore[reportMissingImports]  # late: not a dependency
 
     options: Any = onnxruntime.SessionOptions()
@@ -150,7 +150,7 @@ def _runtime(model: Model) -> Model:
 
 
 def faulty(name: str, fault: str, seed: int, optimise: Callable[[Model], Model] | None = None) -> Pair | None:
-    """A pair whose second model has one fault, or None where there is no place for it."""
+    """A pair whose second model has one fault; None where there is no place for it."""
     first, second = pair(name, seed) if name in MODELS else (network(name, seed),) * 2
     second = copy.deepcopy(second) if optimise is None else optimise(first)
     made = _FAULTS[fault](second, np.random.default_rng(seed))
@@ -166,9 +166,9 @@ def _nodes(model: Model, *ops: str) -> list[onnx.NodeProto]:
 
 
 def _tensor(model: Model, rng: np.random.Generator) -> Any:
-    """A stored tensor of floats that shows: no table, of which an input may read other rows, and no mask or bias.
+    """A stored tensor of floats that affects the outputs: not a table, of which inputs may read other rows, nor a mask.
 
-    A bias of the keys of attention makes no difference at all.
+    Biases are left out too: one of the keys of attention has no effect at all.
     """
     tables = {n.input[0] for n in _nodes(model, "Gather")}
     least = 1 + bool(_nodes(model, "Softmax", "Attention", "MultiHeadAttention"))
@@ -215,7 +215,7 @@ def _axis(model: Model, rng: np.random.Generator) -> bool:
 
 
 def _operands(model: Model, rng: np.random.Generator) -> bool:
-    """Operands of a difference the other way round."""
+    """Operands of a difference swapped."""
     node = _pick(_nodes(model, "Sub")[-1:], rng)
     if node is None:
         return False
@@ -224,7 +224,7 @@ def _operands(model: Model, rng: np.random.Generator) -> bool:
 
 
 def _dropped(model: Model, rng: np.random.Generator) -> bool:
-    """A function is left out."""
+    """A function removed."""
     node = _pick(_nodes(model, "Relu", "Softmax", "Sqrt", "Tanh", "Sigmoid", "Erf"), rng)
     if node is None:
         return False
@@ -234,7 +234,7 @@ def _dropped(model: Model, rng: np.random.Generator) -> bool:
 
 
 def _other(model: Model, rng: np.random.Generator) -> bool:
-    """Another function in place of one."""
+    """A function replaced by another."""
     others = {"Relu": "Sigmoid", "Sub": "Add", "Tanh": "Sigmoid", "Erf": "Tanh", "Add": "Sub", "Mul": "Add"}
     node = _pick(_nodes(model, *others), rng)
     if node is None:
@@ -256,7 +256,7 @@ def _window(model: Model, rng: np.random.Generator) -> bool:
 
 
 def _order(model: Model, rng: np.random.Generator) -> bool:
-    """Heads split the other way."""
+    """Heads split in the other order."""
     shape = [t for t in model.graph.initializer if t.name == "split"]
     node = _pick([n for n in _nodes(model, "Transpose") if len(n.attribute[0].ints) == 4][-1:], rng)
     if not shape or node is None:
@@ -279,7 +279,7 @@ FAULTS = tuple(_FAULTS)
 
 
 def faults(count: int, seed: int) -> Iterator[tuple[str, Pair]]:
-    """So many faulty pairs by name: kinds, models and optimisers in turn, other weights and places each time."""
+    """A sequence of `count` faulty pairs by name: kinds, models and optimisers in turn, other weights each."""
     optimisers = [None, *others()[0].values()]
     made, number = 0, seed
     while made < count:
@@ -298,7 +298,7 @@ def faults(count: int, seed: int) -> Iterator[tuple[str, Pair]]:
 
 
 def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Rows of pairs, and of faults that are not refuted; the summary. `count`: of faults."""
+    """Rows of pairs, and of faults that are not refuted; and the summary.  `count` is the number of faults."""
     optimisers, missing = others()
     rows = [_row(f"{name} by hand", functools.partial(pair, name, seed), seed) for name in MODELS]
     for number, (name, make) in enumerate(corpus(seed).items() if optimisers else ()):
@@ -340,7 +340,7 @@ def _optimised(make: Callable[[], Model], optimise: Callable[[Model], Model]) ->
 
 
 def _row(name: str, make: Callable[[], Pair], seed: int) -> dict[str, Any]:
-    """What comes of a pair, or why the optimiser made none."""
+    """The row of a pair, or the reason why the optimiser made none."""
     return once([__name__, name, seed], functools.partial(_measured, name, make, seed))
 
 

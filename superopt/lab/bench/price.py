@@ -1,11 +1,11 @@
-"""What rules that were found are worth on the programs of the suites: predicted times with them and without.
+"""The value of discovered rules on the programs of the suites: predicted times with them and without.
 
 Every program is explored twice from the same seed, by the library and by the library with the candidates, each for the
 same number of steps and without any timing.  A candidate that does not state how it is steered is tried in every
 direction that binds, without preferences, in mode `near`: it is the equation that is priced.  Candidates that the
 library has are left out of the first search.  Where the second search ends cheaper, every candidate that changed the
-e-graph is tried alone.  (The rules named by a program do not tell: an e-node names the rule that made it, and not the
-rules that made what this one matched.)
+e-graph is tried alone.  (The rules that a program names are not enough: an e-node names the rule that made it, and not
+the rules that made the e-nodes which this one matched.)
 
     superopt discover --price RULES.txt [--case NAME ...] [--measure] [--json]
 """
@@ -42,7 +42,7 @@ from superopt.measure import ComparisonSettings, Timing, Worker, compare
 from superopt.measure.stats import paired_ratio
 
 STEPS = 2_000
-_LEAST = 1e-3  # a smaller predicted gain is none
+_LEAST = 1e-3  # a smaller predicted gain counts as none
 _ROUNDS, _SAMPLE_S = 15, 0.02
 _COLUMNS = (
     ("case", "program", ""),
@@ -56,7 +56,7 @@ _COLUMNS = (
 
 
 def programs() -> dict[str, Callable[[], Any]]:
-    """The programs of the suites by name; each maker returns something with `fn`, `params` and `inputs`."""
+    """The programs of the suites by name; each maker returns an object with `fn`, `params` and `inputs`."""
     made: dict[str, Callable[[], Any]] = {}
     for name in (*core.CASES, "mobilenet_v2", "transformer_block"):
         made[f"core/{name}"] = lambda name=name: build_case(name, 0)
@@ -77,7 +77,7 @@ def _of_shapes(fn: Callable[..., Any], shapes: Sequence[tuple[int, ...]]) -> Net
 
 
 def tried(rules: Iterable[Rule]) -> tuple[Rule, ...]:
-    """The candidates as they are tried: with the steering that they state, else `near`, in both directions."""
+    """The candidates in the form in which they are tried: with the steering that they state, else `near`, both ways."""
     out: list[Rule] = []
     for rule in rules:
         if rule.prefer or rule.mode != "saturate":
@@ -92,7 +92,7 @@ def tried(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PricedProgram:
-    """One program to price."""
+    """A task for a worker: one program to price, and the candidate rules as text."""
 
     case: str
     texts: str
@@ -125,7 +125,7 @@ def run(
 
 
 def price_case(task: PricedProgram) -> dict[str, Any]:
-    """Predicted times of one program without and with the candidates, measured ones where they pay."""
+    """Predicted times of one program without and with the candidates, and measured ones where these gain."""
     made = programs()[task.case]()
     imported = import_function(made.fn, (made.params, *made.inputs), frozen=0)
     candidates = parse_many(task.texts, "candidates")
@@ -168,7 +168,7 @@ def price_case(task: PricedProgram) -> dict[str, Any]:
 
 
 def _applied(rule: Rule, unions: Mapping[str, int]) -> bool:
-    """Did the rule change the e-graph, in one direction or the other?"""
+    """Whether the rule changed the e-graph in either direction."""
     return bool(unions.get(rule.name) or unions.get(f"{rule.name}-backward"))
 
 

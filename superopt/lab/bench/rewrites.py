@@ -1,15 +1,15 @@
-"""The rewrites suite: does the search find by itself what somebody who knows XLA would write by hand?
+"""The rewrites suite: whether the search finds by itself the rewrites that an XLA expert would write by hand.
 
 Each case is a program as a user writes it and one or more rewrites of it by hand.  The program is optimised from
-itself and the rules alone, in a process of its own; then the original under `jax.jit`, every variant by hand and the
-program that was returned are timed interleaved, in random order.  A case is reached when
+itself and the rules alone, in a process of its own.  Then the original under `jax.jit`, every variant by hand and the
+returned program are timed interleaved, in random order.  A case is reached in two ways:
 
-    gain    speedup - 1 >= 0.85 x (speedup of the fastest variant by hand - 1), where that one gains beyond the noise
-    loss    otherwise: what was returned has a ratio of 0.98 at least, and the rules that amount to the variant were
-            not used if the variant measures slower than the original, unless in a program that is faster beyond the
-            noise (a merge of two kernels in the form of Winograd is not the merge that loses)
+    gain    Where the fastest variant by hand gains beyond the noise: speedup - 1 >= 0.85 x (its speedup - 1).
+    loss    Otherwise: the returned program has a ratio of 0.98 at least, and the rules that amount to the variant were
+            not used if the variant measures slower than the original.  They may be used in a program that is faster
+            beyond the noise (a merge of two kernels in the form of Winograd is not the merge that loses).
 
-While the interval of what was returned holds the ratio that decides, rounds are added.
+While the interval of the returned program contains the ratio that decides, rounds are added.
 
 `share` is the ratio of logarithms of the two speed-ups, for gains.
 
@@ -82,14 +82,14 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say, search: bool 
 
 
 def chosen(known: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """Cases that a list names: whole names where there are such, else parts of names; all for an empty list."""
+    """Cases that a list selects: whole names where there are such, else parts of names; all for an empty list."""
     if not wanted:
         return list(known)
     return [case for case in known if any(text == case or (text not in known and text in case) for text in wanted)]
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """Counts and smallest shares."""
+    """Counts of reached cases, and smallest shares of the hand-made gain."""
     good = [row for row in rows if "failure" not in row]
     shares = [row["share"] for row in good if row["share"] is not None]
     return {

@@ -1,13 +1,13 @@
-"""How soon does a search of schedules find a good one?
+"""How soon a search of schedules finds a good one.
 
-Every operator is searched for long first (the given budget, evolutionary, which knows no model), and then from scratch,
-without stored timings, with at most 64 measured candidates and two seeds by each strategy: guided by the model,
-evolutionary, random.  All of these begin with the default schedule.  What was the best of a search at some time, the
-winners and the default are timed afresh, interleaved in one process, twice: the first pass says which is the best
+Every operator is searched for long first (the given budget, evolutionary, without a model).  Then it is searched from
+scratch, without stored timings, with at most 64 measured candidates and two seeds by each strategy: guided by the
+model, evolutionary, random.  All of these begin with the default schedule.  The successive leaders of each search,
+the winners and the default are timed afresh, interleaved in one process, twice.  The first pass determines the best
 known, the second how far the others are from it.
 
-*Tried* is the number of candidates until the best of a search was within five percent of the best known (65: never),
-*reached* the time of the best known over that of the winner.  `python -m superopt.lab.bench.schedules OPERATOR
+*Tried* is the number of candidates until the best of a search was within five percent of the best known (65: never).
+*Reached* is the time of the best known over that of the winner.  `python -m superopt.lab.bench.schedules OPERATOR
 [SECONDS]` prints the row of one operator.
 
     superopt bench --suite schedules [--case TEXT ...] [--budget 20s] [--json]
@@ -90,7 +90,7 @@ def summarised(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def measure(operator: str, seconds: float, seeds: Sequence[int]) -> dict[str, Any]:
-    """One operator on one thread, with one process that builds."""
+    """Measure one operator on one thread, with one process that builds."""
     graph = workload(operator)
     long = tune(graph, ScheduleSearch(seconds, seed=1000, strategy="evolutionary"))
     hows = {s: [ScheduleSearch(seconds, seed=seed, strategy=s, most=MOST) for seed in seeds] for s in STRATEGIES}
@@ -137,7 +137,7 @@ def _leaders(found: TunedSchedule) -> list[tuple[int, str, Trace]]:
 
 
 def _timed(graph: Graph, traces: Sequence[Trace], seed: int) -> tuple[list[list[float]], list[list[float]]]:
-    """Samples of each schedule in two passes, interleaved in one fresh process; twins in code have those of one."""
+    """Samples of each schedule in two passes, interleaved in one fresh process; equal code shares them."""
     with (
         Worker(ProcessLimits(silence_s=120.0), module="superopt.schedules.worker") as worker,
         scratch_folder(64 << 20) as folder,

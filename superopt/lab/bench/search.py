@@ -1,10 +1,10 @@
 """The search suite: growth and search alone on whole networks, nothing built or measured.
 
-Each network is imported, its e-graph is grown by the proved library and searched under the roofline: e-nodes, seconds
-until saturation, proposals per second of a second, warm search, and the predicted gain.
+Each network is imported, its e-graph is grown by the proved library and searched under the roofline.  Figures are
+e-nodes, seconds until saturation, proposals per second of a second, warm search, and the predicted gain.
 
-Stacks of encoder layers, from a thousand nodes to twenty thousand, say how the seconds of each stage before the first
-kernel is built grow with the nodes: processor time, and the exponent between the smallest and the largest.
+Stacks of encoder layers, from a thousand nodes to twenty thousand, show how the seconds of each stage before the first
+kernel is built grow with the nodes.  Figures are processor time, and the exponent between the smallest and the largest.
 
     superopt bench --suite search [--json]
     superopt bench --suite search --case deep [--json]      the stacks alone
@@ -39,7 +39,7 @@ from superopt.search.search import SearchSettings, search
 from superopt.search.snapshot import Forms
 
 DEEP = {f"deep_{layers}": layers for layers in (10, 24, 47, 93, 185)}
-DEEP_WIDTH, DEEP_HEADS, DEEP_LENGTH = 48, 2, 8  # what is in a layer does not depend on them
+DEEP_WIDTH, DEEP_HEADS, DEEP_LENGTH = 48, 2, 8  # the composition of a layer does not depend on them
 DEEP_PROPOSALS = 1_000
 CASES = {"resnet50": nets.resnet50, "mobilenet_v2": nets.mobilenet_v2, "bert": nets.bert}
 _GROWTH_SECONDS = 60.0
@@ -94,7 +94,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
 
 
 def exponents(small: Mapping[str, Any], large: Mapping[str, Any]) -> dict[str, float]:
-    """Of each stage and of their sum, the power of the nodes with which seconds grow from one stack to another."""
+    """For each stage and their sum, the power of the number of nodes with which seconds grow between two stacks."""
     wider = math.log(large["nodes"] / small["nodes"])
 
     def power(stages: Sequence[str]) -> float:
@@ -105,7 +105,7 @@ def exponents(small: Mapping[str, Any], large: Mapping[str, Any]) -> dict[str, f
 
 
 def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
-    """Seconds of processor time of a stack of encoder layers up to the programs in kernels of which none is made."""
+    """Processor seconds of a stack of encoder layers until its programs in kernels are known, none of which is made."""
     net = nets.bert(layers, DEEP_WIDTH, DEEP_HEADS, DEEP_LENGTH)
     rules = proved_library(None).rules
     expand = library_expander(rules)

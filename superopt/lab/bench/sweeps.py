@@ -1,7 +1,7 @@
-"""False pairs of programs over symbolic sizes, asked of the sweep alone: nothing is evaluated, every node may be tried.
+"""False pairs of programs over symbolic sizes, given to the sweep alone: nothing is evaluated, all nodes are tried.
 
-They are functions of JAX, the same as StableHLO modules that leave sizes open, and ONNX models with symbolic
-dimensions; and the false statements that the prover is asked of (`superopt.lab.corpora.statements.hostile`).
+The pairs are functions of JAX, the same as StableHLO modules that leave sizes open, and ONNX models with symbolic
+dimensions; and the false statements for the prover (`superopt.lab.corpora.statements.hostile`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from verifier.verdict import PROVED, UNKNOWN
 
 Asked = tuple[Callable[..., Any], Callable[..., Any], SizedArguments]
 SHARES = {"functions": 0.35, "modules": 0.2, "models": 0.3, "statements": 0.15}
-"""Of the pairs: what they are given as."""
-PAIR_S, QUESTION_S = 10.0, 3.0  # of the processor: what is proved takes less, and of false questions there are hundreds
+"""Shares of the pairs by the form in which they are given."""
+PAIR_S, QUESTION_S = 10.0, 3.0  # processor time; proofs take less, and there are hundreds of false questions
 
 
 def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[dict[str, Any]], dict[str, Any]]:
@@ -52,7 +52,7 @@ def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[di
 
 
 def _row(name: str, differs: str, ask: Callable[[], Asked]) -> dict[str, Any]:
-    """What is said of a pair."""
+    """The verdict on a pair, as a row."""
     start = time.perf_counter()
     row: dict[str, Any] = {"part": "sweeps", "name": name, "differs": differs}
     try:
@@ -71,7 +71,7 @@ def _row(name: str, differs: str, ask: Callable[[], Asked]) -> dict[str, Any]:
 
 
 def _pairs(count: int, seed: int) -> Iterator[tuple[str, str, Callable[[], Asked]]]:
-    """Name, where it differs, and what is asked."""
+    """Name of each pair, where it differs, and the two functions with their arguments."""
     many = {kind: round(count * share) for kind, share in SHARES.items()}
     for pair in false_pairs(seed, many["functions"]):
         yield f"functions {pair.name}", pair.differs, lambda pair=pair: _functions(pair)

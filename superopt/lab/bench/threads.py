@@ -1,8 +1,8 @@
 """Optimisations in threads of one process: `python -m superopt.lab.bench.threads [THREADS] [PROGRAMS] [BUDGET]`.
 
-Each thread optimises its own programs, all at once, and calls what it gets; prints one JSON object with the number of
-errors: what was raised, computed something else, or lost a stage (`report.lost`).  A budget in steps leaves measuring
-out; one in seconds measures and makes kernels.
+Each thread optimises its own programs, all at once, and calls the results.  One JSON object is printed with the number
+of errors: exceptions, wrong results, and lost stages (`report.lost`).  A budget in steps measures nothing; one in
+seconds measures and makes kernels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from superopt.machine.barrier import in_one_line
 
 
 def run(threads: int = 16, programs: int = 10, budget: str = "30steps") -> dict[str, Any]:
-    """Optimise so many programs in each of so many threads."""
+    """Optimise `programs` programs in each of `threads` threads."""
     errors: list[str] = []
     start = threading.Barrier(threads)
 
@@ -52,7 +52,7 @@ def run(threads: int = 16, programs: int = 10, budget: str = "30steps") -> dict[
 
 
 def _tried(number: int, budget: str) -> list[str]:
-    """What went wrong with one program."""
+    """Errors of one program."""
     fn, args = _program(number)
     fast = superopt.optimize(
         fn, *args, frozen=0, budget=budget, deterministic=budget.endswith("steps"), store=False, seed=number

@@ -3,10 +3,10 @@
 Each round times the original with weights as arguments twice (its ratio to itself is the noise floor), the original
 with weights baked in as constants, and the optimised function, in random order.
 
-Thread pools of one process disturb each other: after a call their threads poll for the next one, libgomp's (PyTorch)
-for 9 ms, ONNX Runtime's for 45 ms, ours for 0.1 ms, and take the processors from whoever is timed next.  Where
-callees have different pools (`settle`), a sample begins when the process uses no processor any more, and with calls of
-the same callee that do not count, which wake its threads.  Each library keeps its own settings.
+Thread pools of one process disturb each other.  After a call their threads poll for the next one, libgomp's (PyTorch)
+for 9 ms, ONNX Runtime's for 45 ms, ours for 0.1 ms, and take the processors from the next call.  Where callees have
+different pools (`settle`), a sample begins when the process uses no processor any more, and with untimed calls of the
+same callee, which wake its threads.  Each library keeps its own settings.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def interleaved(
 ) -> list[list[float]]:
     """Seconds of each call in every round: all calls once per round, in random order.
 
-    With `settle` all threads of the process come to rest before each sample, and half as much runs first untimed.
+    With `settle` all threads of the process come to rest before each sample, and half as many calls run first untimed.
 
     Raises:
         RuntimeError: some thread of the process does not come to rest.
@@ -95,7 +95,7 @@ def interleaved(
     rng = random.Random(seed)
     order = list(range(len(calls)))
     for _ in range(rounds):
-        rng.shuffle(order)  # what runs before leaves its weights in the caches: nobody may always follow the same one
+        rng.shuffle(order)  # each call leaves its weights in the caches, so none may always follow the same one
         for i in order:
             prepare(calls[i])
             samples[i].append(_sample(calls[i], repeats[i], jax.block_until_ready))
@@ -111,15 +111,15 @@ def until_decided(
     sample_s: float,
     seed: int,
 ) -> tuple[dict[str, list[float]], list[Speedup]]:
-    """Blocks of interleaved rounds, until no interval holds the ratio that decides.
+    """Time blocks of interleaved rounds, until no interval contains the ratio that decides.
 
     Args:
-        calls: what is timed, by name.
+        calls: the calls to time, by name.
         bars: base, other, and the ratio of the two that decides.
-        rounds: of a block.
-        most_rounds: after so many it ends whatever they say.
+        rounds: rounds of a block.
+        most_rounds: largest number of rounds, decided or not.
         sample_s: see `interleaved`.
-        seed: of the order and of the intervals.
+        seed: seed of the order and of the intervals.
 
     Returns:
         Seconds of every round by name, and the ratio of each bar.

@@ -1,25 +1,25 @@
-"""The verifier: what it proves, what it refutes, how fast, and whether mutants find a hole in it.
+"""The verifier suite: proofs, refutations, their speed, and whether mutants find a hole in the prover.
 
-    library    every rule of the library, in every usable direction, from scratch
-    rollcall   XLA's algebraic simplifier, what TensorRight cannot express of it, identities of whole kernels
-    wrong      rewrites that must be refuted with arrays: texts and pairs of functions
-    hostile    false statements by kinds and seeds, asked of the prover alone: none may be proved
-    guarded    false equalities behind guards that hardly any input meets: none may be proved, and the watch sees them
-    loops      false pairs of loops: refuted
-    alone      folds, conversions and names of arguments, asked of the prover alone and judged by NumPy
-    integers   true statements of machine integers, quantised products and masks
-    engineer   true statements that compiler engineers would ask
-    mutants    mutants of all proved rules: none may be proved and numerically false
-    discovery  candidate pairs judged per second of one core
-    recheck    the questions behind all proofs, asked again of all solvers, and their sums added up by the checker
-    sweeps     false pairs of programs over symbolic sizes, asked of the proof node by node alone: none may be proved
-    pairs      ONNX models and what those optimisers that are installed make of them, and the same with seeded faults
-    kernels-ir machine code of all programs of the native suite against their loop programs, and of changed kernels
+    library    Every rule of the library, in every usable direction, from scratch.
+    rollcall   XLA's algebraic simplifier, rules that TensorRight cannot express, identities of whole kernels.
+    wrong      Rewrites that must be refuted with arrays: texts and pairs of functions.
+    hostile    False statements by kinds and seeds, given to the prover alone: none may be proved.
+    guarded    False equalities behind guards that hardly any input meets: none may be proved, and the watch sees them.
+    loops      False pairs of loops: all must be refuted.
+    alone      Folds, conversions and names of arguments, given to the prover alone and judged by NumPy.
+    integers   True statements of machine integers, quantised products and masks.
+    engineer   True statements that compiler engineers would ask about.
+    mutants    Mutants of all proved rules: none may be proved and numerically false.
+    discovery  Candidate pairs judged per second of one core.
+    recheck    The solver queries of all proofs, given again to all solvers, and their sums added up by the checker.
+    sweeps     False pairs of programs over symbolic sizes, given to the node-by-node proof alone: none may be proved.
+    pairs      ONNX models and their versions from the installed optimisers, and the same with seeded faults.
+    kernels-ir Machine code of all programs of the native suite against their loop programs, and of changed kernels.
 
-Mutants run on all cores that the process may use, all else on one; `--case` picks parts, and `--budget 500steps` is the
-number of mutants, and faults of `pairs` are one for every fifty.  With fewer steps than are usual `alone` has that many
-claims of each family.  `--no-watch` asks the prover alone of rules and statements: nothing is evaluated beside it, so
-that what is proved is what it proves by itself.
+Mutants run on all cores that the process may use, all else on one.  `--case` selects parts.  `--budget 500steps` is the
+number of mutants, and faults of `pairs` are one for every fifty; with fewer steps than the default, `alone` has that
+many claims of each family.  `--no-watch` gives rules and statements to the prover alone: nothing is evaluated beside
+it, so that the proofs are its own.
 
     superopt bench --verifier [--json]
 """
@@ -67,11 +67,11 @@ from verifier.statements.statement import Statement, check_statement, proved_alo
 from verifier.verdict import PROVED, REFUTED, UNSUPPORTED, Verdict
 
 MUTANTS = 5000
-STEPS_OF_FAULT = 50  # of the budget: a pair of models takes a second, a mutant 20 ms
+STEPS_OF_FAULT = 50  # mutants per fault of the budget: a pair of models takes a second, a mutant 20 ms
 HOSTILE, GUARDED, LOOPS = 300, 200, 50
 SWEEPS = 240
-KERNEL_MUTANTS, KERNEL_S = 1000, 1.0  # wrong ones; processor time in which a kernel is to be validated
-GRAPHS = 8  # on which exact rules are compared bit by bit
+KERNEL_MUTANTS, KERNEL_S = 1000, 1.0  # wrong mutants to draw; processor time within which a kernel should be validated
+GRAPHS = 8  # graphs on which exact rules are compared bit by bit
 DISCOVERY_S, DISCOVERY_SIZE = 120.0, 2
 _COLUMNS = (("figure", "figure", ""), ("value", "value", ""), ("bar", "bar", ""))
 _BARS = {
@@ -89,7 +89,7 @@ _BARS = {
 
 @dataclass
 class _Run:
-    """What the parts have found so far."""
+    """Results of the parts so far."""
 
     say: Say
     mutants: int
@@ -108,7 +108,7 @@ def run(
 ) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
     """Rows per rule, case, open mutant and part, the summary, and the table.
 
-    Without `watch` rules and statements are asked of the prover alone.
+    Without `watch`, rules and statements are given to the prover alone.
 
     Raises:
         UsageError: no part has such a name.
@@ -137,7 +137,7 @@ def _plain(value: Any) -> str:
 
 @contextmanager
 def _one_core() -> Iterator[None]:
-    """This process, and the processes that it starts, on one core where the system can say so."""
+    """Pin this process, and the processes that it starts, to one core where the system supports that."""
     before = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     if before:
         os.sched_setaffinity(0, {min(before)})
@@ -297,7 +297,7 @@ def _alone(made: _Run) -> None:
 
 
 def _true(made: _Run, part: str, name: str, statements: Sequence[Statement]) -> None:
-    """Statements that hold: how many are proved, and whether one is refuted, which none may be."""
+    """Ask about statements that hold: count the proved ones, and check that none is refuted."""
     verdicts = [_check_statement(statement) if made.watch else proved_alone(statement) for statement in statements]
     for verdict in verdicts:
         row = {"part": part, "name": verdict.rule, "status": verdict.status, "ms": 1e3 * verdict.seconds}
@@ -369,7 +369,7 @@ def _kernels_ir(made: _Run) -> None:
 
 
 def _recheck(made: _Run) -> None:
-    if not made.proved:  # only this part was asked for
+    if not made.proved:  # only this part was selected
         quiet = _Run(made.say, made.mutants, made.seed)
         _library(quiet)
         _rollcall(quiet)

@@ -1,13 +1,13 @@
-"""Search over whole programs, without an e-graph: what rewriting systems do, on the same rules and objective.
+"""Search over whole programs, without an e-graph, as rewriting systems do, on the same rules and objective.
 
 Programs live in one hash-consed arena (an e-graph in which nothing is ever united, so each class holds one op).  A
-rewrite builds the right side and copies the spine up to the outputs; the new program is then priced as a whole, in the
-layouts it is written in and with channels last throughout, and keeps the cheaper: layout is given to these methods for
-nothing, since they do not search it.
+rewrite builds the right side and copies the spine up to the outputs.  The new program is then priced as a whole, in the
+layouts it is written in and with channels last throughout, and keeps the cheaper.  So these methods get layouts for
+free, since they do not search them.
 
-    greedy        apply the first rewrite that lowers the cost, until none does
-    backtracking  best-first over programs within 1.05 of the best (TASO)
-    annealing     a random rewrite at a random op, accepted by Metropolis' rule
+    greedy        Apply the first rewrite that lowers the cost, until none does.
+    backtracking  Search best-first over programs within 1.05 of the best (TASO).
+    annealing     Apply a random rewrite at a random op, accepted by Metropolis' rule.
 
 Conditions of rules that count the readers of a tensor see the readers in all programs of the arena.
 """
@@ -44,12 +44,12 @@ ALPHA = 1.05
 _HOT, _COLD = 0.5, 0.002  # temperatures in units of the mean kernel cost
 _FOLLOW = ELEMENTWISE | WINDOWS | {"slice", "pad", "concatenate", "rev"}
 Program = tuple[Ref, ...]
-Change = dict[int, Ref]  # what classes become
+Change = dict[int, Ref]  # class -> its replacement
 
 
 @dataclass(slots=True)
 class BestFound:
-    """The best program of a method, with what was done to find it."""
+    """The best program of a method, with figures of its search."""
 
     state: State
     programs: int = 0
@@ -58,13 +58,13 @@ class BestFound:
 
     @property
     def predicted_s(self) -> float:
-        """The objective's time."""
+        """Time of the program by the objective."""
         return self.state.seconds
 
 
 @dataclass(slots=True)
 class Arena:
-    """All programs seen, their states by outputs, and what a rewrite can do to one."""
+    """All programs seen, their states by outputs, and the rewrites of each."""
 
     graph: Graph
     rules: Sequence[Rule]
@@ -109,14 +109,14 @@ class Arena:
         return state
 
     def result(self, best: Program, *, finished: bool) -> BestFound:
-        """What a method returns."""
+        """The result of a method."""
         seconds = time.perf_counter() - self.began
         return BestFound(self.state(best), len(self.costs), finished, seconds)
 
     # ---- rewrites
 
     def live(self, program: Program) -> list[int]:
-        """Ops of the program that are not known ahead of time."""
+        """Ops of the program that are not computed ahead of time."""
         self.eg.roots = list(program)
         return sites.live_classes(self.eg)
 
@@ -136,7 +136,7 @@ class Arena:
                         yield rewritten
 
     def _changes(self, rule: Rule, cls: int, node: ENode) -> Iterator[Change]:
-        """What a rule that starts at a class does (classes of the arena never change, so it is looked up once)."""
+        """Changes that a rule makes at a class; cached, since classes of the arena never change."""
         eg = self.eg
         here = cls << perm.PERM_BITS
         if rule.mode == "macro":
@@ -155,7 +155,7 @@ class Arena:
                 yield change
 
     def substitute(self, program: Program, change: Change) -> Program | None:
-        """The program with classes replaced; None where a right side reads what it replaces."""
+        """The program with classes replaced; None where a right side reads the class that it replaces."""
         eg = self.eg
         new: dict[int, Ref] = dict(change)
         stack = [root >> perm.PERM_BITS for root in program]
@@ -187,7 +187,7 @@ class Arena:
 
 
 def _at(new: Mapping[int, Ref], ref: Ref) -> Ref:
-    """A reference after replacement: the replacement of its class, turned alike."""
+    """A reference after replacement: the replacement of its class, transposed alike."""
     target = new.get(ref >> perm.PERM_BITS)
     if target is None:
         return ref
@@ -205,7 +205,7 @@ def better_layout(
 ) -> State:
     """A selection in the layouts that it is written in, or with channels last throughout, whichever is cheaper.
 
-    `like` is a problem over the same forms, whose memos are used.
+    `like` is a problem over the same forms whose memos are shared.
     """
     selection = selection or [0] * snapshot.size
     last = channels_last(snapshot, selection)
@@ -217,7 +217,7 @@ def better_layout(
 
 
 def channels_last(snapshot: Snapshot, selection: Sequence[int]) -> list[int]:
-    """The layouts of a selection with the channels of images as the last axis, through all ops that carry them on."""
+    """The layouts of a selection with image channels as the last axis, through all ops that carry an order over."""
     channel: dict[int, int] = {}
     layouts = list(snapshot.home)
     for c in sorted(range(snapshot.size), key=lambda c: (snapshot.component[c], c)):
@@ -289,7 +289,7 @@ def backtracking(arena: Arena, seed: int) -> BestFound:
 
 
 def annealing(arena: Arena, seed: int) -> BestFound:
-    """Metropolis over whole programs."""
+    """Simulated annealing over whole programs, with Metropolis' rule."""
     rng = random.Random(seed)
     program = best = arena.original
     unit = arena.cost(best) / max(1, sum(1 for cost in arena.state(best).kernel_cost if cost))

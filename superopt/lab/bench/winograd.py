@@ -28,7 +28,7 @@ _ROUNDS, _SAMPLE_S = 25, 0.02
 
 
 def block(x: Any, r: Any, w: Any, b: Any) -> Any:
-    """A convolution with channels last, and what follows it in a residual network."""
+    """A channels-last convolution with the ops that follow it in a residual network."""
     y = jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     return jax.nn.relu(y + b + r)
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def _winograd(graph: Graph) -> Graph:
-    """The graph with its convolution in the other form, as one region whose weights are made ahead."""
+    """The graph with its convolution in Winograd's form, as one region whose weights are prepared."""
     conv = next(n for n in graph.nodes() if n.op == "conv_general_dilated")
     outputs = replace(graph.outputs, {conv: expand_macro(by_name("conv-winograd-square"), conv)})
     made = Graph(graph.inputs, outputs, graph.constants)

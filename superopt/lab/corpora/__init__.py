@@ -1,1 +1,1 @@
-"""What the verifier is held against: rules and schedules that are true, and others that are wrong and look true."""
+"""Corpora to test the verifier: rules, schedules and statements that are true, and wrong ones that look true."""

@@ -2,7 +2,7 @@
 
 The type of a tensor is one entry per axis: the lengths of the parts that it was joined from (`(3,)`, `(3, 3)`), or
 `SPACE` and `TAPS` for the spatial axis of images and of kernels.  A *form* is an op with everything but its operands:
-which axes meet.  `forms` lists the ones that two types admit; `apply` computes a form on a batch of first operands and
+which axes meet.  `forms` lists those that two types admit.  `apply` computes a form on a batch of first operands and
 one second operand (or the other way round).  Values are integers in float64: exact, and equal where the terms are.
 """
 
@@ -22,16 +22,16 @@ Type: TypeAlias = "tuple[Axis, ...]"
 
 LENGTH = 3
 SAMPLES = 2
-"""Independent values of every leaf: a scalar alone says little."""
+"""Independent values of every leaf: one value of a scalar would distinguish too little."""
 SPACE: Axis = (-4,)
 TAPS: Axis = (-3,)
 BASE = ("dot", "add", "mul", "concat", "slice", "transpose", "relu", "conv")
-"""The ops of TASO's generator that the rules of the library are about: what is enumerated unless ops are named."""
+"""The ops of TASO's generator that the library's rules are about: the default set to enumerate."""
 OPS = (*BASE, "sub", "maximum", "sum", "max", "wmax", "wsum")
 COMMUTE = frozenset({"add", "mul", "maximum", "dot"})
 ELEMENTWISE = ("add", "mul", "maximum", "sub")
 MOST_AXES = 2
-"""Axes of a tensor besides the spatial one."""
+"""Largest number of axes of a tensor besides the spatial one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,10 @@ class OpForm:
 
     Attributes:
         op: add, mul, sub, maximum, relu, dot, conv, concat, first, rest, cut, gconv, sum, max, wsum, wmax.
-        at: the axes that meet: elementwise: for each axis of the second operand the axis of the first; dot: pairs of
-            contracted axes; conv, gconv (two groups): feature axis of the image and of the kernel; concat: the joined
-            axis of the first operand, then for each axis of the second the axis of the first; the others: the axis.
+        at: the axes that meet.  For elementwise ops: for each axis of the second operand, the axis of the first.  For
+            dot: pairs of contracted axes.  For conv and gconv (two groups): feature axis of the image and of the
+            kernel.  For concat: the joined axis of the first operand, then for each axis of the second, the axis of the
+            first.  For the others: the axis.
     """
 
     op: str
@@ -71,7 +72,7 @@ def spatial(t: Type) -> int | None:
 
 @cache
 def unary_forms(t: Type, ops: frozenset[str]) -> tuple[OpForm, ...]:
-    """Forms of one operand."""
+    """Forms of one operand, of type `t`."""
     out: list[OpForm] = []
     if "relu" in ops and t:
         out.append(OpForm("relu"))
@@ -109,7 +110,7 @@ def binary_forms(a: Type, b: Type, ops: frozenset[str]) -> tuple[OpForm, ...]:
 
 
 def _halved(axis: Axis) -> bool:
-    """Is the axis joined from two parts of one length?"""
+    """Whether the axis was joined from two parts of one length."""
     return len(axis) == 2 and axis[0] == axis[1]
 
 
@@ -159,7 +160,7 @@ def _part(axis: Axis, op: str) -> Axis:
 
 
 def apply(form: OpForm, a: np.ndarray, b: np.ndarray | None, types: Sequence[Type]) -> np.ndarray:
-    """Values of a form; axes 0 and 1 count the terms of a batch (1 on an operand that all share) and the samples."""
+    """Values of a form; axis 0 counts the terms of a batch (1 on an operand that all share), axis 1 the samples."""
     op, at = form.op, form.at
     if op == "relu":
         return np.maximum(a, 0.0)
@@ -198,7 +199,7 @@ _ELEMENTWISE: dict[str, Any] = {"add": np.add, "mul": np.multiply, "sub": np.sub
 
 
 def _window(op: str, a: np.ndarray) -> np.ndarray:
-    """Sum or maximum over three neighbours along the last axis, what is outside being neutral."""
+    """Sum or maximum over three neighbours along the last axis; outside is the neutral element."""
     neutral = 0.0 if op == "wsum" else -np.inf
     wide = np.pad(a, [(0, 0)] * (a.ndim - 1) + [(1, 1)], constant_values=neutral)
     parts = [wide[..., :-2], wide[..., 1:-1], wide[..., 2:]]
@@ -228,7 +229,7 @@ def _dot(a: np.ndarray, b: np.ndarray, left: Sequence[int], right: Sequence[int]
 
 
 def _conv(a: np.ndarray, b: np.ndarray, at: Sequence[int], types: Sequence[Type]) -> np.ndarray:
-    """Convolution of stride 1 that keeps the length: image axes but features, kernel axes but features, space."""
+    """Convolution of stride 1 that keeps the length; result axes: image without features, kernel likewise, space."""
     image, kernel = types
     (batch,) = [i for i in generic(image) if i != at[0]]
     (out,) = [j for j in generic(kernel) if j != at[1]]

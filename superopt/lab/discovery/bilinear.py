@@ -5,11 +5,11 @@ set of products (combination of the d) * (combination of the g) and, for every o
 product contributes a rank-one matrix, its weight in each output times its weight of each tap.  The products suffice if
 and only if the matrices span those of all d: the ones that are constant along the diagonals k + j.
 
-    terms        rank-one matrices of small fractions that are constant along the diagonals
-    algorithms   sets of m + r - 1 of them that are independent, those that grow values least first
-    texts        rules for one axis (the other window axis stays a convolution) and for two (one batched product)
+    terms        Rank-one matrices of small fractions that are constant along the diagonals.
+    algorithms   Sets of m + r - 1 independent ones, those with least growth of values first.
+    texts        Rules for one axis (the other window axis stays a convolution) and for two (one batched product).
 
-Whatever the search says is only a candidate: the text is proved as every rule is.
+The search only proposes candidates: their texts are proved as every rule is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fractions import Fraction
 
 Vector = tuple[int, ...]
 SIZES = ((2, 3), (3, 3), (4, 3), (2, 5), (3, 5), (4, 5))
-"""Outputs and taps that are searched."""
+"""(outputs, taps) to search."""
 BOTH = 4
 """Most products along each axis of a rule for two axes: with five, one right side has thousands of terms."""
 
@@ -33,9 +33,9 @@ class Algorithm:
     """Products of a convolution along an axis.
 
     Attributes:
-        outputs: for every output the weight of each product.
-        taps: for every product the weight of each tap, and what the sum is divided by.
-        data: for every product the weight of each entry of the data.
+        outputs: weights of all products, for every output.
+        taps: weights of all taps, for every product, and the divisor of their sum.
+        data: weights of all entries of the data, for every product.
     """
 
     outputs: tuple[Vector, ...]
@@ -66,7 +66,7 @@ def _powers(x: int, y: int, n: int) -> Vector:
 
 
 def algorithms(m: int, r: int, most: int = 2, count: int = 1) -> list[Algorithm]:
-    """The algorithms of `m + r - 1` products that grow values least."""
+    """The algorithms of `m + r - 1` products with least growth of values."""
     known = terms(m, r, most)
     made = [x for x in (_solved(some, m, r) for some in itertools.combinations(known, m + r - 1)) if x is not None]
     return sorted(made, key=lambda x: x.cost)[:count]
@@ -75,7 +75,7 @@ def algorithms(m: int, r: int, most: int = 2, count: int = 1) -> list[Algorithm]
 def _solved(chosen: Sequence[tuple[Vector, Vector]], m: int, r: int) -> Algorithm | None:
     """The weights of the data, or None where the products do not suffice."""
     n = m + r - 1
-    # one equation per diagonal: all its entries say the same
+    # one equation per diagonal: all its entries give the same one
     matrix = [[Fraction(a[min(d, m - 1)] * u[d - min(d, m - 1)]) for a, u in chosen] for d in range(n)]
     inverse = _inverse(matrix)
     if inverse is None:
@@ -212,7 +212,7 @@ def _kernel(taps: tuple[Vector, int], name: str, s: str) -> str:
 
 
 def candidate_texts() -> list[str]:
-    """Rules for windows of three and five taps: the algorithm that grows values least for each number of outputs."""
+    """Rules for windows of three and five taps: for each number of outputs, the algorithm of least growth."""
     out: list[str] = []
     for m, r in SIZES:
         for best in algorithms(m, r):

@@ -1,9 +1,9 @@
-"""Equality outside a box: where a false equation does hold.
+"""Equality outside a box: the indices at which a false equation does hold.
 
 Rewrites such as "convolve two halves of an image apart" are wrong only near the seam (PET, OSDI 2021, calls such
 programs partially equivalent and corrects them there).  For every axis of the result this finds the largest `low` and
 the least `high` for which the equation is *proved* at all indices below `low` and from `high` on.  An index that
-differs lies in [low, high) along every axis: the product of these intervals is the failing box, with bounds in terms
+differs lies in [low, high) along every axis.  The product of these intervals is the failing box, with bounds in terms
 of the sizes.
 
 Candidates for bounds are the places where a condition on the index changes, at both ends of the ranges of bound
@@ -39,7 +39,7 @@ class Interval:
 
     @property
     def everything(self) -> bool:
-        """Is nothing proved along this axis?"""
+        """Whether nothing is proved along this axis."""
         return self.low == const(0) and self.high == self.size
 
     def __str__(self) -> str:
@@ -48,10 +48,10 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Where an equation may fail; everywhere else it is proved, for all sizes that meet the premises.
+    """The indices at which an equation may fail; elsewhere it is proved, for all sizes that meet the premises.
 
     Attributes:
-        intervals: one per axis of the result that says anything; none where the equation is proved everywhere.
+        intervals: one per axis of the result along which something is proved; empty where it is proved everywhere.
         holds: the equation is proved everywhere, so that the box is empty.
     """
 
@@ -116,7 +116,7 @@ def _interval(
 
 
 def _thresholds(k: Terms, sides: Sequence[Term], name: str) -> Iterator[Poly]:
-    """Where conditions on an index change, with bound variables at the ends of their ranges."""
+    """Indices at which a condition changes, with bound variables at the ends of their ranges."""
     bound = {t.var: t.size for side in sides for t in walk_terms(side) if isinstance(t, Reduce)}
     for side in sides:
         for t in walk_terms(side):
@@ -147,7 +147,7 @@ def _ends(p: Poly, bound: dict[str, Poly]) -> list[Poly]:
 
 
 def _example(instance: RankInstance) -> dict[str, Poly]:
-    """Sizes at which bounds are put in order, large ones if there are any."""
+    """Sizes at which bounds are compared to order them, large ones if there are any."""
     for least in (7, 3, 1, 0):
         found = instance.ctx.model([c.ge(unwrap(n), least) for n in _free(instance)])
         if found is not None:

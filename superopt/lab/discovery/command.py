@@ -30,10 +30,10 @@ def run(
     folder: str | None,
     say: Say,
 ) -> tuple[dict[str, Any], str]:
-    """Run a discovery: summary and text.
+    """Run a discovery; return its summary and text.
 
     Raises:
-        UsageError: an op that does not exist, or a budget that is no time.
+        UsageError: there is no such op, or the budget is not a time.
     """
     if ops == "bilinear":
         return _run_bilinear(say)
@@ -60,7 +60,7 @@ def run(
 
 
 def coverage_of(texts: tuple[str, ...], library: bool) -> dict[str, Any]:
-    """How many substitutions of TASO's generator these rules imply, with the library or without."""
+    """Number of substitutions of TASO's generator that these rules imply, with the library or without."""
     known = equations(parse(text, where="discovered") for text in texts)
     rules = (*equations(load() if library else ()), *known)
     listed = substitutions()
@@ -73,7 +73,7 @@ def coverage_of(texts: tuple[str, ...], library: bool) -> dict[str, Any]:
 
 
 def _run_bilinear(say: Say) -> tuple[dict[str, Any], str]:
-    """Search for convolutions with fewer products, prove their rules: summary and text."""
+    """Search for convolutions with fewer products and prove their rules; return summary and text."""
     texts: list[str] = []
     rows: list[dict[str, Any]] = []
     for text in candidate_texts():
@@ -88,7 +88,7 @@ def _run_bilinear(say: Say) -> tuple[dict[str, Any], str]:
 
 
 def _run_powers(size: int, library: bool, say: Say) -> tuple[dict[str, Any], str]:
-    """Enumerate products and roots that are powers, prove their rules: summary and text."""
+    """Enumerate products and roots that are powers and prove their rules; return summary and text."""
     texts, verdicts, implied = discover_powers(size, library, say)
     fates = Counter(v.status for v in verdicts)
     told = ", ".join(f"{n} {status.lower()}" for status, n in sorted(fates.items()))

@@ -1,9 +1,9 @@
 """The run: enumerate level by level, then judge the candidates from small to large.
 
-Everything that is done is on disk under a key of what it depends on: an interrupted or expired run goes on where it
-stopped.  Candidates are judged in batches by workers that are given the rules found so far; a new
-rule is checked once more against the rules that came in meanwhile, and at the end against all others, since a special
-case may have been found before the general rule.
+All results are stored on disk under a key of their inputs, so an interrupted or expired run resumes where it stopped.
+Candidates are judged in batches by workers that get the rules found so far.  A new rule is checked once more against
+the rules that were found meanwhile, and at the end against all others, since a special case may have been found before
+the general rule.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from superopt.store import default_path
 from verifier.record.ledger import versions
 
 ROWS = 400_000
-"""Rows of a job and of a partition: what one worker holds at a time."""
+"""Rows of a job and of a partition: the most that one worker has in memory at a time."""
 BATCH = 12
-"""Candidates that a worker judges in one go."""
+"""Candidates that a worker judges in one task."""
 ENUMERATING = ("algebra", "terms", "enumeration", "lift", "draft")
 JUDGING = ("judge", "widen", "implied")
 Say = Callable[[str], None]
@@ -42,15 +42,15 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class DiscoverySettings:
-    """What is enumerated and how.
+    """Settings of the enumeration.
 
     Attributes:
         ops: names out of `OPS`.
-        size: ops per side at most.
+        size: most ops per side.
         jobs: worker processes.
-        seconds: budget; what is done is kept.
-        library: drop what the hand-written library implies.
-        rows: bound on the rows that one worker holds.
+        seconds: budget; partial results are kept.
+        library: drop rules that the hand-written library implies.
+        rows: bound on the rows that one worker has in memory.
     """
 
     ops: tuple[str, ...] = BASE
@@ -63,7 +63,7 @@ class DiscoverySettings:
 
 @dataclass(slots=True)
 class Discovery:
-    """The outcome.
+    """Results of a run.
 
     Attributes:
         rules: texts of the rules found, none implied by the others.
@@ -105,17 +105,17 @@ def check_ops(ops: Sequence[str]) -> tuple[str, ...]:
 
 
 def default_folder() -> Path:
-    """Where runs are kept unless a folder is given."""
+    """The folder of runs unless another is given."""
     return default_path().parent / "discovery"
 
 
 def key_of(settings: DiscoverySettings) -> str:
-    """Identity of what is enumerated: ops, size, bound on rows, and the sources that say what is made of them."""
+    """Identity of an enumeration: ops, size, bound on rows, and digests of the sources that it depends on."""
     return _digest(repr((settings.ops, settings.size, settings.rows)), ENUMERATING)
 
 
 def key_of_fates(settings: DiscoverySettings) -> str:
-    """Identity of the fates of candidates: the rules that are known, and the sources that judge."""
+    """Identity of the fates of candidates: the known rules, and digests of the sources that judge."""
     known = "\n".join(rule_key(r) for r in load()) if settings.library else ""
     return _digest(known + repr(sorted(versions().items())), JUDGING)
 
@@ -132,11 +132,11 @@ def discover(settings: DiscoverySettings, folder: Path | None = None, say: Say =
 
     Args:
         settings: what to enumerate.
-        folder: where runs are kept.
+        folder: folder in which runs are stored.
         say: receives progress lines.
 
     Raises:
-        UsageError: an op that does not exist, or a size below 1.
+        UsageError: there is no such op, or the size is below 1.
     """
     check_ops(settings.ops)
     if settings.size < 1 or settings.jobs < 1:
@@ -162,7 +162,7 @@ def discover(settings: DiscoverySettings, folder: Path | None = None, say: Say =
 
 
 def _enumerate(run: _Run, executor: Any) -> dict[str, Draft] | None:
-    """Candidate pairs of all levels by text, or None where the budget ended before."""
+    """Candidate pairs of all levels by text; None where the budget ended before."""
     settings = run.settings
     leaves = [x.type for x in leaves_for(settings.ops, settings.size).terms]
     made: list[tuple[OpForm, tuple[int, ...]]] = []
@@ -212,12 +212,12 @@ def _level(run: _Run, executor: Any, universe: Path, level: int) -> list[Partiti
 
 
 def repr_of(found: PartitionRows) -> str:
-    """An order of partitions that does not depend on who was first."""
+    """Sort key of partitions that does not depend on the order in which they finish."""
     return repr(found.reps[:1]) + "".join(sorted(found.pairs)[:1])
 
 
 def _until(run: _Run, tasks: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-    """The tasks, as long as there is time."""
+    """The tasks, until the time is over."""
     for task in tasks:
         if time.perf_counter() > run.deadline_s:
             return
@@ -225,13 +225,13 @@ def _until(run: _Run, tasks: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, .
 
 
 def weight(draft: Draft) -> tuple[int, int]:
-    """Ops of both sides, tensors: how candidates are ordered, small ones first, of these the more general first."""
+    """Sort key of candidates: ops of both sides, then tensors; small ones first, of these the more general first."""
     ops = sum(s[0] != "var" for side in draft.sides for root in side for s in subsides(root))
     return ops, -len(draft.vars)
 
 
 def _judge(run: _Run, executor: Any, pairs: dict[str, Draft]) -> tuple[list[Judged], bool]:
-    """The fates of all candidates, from the log where they are on record, and whether all are judged."""
+    """The fates of all candidates, read from the log where recorded, and whether all are judged."""
     start = time.perf_counter()
     log = run.folder / f"fates-{key_of_fates(run.settings)}.jsonl"
     judged = [Judged(**json.loads(line)) for line in log.read_text().splitlines()] if log.exists() else []
@@ -261,7 +261,7 @@ def _judge(run: _Run, executor: Any, pairs: dict[str, Draft]) -> tuple[list[Judg
 
 
 def _minimal(texts: Sequence[str]) -> list[str]:
-    """The rules without those that the others imply, later ones being tried first as what stays."""
+    """The rules without those that the others imply; later rules have priority to stay."""
     kept = list(texts)
     for text in texts:
         others = [t for t in kept if t != text]

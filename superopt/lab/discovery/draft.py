@@ -1,4 +1,4 @@
-"""Drafts: rules in pieces, as they are lifted and changed, before they become text."""
+"""Drafts: rules in pieces, in which form they are lifted and changed before they become text."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class Draft:
         sides: left and right, one term per equation.
         many: roles for any number of axes.
         metas: elementwise op -> meta-variable that stands for it.
-        single: roles that must stay single (joined or parted along).
+        single: roles that must stay single (axes that are joined or split).
         plain: whether slices keep their step 1.
-        unpadded: whether pools have no padding: a window of padding alone is a case of its own.
+        unpadded: whether pools have no padding, since a window of padding alone is a special case.
         spaces: the spatial roles of convolutions.
     """
 
@@ -62,7 +62,7 @@ class Draft:
 
     @property
     def pools(self) -> bool:
-        """Does a windowed reduction occur?"""
+        """Whether a windowed reduction occurs."""
         return any(s[0] == "win" for side in self.sides for root in side for s in subsides(root))
 
     def swapped(self) -> Draft:
@@ -123,14 +123,14 @@ class Draft:
 
 
 def subsides(s: Side) -> Iterator[Side]:
-    """A side and everything in it."""
+    """A side and all its subterms."""
     yield s
     for x in operands(s):
         yield from subsides(x)
 
 
 def operands(s: Side) -> tuple[Side, ...]:
-    """What the op of a side is applied to."""
+    """The operands of a side's op."""
     if s[0] == "var":
         return ()
     return (s[1],) if s[0] in ("slice", "cut", "red", "win") else s[2] if s[0] == "ew" else s[1]

@@ -1,10 +1,10 @@
 """All terms up to a size, level by level, with fingerprints in partitioned files.
 
 Level n applies every form to every choice of operands that makes n distinct ops.  Operands are representatives: one
-term per class of equal smaller terms, the simplest, since what is built from another member is equal by congruence.
-A level is cut into jobs; a job writes its rows (fingerprint, form, operands) to one file per partition of the
-fingerprints, and a partition is then read alone: so memory holds one job or one partition, and a finished file is not
-made again.  In a partition, equal fingerprints are candidate pairs with the representative.
+term per class of equal smaller terms, the simplest, since terms built from another member are equal by congruence.
+A level is cut into jobs.  A job writes its rows (fingerprint, form, operands) to one file per partition of the
+fingerprints, and a partition is then read alone.  So memory holds one job or one partition, and a finished file is not
+made again.  In a partition, terms with equal fingerprints are candidate pairs with the representative.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRows:
-    """What a partition holds.
+    """Results of reading a partition.
 
     Attributes:
         reps: (form, operands) of new representatives.
         pairs: rule text -> draft.
-        rows: terms in the partition.
-        unliftable: pairs that are equal only where different axes have one length.
-        shared: pairs that are equal whatever a common part is.
-        capped: pairs passed over because a class has too many members.
+        rows: number of terms in the partition.
+        unliftable: number of pairs that are equal only where different axes have one length.
+        shared: number of pairs that are equal whatever a common part is.
+        capped: number of pairs skipped because a class has too many members.
     """
 
     reps: tuple[tuple[OpForm, tuple[int, ...]], ...]
@@ -84,7 +84,7 @@ class Batches:
 
 
 def _index(terms: Sequence[AnonymousTerm]) -> dict[int, np.ndarray]:
-    """For every part, the places of the terms that contain it."""
+    """For every subterm, the positions of the terms that contain it."""
     places: dict[int, list[int]] = {}
     for place, x in enumerate(terms):
         for n in x.inside:
@@ -101,7 +101,7 @@ def form_table(u: Universe, ops: frozenset[str]) -> dict[OpForm, int]:
 
 
 def jobs(u: Universe, level: int, rows: int) -> list[Job]:
-    """The jobs of a level, of roughly `rows` rows at most."""
+    """The jobs of a level, each of at most about `rows` rows."""
     count = [sum(x.size == n for x in u.terms) for n in range(level)]
     out = [Job(level, level - 1, -1, 0, 0)]
     for left in range(level):
@@ -115,7 +115,7 @@ def jobs(u: Universe, level: int, rows: int) -> list[Job]:
 
 
 def run_job(u: Universe, job: Job, ops: frozenset[str], folder: Path, partitions: int) -> int:
-    """Write the rows of a job, one file per partition; number of rows.  What is written already stays."""
+    """Write the rows of a job, one file per partition, unless they exist; return the number of rows."""
     mark = folder / f"{job.name}.done"
     if mark.exists():
         return int(mark.read_text())
@@ -140,7 +140,7 @@ def _replace(path: Path, rows: np.ndarray) -> None:
 
 
 def _rows(table: dict[OpForm, int], made: list[tuple[OpForm, Any, Any, np.ndarray]]) -> np.ndarray:
-    """What was made as rows; an operand is an array, or one number for all."""
+    """Terms as rows; an operand is an array, or one number for all."""
     counts = [len(digest) for *_, digest in made]
     rows = np.empty(sum(counts), ROW)
     if made:
@@ -153,7 +153,7 @@ def _rows(table: dict[OpForm, int], made: list[tuple[OpForm, Any, Any, np.ndarra
 
 
 def _made(u: Universe, job: Job, ops: frozenset[str]) -> Iterator[tuple[OpForm, Any, Any, np.ndarray]]:
-    """Form, operands and fingerprints of everything that a job makes."""
+    """Form, operands and fingerprints of all terms of a job."""
     batches = Batches(u, job.left).of
     if job.right < 0:
         for t, (numbers, values, _) in batches.items():
@@ -170,7 +170,7 @@ def _made(u: Universe, job: Job, ops: frozenset[str]) -> Iterator[tuple[OpForm, 
 
 
 def _partners(job: Job, numbers: np.ndarray, inside: dict[int, np.ndarray], y: AnonymousTerm) -> np.ndarray:
-    """Places of the first operands that make a term of the level with `y`, each unordered pair once."""
+    """Positions of the first operands that with `y` make a term of the level, each unordered pair once."""
     keep = numbers <= y.number if job.left == job.right else np.ones(len(numbers), bool)
     shared = np.zeros(len(numbers), np.int64)
     for n in y.inside:
@@ -216,7 +216,7 @@ class _Reader:
         self.unliftable = self.shared = self.capped = 0
 
     def read(self, rows: np.ndarray) -> PartitionRows:
-        """Go through the classes of a partition."""
+        """Process the classes of a partition."""
         if len(rows):
             starts = np.flatnonzero(np.r_[True, rows["digest"][1:] != rows["digest"][:-1]])
             stops = np.r_[starts[1:], len(rows)]
@@ -271,7 +271,7 @@ class _Reader:
         self.pairs.setdefault(draft.text(), draft)
 
     def _common(self, rep: AnonymousTerm, other: AnonymousTerm) -> bool:
-        """Do both contain a part that could be anything?"""
+        """Whether both contain a common subterm whose value does not matter."""
         for n in (rep.inside & other.inside) - {-1}:
             rng = np.random.default_rng((29, n))
             given = {n: rng.integers(-9, 10, self.u.values[n].shape).astype(np.float64)}

@@ -1,8 +1,8 @@
-"""Does a set of rules already say an equation?  Both sides in one small e-graph, grown a little.
+"""Whether a set of rules already implies an equation: both sides in one small e-graph, grown a little.
 
 Rules are used as equations: without `prefer`, everywhere, in every direction that binds, and each equation of a rule
-with several roots by itself.  Both sides stand in the e-graph from the start, so the rules may rewrite either towards
-the other.  A yes is a derivation; a no is only that none was found within the limits.
+with several roots by itself.  Both sides are in the e-graph from the start, so the rules may rewrite either towards the
+other.  A positive answer is a derivation; a negative one only means that none was found within the limits.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 
 BATCHES = ("b", "g", "i", "ba", "bb", "bc", "bd")
-"""Names of roles that no enumerated term has: what `widen` puts on several tensors at once."""
+"""Names of roles that no enumerated term has: `widen` adds them to several tensors at once."""
 LIMITS = GrowthLimits(enodes=600, seconds=2.0, per_class=60, iterations=4, per_rule=60)
-"""Growth for one question."""
+"""Limits of growth for one question."""
 
 
 def equations(rules: Iterable[Rule]) -> tuple[Rule, ...]:
@@ -46,11 +46,11 @@ def equations(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 
 MOST_ROLES = 6
-"""Roles that get an axis in an example: an e-graph knows tensors by the permutations of their axes."""
+"""Most roles that get an axis in an example, as an e-graph represents tensors up to permutations of axes."""
 
 
 def examples(rule: Rule) -> list[Instance]:
-    """Instances of sizes of at least 2 in which every role has an axis at least once; none where one is not found."""
+    """Instances of sizes of at least 2 in which every role has an axis at least once; empty where none is found."""
     batches = [r for r in BATCHES if r in rule.many]
     room = max(1, MOST_ROLES - (len(rule.roles) - len(batches)))
     groups = [batches[i : i + room] for i in range(0, len(batches), room)] or [[]]
@@ -73,7 +73,7 @@ def _example(rule: Rule, ranks: Mapping[str, int]) -> Instance | None:
 
 
 def implied(rule: Rule, by: Sequence[Rule], limits: GrowthLimits = LIMITS) -> bool:
-    """Do these equations (of `equations`) derive the rule?"""
+    """Whether these equations (of `equations`) derive the rule."""
     made = examples(rule)
     return bool(made) and all(_derives(one, by, limits) for one in made)
 
@@ -84,7 +84,7 @@ def _derives(made: Instance, by: Sequence[Rule], limits: GrowthLimits) -> bool:
 
 
 def derived(eg: EGraph, by: Sequence[Rule], n: int, limits: GrowthLimits = LIMITS) -> bool:
-    """Does growth make the first `n` roots of the e-graph equal to the others?"""
+    """Whether growth makes the first `n` roots of the e-graph equal to the others."""
     if together(eg, eg.roots[:n], eg.roots[n:]):
         return True
     for _ in range(limits.iterations):
@@ -101,5 +101,5 @@ def derived(eg: EGraph, by: Sequence[Rule], n: int, limits: GrowthLimits = LIMIT
 
 
 def together(eg: EGraph, left: Sequence[Ref], right: Sequence[Ref]) -> bool:
-    """Are the roots pairwise equal?"""
+    """Whether the roots are pairwise equal."""
     return all(eg.find(a) == eg.find(b) for a, b in zip(left, right, strict=True))

@@ -1,4 +1,4 @@
-"""What becomes of a candidate: implied, a new rule, refuted, or unknown.  Runs in the workers."""
+"""Decides the fate of a candidate: implied, a new rule, refuted, or unknown; runs in the workers."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Judged:
     Attributes:
         key: its text.
         status: IMPLIED, NEW (proved), REFUTED, UNKNOWN, UNSUPPORTED, or UNUSABLE (binds in no direction).
-        text: the widened rule when it is new, else the cause.
-        exactness: of the new rule.
+        text: the widened rule when it is new, else the reason.
+        exactness: exactness class of the new rule.
         seconds: processor time.
     """
 
@@ -45,7 +45,7 @@ def parsed(text: str) -> tuple[Rule, ...]:
 
 @lru_cache(maxsize=2)
 def library_equations(use: bool) -> tuple[Rule, ...]:
-    """The library as equations; its laws of normal forms are in the e-graph itself, and growth passes over them."""
+    """The library as equations, without its laws of normal forms, which are built into the e-graph."""
     return equations(load()) if use else ()
 
 
@@ -76,7 +76,7 @@ def _judge(draft: Draft, name: str, known: Sequence[str], library: bool) -> tupl
 
 
 def parses(text: str) -> bool:
-    """Is the text a rule of the language?"""
+    """Whether the text is a rule of the language."""
     try:
         parse(text, where="discovered")
     except RuleError:
@@ -96,6 +96,6 @@ def judge_many(tasks: Sequence[tuple[str, Draft, str]], known: Sequence[str], li
 
 
 def still_new(text: str, known: Sequence[str]) -> bool:
-    """Is a new rule not implied by these others?"""
+    """Whether a new rule is not implied by these others."""
     (rule, *_) = (parse(text, where="discovered"),)
     return not implied(rule, tuple(r for other in known for r in parsed(other)))

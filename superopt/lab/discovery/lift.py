@@ -1,9 +1,9 @@
 """From a pair of equal terms to a rule over named axes, by principal types.
 
 Every axis of every leaf starts with a label and a size of its own.  Ops unite the labels and sizes of the axes that
-meet in them (a joined axis has the sizes of its parts in a row), the two sides unite their results, and what is then
-one label is one role.  Two axes of one tensor must keep different labels: otherwise the pair is equal only because all
-axes have one length, and is no rule.  The result is a `Draft`: the declarations and sides of a rule, in pieces that
+meet in them (a joined axis has the sizes of its parts in a row), and the two sides unite their results.  Axes with one
+label are then one role.  Two axes of one tensor must keep different labels: otherwise the pair is equal only because
+all axes have one length, and is no rule.  The result is a `Draft`: the declarations and sides of a rule, in pieces that
 `widen` can change before it becomes text.
 """
 
@@ -23,7 +23,7 @@ ROLES = "mknlorvac"
 
 
 class UnliftableError(ValueError):
-    """The pair is equal only where different axes have one length, or the language cannot say it."""
+    """The pair is equal only where different axes have one length, or the language cannot express it."""
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class _Types:
         return tuple([x if isinstance(x, str) else self.resolve(x) for x in part]) if isinstance(part, tuple) else part
 
     def unite(self, a: tuple[int, Size], b: tuple[int, Size]) -> None:
-        """Two axes are one."""
+        """Unite two axes."""
         self.join(a[0], b[0])
         if len(a[1]) != len(b[1]):
             raise UnliftableError("axes of different numbers of parts")
@@ -60,11 +60,11 @@ class _Types:
             self.equal(x, y)
 
     def join(self, a: int, b: int) -> None:
-        """Two labels are one."""
+        """Unite two labels."""
         self.label[self.root(a)] = self.root(b)
 
     def equal(self, x: Any, y: Any) -> None:
-        """Two sizes are one."""
+        """Unite two sizes."""
         x, y = self.resolve(x), self.resolve(y)
         if x == y:
             return
@@ -159,7 +159,7 @@ class _Lifter:
         return [a[batch], b[out], (s[0], (("conv", s[1][0], r[1][0]),))]
 
     def check(self) -> None:
-        """Does every tensor hold different labels?"""
+        """Refuse a pair in which two axes of one tensor have one label."""
         for axes in (*self.leaves.values(), *self.seen):
             labels = [self.types.root(label) for label, _ in axes]
             if len(set(labels)) != len(labels):
@@ -167,7 +167,7 @@ class _Lifter:
 
 
 def typeable(u: Universe, t: AnonymousTerm) -> bool:
-    """Has the term a principal type?"""
+    """Whether the term has a principal type."""
     lifter = _Lifter(u)
     try:
         lifter.axes(t)
@@ -178,10 +178,10 @@ def typeable(u: Universe, t: AnonymousTerm) -> bool:
 
 
 def lift(u: Universe, left: AnonymousTerm, right: AnonymousTerm) -> Draft:
-    """The rule that two terms with equal values are an instance of.
+    """The rule of which two terms with equal values are an instance.
 
     Raises:
-        UnliftableError: there is none.
+        UnliftableError: there is no such rule.
     """
     error: UnliftableError | None = None
     for order in _orders(u, left, right):
@@ -269,7 +269,7 @@ class _Namer:
         return self.tokens[key]
 
     def _extent(self, label: int, part: Any) -> str:
-        """The size of a part in words of the rule."""
+        """The size of a part as text of the rule."""
         key = self._role(label), self.lifter.types.resolve(part)
         if key not in self.tokens:
             raise UnliftableError("the size of a part has no name")

@@ -1,9 +1,9 @@
 """Merging rules from pairs of slices: two equations with one shared right side.
 
 An equation `slice(T, first part) == L` cannot be used from right to left: nothing binds the operands of T that L
-lacks.  But where the other part of the same T is known as well, both together are a rule with two roots: whoever has
-both values may compute T once.  Such rules follow from equations that are known, so the e-graph never calls them new;
-they are moves that the search lacks otherwise.
+lacks.  But where the other part of the same T is known as well, both together are a rule with two roots: a program
+with both values may compute T once.  Such rules follow from known equations, so the e-graph never reports them as new;
+yet the search lacks these moves otherwise.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Powers to constants as products, quotients and square roots, found by enumeration.
 
-Terms over one tensor and the number 1 by `mul`, `div`, `sqrt`, `rsqrt`, level by level, every op over one
-representative per class of equal smaller terms; and `pow` to the multiples of 1/4 up to 3.  Values at a few points
-tell terms apart, two of them where roots and quotients are not defined: what agrees on positive numbers alone is a
-candidate only with the term on the left that is defined less often.  A candidate that the library and the rules found
-so far imply is dropped, what is left is proved as every rule is.
+Terms over one tensor and the number 1 are built by `mul`, `div`, `sqrt`, `rsqrt`, level by level, every op over one
+representative per class of equal smaller terms.  Terms of `pow` to the multiples of 1/4 up to 3 follow.  Values at a
+few points distinguish terms; at two of the points roots and quotients are not defined.  Terms that agree on positive
+numbers alone are a candidate only with the term on the left that is defined less often.  A candidate that the library
+and the rules found so far imply is dropped; the rest is proved as every rule is.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from verifier.rules.check import check
 from verifier.verdict import Verdict
 
 STEP, MOST = Fraction(1, 4), 3
-"""Exponents are the multiples of the first up to the second."""
+"""Exponents are the multiples of `STEP` up to `MOST`."""
 POINTS = np.array([-1.5, 0.0, 0.3, 1.7, 2.9])
 POSITIVE = POINTS > 0
 _DIGITS = 11
@@ -45,12 +45,12 @@ class Power:
 
     @property
     def key(self) -> tuple[float, ...]:
-        """What equal terms share, where they are defined and where not."""
+        """Key shared by equal terms: the values, and where they are undefined."""
         return _rounded(self.values)
 
     @property
     def on_positive(self) -> tuple[float, ...]:
-        """What terms share that are equal on positive numbers."""
+        """Key shared by terms that are equal on positive numbers."""
         return _rounded(self.values[POSITIVE])
 
 
@@ -59,7 +59,7 @@ def _rounded(values: np.ndarray) -> tuple[float, ...]:
 
 
 def exponents() -> list[Fraction]:
-    """The constants of `pow`."""
+    """The exponents of `pow`."""
     n = int(MOST / STEP)
     return [STEP * i for i in range(-n, n + 1) if i and STEP * i != 1]
 
@@ -81,7 +81,7 @@ def terms(size: int) -> list[Power]:
 
 
 def _applications(kept: Sequence[Power]) -> Iterator[Power]:
-    """Every op over representatives, the operands of a product in order."""
+    """Applications of every op to representatives, with the operands of a product in order."""
     with np.errstate(all="ignore"):
         for x in kept:
             if x.text != "1":
@@ -105,7 +105,7 @@ def _operand(x: Power) -> str:
 
 
 def _closed(text: str) -> bool:
-    """Does the first parenthesis close at the end?"""
+    """Whether the first parenthesis closes at the end."""
     depth = 0
     for i, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
@@ -115,7 +115,7 @@ def _closed(text: str) -> bool:
 
 
 def candidates(size: int) -> list[str]:
-    """Rule texts, small ones first: powers by roots, and larger terms by the smallest that is equal."""
+    """Rule texts, small ones first: powers as roots, and larger terms as the smallest equal one."""
     with np.errstate(all="ignore"):
         heads = [
             Power(text, frozenset({text}), np.power(POINTS, float(c)), power=True)
@@ -136,13 +136,13 @@ def candidates(size: int) -> list[str]:
 
 
 def _covers(x: Power, y: Power) -> bool:
-    """Is `y` equal to `x` wherever `x` is a number?"""
+    """Whether `y` equals `x` wherever `x` is a number."""
     there = np.isfinite(x.values)
     return bool(np.allclose(x.values[there], y.values[there], rtol=1e-9, atol=0.0, equal_nan=False))
 
 
 def discover_powers(size: int, library: bool, say: Callable[[str], None]) -> tuple[list[str], list[Verdict], int]:
-    """Texts of the rules found, the verdicts on all candidates that were not implied, and how many were."""
+    """Texts of the rules found, the verdicts on all candidates that were not implied, and the number of implied."""
     known = equations(load()) if library else ()
     texts: list[str] = []
     verdicts: list[Verdict] = []

@@ -1,6 +1,6 @@
-"""TASO's substitutions as a test of coverage: how many do some rules imply?
+"""TASO's substitutions as a test of coverage: counts those that some rules imply.
 
-`taso.txt` lists what TASO's generator (Jia et al., SOSP 2019) prints for the ops that are enumerated here.  A
+`taso.txt` lists the output of TASO's generator (Jia et al., SOSP 2019) for the ops that are enumerated here.  A
 substitution is implied when growth by the rules, and the normal forms of the e-graph, make each output of the source
 equal to the output of the target.  Each is also evaluated: one that is numerically wrong would be no loss.
 """
@@ -35,7 +35,7 @@ LAWS = """
 concat-as-stack: A[*a n]  B[*a n]  extra j
   concat(A, B, n)  ==  merge(concat(unit(A, j), unit(B, j), j), j, n, n)
 """
-"""Reshapes of joints, which no op that is enumerated can say and no normal form of the e-graph does."""
+"""Reshapes of joints, which no enumerated op can express and no normal form of the e-graph covers."""
 LIMITS = GrowthLimits(enodes=800, seconds=4.0, per_class=60, iterations=4, per_rule=100)
 
 
@@ -71,7 +71,7 @@ def read(line: str) -> Substitution:
 
 
 def holds(s: Substitution) -> bool:
-    """Are both sides equal at random integers?"""
+    """Whether both sides are equal at random integers."""
     rng = np.random.default_rng(3)
     values = {
         str(x["name"]): rng.integers(-3, 4, [int(str(n)) for n in x.shape]).astype(np.float64) for x in s.graph.inputs
@@ -81,7 +81,7 @@ def holds(s: Substitution) -> bool:
 
 
 def covered(s: Substitution, by: Sequence[Rule], limits: GrowthLimits = LIMITS) -> bool:
-    """Do these equations (of `implied.equations`) imply the substitution?"""
+    """Whether these equations (of `implied.equations`) imply the substitution."""
     return derived(import_graph(s.graph), (*by, *laws()), s.outputs, limits)
 
 

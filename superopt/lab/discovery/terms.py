@@ -1,7 +1,7 @@
 """Terms over anonymous axes: leaves, applications, values, canonical order of leaves.
 
-A universe numbers its terms.  Leaves come in kinds by type; terms that differ only in the order of the leaves of a
-kind, or in the axis order of a leaf, say the same, so only one of them (`canonical`) has to head a pair.
+A universe numbers its terms.  Leaves come in kinds by type.  Terms that differ only in the order of the leaves of a
+kind, or in the axis order of a leaf, are equivalent, so only one of them (`canonical`) has to head a pair.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class AnonymousTerm:
     Attributes:
         number: index in the universe.
         size: number of distinct ops in it.
-        form, args: what it is; a leaf has no form.
+        form, args: the form and its operands; a leaf has no form.
         type: type of its value.
         inside: numbers of its subterms that are no leaves, itself included.
     """
@@ -75,7 +75,7 @@ class Universe:
         return term
 
     def make(self, form: OpForm, args: Sequence[int], number: int = -1) -> AnonymousTerm:
-        """The application of a form, not kept."""
+        """The application of a form, without adding it."""
         operands = [self.terms[i] for i in args]
         inside = frozenset({number}).union(*(x.inside for x in operands))
         t = result(form, *(x.type for x in operands))
@@ -105,7 +105,7 @@ class Universe:
         return list(dict.fromkeys(n for i in term.args for n in self.leaves(self.terms[i])))
 
     def canonical(self, term: AnonymousTerm) -> bool:
-        """Are the leaves of each kind used in order, and their axes where an op first tells them apart?"""
+        """Whether the leaves of each kind are used in order, and their axes where an op first distinguishes them."""
         order = self.leaves(term)
         used: dict[Type, int] = {}
         for n in order:
@@ -119,7 +119,7 @@ class Universe:
         return self._oriented(term, set())
 
     def _oriented(self, term: AnonymousTerm, seen: set[int]) -> bool:
-        """Does every op that meets a leaf for the first time meet its axes in order?"""
+        """Whether every op that uses a leaf for the first time uses its axes in order."""
         if term.form is None:
             return True
         args = [self.terms[i] for i in term.args]
@@ -139,7 +139,7 @@ class Universe:
         return len(args) == 1 or not new[1] or list(at) == sorted(at)
 
     def spelled(self, term: AnonymousTerm) -> str:
-        """What a term is but for which leaves of a kind it reads."""
+        """Key of a term that ignores which leaves of a kind it reads."""
         if term.form is None:
             return str(term.type)
         inner = ",".join(self.spelled(self.terms[i]) for i in term.args)
@@ -168,5 +168,5 @@ def leaves_for(ops: Iterable[str], size: int) -> Universe:
 
 
 def sizes(u: Universe, size: int) -> list[AnonymousTerm]:
-    """Terms of a size."""
+    """The terms of a universe with this number of ops."""
     return [x for x in u.terms if x.size == size]

@@ -1,8 +1,8 @@
-"""The most general rule around a pair: as far as the prover goes along.
+"""Generalises a pair to the most general rule that the prover proves.
 
-In this order: every role for any number of axes, where the language allows it; any elementwise function in place of
-one that occurs; and batch roles, which no example has: a fresh role on some of the tensors, as many such as prove.  The
-prover is the judge of every step, after the reference interpreter has tried to refute it.
+The steps in order: every role for any number of axes, where the language allows it; any elementwise function in place
+of one that occurs; and batch roles, which no example has.  A batch role is a fresh role on some of the tensors; as many
+as prove are added.  The prover judges every step, after the reference interpreter has tried to refute it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from verifier.verdict import Verdict
 METAS = {"relu": "f", "add": "fa", "mul": "fm", "sub": "fs", "maximum": "fx"}
 MOST_VARS = 5
 AFTER = 12
-"""Instances tried on what is not proved."""
+"""Instances tried on a rule that is not proved."""
 
 
 def rule_of(draft: Draft, name: str) -> Rule | None:
-    """The draft as a rule, from right to left where only that binds; None where the language refuses both."""
+    """The draft as a rule, from right to left where only that binds; None where the language accepts neither."""
     for way in (draft, draft.swapped()):
         try:
             rule = parse(way.text(name), where="discovered")
@@ -39,7 +39,7 @@ def rule_of(draft: Draft, name: str) -> Rule | None:
 
 
 def verdict_of(draft: Draft, name: str, after: int = AFTER) -> Verdict | None:
-    """The verdict on a draft, None where it is no rule."""
+    """The verdict on a draft; None where it is no rule."""
     rule = rule_of(draft, name)
     return None if rule is None else check(rule, after=after)
 

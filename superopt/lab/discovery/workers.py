@@ -1,4 +1,4 @@
-"""What runs in worker processes, and the pool: a worker loads a universe once and keeps it.
+"""The functions that run in worker processes, and the pool; a worker loads a universe once and keeps it.
 
 With one job everything runs in this process.  Workers are spawned, so they inherit nothing but the arguments.
 """
@@ -48,7 +48,7 @@ def pool(jobs: int) -> Executor:
 def in_turn(
     executor: Executor, fn: Callable[..., Result], tasks: Iterator[tuple[Any, ...]], jobs: int
 ) -> Iterator[Result]:
-    """Results as they come, with at most two tasks per worker under way; a task is made when there is room for it."""
+    """Results as they arrive; at most two tasks per worker are under way, and each is created when there is room."""
     running: set[Future[Result]] = set()
     more = True
     while more or running:
@@ -67,7 +67,7 @@ Made = Sequence[tuple[OpForm, tuple[int, ...]]]
 
 
 def save_universe(path: Path, leaves: Sequence[Type], made: Made) -> None:
-    """Keep what a universe consists of."""
+    """Write the parts of a universe to a file."""
     fresh = path.with_suffix(".new")
     fresh.write_bytes(pickle.dumps((tuple(leaves), tuple(made))))
     fresh.replace(path)

@@ -18,7 +18,7 @@ MODES = ("deterministic", "exact", "save", "recall", "kernels", "jit")
 
 @dataclass(frozen=True, slots=True)
 class FuzzValue:
-    """A value of a program: its name, type and code; `loose` where rounding may flip an element of it."""
+    """A value of a program: its name, type and code; `loose` where rounding may flip an element."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class Case:
     """A program.
 
     Attributes:
-        seed: of its arrays.
+        seed: seed of its arrays.
         inputs, lines: its values in order.
         outputs: names of what it returns.
         frozen: positions of inputs that do not change.
@@ -73,7 +73,7 @@ class Case:
 
 
 def from_dict(data: dict[str, Any]) -> Case:
-    """The program that `as_dict` wrote down."""
+    """The program that `as_dict` wrote."""
     values = {k: tuple(_value(x) for x in data[k]) for k in ("inputs", "lines")}
     rest = {k: tuple(data[k]) for k in ("outputs", "frozen")}
     return Case(**{**data, **values, **rest})

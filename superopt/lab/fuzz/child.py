@@ -5,7 +5,7 @@ One process runs many programs, so that libraries, proofs, the prover and the me
 may end this process; the parent counts that and starts another.
 
 A result is wrong where it is farther from a float64 evaluation than `jax.jit` of the original is, by more than rounding
-explains; integers and truth values must be the same, unless rounding may decide them.
+explains.  Integers and truth values must be the same, unless rounding may decide them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FLIPPED = 0.2  # share of elements that rounding may flip where it decides
 
 
 def run(case: Case, store: str) -> dict[str, Any]:
-    """The verdict on a program: `status` ok, wrong, crash, refused or invalid, with `cause` and `seconds`."""
+    """Run a program; return its verdict: `status` ok, wrong, crash, refused or invalid, with `cause` and `seconds`."""
     try:
         fn, reference = onnx_original(case) if case.kind == "onnx" else _jax(case)
         draws = [case.arrays(0), case.arrays(1)]
@@ -64,7 +64,7 @@ def run(case: Case, store: str) -> dict[str, Any]:
                 return {"status": "wrong", "cause": cause, "seconds": seconds}
     except SuperoptError as error:
         return {"status": "refused", "cause": _told(error), "seconds": time.monotonic() - begin}
-    except Exception as error:  # what the fuzzer looks for
+    except Exception as error:  # a failure that the fuzzer looks for
         return {"status": "crash", "cause": _told(error), "seconds": time.monotonic() - begin}
     return {"status": "ok", "cause": "", "seconds": seconds, "budget": BUDGETS.get(case.mode)}
 
@@ -94,7 +94,7 @@ def _optimised(case: Case, fn: Any, args: Sequence[Any], store: str) -> Callable
     result = superopt.optimize(fn, *args, **options)
     if case.mode == "recall":
         result = superopt.optimize(fn, *args, **options)
-    if result.report.lost:  # the program came through; what was lost on the way is a fault all the same
+    if result.report.lost:  # the program was returned, but a lost stage is a fault all the same
         raise RuntimeError("; ".join(f"{stage} {cause}" for stage, cause in result.report.lost.items()))
     if case.mode == "save":
         with tempfile.TemporaryDirectory() as folder:
@@ -122,7 +122,7 @@ def _difference(case: Case, fn: Any, args: Sequence[Any], got: Sequence[Any], wa
 
 
 def _bad(a: np.ndarray, b: np.ndarray, case: Case, fn: Any, args: Sequence[Any], n: int) -> np.ndarray:
-    """Which elements are wrong."""
+    """Mask of the elements that are wrong."""
     if a.dtype.kind in "biu":
         return a != b
     kinds = [str(x.dtype) for x in (*case.inputs, *case.lines)]
@@ -144,7 +144,7 @@ def _bad(a: np.ndarray, b: np.ndarray, case: Case, fn: Any, args: Sequence[Any],
 
 
 def _wide(case: Case, fn: Any, args: Sequence[Any], n: int) -> np.ndarray | None:
-    """An output with every float in float64, by the reference interpreter; None where it has no such value."""
+    """An output with every float in float64, by the reference interpreter; None where it cannot be evaluated so."""
     if case.kind != "jax":
         return None
 
@@ -170,15 +170,15 @@ def _told(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def warm() -> Any:
-    """One worker of programs, one of kernels, and one pool of processes that make these, for all calls inside."""
+    """Share one worker for programs, one for kernels, and one pool of kernel makers among all calls in the block."""
 
     class KeptWorker(Worker):
         def close(self) -> None:
-            """Stay."""
+            """Do nothing, so that the process stays for the next call."""
 
     class KeptPool(TrialPool):
         def close(self) -> None:
-            """Stay."""
+            """Do nothing, so that the pool stays for the next call."""
 
     own, pool = (optimizer.Worker, optimizer.TrialPool), KeptPool(processes=1)
     kept = {inline: KeptWorker(inline=inline) for inline in (False, True)}
@@ -194,7 +194,7 @@ def warm() -> Any:
 
 
 def main() -> None:
-    """Verdicts on standard output; what programs print goes to standard error."""
+    """Write verdicts to standard output; output of programs goes to standard error."""
     warnings.simplefilter("ignore")
     out = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)

@@ -1,4 +1,4 @@
-"""`superopt fuzz`: programs and kernels, counted together."""
+"""The command `superopt fuzz`: runs random programs and kernels, and counts both together."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(
         seed: number of the first program and of the first kernel.
         programs: how many at most.
         kernels: how many at most; 0 for none.
-        store: where proofs are kept between runs.
+        store: path at which proofs are kept between runs.
         say: called with a line per failure.
     """
     given = seconds if kernels == 0 else seconds * (1 - KERNELS_S)

@@ -25,7 +25,7 @@ def _onnx(op: str, attributes: dict[str, Any], result: tuple[tuple[int, ...], st
 
 
 def _mean_of_signs(x: FuzzValue) -> Case:
-    """A mean of integers, cut towards zero; where their sum leaves the type there is no value to compare with."""
+    """A mean of integers, rounded towards zero; where the sum overflows there is no value to compare with."""
     signs, mean = (
         FuzzValue("v0", x.shape, x.dtype, f"Sign({x.name}) {{}}"),
         FuzzValue("v1", (1, 1), x.dtype, "ReduceMean(v0) {}"),
@@ -34,7 +34,7 @@ def _mean_of_signs(x: FuzzValue) -> Case:
 
 
 def corpus() -> list[Case]:
-    """The programs."""
+    """The programs that once failed."""
     neutral = ("jnp.exp(x0) * 1.0", "jnp.exp(x0) + 0.0", "jnp.tanh(x0) / 1.0", "jax.nn.softmax(x0) * 1.0")
     shapes = ((2, 8, 16), (2, 32, 33))
     integers = FuzzValue("x0", (3, 4), "int32")

@@ -1,4 +1,4 @@
-"""Drives the fuzzer: draws programs, watches the process that runs them, counts, and reduces what fails.
+"""Drives the fuzzer: draws programs, watches the process that runs them, counts, and reduces failing ones.
 
 The seeds of the corpus come first, then programs by number: two of JAX, one of ONNX.  A process that ends is a crash,
 one that does not answer a hang; either way the next program gets a new process.
@@ -24,16 +24,16 @@ from superopt.lab.fuzz import jax_programs, onnx_programs
 from superopt.lab.fuzz.case import Case, from_dict, smaller
 
 HANG_S = 120.0
-"""Without an answer: no program here takes a tenth of it on an idle machine."""
+"""Seconds without an answer: no program here needs a tenth of it on an idle machine."""
 SLACK, GRACE_S = 1.15, 5.0
-"""A budget may be passed by this factor and so many seconds, in which one build and the checks fit."""
+"""A run may exceed its budget by this factor and so many seconds, in which one build and the checks fit."""
 TRIALS, REDUCE_S = 60, 120.0
 RENEWED = 400  # programs after which a process is replaced: compiled code stays in it
 FAILED = ("wrong", "crash", "hang")
 
 
 class Child:
-    """The process that runs programs; started when it is needed."""
+    """The process that runs programs; started on first use."""
 
     def __init__(self, store: str, hang_s: float = HANG_S) -> None:
         self.store, self.hang_s, self.count = store, hang_s, 0
@@ -41,7 +41,7 @@ class Child:
         self._errors: IO[bytes] | None = None
 
     def run(self, case: Case) -> dict[str, Any]:
-        """The verdict on a program, that it hangs, or that it ended the process."""
+        """The verdict on a program, which may be that it hangs or ended the process."""
         if self.count >= RENEWED:
             self.close()
         process = self._process
@@ -80,7 +80,7 @@ class Child:
         return {"status": "crash", "cause": " ".join([cause, *last])[:300], "seconds": 0.0}
 
     def close(self) -> None:
-        """End the process and what it started."""
+        """End the process and its children."""
         if self._process is not None:
             for number in (signal.SIGTERM, signal.SIGKILL):
                 try:
@@ -98,12 +98,12 @@ class Child:
 
 @dataclass
 class Found:
-    """What a run of the fuzzer found.
+    """Results of a run of the fuzzer.
 
     Attributes:
         counts: programs by status, and `over_budget`.
         failures: (status, cause, reduced program).
-        seconds: of the run.
+        seconds: duration of the run.
         kernels: random kernels that were compared, and those that were wrong or ended their process.
     """
 
@@ -114,7 +114,7 @@ class Found:
 
     @property
     def failed(self) -> bool:
-        """Was anything wrong, lost or stuck?"""
+        """Whether any program or kernel was wrong, crashed or hung."""
         return any(figures.get(x, 0) for x in FAILED for figures in (self.counts, self.kernels))
 
     def summary(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def fuzz(
         seed: number of the first program.
         programs: how many; as many as fit by default.
         corpus: programs that come first, whatever the number.
-        store: where proofs and results are kept; a folder of its own by default.
+        store: path at which proofs and results are kept; a temporary folder by default.
         say: called with one line per failure and per hundred programs.
         reduce: whether failures are made smaller.
     """
@@ -220,7 +220,7 @@ def reduced(case: Case, verdict: dict[str, Any], child: Child) -> tuple[Case, di
 
 
 def _kind(verdict: dict[str, Any]) -> str:
-    """Which mistake it is: of crashes the exception."""
+    """Kind of a failure; for crashes, the exception."""
     return verdict["cause"].partition(":")[0] if verdict["status"] == "crash" else ""
 
 

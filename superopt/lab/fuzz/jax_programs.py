@@ -1,6 +1,6 @@
 """Random JAX programs: gradients, vmap, scan, cond, while, neutral constants, integers at their extremes, movement.
 
-Every value that is drawn has a code and the type that JAX gives it (`jax.eval_shape`); what JAX refuses is drawn again.
+Every value that is drawn has a code and its type in JAX (`jax.eval_shape`); values that JAX refuses are drawn again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from superopt.lab.fuzz.case import MODES, Case, FuzzValue, used
 FLOATS = ("float32", "float32", "float32", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int32", "int8", "uint8", "int16", "uint32")
 SHARES = (40, 8, 14, 10, 18, 10)
-"""How often the modes are drawn: those that measure take longest."""
+"""Relative frequencies of the modes: those that measure take longest."""
 _FLOAT = (
     "jnp.tanh({a})",
     "jnp.exp(jnp.tanh({a}))",
@@ -253,7 +253,7 @@ def _size(shape: tuple[int, ...]) -> int:
 
 
 def _line(rng: random.Random, values: list[FuzzValue], number: int) -> FuzzValue | None:
-    """One more value, None where twenty draws do not fit."""
+    """One more value; None where twenty draws do not fit."""
     for _ in range(20):
         a = rng.choice(values[-2:] if rng.random() < 0.8 else values)
         text = _text(rng, a, values)
@@ -281,7 +281,7 @@ def _typed(text: str, values: list[FuzzValue]) -> tuple[tuple[int, ...], str] | 
     try:
         made: Callable[..., Any] = eval(f"lambda {', '.join(names)}: {text}", dict(SCOPE))
         out: Any = jax.eval_shape(made, *(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in values))
-    except Exception:  # JAX refuses what was drawn
+    except Exception:  # JAX refuses this draw
         return None
     return (tuple(out.shape), str(out.dtype)) if hasattr(out, "dtype") else None
 

@@ -47,7 +47,7 @@ def graph(rng: Rng) -> Node:
         step = g.pick(_STEPS)
         try:
             y = step(g, x)
-        except ShapeError:  # the step does not take this dtype, or gives a negative size
+        except ShapeError:  # the step does not accept this dtype, or yields a negative size
             continue
         if y is None or _size(y) > 4 * MOST_ELEMENTS or g.work * max(_size(y), 1) > MOST_WORK:
             continue
@@ -56,7 +56,7 @@ def graph(rng: Rng) -> Node:
 
 
 def kept(root: Node, rng: Rng) -> frozenset[Node]:
-    """Now and then a node in the middle is kept in memory."""
+    """Nodes in the middle that are to be kept in memory, now and then."""
     inner = [n for n in topological([root]) if n.op not in ("input", "literal") and n is not root and 0 not in n.shape]
     if not inner or rng.random() < 0.6:
         return frozenset()
@@ -72,7 +72,7 @@ def array(buffer: Buffer, rng: Rng) -> np.ndarray[Any, Any]:
         return rng.standard_normal(buffer.shape).astype(kind)
     low = -4 if buffer.dtype in SIGNED else 0
     made = rng.integers(low, 6, buffer.shape).astype(kind)
-    if rng.random() < 0.3:  # what wraps, and what no shift or quotient likes
+    if rng.random() < 0.3:  # values that wrap, and values that no shift or quotient allows
         ends = np.iinfo(kind)
         special = np.array([ends.min, ends.min + 1, ends.max, ends.max - 1, ends.max // 2 + 1, 0, 1], kind)
         made = np.where(rng.random(buffer.shape) < 0.5, rng.choice(special, buffer.shape), made)
@@ -162,7 +162,7 @@ def _turned(x: Node, d: int) -> Node:
 
 
 def _mirror(g: _Graph, x: Node) -> Node:
-    """Padded with what the array holds: reflected, symmetric, its edge, or wrapped around; along one axis or all."""
+    """An array padded with its own elements: reflected, symmetric, edge or wrapped; along one axis or all."""
     mode = g.pick(["reflect", "symmetric", "edge", "wrap"])
     for d in range(len(x.shape)) if g.rng.random() < 0.4 else [_axis(g, x)]:
         n = _shape(x)[d]

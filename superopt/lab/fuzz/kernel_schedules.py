@@ -1,4 +1,4 @@
-"""Random schedules: knobs of every stage, and traces of schedule primitives, those kept that fit the program."""
+"""Random schedules: knobs of every stage, and traces of schedule primitives that fit the program."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _STEPS = [
 
 
 def scheduled(program: LoopProgram, rng: Rng) -> tuple[LoopProgram, tuple[str, ...]]:
-    """The program under random decisions, or a default schedule however plain, and what they are."""
+    """The program under random decisions, or under a default schedule of any plainness, and the decisions."""
     if rng.random() < 0.3:
         return _by_default(program, rng)
     stages = [

@@ -2,10 +2,11 @@
 
 A case is a random fused graph (movement, reductions, windows, prefixes, products, gathers, choices, conversions at
 awkward sizes), a random schedule (a trace of primitives, or none) and random knobs.  Its code runs between guard bands
-of NaN and is compared with `evaluate` of the loop program that comes from the graph before any schedule.  Half of the
-floating cases without sums run under the strict licence and must have the same bits.
+of NaN and is compared with `evaluate` of the graph's loop program before any schedule.  Half of the floating cases
+without sums run under the strict licence and must have the same bits.
 
-The generator is where the errors are, and a wrong kernel can end its process: cases run in workers, one line each.
+Errors are expected in the code generator, and a wrong kernel can end its process: cases run in workers, which print
+one line each.
 """
 
 from __future__ import annotations
@@ -43,14 +44,14 @@ from superopt.lab.fuzz import kernel_schedules as fuzz_schedules
 
 _ENDLESS = 1 << 40  # cases
 MOST_NODES = 3000
-MOST_SECONDS = 60  # of processor time, of a case
+MOST_SECONDS = 60  # processor time of a case
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
 EXACT = ("sqrt", "rsqrt")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelCase:
-    """A loop program as it comes from a graph, the same one scheduled, and arrays for its inputs."""
+    """A loop program of a graph, the same one scheduled, and arrays for its inputs."""
 
     plain: LoopProgram
     scheduled: LoopProgram
@@ -73,7 +74,7 @@ def case(seed: int) -> KernelCase | None:
 
 
 def check(seed: int) -> str:
-    """Run a case; says `ok` or what is wrong."""
+    """Run a case; return `ok` or a description of the error."""
     made = case(seed)
     if made is None:
         return "skipped"
@@ -97,7 +98,7 @@ def check(seed: int) -> str:
 
 
 def is_exact(program: LoopProgram) -> bool:
-    """Has the program no function and no sum that the strict licence leaves inexact?"""
+    """Whether the program lacks functions and sums that the strict licence leaves inexact."""
     for s in program.stages:
         for e in subexpressions(s.value):
             if e.kind == "reduce" and e.dtype in FLOATS and e.args[0] in ("sum", "prod"):
@@ -137,7 +138,7 @@ class FuzzFailure:
 
     Attributes:
         seed: number of the case.
-        result: what is wrong with it.
+        result: description of the error.
         reproducer: a command that runs it alone.
     """
 
@@ -148,12 +149,12 @@ class FuzzFailure:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What random kernels came to.
+    """Counts of the results of random kernels.
 
     Attributes:
-        kernels: that were made and compared.
-        refused: schedules for which there is no code.
-        wrong, crashes, hangs: of the kernels; a crash is an error of the generator or the end of the process.
+        kernels: number of kernels that were made and compared.
+        refused: number of schedules for which there is no code.
+        wrong, crashes, hangs: numbers of such kernels; a crash is an error of the generator or the end of the process.
         failures: one for each of these, in the order in which they were found.
     """
 
@@ -169,12 +170,12 @@ _KINDS = {"wrong": "wrong", "error": "crashes", "died": "crashes", "slow": "hang
 
 
 def run(seconds: float, seed: int = 0, count: int | None = None, workers: int = 1) -> Counts:
-    """Random kernels until the time is over.
+    """Run random kernels until the time is over.
 
     Args:
-        seconds: of wall time; the case that runs then is finished.
+        seconds: wall time; the case that runs at its end is finished.
         seed: number of the first case; a run goes on where another one ended.
-        count: of cases at most.
+        count: largest number of cases.
         workers: processes at once.
     """
     end = time.monotonic() + seconds
@@ -207,14 +208,14 @@ def results(first: int, cases: int, workers: int = 1, batch: int = 200) -> Itera
                     yield line
                 else:
                     busy.pop(begin).finish()
-    finally:  # also where nobody asks for the rest
+    finally:  # also where the caller stops early
         for worker in busy.values():
             worker.process.kill()
             worker.finish()
 
 
 class _Worker:
-    """A process over a range of cases, begun again after one that ends it."""
+    """A process that runs a range of cases, restarted after a case that ends it."""
 
     def __init__(self, first: int, end: int) -> None:
         self.at, self.end, self.folder = first, end, tempfile.TemporaryDirectory()

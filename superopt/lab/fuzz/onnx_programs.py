@@ -1,8 +1,8 @@
 """Random ONNX models: node after node, each evaluated by the reference evaluator as it is drawn.
 
-What the standard does not define (types that an operator does not take, integers divided by zero), the reference
-refuses, or has no finite small value, is drawn again, so that every model has a value.  A node
-is kept as a line of code (`op(inputs) attributes`), so that models are reduced and printed as JAX programs are.
+Every model has a value, since three kinds of nodes are drawn again.  The standard does not define them (types that an
+operator does not take, integers divided by zero), the reference refuses them, or they have no finite small value.  A
+node is kept as a line of code (`op(inputs) attributes`), so that models are reduced and printed as JAX programs are.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ _HALF_SHAPED: tuple[tuple[str, dict[str, Any]], ...] = (
     ("Sum", {}),
     ("Mean", {}),
 )
-"""Operators that add many numbers, for models of half precision beside the others."""
+"""Operators that sum many numbers, for which half precision is too coarse to compare."""
 _FAMILIES = {"plain": 60, "half": 20, "quantised": 20}
 _FAR = (0.02, 0.05, 0.1, 0.25, 1.0)  # scales
 _LOOSE = ("ArgMax", "ArgMin", "Floor", "Ceil", "Round", "Sign", "Equal", "Less", "Greater", "Cast", "Mod", "Hardmax")
 _MOST = 4096
 _SUMS = ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Sum", "Mean")
-_OUTPUT = "output"  # of a node of several, which one a line is
+_OUTPUT = "output"  # attribute that selects the output of a node with several, of which a line is one
 
 
 def program(seed: int) -> Case:
@@ -166,7 +166,7 @@ def _line(
 def _quantised(
     rng: random.Random, values: Sequence[FuzzValue], known: dict[str, np.ndarray], number: int
 ) -> list[FuzzValue]:
-    """Lines that quantise a value, compute with it as the forms of quantised models do, and make floats of it again."""
+    """Lines that quantise a value, compute on it as quantised models do, and convert it to floats again."""
     floats = [x for x in values if x.dtype == "float32" and x.shape]
     if not floats:
         return []
@@ -174,7 +174,7 @@ def _quantised(
 
     def add(op: str, args: Sequence[str], attrs: dict[str, Any], loose: bool = False) -> str:
         code = f"{op}({', '.join(args)}) {json.dumps(attrs)}"
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore", invalid="raise"):  # the reference makes int32 of what it quantises, of any size
             found = np.asarray(_evaluated(code, known)[attrs.get(_OUTPUT, 0)])
         if found.size > _MOST or not np.isfinite(found.astype(float)).all():
             raise ValueError("not a small finite value")
@@ -190,7 +190,7 @@ def _quantised(
 
     kind = rng.choice((onnx.TensorProto.INT8, onnx.TensorProto.UINT8))
     a, form = rng.choice(floats), rng.choice(("qdq", "qoperator", "integer", "dynamic"))
-    loose = a.loose or not a.name.startswith("x")  # of what is computed the last bit may be another
+    loose = a.loose or not a.name.startswith("x")  # computed values may differ in the last bit
     try:
         if form == "dynamic":
             q, s, z = (add("DynamicQuantizeLinear", [a.name], {_OUTPUT: i}, loose) for i in range(3))
@@ -218,11 +218,11 @@ def _quantised(
 
 
 def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
-    """Does the standard say what the operator computes of such operands?"""
+    """Whether the standard defines the operator's result for such operands."""
     if op in ("Div", "Mod") and operands[1].dtype.kind in "iu":  # other inputs may hold zeros
         return False
     if op in _SUMS and operands[0].dtype.kind in "iu":
-        return False  # of sums beyond the type, and of the type of int32's squares, the peers say something else
+        return False  # for sums that overflow, and for the type of int32's squares, the runtimes differ
     if op == "Pow" and operands[0].dtype.kind in "iu":
         return False  # of powers beyond the type, too
     if op == "Gemm" and any(x.ndim != 2 for x in operands):
@@ -289,7 +289,7 @@ def model_of(case: Case) -> Any:
 
 
 def original(case: Case) -> tuple[Any, Callable[..., list[np.ndarray]]]:
-    """The model as the optimiser takes it, and what it computes: by ONNX Runtime where it is installed and runs it."""
+    """The model for the optimiser, and a function that runs it, by ONNX Runtime where that accepts it."""
     proto = model_of(case)
     names = [x.name for x in case.inputs]
     with tempfile.TemporaryDirectory() as folder:
@@ -306,7 +306,7 @@ def _runtime(proto: Any) -> Callable[..., Any] | None:
     except ImportError:
         return None
     options = onnxruntime.SessionOptions()
-    # as the model says: of two pairs of quantisation one may be left out, which gives other numbers
+    # as in the model: a runtime may drop one of two pairs of quantisation, which changes the values
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     try:

@@ -1,12 +1,12 @@
-"""Training of the learned models: program families, what a search visits on them, how it is timed, fits and figures.
+"""Training of the learned models: program families, labels from timed kernels, fits, and figures of accuracy.
 
-    families   small programs in JAX, seeded
-    visit      import, grow, search, walk: tasks (one function) and their forms
-    collect    tasks timed in a worker process, resumable
-    corpus     what was timed, with splits of it
-    fit        the roofline, then the network; `evaluate` on held-out programs, `speed` of scoring
-    calibrate  the roofline of a machine from its micro-suite
-    schedules  the prior that guides a search of schedules
+    families   Small programs in JAX, seeded.
+    visit      Import, grow, search, walk: tasks (one function) and their forms.
+    collect    Tasks timed in a worker process, resumable.
+    corpus     The timed labels, and splits of them.
+    fit        The roofline, then the network; `evaluate` on held-out programs, `speed` of scoring.
+    calibrate  The roofline of a machine from its micro-suite.
+    schedules  The prior that guides a search of schedules.
 
 No family is a program of a benchmark suite.
 """

@@ -1,9 +1,9 @@
-"""Forms that single rules make of a program: as predicted, their kernels alone, and whole.
+"""Times of the forms that single rules make of a program: as predicted, their kernels alone, and whole.
 
 python -m superopt.lab.training.between resnet50 conv-winograd-four conv-winograd-square    milliseconds, own form first
 
-Kernels are timed with weights as cold as in the program; `boundary` is what they are said to take in company.
-Nothing is searched, and what was timed corrects no prediction.
+Kernels are timed with weights as cold as in the program; `boundary` is their predicted time together in a program.
+Nothing is searched, and the timings correct no prediction.
 """
 
 from __future__ import annotations

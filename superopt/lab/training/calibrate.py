@@ -3,8 +3,8 @@
     python -m superopt.lab.training.calibrate --budget 90s --out costmodel/weights/roofline.json
 
 Kernels are timed in a worker process with all the cores that the caller may use, as programs will run.  Passes over
-the suite repeat while the budget lasts, and each label is the minimum over passes: neighbours on the machine only
-ever add time.  The card keeps the machine, versions, date, the error of the fit, and its error on tasks that were
+the suite repeat while the budget lasts, and each label is the minimum over passes: other load on the machine only
+ever adds time.  The card records the machine, versions, date, the error of the fit, and its error on tasks that were
 held out.
 """
 

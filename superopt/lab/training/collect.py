@@ -1,9 +1,9 @@
-"""Collecting labels: what the search visits, timed in slices until every task has been timed.
+"""Collects labels: times the kernels that the search visits, in slices until every task has been timed.
 
 The visit is kept in a file beside the corpus, so that a resumed run times at once.  Tasks come in a fixed shuffled
-order; all forms of a task are timed in the same chunk, interleaved, next to one kernel that every chunk has.
+order.  All forms of a task are timed in the same chunk, interleaved, next to one kernel that every chunk has.
 
-Kernels that several threads share take times of several levels, and the very fastest call is a matter of luck: the
+Kernels that several threads share have times of several levels, and the very fastest call is a matter of luck.  So the
 label is the mean of the fastest quarter of the rounds (each a minimum over calls), less dispatch, which repeats better
 than the minimum.  A share of the tasks of earlier sessions is timed again: the relative difference is the noise floor.
 """
@@ -60,16 +60,16 @@ class LabelFile:
 
     @classmethod
     def read(cls, path: Path) -> LabelFile:
-        """What is on disk, or an empty corpus."""
+        """Read the corpus on disk; an empty one where there is no file."""
         records = read_lines(path)
         header = records[0]["header"] if records else {"format": 1, "failed": {}, "sessions": []}
         return cls(path, header, records[1:])
 
     def stamp(self, **more: Any) -> None:
-        """Say in the header where and when labels are made, and how.
+        """Record in the header where, when and how labels are made.
 
         Raises:
-            InputError: the labels on file are of another kind of machine.
+            InputError: the labels on file are from another kind of machine.
         """
         before, here = machine.from_dict(self.header.get("machine")), machine.describe()
         if self.rows and before is not None and self._kind(before) != self._kind(here):
@@ -79,21 +79,21 @@ class LabelFile:
         )
 
     def _kind(self, facts: machine.Machine) -> tuple[Any, ...]:
-        """What features and schedules depend on: the cores, unless each row says the threads that it was timed with."""
+        """The machine properties that labels depend on; the cores too, unless each row has its number of threads."""
         return facts.features, facts.caches_bytes, None if "threads" in self.rows[0] else facts.cores
 
     def write(self) -> None:
-        """Replace the file."""
+        """Write the corpus, replacing the file in one step."""
         write_lines(self.path, [{"header": self.header}, *self.rows])
 
     @property
     def failed(self) -> dict[str, str]:
-        """Key -> cause of every form that cannot be timed."""
+        """Map the key of every form that cannot be timed to the reason."""
         return self.header["failed"]
 
 
 def collect(out: Path, budget_s: float, *, jobs: int = 2, visit_only: bool = False, say: Say) -> dict[str, Any]:
-    """Visit what is not visited yet, then time tasks until the budget ends; the summary of the corpus."""
+    """Visit programs that are not visited yet, then time tasks until the budget ends; return a summary."""
     begin = time.monotonic()
     tasks = visited(tasks_path(out), jobs, math.inf if visit_only else budget_s, say)
     labels = LabelFile.read(out)
@@ -103,7 +103,7 @@ def collect(out: Path, budget_s: float, *, jobs: int = 2, visit_only: bool = Fal
     return summary(labels, distinct(tasks))
 
 
-# ---- what to time
+# ---- tasks to time
 
 
 def tasks_path(out: Path) -> Path:
@@ -222,7 +222,7 @@ def measure(
 
 
 def again_tasks(tasks: Sequence[Task], labels: LabelFile, share: float) -> list[Task]:
-    """Tasks of earlier sessions to time a second time, so that this share of all has been."""
+    """Tasks of earlier sessions to time a second time, so that this share of all tasks is timed twice."""
     timed: dict[str, bool] = {}
     for row in labels.rows:
         timed[row["task"]] = timed.get(row["task"], False) or row["again_s"] is not None
@@ -242,7 +242,7 @@ def row_of(task: Task, form: KernelForm, timing: KernelTiming, normaliser_s: flo
 
 
 def label_of(timing: KernelTiming) -> tuple[float, float]:
-    """Seconds by the fastest quarter of the rounds, and their relative standard error.
+    """Seconds as the mean of the fastest quarter of the rounds, and their relative standard error.
 
     The error is that of the bootstrap: rounds drawn again with repetition, each draw giving a label of its own.
     """
@@ -274,7 +274,7 @@ def _chunks(tasks: Sequence[Task]) -> Iterator[list[tuple[Task, KernelForm]]]:
 def _timed(
     chunk: Sequence[tuple[Task, KernelForm]], worker: Worker, settings: KernelSettings
 ) -> tuple[Mapping[str, KernelTiming | Failure], float | None]:
-    """Timings by key, and the seconds of the kernel that every chunk has."""
+    """Timings by key, and the seconds of the reference kernel that every chunk has."""
     graphs = [parse_graph(NORMALISER), *(parse_graph(form.text) for _, form in chunk)]
     first, *rest = time_kernels(graphs, settings=settings, worker=worker)
     timings = {form.key: timing for (_, form), timing in zip(chunk, rest, strict=True)}

@@ -22,16 +22,16 @@ from superopt.ir.text import parse_graph
 
 SHIPPED = Path(costmodel.__file__).parent / "data" / "labels.jsonl.gz"
 OWN_FORM = "region"  # the form of regions that no rule made
-RESOLUTION_S = 2e-7  # what a label is uncertain by, however short the kernel: dispatch is taken off
+RESOLUTION_S = 2e-7  # least uncertainty of a label, however short the kernel, as dispatch is taken off
 
 
 class CorpusError(ValueError):
-    """A label file that cannot be used; the message says why."""
+    """A label file that cannot be used; the message gives the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """One timed kernel form; fields as in the file, `again_s` is a second visit later on."""
+    """One timed kernel form; fields as in the file, `again_s` is the time of a later second visit."""
 
     family: str
     program: str
@@ -128,7 +128,7 @@ def _split(name: str, labels: Sequence[Label], held: np.ndarray) -> Split:
 def noise_floors(labels: Sequence[Label]) -> dict[str, float | None]:
     """Mean and median of |second visit - first| / first, where there was a second visit; None without any.
 
-    The mean is what stands beside a mean relative error.
+    The mean is comparable with a mean relative error.
     """
     found = [abs(x.again_s - x.seconds) / x.seconds for x in labels if x.again_s is not None]
     figures = {"noise_floor_mean": np.mean, "noise_floor_median": np.median}

@@ -1,8 +1,8 @@
-"""How good the learned model is on programs and families that it has not seen, beside the roofline fitted alike.
+"""Accuracy of the learned model on unseen programs and families, beside the roofline fitted alike.
 
 Each split fits the roofline to its training labels, which is the baseline, and then the network, once per seed.
-Fits run in parallel processes of one core each; results do not depend on how many.  Figures are those of
-`superopt.lab.training.metrics`; the error over all kernels is dominated by kernels of a few microseconds, hence the
+Fits run in parallel processes of one core each; results do not depend on their number.  Figures are those of
+`superopt.lab.training.metrics`.  The error over all kernels is dominated by kernels of a few microseconds, hence the
 second one for kernels of 20 us and more.
 """
 
@@ -37,8 +37,8 @@ class SplitResult:
     """Figures of one split: the roofline, the network per seed, and trees on the same numbers if there are any.
 
     Attributes:
-        outside: share of the kernels outside the hull.
-        fit_seconds: of a processor.
+        outside: share of the kernels outside the hull of the training data.
+        fit_seconds: processor time of the fits.
     """
 
     name: str
@@ -87,10 +87,10 @@ def evaluate(
     Args:
         found: the labels.
         seeds: fits per split.
-        backend: of the labels; those of our own kernels are regions, none of which has several forms.
+        backend: backend of the labels; those of our kernels are regions, none of which has several forms.
         families: families to hold out; all by default.
-        settings: of the fits.
-        budget_s: no further seed is begun that would not end within this time; the first is always done.
+        settings: settings of the fits.
+        budget_s: no further seed begins unless it would end within this time; the first always runs.
         workers: processes; the usable cores by default.
         progress: called with one line per split.
     """
@@ -186,7 +186,7 @@ def _joined(one: SplitResult, more: SplitResult) -> SplitResult:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What figures need of a label; graphs stay in the parent."""
+    """The data of a label that figures need; graphs stay in the parent."""
 
     family: str
     task: str
@@ -202,11 +202,11 @@ def labels_facts(labels: Sequence[Label]) -> list[_Facts]:
 def backend_choice(
     own: Corpus, xla: Corpus, families: Sequence[str] | None, progress: Callable[[str], None]
 ) -> dict[str, float]:
-    """Regions of unseen families on the backend that the models choose: the least time over that of the choice.
+    """Quality of choosing backends by the models for regions of unseen families: least time over that of the choice.
 
     Args:
         own, xla: the same regions, in the same order, timed on either backend.
-        families: to hold out; all by default.
+        families: families to hold out; all by default.
     """
     with machine.taken(machine.from_dict(own.header.get("machine"))):
         names = sorted({x.family for x in own.labels})
@@ -275,7 +275,7 @@ def summary_of(held: Sequence[SplitResult], programs: Sequence[SplitResult], bac
 
 
 def rewritten(labels: Sequence[Label], splits: Sequence[Split], results: Sequence[SplitResult]) -> dict[str, float]:
-    """The error from `LONG_S` on of regions that rules made, of programs held out; nothing where there are none."""
+    """The error from `LONG_S` on, over regions that rules made of programs held out; empty where there are none."""
     errors: dict[str, list[float]] = {"mape_rewritten": [], "prior_mape_rewritten": []}
     for split, result in zip(splits, results, strict=True):
         some = [labels[i] for i in split.test]
@@ -292,7 +292,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult], backend: str) -> dict[str, float]:
-    """The error from `LONG_S` on and the order of forms, by the names of the bars.
+    """The error from `LONG_S` on and the order of forms, under the names of the acceptance bars.
 
     Each is a mean over splits and seeds, with its worst seed, and stands beside the roofline's and that of the trees;
     `vs_trees` is the network's order over that of the trees.
@@ -319,7 +319,7 @@ def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult], backe
 
 
 def ceiling(labels: Sequence[Label]) -> dict[str, float]:
-    """Order of the second visit against that of the first, by the same definitions; nothing without second visits."""
+    """Order of the second visit against that of the first, by the same definitions; empty without second visits."""
     again = [x for x in labels if x.again_s is not None]
     if not again:
         return {}

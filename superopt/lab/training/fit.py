@@ -1,9 +1,10 @@
-"""Fitting: the roofline to the training labels first, then the network to what the roofline leaves.
+"""Fitting: the roofline to the training labels first, then the network to the residuals of the roofline.
 
-The loss of a member is the Huber error of log time weighted by the noise of each label, part of the weight under a
-bootstrap mask over tasks, plus a logistic loss on the order of every pair of forms of one task whose times differ by
-more than their noise.  Batches keep the forms of a task together; parts of rows, of kernel features and of the trunk
-are dropped (Srivastava et al., 2014).  All of it is deterministic in (labels, settings, seed).
+The loss of a member has two parts.  One is the Huber error of log time weighted by the noise of each label, part of the
+weight under a bootstrap mask over tasks.  The other is a logistic loss on the order of every pair of forms of one task
+whose times differ by more than their noise.  Batches keep the forms of a task together; parts of rows, of kernel
+features and of the trunk are dropped (Srivastava et al., 2014).  All of it is deterministic in (labels, settings,
+seed).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from costmodel.model.model import Model, Params
 from superopt.lab.training.corpus import Label
 from superopt.lab.training.settings import FitSettings
 
-SOFT_S = 5e-7  # added to times before logarithms are compared: what is lost in dispatch does not count
+SOFT_S = 5e-7  # added to times before logarithms are compared, so that errors within dispatch do not count
 _CHUNK = 24  # steps per compiled call
 _FORMS = 12  # forms of one task in one batch at most
 _NOWHERE = 2**30
@@ -66,7 +67,7 @@ class Data:
 
 
 def prepare(labels: Sequence[Label]) -> Data:
-    """Labels as arrays."""
+    """Convert labels to arrays."""
     encoder = KernelEncoder()
     table, structures = encoder.encode([x.graph for x in labels])
     tasks = {name: i for i, name in enumerate(sorted({(x.family, x.task) for x in labels}))}
@@ -83,14 +84,14 @@ def prepare(labels: Sequence[Label]) -> Data:
 
 
 def weights(data: Data) -> np.ndarray:
-    """Of labels in the loss: noisy ones and those of large families count less."""
+    """Weights of labels in the loss: noisy ones and those of large families count less."""
     counts = np.bincount(data.families)[data.families]
     found = 1.0 / (1.0 + (data.noise / 0.1) ** 2) / np.sqrt(counts)
     return found / found.mean()
 
 
 def fit_prior(data: Data, steps: int) -> Coefficients:
-    """The roofline on these labels."""
+    """Fit the roofline to these labels."""
     short = analytical.long_ones(data.seconds)
     return analytical.fit(data.table, data.seconds, short * weights(data), steps=steps)
 
@@ -103,7 +104,7 @@ def fit(
     prior: Coefficients | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Model:
-    """A model of these labels."""
+    """Fit a model to these labels."""
     prior = prior or fit_prior(data, settings.prior_steps)
     kernel = kernel_features(data.table, prior, data.structures)
     inputs = np.hstack([kernel, pooled_features(join(data.structures, data.rows), data.rows)])
@@ -141,7 +142,7 @@ def fit(
 
 
 def _rates(peak: float, steps: int) -> np.ndarray:
-    """A short rise, then half a cosine."""
+    """Learning rates: a short rise, then half a cosine."""
     at = np.arange(1, steps + 1)
     rise = max(1, steps // 20)
     fall = 0.5 * (1.0 + np.cos(np.pi * np.clip((at - rise) / max(1, steps - rise), 0.0, 1.0)))
@@ -149,13 +150,13 @@ def _rates(peak: float, steps: int) -> np.ndarray:
 
 
 def _padded(values: np.ndarray) -> jax.Array:
-    """Values of labels with room at the end, so that fits to similar corpora share compiled code."""
+    """Values of labels padded at the end, so that fits to similar corpora share compiled code."""
     more = -len(values) % _ROOM
     return jnp.asarray(np.concatenate([values, np.zeros((more, *values.shape[1:]), values.dtype)]))
 
 
 def _dropped(values: jax.Array, share: float, key: jax.Array) -> jax.Array:
-    """Values without a random share of them, the rest larger in turn."""
+    """Values with a random share set to zero, and the rest enlarged in compensation (dropout)."""
     return values * jax.random.bernoulli(key, 1.0 - share, values.shape) / (1.0 - share)
 
 
@@ -211,7 +212,7 @@ def _runner(settings: FitSettings) -> tuple[Callable[..., Any], Callable[..., An
 
 
 class _Stream:
-    """Batches of whole tasks without end, in a new order each epoch."""
+    """Endless batches of whole tasks, in a new order each epoch."""
 
     def __init__(self, data: Data, settings: FitSettings, rng: np.random.Generator) -> None:
         self.size, self.rng = settings.batch, rng
@@ -227,7 +228,7 @@ class _Stream:
         self.per_epoch = max(1, round(1.1 * need))
 
     def forever(self) -> Iterator[dict[str, np.ndarray]]:
-        """Batches."""
+        """Yield batches without end."""
         while True:
             groups: list[list[int]] = []
             for members in self.members:

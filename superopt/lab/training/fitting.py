@@ -39,7 +39,7 @@ _BEGIN, _END = "<!-- evaluation begin -->", "<!-- evaluation end -->"
 
 
 def read_corpus(path: str | Path | None, backend: str = XLA) -> corpus.Corpus:
-    """The labels of a file, or those that ship: kernels as XLA compiles them, or regions as kernels of our own.
+    """The labels of a file, or those that ship: kernels as XLA compiles them, or regions as our kernels.
 
     Raises:
         InputError: the file is not usable.
@@ -111,7 +111,7 @@ def fit_schedules(
     seed: int,
     say: Callable[[str], None],
 ) -> dict[str, Any]:
-    """Fit the model of scheduled kernels and the prior of their search to all labels, and write both; the card."""
+    """Fit the model of scheduled kernels and the prior of their search to all labels, write both; return the card."""
     begin = time.monotonic()
     parts = _schedule_labels(data)
     labels = _joined(parts, staged.defaults())
@@ -137,19 +137,19 @@ def fit_schedules(
 
 
 def _schedule_labels(data: str | Path | None) -> list[ScheduleLabels]:
-    """Those of a file, or of each that ships."""
+    """The labels of a file, or of each file that ships."""
     return [staged.load(path) for path in ([Path(data)] if data else schedules.shipped())]
 
 
 def _joined(parts: Sequence[ScheduleLabels], default: ScheduleLabels) -> ScheduleLabels:
-    """All labels as if on the machine of the first file, which is that of the default schedules."""
+    """All labels converted to the machine of the first file, which is that of the default schedules."""
     return functools.reduce(ScheduleLabels.join, [parts[0], *[p.at_rate_of(parts[0]) for p in parts[1:]], default])
 
 
 def schedules_evaluation(
     data: str | Path | None, seeds: int, families: Sequence[str] | None, budget_s: float, say: Callable[[str], None]
 ) -> dict[str, Any]:
-    """Held-out accuracy of the model of scheduled kernels, and of the choices that it makes."""
+    """Held-out accuracy of the model of scheduled kernels, and of the schedules that it chooses."""
     parts, default = _schedule_labels(data), staged.defaults()
     labels = _joined(parts, default)
     result = schedule_eval.evaluate(labels, StagedSettings(), seeds, families, budget_s, say)
@@ -222,7 +222,7 @@ def _percent(share: float) -> str:
 
 
 def update_document(path: Path, text: str) -> None:
-    """Replace what stands between the markers of a document.
+    """Replace the text between the markers of a document.
 
     Raises:
         InputError: the document has no markers.

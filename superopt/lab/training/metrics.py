@@ -1,10 +1,10 @@
-"""How good a cost model is: relative error, and order among forms of one operation.
+"""Metrics of a cost model: relative error, and order among forms of one operation.
 
 MAPE is the mean of |predicted - measured| / measured.  The order inside a task (forms that compute the same function)
 is Kendall's tau over the pairs whose measured times differ by more than their noise (by a tenth where no noise is
-given); pairs within it are ties and dropped, since a second visit would hardly order them alike.  `tau_b` counts them
-as well.  `pairs` is the share of distinct pairs of all tasks that the model puts in the right order; `regret` is what
-the model's pick costs over the best form, mean over tasks.
+given).  Pairs within it are ties and dropped, since a second visit would hardly order them alike; `tau_b` counts them
+as well.  `pairs` is the share of distinct pairs of all tasks that the model puts in the right order.  `regret` is the
+excess time of the model's pick over the best form, mean over tasks.
 """
 
 from __future__ import annotations

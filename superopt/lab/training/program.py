@@ -1,8 +1,8 @@
-"""Training programs: JAX functions whose weights are made by name the first time they are asked for.
+"""Training programs: JAX functions whose weights are created by name on first use.
 
 A family describes one program as `fn(weights, *inputs)`, where `weights(shape)` is the next weight.  Describing runs
-the function once on abstract inputs and records what was asked for; afterwards the weights are an argument (frozen),
-handed out in the same order.
+the function once on abstract inputs and records the requested weights.  Afterwards the weights are an argument
+(frozen), returned in the same order.
 """
 
 from __future__ import annotations
@@ -98,10 +98,10 @@ def spec(*shape: int, dtype: str = "float32") -> Spec:
 
 
 class Leaning(random.Random):
-    """Draws the larger of two where numbers are offered: sizes of whole networks, not of blocks."""
+    """A random source that takes the larger of two choices: sizes of whole networks, not of blocks."""
 
     def choice(self, seq: Any) -> Any:
-        """One element."""
+        """The larger of two elements drawn from the sequence."""
         first, second = super().choice(seq), super().choice(seq)
         return max(first, second) if isinstance(first, int) and isinstance(second, int) else first
 

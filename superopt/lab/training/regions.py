@@ -1,13 +1,14 @@
-"""Labels of regions: how long each takes as a kernel of our own, and by XLA, timed in the same rounds.
+"""Labels of regions: how long each takes as one of our kernels, and by XLA, timed in the same rounds.
 
-    regions    of the training programs in their own form, images channels last; kernels of the search's corpus that are
-               one region; of the forms that a rule makes of the training programs (`rewritten`); distinct by their text
-    warm       called over and over: everything in the caches
-    cold       calls take turns with copies of the frozen operands, as weights of a large program lie
+    regions    Those of the training programs in their own form, images channels last; kernels of the search's corpus
+               that are one region; those of forms that a rule makes of the training programs (`rewritten`).  They
+               are distinct by their text.
+    warm       Calls are repeated, so that everything is in the caches.
+    cold       Calls take turns with copies of the frozen operands, as weights of a large program lie.
 
-What made the regions takes turns, each with its own in a fixed shuffled order, so the first slices have all rules in
-them, and a longer one is a sample of all; a run that stopped goes on where it was.
-Some chunks of each run are timed a second time at its end, for the noise floor.
+The sources of regions take turns, each with its own in a fixed shuffled order.  So the first slices have all rules in
+them, and a longer one is a sample of all; an interrupted run resumes where it was.  Some chunks of each run are timed a
+second time at its end, for the noise floor.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
 from superopt.measure.kernels import XLA, KernelSettings, copies
 
 SETTINGS = KernelSettings(chunk=1_000, rounds=6, sample_s=0.0025, max_calls=40, most_s=0.1)
-FOOTPRINT = 128 << 20  # of frozen operands in turn: more than the last cache of most machines
+FOOTPRINT = 128 << 20  # frozen operands that calls take turns with: more than the last cache of most machines
 LEAST_FROZEN = 64 << 10  # bytes of frozen operands from which a region is timed cold, too
 CHUNK = 8
 AGAIN_EVERY = 20
@@ -51,7 +52,7 @@ Say = Callable[[str], None]
 
 
 def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
-    """Time regions that are not in the file yet until the budget ends; what the file holds then."""
+    """Time regions that are not in the file yet until the budget ends; return figures of the file."""
     begin = time.monotonic()
     regions = listed(out.with_name("listed.jsonl.gz"), say)
     labels = LabelFile.read(out)
@@ -138,22 +139,22 @@ def corpus_of(path: Path = SHIPPED, backend: str = "own") -> corpus.Corpus:
 
 
 def rotated_bytes(graph: Graph, header: Mapping[str, Any]) -> int:
-    """Bytes of frozen operands that the cold calls of a region went through in turn.
+    """Bytes of frozen operands that the cold calls of a region took turns with.
 
     Args:
         graph: the region.
-        header: of the file of labels.
+        header: header of the file of labels.
     """
     size = frozen_bytes(graph)
     return size * copies(size, header["footprint"])
 
 
 def cold_costs(path: Path = SHIPPED) -> tuple[dict[str, float], dict[str, float]]:
-    """Seconds of a byte of frozen operands that come from memory, by the names of `Boundary`; how right.
+    """Seconds per byte of frozen operands read from memory, by the names of `Boundary`; and errors of that cost.
 
-    Of regions of 20 us and more that were timed cold and warm, of copies that no cache holds, the cost of least mean
-    relative error: a weighted median.  Errors are those of cold times from warm ones: as they are, with the cost, and
-    with that of other families.
+    The cost minimises the mean relative error over regions of 20 us and more that were timed cold and warm, with copies
+    that no cache can hold; it is a weighted median.  Errors are those of cold times predicted from warm ones:
+    unchanged, with the cost, and with the cost of other families.
     """
     header, *rows = read_lines(path)
     header = header["header"]
@@ -183,7 +184,7 @@ def _byte_s(warm: np.ndarray, cold: np.ndarray, size: np.ndarray) -> float:
 
 
 def listed(path: Path, say: Say) -> list[Row]:
-    """The distinct regions, from the file if there is one."""
+    """The distinct regions, read from the file if there is one."""
     rows = read_lines(path)
     if rows:
         return rows
@@ -222,7 +223,7 @@ def listed(path: Path, say: Say) -> list[Row]:
 
 
 def timed(chunk: Sequence[Row], worker: Worker) -> list[Row | str]:
-    """Times of regions in both backends, interleaved; why there are none of a region."""
+    """Times of regions in both backends, interleaved; for a region without times, the reason."""
     graphs = [parse_graph(row["text"]) for row in chunk]
     warm = _pairs(graphs, worker, SETTINGS)
     cold = [i for i, g in enumerate(graphs) if frozen_bytes(g) >= LEAST_FROZEN and not isinstance(warm[i], str)]

@@ -1,11 +1,11 @@
-"""Forms that a rule makes of a program: one rule wherever it applies, the rest as it is, images channels last.
+"""Forms that a rule makes of a program: one rule wherever it applies, the rest unchanged, images channels last.
 
-    grow    an e-graph by the rules about products, convolutions and windows, without a clock
-    flip    every instance of one of them that the program's own classes have; macros are instances of one class
-    lay     what convolutions read and write channels last, and what follows from that
-    cut     at what lies in memory, as a search cuts its forms
+    grow    Grow an e-graph by the rules about products, convolutions and windows, without a clock.
+    flip    Apply every instance of one of them on the program's own classes; macros are instances of one class.
+    lay     Lay out operands and results of convolutions channels last, and propagate that.
+    cut     Cut at values in memory, as a search cuts its forms.
 
-A search prices regions of such forms; it mixes rules and cuts elsewhere too, but its kernels are of these kinds.
+A search prices regions of such forms.  It mixes rules and cuts elsewhere too, but its kernels are of these kinds.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _HEAVY = frozenset({"dot", "conv", "win"})
 
 
 class _Free:
-    """Prices nothing: which state is cheap is not asked."""
+    """An objective that prices nothing, since the cost of states does not matter here."""
 
     name = version = "free"
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
-        """No seconds."""
+        """Zero seconds for each kernel."""
         return np.zeros(len(kernels))
 
 
 def of_products(rules: Sequence[Rule]) -> list[Rule]:
-    """The rules that change products, convolutions or windows, or make some."""
+    """The rules that change or introduce products, convolutions or windows."""
     return [rule for rule in rules if any(term.op in _HEAVY for term in subterms((*rule.lhs, *rule.rhs)))]
 
 
 def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, KernelProgram]]:
-    """The program's own operations, and a form by each rule that applies anywhere, with the name of the rule."""
+    """The program's own operations, and a form by each rule that applies anywhere, each with the name of the rule."""
     eg = import_graph(graph)
     own = {eg.find(ref) >> perm.PERM_BITS for ref in eg.imported}
     grow(eg, of_products(rules), LIMITS, near={cls for cls in own if not eg.frozen(cls << perm.PERM_BITS)})
@@ -75,7 +75,7 @@ def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, KernelProg
 
 
 def _instances(snapshot: Snapshot) -> dict[str, dict[object, dict[int, int]]]:
-    """Of each rule: instance -> class -> the option that it introduced there; macros go class by class."""
+    """For each rule: instance -> class -> the option that it introduced there; macros go class by class."""
     found: dict[str, dict[object, dict[int, int]]] = {}
     for c, row in enumerate(snapshot.options):
         for i, option in enumerate(row):
@@ -86,14 +86,14 @@ def _instances(snapshot: Snapshot) -> dict[str, dict[object, dict[int, int]]]:
 
 
 def _moves(state: State, instances: dict[object, dict[int, int]]) -> Iterator[Move]:
-    """The instances that have a class in use when their turn comes, all of their classes at once."""
+    """Instances with a class in use when their turn comes, each as one move of all its classes."""
     for members in instances.values():
         if any(state.readers[c] for c in members):
             yield Move(tuple(members.items()))
 
 
 def _lay(state: State) -> None:
-    """Images channels last: at every convolution, spread through what carries an order over."""
+    """Lay out images channels last: at every convolution, spread through ops that carry an order over."""
     rng = random.Random(0)  # decides nothing where spreading never stops
     for c in state.active():
         option = state.chosen(c)

@@ -1,11 +1,12 @@
-"""How good the model of scheduled kernels is: error, order of schedules, and the choice of one, on unseen programs.
+"""Accuracy of the model of scheduled kernels on unseen programs: error, order of schedules, and the choice of one.
 
-    random    a fifth of the programs held out, as many times as there are seeds
-    lofo      each family held out once per seed
-    machines  unseen programs on one machine, by models of labels of others
-    prior     the estimate that the model corrects, scaled by one factor; trees: boosted on the same rows
+    random    A fifth of the programs held out, as many times as there are seeds.
+    lofo      Each family held out once per seed.
+    machines  Unseen programs on one machine, predicted by models fitted to labels of others.
+    prior     The estimate that the model corrects, scaled by one factor.
+    trees     Boosted trees on the same rows.
 
-Schedules of a region are chosen among those that were measured, so that what a choice costs is known; figures of
+Schedules of a region are chosen among those that were measured, so that the cost of a choice is known.  Figures of
 choices that compare with the best are of exhaustive sets.  Times that differ by less than `CLEAR` are not in order.
 """
 
@@ -28,11 +29,11 @@ from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.lab.training.trees import installed
 
 _NO_GRAPH = Graph((), ())
-CLEAR = 0.05  # of two visits of one schedule, relative to others of its region, nine in ten differ by less
-NEAR = 0.01  # of the best, where measuring ends
-CLEARLY = 1.15  # times faster by prediction: what would leave the default in families that no fit has seen
-TOP = 0.02  # of the best, what counts as chosen right
-SHARE = 0.2  # of programs that are held out
+CLEAR = 0.05  # relative: second visits of one schedule differ by less in nine of ten cases
+NEAR = 0.01  # distance to the best at which measuring ends
+CLEARLY = 1.15  # predicted factor at which one would leave the default, in families that no fit has seen
+TOP = 0.02  # distance to the best within which a choice counts as right
+SHARE = 0.2  # share of programs that are held out
 Say = Callable[[str], None]
 Predict = Callable[[ScheduleLabels, int, Sequence[int] | None], Callable[[ScheduleLabels], np.ndarray]]
 _LEARNING = (8, 4, 2, 1)
@@ -40,7 +41,7 @@ _CALIBRATED = 40  # regions that a machine times in half a minute
 
 
 def network(settings: StagedSettings) -> Predict:
-    """The network as something that is fitted and then predicts."""
+    """The network in the form of `Predict`: fitted, then predicting."""
 
     def fitted(
         labels: ScheduleLabels, seed: int, names: Sequence[int] | None = None
@@ -54,20 +55,20 @@ def network(settings: StagedSettings) -> Predict:
 def trees(
     labels: ScheduleLabels, seed: int, names: Sequence[int] | None = None
 ) -> Callable[[ScheduleLabels], np.ndarray]:
-    """Boosted trees alike."""
+    """Boosted trees in the form of `Predict`."""
     return staged.fit_trees(labels, seed, names).seconds
 
 
 def prior(
     labels: ScheduleLabels, seed: int, names: Sequence[int] | None = None
 ) -> Callable[[ScheduleLabels], np.ndarray]:
-    """The estimates, scaled."""
+    """The estimates, scaled by one factor, in the form of `Predict`."""
     scale = float(np.exp(np.median(np.log(labels.seconds / labels.estimates()))))
     return lambda some: scale * some.estimates()
 
 
 def figures(predicted: np.ndarray, labels: ScheduleLabels) -> dict[str, float]:
-    """Of predictions of labels that the model has not seen; regions of one label (default schedules) stand apart."""
+    """Figures of predictions of unseen labels; regions with one label (default schedules) are separate."""
     seconds = labels.seconds
     counts = np.unique(labels.region, return_counts=True)
     single = counts[1][np.searchsorted(counts[0], labels.region)] == 1
@@ -116,7 +117,7 @@ def clear_tau(p: np.ndarray, y: np.ndarray) -> float | None:
 
 
 def choices(sets: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> dict[str, float]:
-    """Of exhaustive sets: what the choice costs over the best, and measurements until the best is near.
+    """Over exhaustive sets: the time of the choice over the best, and measurements until the best is near.
 
     Args:
         sets: predictions, times, and the time of the default schedule.
@@ -139,7 +140,7 @@ def choices(sets: Sequence[tuple[np.ndarray, np.ndarray, float]]) -> dict[str, f
 
 
 def floors(labels: ScheduleLabels) -> dict[str, float]:
-    """What a second visit says of a first one: the least error, and the most order, that a model can show."""
+    """Figures of a first visit as a prediction of the second: bounds on error and order of any model."""
     at = np.flatnonzero(~np.isnan(labels.again_s))
     if not len(at):
         return {}
@@ -163,10 +164,10 @@ def evaluate(
 
     Args:
         labels: all of them.
-        settings: of fits, which have one member here.
+        settings: settings of fits, which have one member here.
         seeds: fits per split.
-        families: to hold out; all by default.
-        budget_s: no further seed, and no further part, is begun after it.
+        families: families to hold out; all by default.
+        budget_s: no further seed, and no further part, begins after it.
         say: called with one line per part.
     """
     begin = time.monotonic()
@@ -215,10 +216,10 @@ def held_out(labels: ScheduleLabels, seed: int) -> tuple[np.ndarray, np.ndarray]
 
 
 def by_family(labels: ScheduleLabels, model: Predict, seed: int, families: Sequence[str]) -> dict[str, float]:
-    """Figures where each family was predicted by a model that has not seen it.
+    """Figures where each family is predicted by a model that has not seen it.
 
-    The interval of a family is what nine in ten of the labels of all other families keep within, when they are the
-    ones left out.
+    The interval of a family is the one that nine in ten of the labels of all other families keep within, when these are
+    left out.
     """
     predicted = np.full(len(labels.rows), np.nan)
     for family in families:
@@ -241,13 +242,15 @@ def by_family(labels: ScheduleLabels, model: Predict, seed: int, families: Seque
 
 
 def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) -> dict[str, dict[str, float]]:
-    """Figures on the programs that seed 0 holds out, on each machine: fitted to its own labels, to those of the others,
-    to these as if at the rate of this machine, the same times one factor that `_CALIBRATED` regions of it say, with
-    these regions among the labels, and to all.
+    """Figures on the programs that seed 0 holds out, on each machine, for models fitted to labels of several machines.
+
+    Models are fitted to the machine's own labels, to those of the others, and to these converted to its rate.  Further
+    ones scale the last by one factor, determined from `_CALIBRATED` of the machine's regions, or add these regions to
+    the labels, or use all labels.
 
     Args:
         parts: the labels of each machine.
-        model: what is fitted.
+        model: the model to fit.
         say: called with one line per row.
     """
     found: dict[str, dict[str, float]] = {}
@@ -276,7 +279,7 @@ def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) 
 
 
 def on_regions(labels: ScheduleLabels, model: Predict, families: Sequence[str]) -> dict[str, float]:
-    """Mean error of default schedules on the splits on which `evaluate.evaluate` has that of the graph network."""
+    """Mean error of default schedules on the splits for which `evaluate.evaluate` has that of the graph network."""
     facts = [
         corpus.Label(family, program, str(i), "", key=str(i), graph=_NO_GRAPH, seconds=1.0, stderr=0.0, again_s=None)
         for i, (family, program) in enumerate(zip(labels.families, labels.programs, strict=True))
@@ -316,7 +319,7 @@ def _models(settings: StagedSettings, say: Say) -> dict[str, Predict]:
 
 
 def learning(labels: ScheduleLabels, model: Predict, say: Say) -> dict[str, dict[str, float]]:
-    """Figures on the programs that seed 0 holds out, by the share of the regions that were fitted to."""
+    """Figures on the programs that seed 0 holds out, by the share of the regions in the fit."""
     found: dict[str, dict[str, float]] = {}
     train, _ = held_out(labels, 0)
     for part in _LEARNING:
@@ -327,7 +330,7 @@ def learning(labels: ScheduleLabels, model: Predict, say: Say) -> dict[str, dict
 
 
 def ablation(labels: ScheduleLabels, model: Predict, say: Say) -> dict[str, dict[str, float]]:
-    """Figures on the programs that seed 0 holds out, without each group of features; none also has no estimate."""
+    """Figures on the programs that seed 0 holds out, without each group of features; `none` also lacks the estimate."""
     found: dict[str, dict[str, float]] = {}
     train, test = held_out(labels, 0)
     some = labels.part(test)
@@ -340,7 +343,7 @@ def ablation(labels: ScheduleLabels, model: Predict, say: Say) -> dict[str, dict
 
 
 def summary(result: Mapping[str, Any]) -> dict[str, float]:
-    """The figures by the names of the bars."""
+    """The figures under the names of the acceptance bars."""
     random, lofo = result["random"]["network"], result["lofo"]["network"]
     found: dict[str, float] = {}
     for name, figures_ in (("random", random), ("lofo", lofo)):

@@ -1,8 +1,8 @@
-"""Make the prior that guides a search before it has measured anything (`prior.json`), from the labels of schedules.
+"""Fits the prior that guides a search before it has measured anything (`prior.json`) to the labels of schedules.
 
-The mean of the process is the model of scheduled kernels; lengths, amplitude and noise maximise the marginal likelihood
-of what it leaves, summed over regions, each with a constant of its own.  What it leaves is that of families that it
-was not fitted to: a model leaves too little of its own labels.
+The mean of the process is the model of scheduled kernels.  Lengths, amplitude and noise maximise the marginal
+likelihood of its residuals, summed over regions, each with a constant of its own.  The residuals are those on families
+that the model was not fitted to, as its residuals on its own labels are too small.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.schedules.features import NAMES
 from superopt.schedules.model import Prior
 
-STEPS, RATE, MOST = 150, 0.05, 24  # steps, and points of a region
-REGIONS = 160  # a sample of them: a region costs the cube of its points in each step
-FOLDS = 4  # of families
+STEPS, RATE, MOST = 150, 0.05, 24  # steps of the fit, their rate, and points of a region
+REGIONS = 160  # size of a sample: a region costs the cube of its points in each step
+FOLDS = 4  # parts into which the families are split
 _FIRST_LENGTH = 4.0
 
 
 def points(labels: ScheduleLabels, settings: StagedSettings, seed: int = 0) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Features and log2 seconds by region, as models predict them that have not seen the family."""
+    """Features and log2 seconds by region, with residuals from models that have not seen the family."""
     families = np.random.default_rng(seed).permutation(np.unique(labels.families))
     predicted = np.zeros(len(labels.rows))
     for fold in np.array_split(families, FOLDS):
@@ -43,12 +43,12 @@ def points(labels: ScheduleLabels, settings: StagedSettings, seed: int = 0) -> l
 
 
 def plain(x: np.ndarray) -> Prior:
-    """A prior that knows nothing but the spread of the features."""
+    """A prior without information but the spread of the features."""
     return Prior(x.mean(0), np.maximum(x.std(0), 0.05), np.full(x.shape[1], _FIRST_LENGTH), 0.5, 0.05, 0.3)
 
 
 def fitted(regions: Sequence[tuple[np.ndarray, np.ndarray]], steps: int = STEPS) -> Prior:
-    """The prior of most marginal likelihood for the points of some regions."""
+    """The prior of greatest marginal likelihood for the points of some regions."""
     first = plain(np.concatenate([x for x, _ in regions]))
     rng = np.random.default_rng(0)
     some = [regions[i] for i in rng.permutation(len(regions))[:REGIONS]]

@@ -1,18 +1,18 @@
 """Labels of schedules: how long regions of the training programs take under many points of their schedule spaces.
 
-    sampled      the default schedule, points drawn uniformly and points a few decisions away from the default,
-                 until `DISTINCT` of them have code of their own
-    exhaustive   every tenth region: all points of a small space, else all options of the register tile and of as many
-                 further decisions as there is room for, the others as by default; their minimum is known
-    cold         regions of frozen operands, sampled once more while calls take turns with copies of these that are
-                 together `FOOTPRINT`, as the weights of a large program lie
+    sampled      The default schedule, points drawn uniformly and points a few decisions away from the default,
+                 until `DISTINCT` of them have code of their own.
+    exhaustive   Every tenth region: all points of a small space; else all options of the register tile and of as many
+                 further decisions as there is room for, the others as by default.  Their minimum is known.
+    cold         Regions of frozen operands, sampled once more while calls take turns with copies of these that are
+                 together `FOOTPRINT`, as the weights of a large program lie.
 
 The points of a region are built, checked against XLA's values and timed in interleaved rounds in one worker, so that
-ratios within a region hold; while one region is timed, others are built on the other cores.  Regions come in a fixed
-shuffled order, so that a slice is a sample of all; a run that stopped goes on where it was.  Some regions are visited a
-second time at the end of a run, for the noise floor: one in `AGAIN_EVERY`, and every second exhaustive set, whose
-second minimum says what a choice can show.  A row names its region by the key of `regions.jsonl.gz`, with the text.
-Labels of another kind of machine are in a file of their own.
+ratios within a region hold.  While one region is timed, others are built on the other cores.  Regions come in a fixed
+shuffled order, so that a slice is a sample of all; an interrupted run resumes where it was.  For the noise floor some
+regions are visited a second time at the end of a run: one in `AGAIN_EVERY`, and every second exhaustive set.  The
+second minimum of a set bounds the gain that a choice can show.  A row names its region by the key of
+`regions.jsonl.gz`, with the text.  Labels of another kind of machine are in a file of their own.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ from superopt.schedules.tune import CandidateBuilder, builders
 from superopt.schedules.worker import save_problem
 
 SHIPPED = corpus.SHIPPED.with_name("schedules.jsonl.gz")
-LEAST_S, MOST_S = 8e-6, 2e-3  # of the region's default schedule, as it is on file
+LEAST_S, MOST_S = 8e-6, 2e-3  # range of the time of the region's default schedule, as it is on file
 DISTINCT, TRIES = 30, 60  # codes of a region, and points tried for them
-EVERY, SMALL, EXHAUSTIVE = 10, 336, 150  # regions of which one is exhaustive; points of a small space; points of others
+EVERY, SMALL, EXHAUSTIVE = 10, 336, 150  # one region in so many is exhaustive; points of a small space, of others
 AGAIN_EVERY = 25
 WRITE_EVERY_S = 120.0
 TIMING = {"rounds": 6, "sample_s": 1e-3, "each_s": 0.05, "seed": 0, "limit_s": 0.1, "slow_s": 1e9, "peak": 3}
-PEAK = -1  # among numbers of traces: independent multiply-adds in the same rounds, which tell the clock
-FOOTPRINT = 64 << 20  # of frozen operands in turn: twice the last cache of the machines that made labels
-HOPELESS = 16.0  # times the default's estimate, beyond which a schedule is not timed: it may take seconds
+PEAK = -1  # key among trace numbers for independent multiply-adds in the same rounds, which show the clock
+FOOTPRINT = 64 << 20  # frozen operands that calls take turns with: twice the last cache of the labelling machines
+HOPELESS = 16.0  # factor over the default's estimate beyond which a schedule, maybe of seconds, is not timed
 _FIRST = ("tile", "block", "pack_b", "pack_a", "unroll")  # decisions that an exhaustive set spans, in this order
 Row = dict[str, Any]
 Say = Callable[[str], None]
@@ -69,7 +69,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
-    """A region to label: its row, its number in the order, and bytes of frozen operands that calls go through."""
+    """A region to label: its row, its number in the order, and bytes of frozen operands that calls take turns with."""
 
     row: Row
     number: int
@@ -90,12 +90,12 @@ class _Visit:
 
 
 def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool = False) -> dict[str, Any]:
-    """Time schedules of regions that are not in the file yet until the budget ends; what the file holds then.
+    """Time schedules of regions that are not in the file yet until the budget ends; return figures of the file.
 
     Args:
         out: the file.
-        budget_s: no further region is begun after it.
-        threads: that run a kernel.
+        budget_s: no further region begins after it.
+        threads: threads that run a kernel.
         say: called with one line now and then.
         exhaustive: only regions that are timed exhaustively.
 
@@ -133,7 +133,7 @@ def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool
 def ahead(
     pool: ProcessPoolExecutor, jobs: int, items: Iterable[T], call: Callable[[T], tuple[Any, ...]]
 ) -> Iterator[tuple[T, Any]]:
-    """Items and what the call for each returned, in their order; one call waits for each that runs."""
+    """Items and the results of the call for each, in their order; one call waits for each that runs."""
     waiting = collections.deque[tuple[T, Future[Any]]]()
     for item in items:
         waiting.append((item, pool.submit(*call(item))))
@@ -144,7 +144,7 @@ def ahead(
         yield first, done.result()
 
 
-_OF: dict[str, Any] = {}  # of a process that labels: its worker, and the lock that it holds while it times
+_OF: dict[str, Any] = {}  # state of a labelling process: its worker, and the lock that it takes while it times
 
 
 def _begin(lock: Any) -> None:
@@ -154,18 +154,18 @@ def _begin(lock: Any) -> None:
 
 
 def shipped() -> list[Path]:
-    """The files that ship, one for each machine; the first is the one that weights are evaluated beside."""
+    """The files that ship, one for each machine; the first is the one against which weights are evaluated."""
     return sorted(SHIPPED.parent.glob(SHIPPED.name.replace(".", "*.", 1)), key=lambda path: path != SHIPPED)
 
 
 def order() -> list[Row]:
-    """The regions, shuffled in a way that depends on their texts alone."""
+    """The regions, shuffled by their texts alone."""
     rows = [row for row in read_lines(regions.SHIPPED)[1:] if LEAST_S <= row["own_s"] <= MOST_S]
     return sorted(rows, key=lambda r: hashlib.sha256(f"schedules {r['key']}".encode()).digest())
 
 
 def _visits(listed: Sequence[Row], threads: int) -> Iterator[_Visit]:
-    """Regions in their order, each cold as well where it has frozen operands to speak of."""
+    """Regions in their order; those with large frozen operands also cold."""
     for number, row in enumerate(listed):
         yield _Visit(row, number, threads, 0)
         if frozen_bytes(parse_graph(row["text"])) >= regions.LEAST_FROZEN:
@@ -187,7 +187,7 @@ def summary(labels: LabelFile) -> dict[str, Any]:
 
 
 def _labelled(visit: _Visit) -> Row | str:
-    """A row of the file, whose first point is the default schedule; or why there is none."""
+    """A row of the file, whose first point is the default schedule; or the reason why there is none."""
     row = visit.row
     try:
         program = from_graph(parse_graph(row["text"]).outputs, name="kernel")
@@ -208,7 +208,7 @@ def _labelled(visit: _Visit) -> Row | str:
 
 
 def _visited(visit: _Visit, traces: Sequence[Trace]) -> dict[int, list[Any]]:
-    """As `_timed`; nothing where the worker died."""
+    """As `_timed`; empty where the worker died."""
     try:
         return _timed(visit, traces)
     except (SuperoptError, WorkerDiedError):
@@ -216,7 +216,7 @@ def _visited(visit: _Visit, traces: Sequence[Trace]) -> dict[int, list[Any]]:
 
 
 def every(space: ScheduleSpace) -> Iterator[dict[str, Any]]:
-    """The default point, and all of the set that is timed exhaustively."""
+    """The default point, and all points of the set that is timed exhaustively."""
     yield space.start
     names = list(space.knobs)
     if space.size > SMALL:
@@ -240,7 +240,7 @@ def drawn(space: ScheduleSpace, rng: random.Random) -> Iterator[dict[str, Any]]:
 def _traces(
     points: Iterator[dict[str, Any]], space: ScheduleSpace, program: LoopProgram, footprint: int = 0
 ) -> list[Trace]:
-    """The distinct traces of points that can be applied and may be any good."""
+    """The distinct traces of points that can be applied and are promising."""
     found: dict[str, Trace] = {}
     most_s = math.inf
     for point in points:
@@ -260,7 +260,7 @@ def _traces(
 
 
 def _timed(visit: _Visit, traces: Sequence[Trace], most: float = math.inf) -> dict[int, list[Any]]:
-    """Seconds and spills of the traces that have code of their own, at most so many, by number; as `PEAK` the clock."""
+    """Seconds and spills of the traces with code of their own, at most `most`, by number; under `PEAK`, the clock."""
     graph = parse_graph(visit.row["text"])
     size = int(sum(type_bytes(n.type) for n in (*graph.inputs, *graph.outputs)))
     with scratch_folder(size) as folder:

@@ -9,18 +9,18 @@ from costmodel.model.model import Shape
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """How to fit.
+    """Settings of a fit.
 
     Attributes:
-        shape: of the network.
+        shape: shape of the network.
         epochs, batch, rate, decay: passes over the labels, kernels per batch, Adam's peak rate and weight decay.
-        delta: where the Huber loss turns linear, in log time.
+        delta: error of log time at which the Huber loss turns linear.
         rank, rank_scale: weight of the loss on the order of pairs, and the difference of log time that it resolves.
         quiet: weight of the size of corrections.
-        row_drop, kernel_drop, trunk_drop: share of the numbers of nodes, of kernels and of the trunk that a step of
-            the fit does not see.
+        row_drop, kernel_drop, trunk_drop: share of the numbers of nodes, of kernels and of the trunk that are dropped
+            in a step of the fit.
         bootstrap: share of a task's weight that differs between members.
-        prior_steps: of the roofline's fit.
+        prior_steps: steps of the roofline's fit.
     """
 
     shape: Shape = field(default_factory=Shape)

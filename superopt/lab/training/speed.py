@@ -1,11 +1,11 @@
-"""How many kernels a second are priced that were not priced before, on one core of a process of its own.
+"""Throughput of pricing new kernels, in kernels per second on one core of a process of its own.
 
     python -m superopt.lab.training.speed
 
-Two kinds of streams.  A *search* is what one search on a training program asked its objective, in its order and its
-batches: most nodes of a kernel have been seen in others before, and batches are small.  A *corpus* is kernels of many
-programs in large batches, where nearly all nodes are new.  Every stream starts with an empty objective; of each figure
-the best of a few passes is kept, since neighbours on the machine only ever add time.
+There are two kinds of streams.  A *search* has the requests of one search on a training program to its objective, in
+its order and its batches.  Most nodes of a kernel have been seen in others before, and batches are small.  A *corpus*
+has kernels of many programs in large batches, where nearly all nodes are new.  Every stream starts with an empty
+objective.  Each figure is the best of a few passes, since other load on the machine only ever adds time.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Stream = Sequence[Sequence[Graph]]
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """One stream: kernels, their nodes, batches, and seconds in all and for entries, features and structures alone."""
+    """Figures of a stream: kernels, nodes, batches, seconds, and seconds of encoding alone (entries, features ...)."""
 
     kernels: int
     nodes: int
@@ -69,7 +69,7 @@ def fresh_speed(model: Model, streams: Sequence[Stream]) -> list[Speed]:
 
 
 def scoring_speed(model: Model, kernels: Sequence[Graph]) -> dict[str, float]:
-    """Kernels of a corpus per second: `whole`, and `network`, which leaves out what encodes them."""
+    """Kernels of a corpus per second: `whole`, and `network`, which leaves out their encoding."""
     kernels = kernels[:MOST]
     (found,) = fresh_speed(model, [[kernels[i : i + BATCH] for i in range(0, len(kernels), BATCH)]])
     return {"whole": round(found.rate), "network": round(found.kernels / (found.seconds - found.encoding_s))}
@@ -117,7 +117,7 @@ def _measure(model: Model, texts: Sequence[Sequence[Sequence[str]]]) -> list[Spe
 
 
 class Asked:
-    """An objective that keeps what it is asked for, batch by batch."""
+    """An objective that records its requests, batch by batch."""
 
     def __init__(self, base: Objective) -> None:
         self.base, self.name, self.version = base, base.name, base.version
@@ -130,7 +130,7 @@ class Asked:
 
 
 def asked(family: str, number: int, rules: Sequence[Rule], steps: int = STEPS) -> list[list[Graph]]:
-    """What the search on a training program asks its objective for, macros expanded."""
+    """The requests of a search on a training program to its objective, macros expanded."""
     objective = Asked(load_roofline())
     request = Request(SearchBudget(None, steps), objective, deterministic=True)
     explore(families.program(family, number).graph(), rules, request)

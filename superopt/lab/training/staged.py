@@ -1,8 +1,8 @@
-"""Fitting the model of scheduled kernels, and boosted trees on the same rows as the baseline beside it.
+"""Fits the model of scheduled kernels, and as a baseline boosted trees on the same rows.
 
 The loss of a label is the Huber error of its log time plus, within a region, that of the difference to the region's
-mean: the order of schedules counts as much as the level, and a region's own luck (placement in memory) only once.
-Members leave out a part of the families each; what they err by there gives the interval of the model.
+mean.  So the order of schedules counts as much as the level, and a region's own luck (placement in memory) only once.
+Members leave out a part of the families each; their errors there give the interval of the model.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from superopt.schedules.native import peak_fmas
 _SECONDS = stages.NAMES.index("log_seconds")
 _LEAST_STD = 0.05
 _RANKS = 17
-_FEW = 4  # labels of a region that counts in full
+_FEW = 4  # labels from which a region has full weight
 
 
 @dataclass(frozen=True, slots=True)
 class StagedSettings:
-    """How to fit.
+    """Settings of a fit.
 
     Attributes:
         hidden: units of a layer.
-        members: networks; of twice as many parts of the families each leaves out one.
+        members: number of networks; each leaves out one of twice as many parts of the families.
         epochs, batch, rate, decay: passes, labels per step, Adam's peak rate and weight decay.
-        delta: where the Huber loss turns linear, in log time.
+        delta: error of log time at which the Huber loss turns linear.
         order: weight of differences within regions.
-        drop: share of the inputs that a step does not see.
+        drop: share of the inputs that are dropped in a step.
         most_stages: the longest stages of a program that are fitted; others keep their estimate.
-        points: of a region in a pass.
+        points: number of points of a region in a pass.
     """
 
     hidden: int = 64
@@ -67,18 +67,18 @@ class StagedSettings:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ScheduleLabels:
-    """ScheduleLabels as arrays: one entry per schedule of a region.
+    """Labels of schedules as arrays: one entry per schedule of a region.
 
     Attributes:
-        rows: of the stages of each.
-        seconds: measured.
-        again_s: a second visit, or nan.
-        region: number of the region, of threads and of frozen operands that it belongs to.
-        families, programs: of each entry.
-        exhaustive: does the entry belong to a set whose minimum is known, as second visits of such sets say?
-        first: is it the default schedule?
-        cold: do the frozen operands come from beyond the last cache?
-        header: of the file.
+        rows: rows of the stages of each.
+        seconds: measured times.
+        again_s: times of a second visit, or nan.
+        region: number of the group of an entry: region, threads and frozen operands.
+        families, programs: family and program of each entry.
+        exhaustive: whether the entry belongs to a set whose minimum is known, as second visits of such sets confirm.
+        first: whether it is the default schedule.
+        cold: whether the frozen operands come from beyond the last cache.
+        header: header of the file.
     """
 
     rows: list[np.ndarray]
@@ -93,26 +93,26 @@ class ScheduleLabels:
     header: dict[str, Any]
 
     def part(self, at: np.ndarray) -> ScheduleLabels:
-        """Some of them, by number."""
+        """Some of the labels, by number."""
         return ScheduleLabels(
             [self.rows[i] for i in at], *[getattr(self, name)[at] for name in _ARRAYS], header=self.header,
         )  # fmt: skip
 
     def join(self, other: ScheduleLabels) -> ScheduleLabels:
-        """Those of both; regions keep apart."""
+        """The labels of both; regions stay apart."""
         shift = int(self.region.max(initial=-1)) + 1
         columns = {name: np.concatenate([getattr(self, name), getattr(other, name)]) for name in _ARRAYS}
         columns["region"] = np.concatenate([self.region, other.region + shift])
         return ScheduleLabels([*self.rows, *other.rows], **columns, header=self.header)
 
     def at_rate_of(self, other: ScheduleLabels) -> ScheduleLabels:
-        """The same as if on the machine of others: times by how long both take for independent multiply-adds."""
+        """The labels converted to another machine, by the ratio of the times of independent multiply-adds."""
         factor = other.header.get("fma_s", stages.FMA_S) / self.header.get("fma_s", stages.FMA_S)
         return replace(self, seconds=factor * self.seconds, again_s=factor * self.again_s, header=other.header)
 
     @property
     def vector_bits(self) -> int:
-        """Width of a vector of the machine on which they were timed."""
+        """Vector width of the machine on which they were timed."""
         with taken(from_dict(self.header.get("machine"))):
             return host().vector_bits
 
@@ -128,7 +128,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
     """The labels of a file with their rows, which are those of the machine that timed them.
 
     Raises:
-        InputError: the file holds none, or names a region that is not on file.
+        InputError: the file has no labels, or names a region that is not on file.
     """
     records = read_lines(path)
     if len(records) < 2:
@@ -150,12 +150,12 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
 
 
 def _known(records: Sequence[Mapping[str, Any]]) -> bool:
-    """Were exhaustive sets of a file visited again?  Else nothing tells the least of their times from a lucky one."""
+    """Whether exhaustive sets of a file were visited again; else their least time may be a lucky one."""
     return any(len(point) > 3 for record in records[1:] if record.get("exhaustive") for point in record["points"])
 
 
 def _fma_s(records: Sequence[Mapping[str, Any]]) -> float:
-    """Seconds of a vector multiply-add on the machine of a file of labels, by the clock beside each region."""
+    """Seconds of a vector multiply-add on the machine of a file of labels, from the clock recorded with each region."""
     peaks = [record["peak_s"] for record in records[1:] if record.get("peak_s")]
     return float(np.median(peaks)) / peak_fmas() if peaks else stages.FMA_S
 
@@ -163,7 +163,7 @@ def _fma_s(records: Sequence[Mapping[str, Any]]) -> float:
 def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
     """Regions with their default schedules on all threads, as `superopt train regions` timed them, warm and cold.
 
-    A default schedule may have changed since: it is the one that this version has for the machine of the labels.
+    A default schedule may have changed since: it is the one of this version for the machine of the labels.
     """
     records = read_lines(path)
     found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
@@ -197,12 +197,12 @@ def _as_arrays(found: Sequence[tuple[np.ndarray, tuple[Any, ...]]], header: dict
 
 
 def fit(labels: ScheduleLabels, settings: StagedSettings, seed: int, names: Sequence[int] | None = None) -> Staged:
-    """The model of most agreement with the labels.
+    """Fit the model to the labels.
 
     Args:
-        labels: to fit to.
-        settings: of the fit.
-        seed: of weights, order and members.
+        labels: labels to fit to.
+        settings: settings of the fit.
+        seed: seed of weights, order and members.
         names: columns of the rows that the networks see; all by default.
     """
     rng = np.random.default_rng(seed)
@@ -237,7 +237,7 @@ def fit(labels: ScheduleLabels, settings: StagedSettings, seed: int, names: Sequ
 
 
 def _padded(labels: ScheduleLabels, most: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Rows [labels, stages, names], which there are, log estimates of each stage (the rest of them last), log times."""
+    """Rows [labels, stages, names], their mask, log estimates per stage (the sum of the others last), and log times."""
     n = len(labels.rows)
     x = np.zeros((n, most, len(stages.NAMES)), np.float32)
     there, rest = np.zeros((n, most), np.float32), np.full(n, CALL_S)
@@ -339,7 +339,7 @@ class Trees:
     names: Sequence[int] | None
 
     def seconds(self, labels: ScheduleLabels) -> np.ndarray:
-        """Of each label's program."""
+        """Predicted seconds of each label's program."""
         return np.exp(self.booster.predict(_summed(labels, self.names))) * labels.estimates()
 
 
@@ -356,7 +356,7 @@ def fit_trees(labels: ScheduleLabels, seed: int, names: Sequence[int] | None = N
 
 
 def _summed(labels: ScheduleLabels, names: Sequence[int] | None) -> np.ndarray:
-    """One row per program: that of its longest stage, the mean of all weighted by estimate, and the estimate."""
+    """One row per program: its longest stage, the mean of all stages weighted by estimate, and the estimate."""
     kept = list(range(len(stages.NAMES))) if names is None else list(names)
     found = []
     for rows in labels.rows:

@@ -1,8 +1,8 @@
-"""Tasks and forms: what is timed, with a canonical text as identity.
+"""Tasks and forms: the units that are timed, identified by a canonical text.
 
 A *task* is one function of its operands; its *forms* are kernels that compute it: other ops, other layouts of operands
-and result, other stored weights.  The text of a form is what runs (macros expanded), inputs numbered in the order of
-first use, so equal kernels of different programs have one key.
+and result, other stored weights.  The text of a form is the kernel as it runs (macros expanded), with inputs numbered
+in the order of first use, so equal kernels of different programs have one key.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ MOST_FORMS = 6
 
 @dataclass(frozen=True, slots=True)
 class KernelForm:
-    """One kernel: a short kind, key, text, and the seconds that the prior predicts."""
+    """One kernel: a short kind, key, text, and the seconds that the roofline predicts."""
 
     kind: str
     key: str

@@ -19,7 +19,7 @@ from superopt.lab.training.fit import SOFT_S, Data
 
 
 def installed() -> bool:
-    """Can trees be fitted here?"""
+    """Whether trees can be fitted here."""
     return all(importlib.util.find_spec(name) is not None for name in ("lightgbm", "sklearn"))
 
 
@@ -47,6 +47,6 @@ def kernel_seconds(train: Data, test: Data, prior: Coefficients, seed: int) -> n
 
 
 def _inputs(data: Data, prior: Coefficients) -> np.ndarray:
-    """What the network reads of kernels beside their edges."""
+    """The features of kernels that the network reads, except for edges."""
     pooled = pooled_features(join(data.structures, data.rows), data.rows)
     return np.hstack([kernel_features(data.table, prior, data.structures), pooled])

@@ -1,4 +1,4 @@
-"""What the search visits on a program: kernels grouped by the function that they compute.
+"""The kernels that the search visits on a program, grouped by the function that they compute.
 
 The program is imported, its e-graph saturated, searched, grown around the best, and searched again.  Then kernels are
 taken from the original, the finalists, and random selections (options, layouts and fusion bits drawn at random).  In
@@ -38,7 +38,7 @@ CLEAR_S = 1e-5  # shorter kernels are timed less well and taken less often
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How much of a program is visited: growth, search, random states, and what is kept."""
+    """Limits of a visit: growth, search, random states, and the size of the sample."""
 
     enodes: int = 3_000
     guided_enodes: int = 1_500
@@ -172,7 +172,7 @@ def _sampled(
     found = {place: _forms(seen.kernels[place], objective, expand, rng) for place in places}
 
     def weight(place: Place) -> float:
-        """Of several forms, and long enough to be timed well."""
+        """Weight of a task in the sample: it should have several forms, and be long enough to be timed well."""
         forms = found[place]
         length = max((form.predicted_s for form in forms), default=0.0) / CLEAR_S
         return min(len(forms), 4) * min(1.0, max(length, 0.05)) * rng.uniform(0.3, 1.0)

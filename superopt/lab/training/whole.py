@@ -1,8 +1,9 @@
-"""Labels of whole programs: how long the training programs take in kernels, to fit what lies between kernels.
+"""Labels of whole programs: how long the training programs take in kernels, to fit the time between kernels.
 
 A program in kernels takes longer than its kernels alone: it is called, its operands come from where another core or the
-kernel before left them, weights from memory.  `fit` finds what the call costs, by how much kernels are slower in
-company, and what a byte costs that they move, from programs and the kernels in them, timed one after the other as a
+kernel before left them, weights from memory.  `fit` determines the cost of the call, the factor by which kernels are
+slower in company, and the cost of a byte that they move.  It uses programs and the kernels in them, timed one after the
+other as a search times them.
 search times them.
 """
 
@@ -71,7 +72,7 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
                     labels.failed[name] = row[:200]
                 else:
                     labels.rows.append({"program": name, "family": family} | row)
-    finally:  # what was timed is kept whatever ends the run
+    finally:  # timings are kept whatever ends the run
         labels.write()
     say(f"{len(labels.rows)} programs, {len(labels.failed)} failed")
     return {"programs": len(labels.rows), "failed": len(labels.failed)}
@@ -109,7 +110,7 @@ def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row 
 
 
 def fit(labels: LabelFile) -> tuple[Boundary, dict[str, float]]:
-    """The boundary that makes programs of timed kernels right; how right: without it, with it, of unseen families."""
+    """Fit the boundary of programs to their kernels' times; with errors without it, with it, and on unseen families."""
     sums, moved, seconds = (np.array(x) for x in zip(*map(_facts, labels.rows), strict=True))
     groups = np.array([row["family"] for row in labels.rows])
 
@@ -131,13 +132,13 @@ def fit(labels: LabelFile) -> tuple[Boundary, dict[str, float]]:
 
 
 def _facts(row: Row) -> tuple[float, float, float]:
-    """Of a program: the sum of its kernels, the bytes that they read and write, and its own time."""
+    """For a program: the sum of its kernels' times, the bytes that they read and write, and its own time."""
     moved = sum(count * sum(boundary_bytes(parse_graph(text))) for text, count, _ in row["regions"])
     return sum(count * kernel_s for _, count, kernel_s in row["regions"]), float(moved), row["seconds"]
 
 
 def _fitted(sums: np.ndarray, moved: np.ndarray, seconds: np.ndarray) -> Boundary:
-    """Coefficients, none negative, of the least sum of relative errors: a linear program, the errors its unknowns."""
+    """Nonnegative coefficients of the least sum of relative errors: a linear program with the errors as unknowns."""
     terms = np.stack([np.ones_like(sums), sums, moved], 1) / seconds[:, None]
     scale, apart, ones = terms.max(0), np.eye(len(terms)), np.ones(len(terms))
     bounds = np.block([[terms / scale, -apart], [-terms / scale, -apart]])

@@ -137,7 +137,7 @@ class Quantized:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """What a result is rounded to: scale and zero point (None: 0)."""
+    """The numbers that a result is rounded to: scale and zero point (None: 0)."""
 
     scale: Any
     zero: Any

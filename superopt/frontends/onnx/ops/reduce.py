@@ -103,7 +103,7 @@ _SUMS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
     "ReduceLogSum": (_wide, jnp.log),
     "ReduceSumSquare": (lambda x: x * x, jnp.asarray),
 }
-"""What is summed, and what is made of the sum."""
+"""Operator -> the function that is summed, and the function of the sum."""
 
 
 @op(*_SUMS, wide=True)

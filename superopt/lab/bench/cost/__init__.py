@@ -1,1 +1,1 @@
-"""Suites of what a returned program costs besides its kernels: memory, and calls."""
+"""Suites of the costs of a returned program besides its kernels: memory, and calls."""

@@ -1,10 +1,10 @@
-"""The suite calls: what one call costs of what is returned, where the program itself takes microseconds.
+"""The suite calls: the overhead of a call of a returned program that itself takes microseconds.
 
     superopt bench --suite calls --json
 
-`superopt.jit` beside `jax.jit`, with one type of arguments and with ten by turns, and a loaded program beside the
-optimised one that was saved, interleaved in one process.  A case keeps the bar where its interval does not lie below
-`BAR`, 1 / 1.1: at most 1.1 times the time of the other.
+`superopt.jit` is timed beside `jax.jit`, with one type of arguments and with ten by turns.  A loaded program is timed
+beside the optimised one that was saved.  Both are interleaved in one process.  A case meets the bar where its interval
+does not lie below `BAR`, 1 / 1.1: at most 1.1 times the time of the other.
 """
 
 from __future__ import annotations

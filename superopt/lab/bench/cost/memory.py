@@ -1,13 +1,14 @@
-"""The memory suite: how many times its weights does a model take, to optimise and to load?
+"""The memory suite: how many times the size of its weights a model takes, to optimise and to load.
 
-    plain   `optimize(search=False)` of the ONNX file, then `save`
-    budget  `optimize` with the budget of the suite, nothing stored before
-    load    `superopt.load` of the saved program, and a call
+    plain   `optimize(search=False)` of the ONNX file, then `save`.
+    budget  `optimize` with the budget of the suite, nothing stored before.
+    load    `superopt.load` of the saved program, and a call.
 
 The models are chains of products of 16 MB each, made on the fly: their weights in the model's file (512 MB), or beside
-it (2.3 GB).  Every way runs in a process of its own, whose memory and that of all processes that it starts is sampled:
-what each holds alone and its share of what several hold (proportional set size), and files of ours in shared memory
-that nobody has mapped.  What the same chain takes with small matrices is told too: interpreter, JAX and code.
+it (2.3 GB).  Every way runs in a process of its own, whose memory and that of all processes that it starts is sampled.
+Samples count the private memory of each process and its share of shared memory (proportional set size), and our files
+in shared memory that no process has mapped.  The memory of the same chain with small matrices is reported too:
+interpreter, JAX and code.
 
     superopt bench --suite memory [--case inline] [--json]
 """
@@ -31,7 +32,7 @@ from superopt.arrays.placing import SHARED
 from superopt.errors import UsageError
 from superopt.lab.bench import Result, Say, told, wanted
 
-SIDE, SMALL_SIDE, ROWS = 2048, 64, 8  # of a matrix, of one of those that hardly weigh, of the operand
+SIDE, SMALL_SIDE, ROWS = 2048, 64, 8  # sides of a large matrix and of a negligible one, rows of the operand
 LAYERS = {"inline": 32, "external": 144}
 WAYS = ("plain", "budget", "load")
 _EVERY_S = 0.05
@@ -50,14 +51,14 @@ _COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """What a process and those that it started took at most.
+    """Peak memory of a process and those that it started.
 
     Attributes:
-        nbytes: at the worst moment.
-        at_s: when that was.
+        nbytes: memory at the worst moment.
+        at_s: time of that moment.
         seconds: until the end.
         parts: anonymous, mapped and shared memory at the worst moment.
-        processes: how many there were then.
+        processes: number of processes at the worst moment.
     """
 
     nbytes: int
@@ -111,7 +112,7 @@ def _case(case: str, layers: int, budget: str, seed: int, folder: Path, say: Say
 
 
 def _ways(case: str, layers: int, side: int, budget: str, seed: int, folder: Path) -> list[tuple[str, Peak | str]]:
-    """The peak of every way, or why there is none."""
+    """The peak of every way, or the reason why there is none."""
     model, saved = folder / f"{case}{side}.onnx", folder / f"{case}{side}.superopt"
     made = _watched("make", case, str(layers), str(side), str(model))
     if isinstance(made, str):
@@ -133,7 +134,7 @@ def _watched(*arguments: str) -> Peak | str:
 
 
 def watch(command: Sequence[str], environment: dict[str, str]) -> Peak | str:
-    """Run a command to its end; what it took at most, or the last line of its errors."""
+    """Run a command to its end; return its peak memory, or the last line of its errors."""
     begin = time.monotonic()
     with (
         tempfile.TemporaryFile("w+") as errors,
@@ -158,7 +159,7 @@ def watch(command: Sequence[str], environment: dict[str, str]) -> Peak | str:
 
 
 def _taken(pid: int) -> tuple[dict[str, int], int]:
-    """What a process and those below it take now, by kind, and how many they are."""
+    """Current memory of a process and its descendants by kind, and their number."""
     parts = {"Anon": 0, "File": 0, "Shmem": 0}
     pids = _family(pid)
     for one in pids:
@@ -196,7 +197,7 @@ def _in_shared_memory(pid: int) -> int:
     return total
 
 
-# ---- what runs in processes of its own
+# ---- programs of the measured processes
 
 
 def make(kind: str, layers: int, side: int, path: Path) -> None:

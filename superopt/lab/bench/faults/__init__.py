@@ -1,1 +1,1 @@
-"""Files and stages with faults: does reading them end in one typed error, and within bounds?"""
+"""Fault injection in files and stages: whether reading ends in one typed error, and within bounds."""

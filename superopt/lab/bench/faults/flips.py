@@ -1,4 +1,4 @@
-"""Stores with one bit flipped: every answer is what was put there, or none."""
+"""Stores with one bit flipped: every answer must be the stored value, or none."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from superopt.store import TABLES, Store, StoreWarning
 
-_ROWS = 4  # of each table
+_ROWS = 4  # rows of each table
 
 
 def corpus(folder: Path) -> None:
@@ -30,7 +30,7 @@ def _value(table: str, number: int) -> dict[str, Any]:
 
 
 def mutated(data: bytes, rng: random.Random, outside: Path) -> bytes:
-    """The file with another bit."""
+    """The file with one bit flipped."""
     del outside
     out = bytearray(data)
     out[rng.randrange(len(out))] ^= 1 << rng.randrange(8)
@@ -43,7 +43,7 @@ def _expected() -> dict[tuple[str, str], dict[str, Any]]:
 
 
 def read(path: Path, good: Path) -> str:
-    """Ask a store for everything that was put there, and for what was not."""
+    """Ask a store for all stored keys, and for one that was not stored."""
     del good
     place = Path("opened").absolute()
     shutil.rmtree(place, ignore_errors=True)

@@ -1,7 +1,7 @@
-"""Models with faults: of every operator, changed as bytes or as messages; each is a program or is refused.
+"""Models with faults: of every operator, changed as bytes or as messages; each is imported as a program or refused.
 
 The models are the node tests of the `onnx` package, those of operators of ONNX Runtime's own, and one with external
-data.  What is changed in a message is one of its fields: sizes, attributes, names, types, places of external data.
+data.  A change of a message affects one of its fields: sizes, attributes, names, types, places of external data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.lab.bench.onnx.contrib import contrib_cases
 from superopt.lab.bench.onnx.nodes import node_cases
 
-_MOST_BYTES = 2**16  # of a model that is changed
+_MOST_BYTES = 2**16  # of a model to be changed
 CANARY = b"superopt canary: nobody may read this file\n" * 4
 _INTEGERS = (0, 1, -1, 2, 3, 7, 64, 255, 2**15, 2**31 - 1, 2**31, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63))
 _FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-45, 3e38, -3e38, float("inf"), float("-inf"), float("nan"), 0.5)
@@ -44,7 +44,7 @@ _TEXTS = (
 
 
 def corpus(folder: Path) -> None:
-    """Write the models that are to be changed, the data that one of them names, and a file that nobody may read."""
+    """Write the models to be changed, the external data of one of them, and a file outside that must not be read."""
     models = [case.model for case in node_cases()] + [model for _, _, model, _ in contrib_cases()]
     write(folder, [*models, with_data()])
 

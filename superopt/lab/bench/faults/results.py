@@ -1,9 +1,9 @@
-"""Faults put into every stage of an optimisation: is the program returned, right, and is the fault told?
+"""Faults put into every stage of an optimisation: whether a right program is returned, and the fault is reported.
 
 A fault is one function of one stage that raises whenever it is called.  All functions and methods of the modules of a
 stage are taken in turn; the small program that is optimised takes the path through that stage.  A result is lost when
-`optimize` raises, when what it returns computes something else than the original, or when nothing says that a stage
-failed: neither the report nor a warning.
+`optimize` raises, when the returned program computes other results than the original, or when neither the report nor a
+warning mentions that a stage failed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A function that fails: `module:name` or `module:class.name`, with the options of the call that meets it."""
+    """A function that fails: `module:name` or `module:class.name`, with the options of a call that reaches it."""
 
     stage: str
     target: str
@@ -96,10 +96,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class FaultOutcome:
-    """What came of a fault.
+    """The outcome of a fault.
 
     Attributes:
-        met: whether the call came by the function that fails.
+        met: whether the call reached the function that fails.
         lost: how the result was lost; empty where it was not.
     """
 
@@ -147,7 +147,7 @@ def inject(fault: Fault, error: Callable[[], BaseException]) -> FaultOutcome:
 def lost_results(
     stages: Sequence[str] = (), most: int | None = None, progress: Callable[[FaultOutcome], None] | None = None
 ) -> tuple[int, int]:
-    """Put faults into the functions of these stages one after the other; (met by a call, results lost).
+    """Put faults into the functions of these stages one after the other; return (reached by a call, results lost).
 
     Args:
         stages: names of `STAGES`; all of them by default.
@@ -169,7 +169,7 @@ def lost_results(
 
 @contextmanager
 def failing(target: str, error: Callable[[], BaseException], met: list[str]) -> Iterator[None]:
-    """Within it a function raises, by whatever name modules of ours know it; each call is noted in `met`."""
+    """Make a function raise in the block, by whatever name our modules know it; each call is recorded in `met`."""
     module, _, name = target.partition(":")
     outer, _, inner = name.rpartition(".")
     home: Any = importlib.import_module(module)
@@ -198,7 +198,7 @@ def failing(target: str, error: Callable[[], BaseException], met: list[str]) -> 
 
 
 def _places(function: Any) -> list[tuple[Any, str]]:
-    """Modules of ours, and the names by which they know a function."""
+    """Our modules, and the names by which they know a function."""
     ours = [m for name, m in list(sys.modules.items()) if name.partition(".")[0] in _OURS and m is not None]
     return [(m, name) for m in ours for name, value in list(vars(m).items()) if value is function]
 

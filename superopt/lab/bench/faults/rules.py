@@ -1,4 +1,4 @@
-"""Texts of rules with faults: each is read or refused, nothing in it is run."""
+"""Texts of rules with faults: each is read or refused, and nothing in it is run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def corpus(folder: Path) -> None:
 
 
 def mutated(data: bytes, rng: random.Random, outside: Path) -> bytes:
-    """Another text."""
+    """A changed text."""
     if rng.random() < 0.2:
         return mutated_bytes(data, rng)
     return encoded(mutated_text(data.decode(), rng, outside))

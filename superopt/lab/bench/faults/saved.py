@@ -1,4 +1,4 @@
-"""Saved programs with faults: in the archive, and inside of its members by someone who writes their digests too."""
+"""Saved programs with faults: in the archive, and inside of its members with digests to match."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from superopt.lab.bench.faults.texts import encoded, mutated_bytes, mutated_json
 from superopt.returned.optimized import Loaded, Optimized
 from superopt.store import Store
 
-_MOST_BYTES = 1_000_000  # of the arguments that a loaded program is called with
+_MOST_BYTES = 1_000_000  # of the arguments with which a loaded program is called
 _OPTIONS: dict[str, Any] = {"budget": "30steps", "deterministic": True, "store": False}
 _FOREIGN_OPTIONS = (
     "xla_dump_to",
@@ -35,7 +35,7 @@ _FOREIGN_OPTIONS = (
 
 
 def corpus(folder: Path) -> None:
-    """Write a program with frozen weights, one of a network, one with loops and one with kernels of our own."""
+    """Write a program with frozen weights, one of a network, one with loops and one with our kernels."""
     rng = np.random.default_rng(0)
 
     def rand(*shape: int) -> np.ndarray:
@@ -80,7 +80,7 @@ def _with_kernels(result: Optimized) -> Optimized:
 
 
 def mutated(data: bytes, rng: random.Random, outside: Path) -> bytes:
-    """Another file: damaged as a whole, or with other members."""
+    """A changed file: damaged as a whole, or with other members."""
     if rng.random() < 0.3:
         return mutated_bytes(data, rng)
     members = _members(data)
@@ -152,7 +152,7 @@ def _options(members: dict[str, bytes], rng: random.Random, outside: Path) -> No
 
 
 def _huge(members: dict[str, bytes], rng: random.Random, _: Path) -> None:
-    """A program that a few words make large."""
+    """A program that a few words of text make large."""
     size = rng.choice((10**4, 10**6, 10**8, 10**9, 10**12))
     line = f'%900 = iota() dtype="float32" dimension=0 shape=({size},) : f32[{size}]\n'
     more = rng.choice((
@@ -186,7 +186,7 @@ def read(path: Path, good: Path) -> str:
 
 
 def _arguments(loaded: Loaded) -> Any:
-    """Arguments as the program says that it takes them; None where they are large."""
+    """Arguments of the types that the program states; None where they are large."""
     live = loaded.graph.inputs[: len(loaded.live)]
     if sum(type_bytes(node.type) for node in live) > _MOST_BYTES:
         return None

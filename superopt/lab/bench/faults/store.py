@@ -1,6 +1,6 @@
-"""Entries of the store with faults, under right digests: is an answer made of one that of the original?
+"""Entries of the store with faults, under right digests: whether answers made of them equal those of the original.
 
-Each entry is changed, or takes parts of the entry of another program, and is put where `optimize` would find it.
+Each entry is changed, or takes parts of the entry of another program, and is stored where `optimize` would find it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def _results(name: str) -> np.ndarray:
 
 
 def corpus(folder: Path) -> None:
-    """Write the entry of each program, beside those of the others; one program has kernels of our own."""
+    """Write the entry of each program, beside those of the others; one program has our kernels."""
     entries: dict[str, Any] = {}
     for name, fn in _PROGRAMS.items():
         result = superopt.optimize(fn, *_arguments(), **_OPTIONS)
@@ -84,7 +84,7 @@ def corpus(folder: Path) -> None:
 
 
 def mutated(data: bytes, rng: random.Random, outside: Path) -> bytes:
-    """Another entry for the same program."""
+    """A changed entry for the same program."""
     held: dict[str, Any] = json.loads(data)
     entry, other = held["entry"], rng.choice(held["others"])
     match rng.randrange(6):
@@ -99,7 +99,7 @@ def mutated(data: bytes, rng: random.Random, outside: Path) -> bytes:
 
 
 def _readable(data: bytes) -> bytes:
-    """What is no plain object never gets out of the store: an empty one instead."""
+    """The bytes of a plain object; the store never returns anything else, so other data become an empty object."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -108,7 +108,7 @@ def _readable(data: bytes) -> bytes:
 
 
 def read(path: Path, good: Path) -> str:
-    """Put an entry into a store, and have it answer."""
+    """Put an entry into a store, and let it answer a call."""
     held: dict[str, Any] = json.loads(path.read_bytes())
     program = held["program"]
     with Store(memory=True) as store:

@@ -1,17 +1,17 @@
-"""Files that strangers damaged or made up: does reading them end in one typed error, and within bounds?
+"""Damaged and forged files: whether reading them ends in one typed error, and within bounds.
 
-Files of every kind are mutated and read in a process of their own, which is watched while it reads: what it raises,
+Files of every kind are mutated and read in a process of their own, which is watched.  Figures are what it raises,
 whether it dies, its processor time and memory, and which files outside of its folder it opens, writes or runs.  Files
 with faults are kept in the folder `superopt-faults`; `python -m superopt.lab.bench.faults.worker KIND FILE` reads one
-again with the whole trace of what goes wrong.
+again and prints the full traceback.
 
-    saved    `.superopt` files: loaded, called, validated        files, untyped, deaths, outside
-    store    entries of the store, with right digests            also answers not the original's: foreign_answers
-    flips    one bit of a store's file                           foreign_answers
-    onnx     models                                              files, untyped, deaths, outside
-    rules    texts of rules                                      files, untyped, deaths, outside
-    weights  of the cost model                                   files, untyped, deaths, outside
-    stages   faults in the stages of an optimisation             lost_results
+    saved    `.superopt` files: loaded, called, validated.       Counts files, untyped, deaths, outside.
+    store    Entries of the store, with right digests.           Also answers unlike the original's: foreign_answers.
+    flips    One bit of a store's file.                          Counts foreign_answers.
+    onnx     Models.                                             Counts files, untyped, deaths, outside.
+    rules    Texts of rules.                                     Counts files, untyped, deaths, outside.
+    weights  Weights of the cost model.                          Counts files, untyped, deaths, outside.
+    stages   Faults in the stages of an optimisation.            Counts lost_results.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from superopt.machine.extras import need
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 
 KINDS = ("saved", "store", "flips", "onnx", "rules", "weights", "stages")
-FAULTS = ("untyped", "outside", "foreign_answers", "over_limits")  # that a process can tell of itself
-SECONDS, BYTES = 10.0, 500_000_000  # of processor time and of memory that reading one file may take
+FAULTS = ("untyped", "outside", "foreign_answers", "over_limits")  # faults that a process can detect in itself
+SECONDS, BYTES = 10.0, 500_000_000  # processor time and memory allowed for one file
 KEPT = "superopt-faults"
-_OFTEN = {"flips": 10}  # files of a kind for each file of the others
+_OFTEN = {"flips": 10}  # multiples of the number of files of other kinds
 _FRESH = 500  # files after which the process is replaced
-_SHOWN = 20  # faults that are told of each kind
+_SHOWN = 20  # faults of each kind to list
 _MODULE = "superopt.lab.bench.faults.worker"
 MODULES = {
     "saved": "superopt.lab.bench.faults.saved",
@@ -43,13 +43,13 @@ MODULES = {
     "rules": "superopt.lab.bench.faults.rules",
     "weights": "superopt.lab.bench.faults.weights",
 }
-"""Of each kind of files: `corpus(folder)` writes good ones, `mutated(data, rng, outside)` gives the bytes of another,
-`read(path, good)` reads one: an empty text, or how its answer is not that of the good file."""
+"""Modules for each kind of files: `corpus(folder)` writes good ones, `mutated(data, rng, outside)` returns the bytes of
+a mutant.  `read(path, good)` reads one: returns how its answer differs from that of the good file, or an empty text."""
 
 
 @dataclass
 class _Found:
-    """What came of the files of one kind."""
+    """Results for the files of one kind."""
 
     kind: str
     files: int = 0
@@ -65,13 +65,13 @@ class _Found:
     faults: list[str] = field(default_factory=list[str])
 
     def told(self, name: str, what: str, text: str) -> None:
-        """Count a fault, and keep the first of them."""
+        """Count a fault, and keep its text while there are few."""
         setattr(self, what, getattr(self, what) + 1)
         if len(self.faults) < _SHOWN:
             self.faults.append(f"{self.kind} {name}: {what}: {text}")
 
     def row(self) -> dict[str, Any]:
-        """As a row of the table."""
+        """The results as a row of the table."""
         return {**vars(self), "megabytes": self.bytes / 1e6}
 
 
@@ -110,7 +110,7 @@ _COLUMNS = (
 
 
 def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
-    """Read mutated files of a kind, by what this module says of it."""
+    """Read mutated files of a kind by the functions of its module."""
     found = _Found(kind)
     with tempfile.TemporaryDirectory(prefix="superopt-faults-") as folder:
         with Worker(ProcessLimits(silence_s=600.0, memory_bytes=3 << 30, processor=True), module=_MODULE) as worker:
@@ -137,7 +137,7 @@ def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
 
 
 def _events(worker: Worker, message: Mapping[str, Any], count: int, found: _Found) -> Iterator[Mapping[str, Any]]:
-    """The events of all files; after a death with the file behind the one that was being read."""
+    """The events of all files; after a death it goes on with the file after the one that was being read."""
     number = 0
     while number < count:
         last, read = min(count, number + _FRESH), None
@@ -159,7 +159,7 @@ def _events(worker: Worker, message: Mapping[str, Any], count: int, found: _Foun
 
 
 def keep(path: Path, kind: str, seed: int, number: int, folder: Path | None = None) -> str:
-    """Copy a file with a fault into the folder of those; its name there."""
+    """Copy a file with a fault into the folder of faults; return its name there."""
     target = (folder or Path.cwd()) / KEPT / f"{kind}-{seed}-{number}{path.suffix}"
     target.parent.mkdir(exist_ok=True)
     shutil.copyfile(path, target)
@@ -167,7 +167,7 @@ def keep(path: Path, kind: str, seed: int, number: int, folder: Path | None = No
 
 
 def _stages(count: int) -> _Found:
-    """Fail in the stages of an optimisation."""
+    """Put faults into the stages of an optimisation."""
     from superopt.lab.bench.faults import results  # late: the worker, which imports this module, is to stay small
 
     found = _Found("stages")

@@ -1,4 +1,4 @@
-"""Mutations of bytes, texts and plain data, as chance and as people of ill will make them."""
+"""Mutations of bytes, texts and plain data, both random and malicious."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORD = re.compile(r"[A-Za-z_]\w{2,}")
 
 
 def mutated_bytes(data: bytes, rng: random.Random) -> bytes:
-    """Bytes flipped, cut, repeated, put in, taken out or moved."""
+    """Bytes flipped, cut, repeated, inserted, removed or moved."""
     out = bytearray(data)
     for _ in range(rng.choice((1, 1, 1, 2, 4, 16))):
         if not out:
@@ -58,7 +58,7 @@ def mutated_bytes(data: bytes, rng: random.Random) -> bytes:
 
 
 def mutated_text(text: str, rng: random.Random, outside: Path) -> str:
-    """A text with another number, word, line or depth."""
+    """A text with a number, word, line or nesting depth changed."""
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         text = _TEXTS[rng.randrange(len(_TEXTS))](text, rng, outside)
     return text
@@ -83,7 +83,7 @@ def _word(text: str, rng: random.Random, _: Path) -> str:
 
 
 def rearranged(parts: dict[K, T], rng: random.Random) -> None:
-    """Two parts change places, one is taken out, or one stands in the place of another too."""
+    """Swap two parts, remove one, or replace one by a copy of another."""
     a, b = (rng.choice(list(parts)) for _ in range(2))
     match rng.randrange(3):
         case 0:
@@ -124,12 +124,12 @@ _TEXTS = (_number, _number, _number, _word, _word, _line, _letters, _cut)
 
 
 def encoded(text: str) -> bytes:
-    """A text as bytes, whatever letters it has."""
+    """A text as bytes, whatever characters it has."""
     return text.encode(errors="surrogatepass")
 
 
 def mutated_json(data: bytes, rng: random.Random, outside: Path) -> bytes:
-    """Plain data with a value put in the place of another, taken out, or moved."""
+    """Plain data with a value replaced by another, removed, or moved."""
     try:
         root: list[Any] = [json.loads(data)]
     except (ValueError, RecursionError):  # mutated before
@@ -154,7 +154,7 @@ def mutated_json(data: bytes, rng: random.Random, outside: Path) -> bytes:
                 holder[key] = _value(holder[key], rng, outside)
     try:
         return json.dumps(root[0]).encode()
-    except RecursionError:  # what is deep was put into what is deep
+    except RecursionError:  # nesting two deep values went too deep
         return mutated_bytes(data, rng)
 
 

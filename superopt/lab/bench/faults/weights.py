@@ -1,4 +1,4 @@
-"""Weights of the cost model with faults: in the tensors, in the card beside them, and in both by who writes digests."""
+"""Weights of the cost model with faults: in the tensors, in the card beside them, and in both with digests to match."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def corpus(folder: Path) -> None:
 
 
 def mutated(data: bytes, rng: random.Random, outside: Path) -> bytes:
-    """Other weights."""
+    """Changed weights."""
     if data.startswith(b"{"):
         return mutated_bytes(data, rng) if rng.random() < 0.3 else mutated_json(data, rng, outside)
     card, tensors = _parts(data)

@@ -1,8 +1,8 @@
 """The process that reads mutated files, and watches itself while it does (see `superopt.lab.bench.faults.suite`).
 
-Everything that the readers need is loaded before the first mutated file, by reading the good ones.  From then on the
-process counts as acting outside when it opens a file for writing outside of its folder, reads one that is neither its
-own nor Python's, starts a program or opens a connection.
+All modules that the readers need are loaded before the first mutated file, by reading the good ones.  From then on four
+actions count as outside: opening a file for writing outside of its folder, reading one that is neither its own nor
+Python's, starting a program, or opening a connection.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _READABLE = (sys.prefix, sys.base_prefix, "/proc/", "/sys/", "/dev/", "/usr/", "
 
 
 class Watch:
-    """Notes what the process does outside of its folder while a file is read."""
+    """Records the process's actions outside of its folder while a file is read."""
 
     def __init__(self, folder: Path) -> None:
         root = Path(__file__).resolve().parents[4]
@@ -42,7 +42,7 @@ class Watch:
         sys.addaudithook(self.hear)
 
     def hear(self, event: str, values: tuple[Any, ...]) -> None:
-        """An audit event of Python."""
+        """Handle an audit event of Python."""
         if not self.on:
             return
         if event in _ACTS:
@@ -73,7 +73,7 @@ def _corpus(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _enter(folder: Path) -> None:
-    """Work in a folder of one's own: the user's store and cache of kernels are out of the way."""
+    """Work in a private folder, away from the user's store and cache of kernels."""
     for name in ("good", "in", "in/cache", "outside"):
         (folder / name).mkdir(parents=True, exist_ok=True)
     os.environ["XDG_CACHE_HOME"] = str(folder / "in/cache")
@@ -103,7 +103,7 @@ def _read(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _mutated(module: Any, kind: str, good: list[Path], seed: int, number: int, folder: Path) -> tuple[Path, Path]:
-    """The mutated file of this number, and the good one that it was."""
+    """The mutated file of this number, and the good one from which it was made."""
     rng = random.Random(f"{kind} {seed} {number}")
     source = rng.choice(good)
     path = folder / "in" / f"mutated{source.suffix}"
@@ -112,7 +112,7 @@ def _mutated(module: Any, kind: str, good: list[Path], seed: int, number: int, f
 
 
 def outcome(module: Any, path: Path, source: Path, watch: Watch) -> dict[str, Any]:
-    """Read a file under watch: what it came to, how long it took and how much memory."""
+    """Read a file under watch; return its result, processor time and memory."""
     found: dict[str, Any] = {"refused": 0}
     before, begin = _reset_peak(), time.process_time()
     watch.seen, watch.on = [], True
@@ -138,7 +138,7 @@ def outcome(module: Any, path: Path, source: Path, watch: Watch) -> dict[str, An
 
 
 def _reset_peak() -> int:
-    """Forget the largest resident size so far; the present one in bytes."""
+    """Reset the peak of the resident size; return its current value in bytes."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:  # not Linux, or not allowed: sizes are those since the process began
@@ -157,7 +157,7 @@ def _status(name: str) -> int:
 
 
 def _forget() -> None:
-    """Let go of compiled programs."""
+    """Release compiled programs."""
     jax = sys.modules.get("jax")
     if jax is not None:
         jax.clear_caches()
@@ -165,7 +165,7 @@ def _forget() -> None:
 
 
 def again(kind: str, path: Path) -> str:
-    """Read a file that was kept in this process, with whatever it raises; what came of it."""
+    """Read a kept file in this process, letting exceptions through; return the result."""
     folder = Path(tempfile.mkdtemp(prefix="superopt-fault-"))
     here = path.absolute()
     _enter(folder)

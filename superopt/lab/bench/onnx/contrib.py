@@ -27,7 +27,7 @@ def _s(value: float, dtype: Any = np.float32) -> np.ndarray:
 
 
 def model_of(op: str, arrays: Arrays, outputs: int = 1, domain: str = "com.microsoft", **attrs: Any) -> onnx.ModelProto:
-    """A model of one node whose outputs have types that are left open."""
+    """A model of one node whose output types are left open."""
     names = ["" if a is None else f"x{i}" for i, a in enumerate(arrays)]
     results = [f"y{i}" for i in range(outputs)]
     node = helper.make_node(op, names, results, domain=domain, **attrs)

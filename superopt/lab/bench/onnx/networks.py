@@ -1,7 +1,7 @@
 """Small networks as exporters write them: shapes computed by nodes, norms and functions in pieces, batch norm apart.
 
-What optimisers of others do to a model depends on these idioms rather than on its size, so each network has few layers
-of few channels, with random weights, and is named for the family that it is a piece of.
+The effect of other optimisers on a model depends on these idioms rather than on its size.  So each network has few
+layers of few channels, with random weights, and is named for the family that it is a piece of.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class NetworkBuilder:
     """Nodes and stored tensors of one model.
 
     Args:
-        seed: of the weights.
+        seed: seed of the weights.
     """
 
     def __init__(self, seed: int) -> None:
@@ -32,13 +32,13 @@ class NetworkBuilder:
         self.inputs: dict[str, tuple[Shape, int]] = {}
 
     def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
-        """Append a node: the name of its result."""
+        """Append a node and return the name of its result."""
         name = f"t{len(self.nodes)}"
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
         return name
 
     def several(self, results: int, op: str, *inputs: str, **attributes: Any) -> list[str]:
-        """Append a node of several results: their names."""
+        """Append a node of several results and return their names."""
         made = [f"t{len(self.nodes)}_{i}" for i in range(results)]
         self.nodes.append(helper.make_node(op, list(inputs), made, **attributes))
         return made
@@ -49,7 +49,7 @@ class NetworkBuilder:
         return name
 
     def keep(self, name: str, array: Any) -> str:
-        """A stored tensor under a name of the caller's."""
+        """Store a tensor under a name of the caller's."""
         self.stored[name] = np.asarray(array, getattr(array, "dtype", np.float32))
         return name
 
@@ -58,7 +58,7 @@ class NetworkBuilder:
         return self.keep(f"c{len(self.stored)}", np.asarray(value, np.float32))
 
     def integers(self, *values: int) -> str:
-        """A stored vector of integers, as shapes and axes are."""
+        """A stored vector of integers, such as a shape or axes."""
         return self.keep(f"i{len(self.stored)}", np.asarray(values, np.int64))
 
     def index(self, value: int) -> str:
@@ -82,7 +82,7 @@ class NetworkBuilder:
         """The model of all nodes.
 
         Raises:
-            ValidationError: it is none, or the types of its results cannot be inferred.
+            ValidationError: the model is invalid, or the types of its results cannot be inferred.
         """
         for name, shape in (inputs or {}).items():
             self.input(name, *shape)
@@ -123,7 +123,7 @@ class NetworkBuilder:
         return self("BatchNormalization", x, *parts, epsilon=1e-5)
 
     def conv_norm(self, x: str, to: int, of: int, k: int = 3, act: str = "Relu", **options: Any) -> str:
-        """A convolution, batch norm and a function."""
+        """A convolution, batch norm and an activation."""
         x = self.batch_norm(self.conv(x, to, of, k, **options), to)
         if act in ("Silu", "Relu6"):
             return self.silu(x) if act == "Silu" else self.relu6(x)
@@ -138,25 +138,25 @@ class NetworkBuilder:
         return self("Mul", x, self("Sigmoid", x))
 
     def gelu(self, x: str) -> str:
-        """With the error function, in pieces."""
+        """gelu with the error function, in pieces."""
         y = self("Add", self("Erf", self("Div", x, self.number(math.sqrt(2)))), self.number(1.0))
         return self("Mul", self("Mul", x, y), self.number(0.5))
 
     def tanh_gelu(self, x: str) -> str:
-        """With the hyperbolic tangent, in pieces."""
+        """gelu with the hyperbolic tangent, in pieces."""
         inner = self("Add", x, self("Mul", self("Pow", x, self.number(3.0)), self.number(0.044715)))
         y = self("Add", self("Tanh", self("Mul", inner, self.number(math.sqrt(2 / math.pi)))), self.number(1.0))
         return self("Mul", self("Mul", x, self.number(0.5)), y)
 
     def layer_norm(self, x: str, n: int, eps: float = 1e-5) -> str:
-        """Over the last axis, in pieces."""
+        """Layer norm over the last axis, in pieces."""
         centred = self("Sub", x, self("ReduceMean", x, axes=[-1]))
         variance = self("ReduceMean", self("Pow", centred, self.number(2.0)), axes=[-1])
         x = self("Div", centred, self("Sqrt", self("Add", variance, self.number(eps))))
         return self("Add", self("Mul", x, self.positive(n)), self.shift(n))
 
     def rms_norm(self, x: str, n: int, eps: float = 1e-5) -> str:
-        """Without a mean, in pieces."""
+        """Root-mean-square norm (without a mean), in pieces."""
         variance = self("ReduceMean", self("Pow", x, self.number(2.0)), axes=[-1])
         root = self("Div", self.number(1.0), self("Sqrt", self("Add", variance, self.number(eps))))
         return self("Mul", self.positive(n), self("Mul", x, root))
@@ -175,7 +175,7 @@ class NetworkBuilder:
         return self("Transpose", self.view(x, of, -1, heads, size), perm=list(order))
 
     def attention(self, x: str, y: str, d: int, heads: int, mask: str = "", causal: int = 0, bias: str = "") -> str:
-        """Of one sequence over another, in pieces."""
+        """Attention of one sequence over another, in pieces."""
         size = d // heads
         q = self.heads(self.dense(x, d, d), x, heads, size)
         k = self.heads(self.dense(y, d, d), y, heads, size, (0, 2, 3, 1))

@@ -1,10 +1,10 @@
 """The node tests that ship with `onnx.backend.test`, run through the ONNX frontend.
 
-A test passes when the imported graph, lowered back to JAX, gives every output with the expected dtype, shape and values
-(the tolerances are those of the test suite).  Dtypes that the graph has not (8-bit floats, 4- and 2-bit integers,
+A test passes when the imported graph, lowered back to JAX, returns every output with the expected dtype, shape and
+values (the tolerances are those of the test suite).  Dtypes that graphs lack (8-bit floats, 4- and 2-bit integers,
 strings) run as the JAX function with its parts on the host, and are reported apart.  Inputs that an op needs at
-conversion (the shape of a Reshape) are bound to the values of the test, as a stored initializer would be; how many
-tests need that is reported.
+conversion (the shape of a Reshape) are bound to the values of the test, as a stored initializer would be; the number of
+such tests is reported.
 
     superopt bench --suite onnx-nodes [--json]
 """
@@ -36,8 +36,8 @@ RANDOM_OPS = frozenset({"Bernoulli", "RandomUniform", "RandomUniformLike", "Rand
 class NodeTestRow:
     """One node test.
 
-    `status`: `ok` (the imported graph gives the expected outputs), `function` (the JAX function does, but the graph
-    has no such dtype), `unsupported` (refused by name), `wrong` (other outputs), or `error`.
+    `status`: `ok` (the imported graph returns the expected outputs), `function` (the JAX function does, but graphs lack
+    such a dtype), `unsupported` (refused by name), `wrong` (other outputs), or `error`.
     """
 
     name: str
@@ -60,7 +60,7 @@ def _array(value: Any) -> Any:
 
 
 def _compare(got: Any, wanted: Any, rtol: float, atol: float) -> str:
-    """What is wrong with an output; empty when nothing is."""
+    """The kind of difference of an output; empty when there is none."""
     if wanted is None or got is None:
         return "" if got is wanted else "presence"
     if isinstance(wanted, list):
@@ -113,7 +113,7 @@ def run_case(case: Any) -> NodeTestRow:
 
 
 def run_model(model: onnx.ModelProto, given: dict[str, Any]) -> tuple[tuple[str, ...], Any, bool]:
-    """Outputs, with as few inputs bound at conversion as the ops allow, and whether they are the graph's."""
+    """Outputs, with as few inputs bound at conversion as the ops allow, and whether the graph computed them."""
     values = {v.name: given.get(v.name) for v in model.graph.input if v.type.WhichOneof("value") != "tensor_type"}
     dims = {
         d.dim_param: given[v.name].shape[i]
@@ -153,7 +153,7 @@ def run(
 ) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
     """Run every node test whose name contains one of `cases` (all when there are none): rows, summary and text.
 
-    `budget` and `seed` are those of all suites; nothing here depends on them.
+    `budget` and `seed` are arguments of all suites; nothing here depends on them.
     """
     start = time.perf_counter()
     rows: list[NodeTestRow] = []

@@ -1,15 +1,15 @@
 """Every ONNX operator with every element type that ONNX Runtime runs, against it and the reference evaluator.
 
 The cases are those of `onnx_contrib` for operators of ONNX Runtime's own, and the single-node tests of the `onnx`
-package, each with every element type that the operator's definition
-allows for its first operand (and for each other operand with a type of its own), on two kinds of values: those of the
-test, cast, and the extremes of the type.  A result is right when it agrees with ONNX Runtime; where it does not, the
-reference evaluator decides: `reference` (we agree with it, ONNX Runtime does not), `named` (of all elements that differ
-`NAMED` says that no value is defined, or that ours is the right one; docs/onnx.md says why), or `wrong`.
+package.  Each is run with every element type that the operator's definition allows for its first operand (and for each
+other operand with a type of its own).  There are two kinds of values: those of the test, cast, and the extremes of the
+type.  A result is right when it agrees with ONNX Runtime; where it does not, the reference evaluator decides.  The case
+is `reference` if we agree with that and ONNX Runtime does not.  It is `named` if, for all elements that differ, `NAMED`
+states that no value is defined, or that ours is the right one (see docs/onnx.md).  Otherwise it is `wrong`.
 
     superopt bench --suite onnx-types [--case Gemm] [--json]
 
-Without onnxruntime there is nothing to compare with but the reference evaluator, and the suite says so.
+Without onnxruntime, results are compared with the reference evaluator alone, and the suite reports that.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def _typed(
 
 
 def _dtype(text: str) -> np.dtype | None:
-    """`tensor(float16)` as a dtype; None for strings, complex numbers, sequences."""
+    """The dtype of a type such as `tensor(float16)`; None for strings, complex numbers, sequences."""
     if not text.startswith("tensor("):
         return None
     kind = text[len("tensor(") : -1].upper()
@@ -247,7 +247,7 @@ _FEEDS = (
 
 
 def runtime(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
-    """Outputs of ONNX Runtime without graph optimisation; types that it takes no arrays of are cast on the way."""
+    """Outputs of ONNX Runtime without graph optimisation; types that it accepts no arrays of are cast on the way."""
     import onnxruntime  # late: an optional peer  # pyright: ignore[reportMissingImports]
 
     wrapped, feeds, kinds = _wrapped(model, inputs)
@@ -308,7 +308,7 @@ def reference(model: onnx.ModelProto, inputs: dict[str, Any]) -> list[Any]:
 
 
 def difference(got: Any, wanted: Any) -> str:
-    """What is wrong with an output beyond rounding; empty when nothing is."""
+    """The difference of an output beyond rounding, in words; empty when there is none."""
     if isinstance(wanted, list) or got is None or wanted is None:
         if got is None or wanted is None or not isinstance(got, list | tuple) or len(got) != len(wanted):
             return "" if got is wanted else "presence"
@@ -388,7 +388,7 @@ Elements = Callable[[TypeCase, np.ndarray, np.ndarray], np.ndarray]
 
 
 def named(case: TypeCase, got: Sequence[Any], wanted: Sequence[Any]) -> str:
-    """Why none of the elements that differ counts; empty where one does."""
+    """The reason why no element that differs counts; empty where one does."""
     reason, none = NAMED.get(case.op, _FLUSHED)
     for g, w in zip(got, wanted, strict=False):
         a, b = np.asarray(g), np.asarray(w)
@@ -419,7 +419,7 @@ def _powers_out_of_range(case: TypeCase, got: np.ndarray, _: np.ndarray) -> np.n
 
 
 def _power(base: int, exponent: float) -> float:
-    """A power of an integer, exact where it has less than 64 bits; NaN or infinite where there is none."""
+    """A power of an integer, exact below 64 bits; NaN or infinite where it is not defined."""
     if not math.isfinite(exponent) or exponent != int(exponent):
         with np.errstate(all="ignore"):
             return float(np.power(np.float64(base), np.float64(exponent)))
@@ -443,7 +443,7 @@ def _squares_out_of_range(case: TypeCase, got: np.ndarray, _: np.ndarray) -> np.
 
 
 def _totals(case: TypeCase, power: int) -> tuple[list[int], int]:
-    """The exact sums of powers of the integers that a reduction takes together, and how many these are."""
+    """The exact sums of powers of the integers that a reduction combines, and the number of these integers."""
     x, *more = case.inputs.values()
     attrs = {a.name: helper.get_attribute_value(a) for a in case.model.graph.node[0].attribute}
     axes = tuple(int(a) for a in (more[0] if more else attrs.get("axes", ()))) or tuple(range(x.ndim))
@@ -475,7 +475,7 @@ def _unchanged(case: TypeCase, got: np.ndarray, _: np.ndarray) -> np.ndarray:
 
 _FLUSHED = ("a number below the least normal one, which compiled code takes for 0", _flushed)
 _HALVES = ("real values halfway between two integers, rounded one unit apart", _one_unit)
-# by operator: why a difference is none, and at which elements; docs/onnx.md says the same
+# by operator: why a difference is no fault, and at which elements; docs/onnx.md has the same list
 NAMED: dict[str, tuple[str, Elements]] = {
     "com.microsoft.QLinearAveragePool": _HALVES,
     "com.microsoft.QLinearMul": _HALVES,
@@ -497,7 +497,7 @@ def run(
 ) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
     """Run every case whose `operator-type` contains one of `cases` (all when there are none).
 
-    `budget` and `seed` are those of all suites; nothing here depends on them.
+    `budget` and `seed` are arguments of all suites; nothing here depends on them.
     """
     start = time.perf_counter()
     with_runtime = importlib.util.find_spec("onnxruntime") is not None

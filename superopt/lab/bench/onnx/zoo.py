@@ -1,6 +1,6 @@
-"""Networks of the `onnx` package as files of weights: theirs are constants that nodes fill in, here they are stored.
+"""Networks of the `onnx` package with stored weights; in the package, nodes fill them in as constants.
 
-They have random weights of the right scale, so that an optimiser folds what it would fold in a trained network.
+The weights are random with the right scale, so that an optimiser folds what it would fold in a trained network.
 """
 
 from __future__ import annotations

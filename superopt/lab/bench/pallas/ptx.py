@@ -1,9 +1,9 @@
-"""What Triton makes of the schedules of the GPU benchmark, for a GPU that need not be there.
+"""Compiles the schedules of the GPU benchmark with Triton, for a GPU that need not be present.
 
-Every schedule of every case, at the sizes of the benchmark, is lowered to Triton code, which needs no GPU, and compiled
-by the `triton` package (`pip install triton`; it is no dependency of ours) for a compute capability.  A row says how
-many schedules compile, and of the first one: registers a thread, bytes of stack (spills), shared memory, and whether
-products are matrix instructions of warp groups (`wgmma`), of warps (`mma`), or none.
+Every schedule of every case, at the sizes of the benchmark, is lowered to Triton code, which needs no GPU.  It is
+compiled by the `triton` package (`pip install triton`; it is no dependency of ours) for a compute capability.  A row
+has the number of schedules that compile.  For the first it has registers per thread, bytes of stack (spills), shared
+memory, and whether products are matrix instructions of warp groups (`wgmma`), of warps (`mma`), or none.
 
     python -m superopt.lab.bench.pallas.ptx [--case TEXT ...] [--capability 90] [--json FILE]
 """
@@ -78,7 +78,7 @@ def _calls(operation: Any) -> list[Any]:
 
 
 def triton_text(code: bytes) -> str:
-    """A Triton module as text, which versions of Triton agree on more than on bytecode."""
+    """A Triton module as text, which is more portable between versions of Triton than bytecode."""
     with ir.Context() as context, ir.Location.unknown():
         dialect.register_dialect(context)
         context.load_all_available_dialects()
@@ -128,7 +128,7 @@ def row(case: PallasCase, capability: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """The command."""
+    """The command line; returns its exit status."""
     parser = ArgumentParser(prog="python -m superopt.lab.bench.pallas.ptx")
     parser.add_argument("--case", dest="cases", action="append", default=[])
     parser.add_argument("--capability", type=int, default=90)

@@ -1,9 +1,9 @@
 """Pallas kernels on a GPU: every kind against float64, then tuned and timed against XLA.
 
 First each operator is computed at small odd sizes under all of its schedules and compared with the reference
-interpreter in float64; without a GPU kernels are interpreted, under the first two schedules, and nothing is timed.  On
-a GPU each operator is then tuned by timing, its schedule is fixed, and it is timed afresh in interleaved rounds beside
-XLA's version (and cuDNN's attention).  Ratios are theirs over ours; XLA has the same precision of products.
+interpreter in float64.  Without a GPU, kernels are interpreted, under the first two schedules, and nothing is timed.
+On a GPU each operator is then tuned by timing, its schedule is fixed, and it is timed afresh in interleaved rounds
+beside XLA's version (and cuDNN's attention).  Ratios are theirs over ours; XLA has the same precision of products.
 
     superopt bench --suite pallas [--case TEXT ...] [--json]
 
@@ -92,7 +92,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
-    """Schedules of a case at its small sizes against float64: how many, the worst error, and which are wrong."""
+    """Check schedules of a case at its small sizes against float64: count, worst error, and the wrong ones."""
     arguments = case.arguments(seed, small=True)
     program, outputs, names = loop_program(case, arguments)
     known = dict(zip(names, arguments, strict=True))
@@ -115,7 +115,7 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
 
 
 def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = None) -> dict[str, Any]:
-    """Tune a case over at most so many schedules, and time it afresh beside XLA."""
+    """Tune a case over at most so many schedules, then time it afresh beside XLA."""
     count = max(2, min(16, -(-CACHE_BYTES // case.bytes_moved)))
     sets = [tuple(jax.numpy.asarray(x) for x in case.arguments(seed + 1 + j)) for j in range(count)]
     program, _, names = loop_program(case, sets[0])
@@ -182,7 +182,7 @@ def _exact(case: PallasCase) -> Any:
 
 
 def _distance(found: Any, wanted: Any) -> Any:
-    """Norm of the difference over the norm of what is wanted."""
+    """Norm of the difference over the norm of the reference."""
     xp = np if isinstance(found, np.ndarray) else jnp
     wide = np.float64 if xp is np else jnp.float32
     difference = (found - wanted).astype(wide)

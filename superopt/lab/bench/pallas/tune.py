@@ -1,10 +1,11 @@
-"""The fastest schedule of a stage on the GPU at hand, by timing.
+"""Finds the fastest schedule of a stage on this GPU, by timing.
 
-Every candidate of `space.candidates` is compiled; what does not compile, or disagrees with the default, drops out.  All
-others are timed in interleaved rounds, half of them stay after each, and the last few are timed afresh, since the best
-of many noisy figures looks better than it is.
+Every candidate of `space.candidates` is compiled.  One that does not compile, or disagrees with the default, drops out.
+All others are timed in interleaved rounds, and half of them stay after each.  The last few are timed afresh, since the
+best of many noisy figures looks better than it is.
 
 One timing runs a kernel over several sets of arguments one after another inside one call, so that neither the launch of
+a call nor the cache decides.
 a call nor the cache decides.
 """
 
@@ -29,7 +30,7 @@ from superopt.kernels.schedule.trace import Trace, apply
 Arrays = Sequence[Any]
 Call = Callable[[], Any]
 Clock = Callable[[Sequence[Call], int], list[list[float]]]
-TOLERANCE = 0.02  # of the norm: schedules may round differently, not compute something else
+TOLERANCE = 0.02  # relative norm: schedules may round differently, but must compute the same function
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,8 @@ class PallasTrial:
 
     Attributes:
         trace: the schedule.
-        seconds: per run, the median of its last rounds; None: it dropped out.
-        failure: why.
+        seconds: per run, the median of its last rounds; None if it dropped out.
+        failure: the reason why it dropped out.
     """
 
     trace: Trace
@@ -62,7 +63,7 @@ def chained(fn: Callable[..., Any]) -> Callable[[Sequence[Arrays]], Any]:
 
 
 def interleaved(calls: Sequence[Call], rounds: int) -> list[list[float]]:
-    """Seconds of each call in each round; the order turns from round to round."""
+    """Seconds of each call in each round; the order alternates from round to round."""
     samples: list[list[float]] = [[] for _ in calls]
     for call in calls:
         jax.block_until_ready(call())
@@ -85,14 +86,14 @@ def tune(
     interpret: bool | None = None,
     clock: Clock = interleaved,
 ) -> tuple[Trace, list[PallasTrial]]:
-    """The fastest trace that was found for a program, and all that was tried.
+    """Tune a program; return the fastest trace that was found, and all trials.
 
     Args:
-        program: not scheduled; its stages are tuned one after another, the rest under their defaults.
+        program: not scheduled; its stages are tuned one after another, the others under their defaults.
         sets: arguments to run over, several for kernels whose data fits the cache.
-        precision: of products of float32: `ieee`, `tf32x3` or `tf32`.
+        precision: precision of float32 products: `ieee`, `tf32x3` or `tf32`.
         rounds: timings of each candidate before half of them go.
-        most: candidates of a stage at most.
+        most: largest number of candidates of a stage.
         interpret: see `lower`.
         clock: seconds of calls in rounds.
 

@@ -4,12 +4,13 @@
     superopt bench --suite exports --models DIR --peer-python PYTHON --budget 20s --keep FILE --json
 
 Every model, in each of its forms (float32, float16, QDQ, QOperator, dynamic int8), is optimised with and without
-search, each time in a process of its own with nothing stored, and timed there interleaved with `jax.jit` of the model,
-weights as arguments.  What looks slower than `NOT_SLOWER` is timed afresh: `below` counts the confirmed.
+search.  Each time it runs in a process of its own with nothing stored.  It is timed there interleaved with `jax.jit` of
+the model, weights as arguments.  A program that looks slower than `NOT_SLOWER` is timed afresh: `below` counts the
+confirmed.
 
-A result is wrong where it is far from ONNX Runtime's of the same file (`Tolerance`, of float16 for the form float16),
-and farther than that is from the float32 form (from a float64 evaluation, for the float32 form itself): two right
-programs of int8 differ by steps of rounding, and every layer makes more of them.
+A result is wrong where two conditions hold.  It is far from ONNX Runtime's of the same file (`Tolerance`, of float16
+for the form float16).  And it is farther than that from the float32 form (from a float64 evaluation, for the float32
+form itself).  For two right programs of int8 differ by steps of rounding, and every layer adds to that.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ from superopt.measure.numerics import OutputError, Tolerance, output_errors
 from superopt.pipeline.optimizer import optimize
 
 NOT_SLOWER = 0.98
-ROUNDS, MOST_ROUNDS = 6, 60  # of fewer rounds not even the extremes are a 95 % interval of the median
-FARTHER = 1.25  # than ONNX Runtime's results are
+ROUNDS, MOST_ROUNDS = 6, 60  # fewer rounds do not give a 95 % interval of the median
+FARTHER = 1.25  # factor over the distance of ONNX Runtime's results
 _SAMPLE_S = 0.04
 _TIMEOUT_S, _ANSWER_S = 1800.0, 600.0
 _REFERENCE = "float32.onnx"
@@ -106,7 +107,7 @@ def _said(row: Mapping[str, Any]) -> str:
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Least ratio to `jax.jit`, how many are below the bar for certain, wrong, failed; files and rows."""
+    """Least ratio to `jax.jit`, number of rows below the bar for certain, wrong ones, failures; files and rows."""
     good = [row for row in rows if "failure" not in row]
     return {
         "min_vs_jax": min((row["ratio"] for row in good), default=0.0),
@@ -125,7 +126,7 @@ def _compared(model: Path) -> tuple[Path, ...]:
 
 
 def _peer(model: Path, inputs: Path, folder: Path, python: str) -> str:
-    """The file of ONNX Runtime's results of a model; empty where it has none."""
+    """The file of ONNX Runtime's results of a model; empty where it fails."""
     path = folder / f"{model.parent.name}-{model.stem}.npz"
     if not path.exists():
         try:
@@ -139,7 +140,7 @@ def _peer(model: Path, inputs: Path, folder: Path, python: str) -> str:
 def measure_case(
     model: Path, inputs: Path, peers: Sequence[str], budget: str, seed: int, search: bool
 ) -> dict[str, Any]:
-    """Optimise a model in this process; check its results, and time it beside `jax.jit` of it."""
+    """Optimise a model in this process, check its results, and time it beside `jax.jit` of it."""
     given = list(inputs_of(str(inputs)).values())
     begin = time.perf_counter()
     made = optimize(model, *given, budget=budget, seed=seed, search=search, store=False)
@@ -225,7 +226,7 @@ def _judged(
 
 
 def _distance(yardstick: Sequence[np.ndarray] | None, got: Sequence[np.ndarray]) -> float | None:
-    """Largest distance of an output from the yardstick's, in the yardstick's types; None without one."""
+    """Largest distance of an output from the reference's, in the reference's types; None without a reference."""
     if yardstick is None or len(yardstick) != len(got):
         return None
     return _most(output_errors(yardstick, [x.astype(t.dtype) for x, t in zip(got, yardstick, strict=True)]))

@@ -1,7 +1,7 @@
-"""Programs in processes of their own that are timed in shuffled rounds, with the load of everybody else watched.
+"""Programs in separate processes, timed in shuffled rounds while the load of other processes is watched.
 
-A round in which others took more than a tenth of the processors is timed again, and counts after so many attempts all
-the same: the row then says how much the others took.
+A round in which others used more than a tenth of the processors is timed again.  After several attempts it counts all
+the same, and the row states the load of others.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ import numpy as np
 from superopt.errors import ProgramError
 from superopt.measure.stats import paired_ratio
 
-FOREIGN = 0.1  # of all processors, above which a round is timed again
-_ATTEMPTS = 3  # so many times as many rounds as are wanted, all in all
+FOREIGN = 0.1  # share of all processors used by others above which a round is timed again
+_ATTEMPTS = 3  # factor over the wanted rounds at which timing again ends
 SAMPLE_S = 0.3
 _HERE = Path(__file__).parent
 
 
 class Served:
-    """A program in a process that answers (`superopt.lab.bench.peers.serve`).
+    """A program in a process that answers requests (`superopt.lab.bench.peers.serve`).
 
     Args:
-        name: for messages.
-        command: that starts it.
-        timeout_s: for its first answer, and for every other.
+        name: name for messages.
+        command: the command that starts it.
+        timeout_s: limit for its first answer, and for every other.
     """
 
     def __init__(self, name: str, command: Sequence[str], timeout_s: float) -> None:
@@ -92,7 +92,7 @@ class Served:
             if not selector.select(self._timeout_s):
                 raise ProgramError(f"{self.name}: no answer within {self._timeout_s:.0f} s")
         line = self._process.stdout.readline()
-        while line and not line.startswith(b"{"):  # what a library printed when it was loaded
+        while line and not line.startswith(b"{"):  # output of libraries when they are loaded
             line = self._process.stdout.readline()
         if not line:
             self._errors.seek(0)
@@ -107,7 +107,7 @@ def framework(name: str, python: str, model: Path, inputs: Path, timeout_s: floa
 
 
 def busy_s() -> float:
-    """Seconds that the processors which this process may use have been busy, all together, since the machine began."""
+    """Busy seconds of all processors together that this process may use, since the machine started."""
     mine = {f"cpu{n}" for n in os.sched_getaffinity(0)}
     ticks = 0
     for line in Path("/proc/stat").read_text(encoding="utf-8").splitlines():
@@ -142,7 +142,7 @@ def rounds(served: Sequence[Served], count: int, seed: int) -> tuple[dict[str, l
 def compared(
     served: Sequence[Served], ours: str, count: int, most: int, seed: int
 ) -> tuple[dict[str, list[float]], dict[str, Any], float]:
-    """Rounds until ours is told from the fastest of the others, or there are as many as `most`.
+    """Time rounds until ours and the fastest of the others are distinguished, or there are `most` rounds.
 
     Returns:
         Seconds by name, the ratio of each other program's time to ours by name, and the load of others.

@@ -19,7 +19,7 @@ for out in session.get_outputs():
 
 
 def call() -> None:
-    """One run, its inputs and results in memory of the caller's."""
+    """One run with inputs and results in memory of the caller's."""
     session.run_with_iobinding(binding)
 
 

@@ -15,7 +15,7 @@ from superopt.pipeline.optimizer import optimize
 
 
 def main() -> None:
-    """Optimise, then answer."""
+    """Optimise, then answer requests."""
     path, inputs, budget, seed = sys.argv[1:5]
     given = list(inputs_of(inputs).values())
     begin = time.perf_counter()

@@ -1,10 +1,10 @@
-"""One program in a process: it is timed, or its results are written, whenever a line on the standard input says so.
+"""One program in a process, which is timed, or writes its results, on request by a line on the standard input.
 
-    {"seconds": 0.3}        how long a call takes, of calls for so long after half as long of others
-    {"outputs": "x.npz"}    the results go to a file
+    {"seconds": 0.3}        Time calls for so long, after untimed ones for half as long.
+    {"outputs": "x.npz"}    Write the results to a file.
 
 Each line is answered by one line of JSON.  An answer comes when the process is at rest: threads of libraries poll for
-work for up to 45 ms after a call, and would take the processors from whoever is timed next.
+work for up to 45 ms after a call, and would take the processors from the program timed next.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def inputs_of(path: str) -> dict[str, np.ndarray]:
 
 
 def serve(call: Callable[[], Any], results: Callable[[], Sequence[np.ndarray]], about: Mapping[str, Any]) -> None:
-    """Answer until the standard input ends.
+    """Answer requests until the standard input ends.
 
     Args:
         call: one run that waits for its results.
-        results: of a run, as arrays.
+        results: returns the results of a run as arrays.
         about: the first answer.
     """
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print is no answer
+    os.dup2(2, 1)  # output of libraries must not mix with answers
 
     def say(answer: Mapping[str, Any]) -> None:
         answers.write(json.dumps(answer) + "\n")

@@ -30,7 +30,7 @@ PEERS = ("onnxruntime", "openvino")
 OURS = "superopt"
 MODELS = "models.json"
 ROUNDS, MOST_ROUNDS = 21, 63
-_BUILD_S = 1200.0  # beside the budget
+_BUILD_S = 1200.0  # time to build, on top of the budget
 _ANSWER_S = 600.0
 _COLUMNS = (
     ("case", "network", ""),
@@ -77,7 +77,7 @@ def run(
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Mean and least ratio to the best peer, how many networks are ahead beyond doubt, and what failed."""
+    """Mean and least ratio to the best peer, the number of networks ahead beyond doubt, and failures."""
     good = [row for row in rows if "failure" not in row]
     return {
         "geomean_vs_best_peer": geomean([row["vs_best"] for row in good]),
@@ -94,7 +94,7 @@ def folder_of(models: str | None) -> Path:
     """The folder of models.
 
     Raises:
-        UsageError: none is named, or it has no list of models.
+        UsageError: no folder is named, or it has no list of models.
     """
     how = "make one: PYTHON tests/upstream/exports.py --out DIR"
     if models is None:
@@ -105,7 +105,7 @@ def folder_of(models: str | None) -> Path:
 
 
 def entries(folder: Path, cases: Sequence[str]) -> list[dict[str, Any]]:
-    """The files that were made, of those that are asked for."""
+    """The exported files whose cases are selected."""
     known = json.loads((folder / MODELS).read_text(encoding="utf-8"))
     return [entry for entry in known if "file" in entry and wanted(case_of(entry), cases)]
 
@@ -167,7 +167,7 @@ def _measured(
 
 
 def as_types(like: Sequence[np.ndarray], given: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Results in the types of others: integers of 64 bits are ones of 32 for callers of JAX."""
+    """Results converted to the types of others: JAX returns 32-bit integers for 64-bit ones."""
     if len(like) != len(given):
         return list(given)
     return [x.astype(r.dtype) if x.dtype.kind == r.dtype.kind else x for r, x in zip(like, given, strict=True)]

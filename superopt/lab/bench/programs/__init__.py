@@ -1,1 +1,1 @@
-"""The programs that suites run."""
+"""The programs that benchmark suites run: networks, blocks, kernels and rewrites by hand."""

@@ -1,4 +1,4 @@
-"""Programs of the A/A suite: sixty that are written as they should be, in sizes of some microseconds to milliseconds.
+"""Programs of the A/A suite: sixty with nothing to improve, in sizes of some microseconds to milliseconds.
 
 All arguments are live: with frozen weights there would be work to do ahead of time, which is a gain.
 """

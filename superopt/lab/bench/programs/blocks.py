@@ -55,7 +55,7 @@ def llama_decode(
     layers: int = 4, size: int = 512, heads: int = 8, shared: int = 4, hidden: int = 1376, positions: int = 512,
     vocabulary: int = 8192,
 ) -> Net:  # fmt: skip
-    """One step of a Llama: token, its position and the cache to (logits, cache with this token's keys and values).
+    """One step of a Llama: maps token, position and cache to (logits, cache with this token's keys and values).
 
     Rotary embedding, `shared` heads of keys and values for `heads` of queries, RMS norms, SwiGLU.
     """
@@ -135,7 +135,7 @@ def linear_attention_encoder(
 
 
 def unet_block(channels: int = 128, size: int = 32, groups: int = 32, embedded: int = 128) -> Net:
-    """A level of a diffusion U-Net: image and time through a residual block, one at half the size, and one that joins.
+    """A level of a diffusion U-Net on image and time: a residual block, one at half the size, and one that joins them.
 
     A residual block is twice group norm, silu and 3x3 convolution, with the embedded time between; down is a
     convolution of stride 2, up repeats pixels before a convolution, the skip connection is concatenated.

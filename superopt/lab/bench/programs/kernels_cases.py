@@ -1,6 +1,6 @@
 """Operators of the kernel benchmark: each as a JAX function, for PyTorch and as an ONNX graph.
 
-All of them compute the same values; images lie channels-last for JAX and as each peer likes best for the peers.
+All of them compute the same values; images are channels last for JAX, and in each peer's preferred layout.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ class OperatorCase:
         name: unique.
         kind: gemm, skinny, conv, depthwise_pool, rowops, attention or int8.
         fn: JAX function of the arrays.
-        shapes: of the arrays, in order.
+        shapes: shapes of the arrays, in order.
         frozen: positions of arrays that are weights.
         flops: multiplications and additions.
         torch: name of the function in `kernels_peers` that builds the PyTorch form, with its parameters.
         onnx: name and parameters of the function that builds the ONNX form.
-        dtypes: of the arrays.
+        dtypes: dtypes of the arrays.
     """
 
     name: str

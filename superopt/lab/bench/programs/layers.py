@@ -1,4 +1,4 @@
-"""Layers in plain JAX, and their parameters: what the networks of `superopt.lab.bench.programs.nets` are made of.
+"""Layers in plain JAX, and their parameters: the components of the networks of `superopt.lab.bench.programs.nets`.
 
 `Init` makes parameters by name while a network is described, seeded and scaled so that activations keep their size.
 """
@@ -25,7 +25,7 @@ class Net(NamedTuple):
 
 
 class Init:
-    """Makes parameters by name the first time a network is described."""
+    """Creates parameters by name the first time a network is described."""
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)

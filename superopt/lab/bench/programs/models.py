@@ -1,6 +1,6 @@
 """Whole models as their users write them in JAX: batch 1, fp32, random weights of a sane scale.
 
-Transformers are plain `einsum` and softmax; images are NCHW as in torchvision, so that what channels last is worth
+Transformers are plain `einsum` and softmax; images are NCHW as in torchvision, so that the gain from channels last
 shows.  Like the networks of `superopt.lab.bench.programs.nets`, each builder returns `Net(fn, params, inputs)`, takes
 its sizes as arguments, and makes weights when it is called, not before.
 """
@@ -43,7 +43,7 @@ def _pixels(seed: int, size: int) -> np.ndarray:
 
 
 def bert_base(layers: int = 12, size: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 30522) -> Net:
-    """BERT: embeddings, post-norm layers, pooler; token ids to (hidden states, pooled)."""
+    """BERT: embeddings, post-norm layers, pooler; maps token ids to (hidden states, pooled)."""
     init = Init(31)
     for table, rows in (("token", vocabulary), ("position", 512), ("type", 2)):
         init.weight(table, (rows, size), 2)
@@ -71,7 +71,7 @@ def bert_base(layers: int = 12, size: int = 768, heads: int = 12, length: int = 
 
 
 def gpt2_prefill(layers: int = 12, size: int = 768, heads: int = 12, length: int = 128, vocabulary: int = 50257) -> Net:
-    """GPT-2 over a prompt: token ids to (logits of the next token, keys and values of every layer)."""
+    """GPT-2 over a prompt: maps token ids to (logits of the next token, keys and values of every layer)."""
     init = Init(33)
     init.weight("token", (vocabulary, size), 2 * size)
     init.weight("position", (1024, size), 2 * size)

@@ -1,4 +1,4 @@
-"""What the GPU benchmark runs: products, pointwise chains, row kernels and attention, with small sizes for checks."""
+"""Cases of the GPU benchmark: products, pointwise chains, row kernels and attention, with small sizes for checks."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class PallasCase:
     """One operator.
 
     Attributes:
-        name: says shapes.
+        name: includes the shapes.
         kind: product, pointwise, rows or attention.
         fn: the operator in JAX.
-        shapes: of its arguments.
-        small: shapes for the check against float64: odd ones.
-        dtype: of its arguments.
-        flops: of one run; 0: bound by memory.
-        precision: of products of float32.
-        tolerance: of the difference to the reference, relative in norm.
-        peer: the same in another library, by name.
+        shapes: shapes of its arguments.
+        small: odd shapes for the check against float64.
+        dtype: dtype of its arguments.
+        flops: operations of one run; 0 where it is bound by memory.
+        precision: precision of float32 products.
+        tolerance: bound on the relative difference to the reference, in norm.
+        peer: name and function of the same operator in another library.
     """
 
     name: str

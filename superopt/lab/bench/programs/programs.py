@@ -1,6 +1,6 @@
 """The programs of the core, joint and plain suites by name: ONNX networks of the onnx package, and JAX functions.
 
-Those called small have other sizes than any program that results are reported on.
+Cases called small have other sizes than any program on which results are reported.
 """
 
 from __future__ import annotations

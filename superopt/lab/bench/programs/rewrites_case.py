@@ -1,8 +1,8 @@
 """A case of the rewrites suite: a program as a user writes it, and hand-made rewrites of it.
 
-A hand-made variant is what somebody who knows XLA:CPU would write instead: weights prepared ahead of time by `prepare`,
-and a function of the prepared weights and the same inputs with the same outputs.  Where the best form depends on sizes
-and threads a case has several variants, and the fastest on this machine counts.
+A hand-made variant is an XLA:CPU expert's version: weights prepared ahead of time by `prepare`, and a function of the
+prepared weights and the same inputs with the same outputs.  Where the best form depends on sizes and threads, a case
+has several variants, and the fastest on this machine counts.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class RewriteCase(NamedTuple):
     Attributes:
         fn: the original, a function of `params` (frozen) and `inputs`.
         variants: rewrites by hand, by name.
-        losing: rules that amount to the hand-made rewrite, where that one is known as a loss: a search must decline
-            them wherever the rewrite measures slower than the original.
-        loss: the hand-made rewrite is known as a loss or as no gain.
+        losing: rules that amount to the hand-made rewrite, where that is a known loss: a search must decline them
+            wherever the rewrite measures slower than the original.
+        loss: whether the hand-made rewrite is a known loss or no gain.
     """
 
     fn: Callable[..., Any]

@@ -140,7 +140,7 @@ def pointwise_nchw(x: Array, w: Array) -> Array:
 
 
 def block_diagonal(w: np.ndarray, groups: int, merged: int) -> np.ndarray:
-    """The kernel of a convolution of `groups` groups as one of `merged` groups, zeros between merged ones."""
+    """The kernel of a convolution of `groups` groups as one of `merged` groups, with zeros between merged ones."""
     out, c = w.shape[0], w.shape[1]
     per, together = out // groups, groups // merged
     wide = np.zeros((out, c * together, *w.shape[2:]), np.float32)

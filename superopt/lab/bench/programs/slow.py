@@ -152,12 +152,12 @@ def _onnx_products(steps: int) -> Original:
     return _file(nodes, _values(2048), {"w": _values(2048)})
 
 
-_BY_CALLBACK = {
+_BY_CALLBACK: dict[str, tuple[Callable[..., Any], int]] = {
     "callback": (jax.pure_callback, 1),
     "callback-loop": (jax.pure_callback, _TURNS),
     "io-callback": (lambda slow, kind, x: io_callback(slow, kind, x, ordered=True), 1),
 }
-_BY_STEPS = {
+_BY_STEPS: dict[str, tuple[Callable[[int], Original], int]] = {
     "fori": (_fori, 4096),
     "while": (_while, 4096),
     "scan": (_scan, 4096),

@@ -1,1 +1,1 @@
-"""Kernels whose code is changed in one place, to see whether validation notices."""
+"""Kernels with code changed in one place, to test whether validation notices."""

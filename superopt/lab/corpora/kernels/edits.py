@@ -1,11 +1,11 @@
-"""Edits of the generator that make wrong kernels: one function of it written otherwise, and what becomes of kernels.
+"""Edits of the generator that make wrong kernels: one function of it is replaced, and its kernels are validated.
 
-The mutants of `superopt.lab.corpora.kernels.mutants` change the text of a kernel.  These change what writes it, as a
-slip in an edit of the generator would: most of them are equal as rational functions and wrong as floats (a constant
-that is added and taken away, rounding in between, overflow, cancellation), others drop or exchange something.
+The mutants of `superopt.lab.corpora.kernels.mutants` change the text of a kernel.  These edits change the generator, as
+a slip in its code would.  Most of them are equal as rational functions and wrong as floats (a constant that is added
+and subtracted, rounding in between, overflow, cancellation), others drop or exchange something.
 
 An edit is *wrong* if its kernel is off by more than a thousandth of a value (`WRONG`) on some floats where the
-generator's own is a number, and *missed* if it is wrong and proved all the same.
+generator's own result is a number.  It is *missed* if it is wrong and proved all the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from verifier.kernels.scalars import known
 
 Original = Callable[..., Any]
 Made = Callable[[Original], Original]
-WRONG = {"float16": 4e-3, "bfloat16": 3e-2}  # of a value; of other types a thousandth
+WRONG = {"float16": 4e-3, "bfloat16": 3e-2}  # relative to a value; a thousandth for other types
 _FLOATS = {"float": "float32", "double": "float64"}
 
 
@@ -42,10 +42,10 @@ class Edit:
     """One edit.
 
     Attributes:
-        name: what is done.
-        programs: of `mutants.PROGRAMS`: those whose kernels it touches.
-        owner, attribute: the function that is written otherwise.
-        made: from the function to what takes its place.
+        name: the change.
+        programs: names in `mutants.PROGRAMS` of those whose kernels it affects.
+        owner, attribute: the function that is replaced.
+        made: maps the function to its replacement.
     """
 
     name: str
@@ -65,7 +65,7 @@ def _moved(m: Lanes, x: str, by: float) -> str:
 
 
 def _without_small(m: Lanes, x: str) -> str:
-    """x without its digits below 8."""
+    """x rounded to a multiple of 8, without smaller digits."""
     return _moved(m, x, 1e8)
 
 
@@ -95,7 +95,7 @@ def _short(m: Lanes, x: str) -> str:
 
 
 def _arithmetic(fn: str, change: Callable[[Lanes, Callable[..., str], list[str]], str]) -> tuple[Any, str, Made]:
-    """A function of the table on floats, outside of vector functions, written otherwise: from how it is, of what."""
+    """An edit of a scalar function on floats, outside of vector functions; `change` gets its code and operands."""
 
     def made(old: Original) -> Original:
         def new(m: Lanes, name: str, args: tuple[str, ...], *rest: str) -> str:
@@ -109,7 +109,7 @@ def _arithmetic(fn: str, change: Callable[[Lanes, Callable[..., str], list[str]]
 
 
 def _result(fn: str, change: Callable[[Lanes, str], str]) -> tuple[Any, str, Made]:
-    """The result of such a function, changed."""
+    """An edit of the result of such a function."""
     return _arithmetic(fn, lambda m, old, xs: change(m, old(*xs)))
 
 
@@ -186,7 +186,7 @@ def _by_reciprocal(m: Lanes, _: Original, xs: list[str]) -> str:
 
 
 def _flags(flags: str) -> Made:
-    """A promise in front of the operands of each operation."""
+    """An edit that puts fast-math flags in front of the operands of each operation."""
 
     def made(old: Original) -> Original:
         return lambda self, name, a, b: old(self, f"{name} {flags}" if self.is_float else name, a, b)
@@ -249,7 +249,7 @@ EDITS: tuple[Edit, ...] = (
 
 @contextmanager
 def edited(edit: Edit) -> Iterator[None]:
-    """The generator with an edit."""
+    """Apply an edit to the generator in the block."""
     table = edit.owner if isinstance(edit.owner, dict) else vars(edit.owner)
     old = table[edit.attribute]
 
@@ -269,13 +269,13 @@ def edited(edit: Edit) -> Iterator[None]:
 
 
 def _forget() -> None:
-    """Codes that were written are not handed out for those of another generator."""
+    """Clear the caches of generated code, which belongs to another generator."""
     generate._generated.cache_clear()  # pyright: ignore[reportPrivateUsage]
     native._written.cache_clear()  # pyright: ignore[reportPrivateUsage]
 
 
 def tried(edit: Edit, program: str) -> dict[str, Any]:
-    """What is said of the kernel of a program that an edited generator writes, whether it is wrong, and missed."""
+    """The verdict on the kernel that an edited generator makes of a program, whether it is wrong, and missed."""
     of = mutants.kernel(program)
     row = {"edit": edit.name, "kernel": program}
     with edited(edit):
@@ -292,7 +292,7 @@ def tried(edit: Edit, program: str) -> dict[str, Any]:
 
 
 def off(of: mutants.MadeKernel, parts: list[mutants.KernelPart]) -> bool:
-    """Are changed parts off by more than a thousandth of a value where the kernel that they come from is a number?"""
+    """Whether changed parts are off by more than a thousandth of a value where the original result is a number."""
     outputs = [b for b in of.before.buffers if b.scope == "output"]
     try:
         with MachineCode(of.parts) as right, MachineCode(parts) as changed, np.errstate(all="ignore"):
@@ -309,7 +309,7 @@ def off(of: mutants.MadeKernel, parts: list[mutants.KernelPart]) -> bool:
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """All edits of the kernels that they touch."""
+    """The results of all edits on the kernels that they affect."""
     for edit in EDITS:
         for program in edit.programs:
             yield tried(edit, program)

@@ -1,9 +1,9 @@
-"""Mutants of emitted kernels: one number, operand, opcode, predicate, mask or line changed, and what becomes of it.
+"""Mutants of emitted kernels: one number, operand, opcode, predicate, mask or line is changed, and the code validated.
 
 A mutant that is not proved is *rejected*.  One that is proved is run as machine code on random floats beside the
-kernel that it was made from: it is *missed* if any result differs by more than rounding.  Of rejected ones those count
-as *wrong* that touch memory of others or let tasks meet, and those that are run (their accesses were watched) and give
-other results; the rest is equal up to rounding, or for finite numbers, or has no meaning to the reader.
+kernel that it was made from: it is *missed* if any result differs by more than rounding.  Rejected ones count as
+*wrong* if they touch foreign memory or make tasks overlap, or if they can be run (with their accesses watched) and give
+other results.  The others are equal up to rounding, or for finite numbers, or have no meaning to the reader.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from verifier.kernels.check import validate
 from verifier.kernels.scalars import known
 from verifier.verdict import PROVED, REFUTED
 
-ROUNDING = 1e-4  # of the greatest result: sums of a few dozen float32 in other orders differ by 1e-6
-SPREAD = 30.0  # of integers: on both sides of the bounds of every table
-SHORT = {"float16": 3e-3}  # of results of so few bits: some units of their last place
+ROUNDING = 1e-4  # relative to the largest result: sums of a few dozen float32 in other orders differ by 1e-6
+SPREAD = 30.0  # spread of integers: beyond the bounds of every table on both sides
+SHORT = {"float16": 3e-3}  # rounding of short types: some units of their last place
 
 
 def _softmax(x: Any) -> Any:
@@ -74,11 +74,11 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]] = {
 """Functions and the shapes of their operands: few elements, and tails along every axis."""
 DTYPES = {"choice": ("bool",), "conditions": ("float32", "bool"), "half": ("float16",) * 2,
           "rows": ("int32",), "sum of rows": ("int32",) * 2}  # fmt: skip
-"""Of the first operands, where they are not float32."""
+"""Dtypes of the first operands, where they are not float32."""
 
 
 class MadeKernel(NamedTuple):
-    """A kernel to be changed: its name, what it computes, and its parts."""
+    """A kernel to be changed: its name, the program that it computes, and its parts."""
 
     name: str
     before: LoopProgram
@@ -86,7 +86,7 @@ class MadeKernel(NamedTuple):
 
 
 def kernel(name: str) -> MadeKernel:
-    """The kernel of a program; what is after the first operand is frozen."""
+    """The kernel of a program; operands after the first are frozen."""
     fn, shapes = PROGRAMS[name]
     kinds = (*DTYPES.get(name, ()), *["float32"] * len(shapes))
     arrays = [np.ones(s, DTYPE[k]) for s, k in zip(shapes, kinds, strict=False)]
@@ -105,7 +105,7 @@ _SWAPS = {
 
 
 def changes(line: str, lines: list[str], rng: random.Random) -> Iterator[str]:
-    """Lines in the place of one; an empty one leaves it out."""
+    """Replacements for a line; an empty one deletes it."""
     for found in _INTEGER.finditer(line):
         by = rng.choice((-16, -4, -2, -1, 1, 2, 4, 16))
         number = str(1 - int(found[0])) if line[found.start() - 3 : found.start()] == "i1 " else str(int(found[0]) + by)
@@ -137,7 +137,7 @@ def changes(line: str, lines: list[str], rng: random.Random) -> Iterator[str]:
 
 
 def _kind(line: str) -> str:
-    """Roughly the type of what a line defines: that of its first operand, apart for addresses and conditions."""
+    """Approximate type of the value that a line defines: that of its first operand; addresses and conditions differ."""
     op = line.split()[2]
     if op in ("getelementptr", "alloca", "icmp", "fcmp"):
         return op[1:]  # both comparisons are alike
@@ -170,7 +170,7 @@ def mutant(parts: list[KernelPart], rng: random.Random) -> tuple[list[KernelPart
 
 
 def differs(of: MadeKernel, parts: list[KernelPart], seed: int) -> bool:
-    """Do changed parts give another output, on random floats, than the kernel that they were made from?"""
+    """Whether changed parts give another output, on random floats, than the kernel that they were made from."""
     rng = np.random.default_rng(seed)
     inputs = [b for b in of.before.buffers if b.scope in ("input", "frozen")]
     drawn = {b.name: rng.normal(size=b.shape) * (SPREAD if b.dtype == "int32" else 1.0) for b in inputs}
@@ -209,7 +209,7 @@ def tried(of: MadeKernel, seed: int) -> dict[str, Any] | None:
 
 
 def draw(count: int, seed: int) -> Iterator[dict[str, Any]]:
-    """So many mutants of all kernels in turn that are wrong, and those between them that are not."""
+    """Mutants of all kernels in turn until `count` are wrong, including those between them that are not."""
     made = [kernel(name) for name in PROGRAMS]
     wrong, number = 0, 0
     attempts: list[Callable[[int], dict[str, Any] | None]] = [partial(tried, k) for k in made]
@@ -222,7 +222,7 @@ def draw(count: int, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def knobs_accepted() -> int:
-    """How many values beside the range of a knob are taken; none should be."""
+    """Number of values outside the range of a knob that are accepted; none should be."""
     taken = 0
     for name, values in KNOBS.items():
         low, high = values[0], values[-1]

@@ -13,7 +13,7 @@ from superopt.lab.bench.programs.programs import build_case
 
 
 def kernels_of(case: str) -> Iterator[dict[str, Any]]:
-    """One row for each distinct region of a program that can be a kernel: region, status, cause, seconds."""
+    """Results for each distinct region of a program that can be a kernel: region, status, cause, seconds."""
     net = build_case(case, 0)
     graph = import_function(net.fn, (net.params, *net.inputs), frozen=(0,)).graph
     regions = {r.graph: str(r) for r in in_regions(case, own_form(graph)).regions if Native().can_run(r.graph)}

@@ -1,9 +1,10 @@
 """The roll call: rewrites that compilers trust, as texts that the verifier proves.
 
 One module per family of XLA's algebraic simplifier, as TensorRight (POPL 2025) lists it: 118 rules and the swap of a
-convolution's operands; then what its language cannot say, and identities that whole kernels rest on.  The `source` of a
-rule is its place: `XLA family/n` with the rule as XLA has it, `XLA beyond`, or `kernel`.  Where one XLA rule needs two
-texts (padding at either end), both carry its number.  `wrong` holds one false variant per family at least.
+convolution's operands.  Further modules have rules that its language cannot express, and identities that whole kernels
+rest on.  The `source` of a rule is its place: `XLA family/n` with the rule as XLA has it, `XLA beyond`, or `kernel`.
+Where one XLA rule needs two texts (padding at either end), both carry its number.  `wrong` holds one false variant per
+family at least.
 
 The texts are proved, not applied: what the search uses is `rewrites.library`.
 """
@@ -20,7 +21,7 @@ FAMILIES = {
     "iota": 1, "logical": 11, "max": 2, "mul": 10, "negation": 2, "pad": 4, "reduce": 8, "relabel": 2, "reverse": 4,
     "select": 4, "slice": 13, "sub": 3,
 }  # fmt: skip
-"""Family -> how many XLA rules it has (the operand swap included)."""
+"""Family -> number of XLA rules in it (the operand swap included)."""
 
 
 @functools.cache

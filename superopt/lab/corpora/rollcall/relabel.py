@@ -1,7 +1,7 @@
 """Transposes.
 
 An axis has a name and no position, so a transpose is the identity on the rule's tensors and a permutation of references
-in the program: these two hold by that, see docs/trust.md.
+in the program.  That makes these two hold; see docs/trust.md.
 """
 
 RULES = """

@@ -16,11 +16,11 @@ from verifier.verdict import PROVED, REFUTED
 
 
 def verify_kernels(names: Sequence[str] = (), limits: CheckLimits | None = None) -> tuple[dict[str, Any], str]:
-    """Summary and text.
+    """Check lemmas and schedules; return summary and text.
 
     Args:
         names: only lemmas and schedules whose name contains one of these.
-        limits: of each check.
+        limits: limits of each check.
     """
     start = time.perf_counter()
     rows = [*_lemmas(names), *_schedules(names, limits), *_planted(names, limits)]

@@ -1,7 +1,7 @@
 """Loop programs to check: operators as they come from graphs, each with a few schedules, by name.
 
 `examples()` are right and must be proved; `superopt.lab.corpora.schedules.planted` holds wrong ones that must be
-refuted. The processor is a fixed one, so that the schedules are the same on every machine.
+refuted.  The processor is a fixed one, so that the schedules are the same on every machine.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from superopt.kernels.schedule.tensorizing import ContractionDecisions, tiled
 from superopt.kernels.schedule.trace import apply
 
 CPU = Cpu("cascadelake", (), 512, 32, vnni=True, bf16=False, l1=32 << 10, l2=1 << 20, l3=16 << 20)
-"""AVX-512 with byte products."""
+"""A processor with AVX-512 and byte products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Example:
 
 
 def spread(x: Node, shape: Sequence[int], axes: Sequence[int]) -> Node:
-    """The tensor along more axes."""
+    """The tensor broadcast along more axes."""
     return mk("broadcast_in_dim", x, shape=tuple(shape), broadcast_dimensions=tuple(axes))
 
 
 def constant(value: float, like: Node) -> Node:
-    """A number in every element."""
+    """A constant in every element."""
     return spread(literal(value, like.dtype), _sizes(like), ())
 
 
@@ -60,7 +60,7 @@ def relu(x: Node) -> Node:
 
 
 def softmax(x: Node) -> Node:
-    """Along the last axis."""
+    """Softmax along the last axis."""
     axes = tuple(range(len(x.shape) - 1))
     top = mk("reduce_max", x, axes=(len(axes),))
     e = mk("exp", mk("sub", x, spread(top, _sizes(x), axes)))
@@ -113,7 +113,7 @@ def prefix(count: int, length: int) -> LoopProgram:
 
 
 def stencil(rows_: int, columns: int) -> LoopProgram:
-    """The sum of two neighbours of exp(x), exp(x) being kept."""
+    """The sum of two neighbours of exp(x), with exp(x) stored."""
     e = mk("exp", make_input("x", (rows_, columns)))
     parts = [
         mk("slice", e, start_indices=(0, j), limit_indices=(rows_, columns - 1 + j), strides=(1, 1)) for j in (0, 1)
@@ -130,7 +130,7 @@ PACKED: list[list[Any]] = [
 
 
 def examples() -> Iterator[Example]:
-    """Right schedules: the default ones, and traces over most primitives."""
+    """Right schedules: the default ones, and traces that use most primitives."""
     for program in (
         dense(128, 768, 3072), dense(37, 50, 70), image(28, 128, 128), image(15, 7, 20, 2), rows(96, 128),
         bytes_(64, 96, 80, "uint8", "int8"), bytes_(33, 50, 40, "int8", "int8"), scores(4, 60, 32), stencil(9, 14),

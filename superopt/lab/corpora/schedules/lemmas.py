@@ -1,9 +1,9 @@
-"""What the arithmetic of this package rests on, for all sizes and decisions at once, proved by Z3.
+"""Lemmas of the arithmetic behind schedule proofs, for all sizes and decisions at once, proved by Z3.
 
-A candidate of a search is checked with its own numbers, by steps that are instances of a few statements about integers:
-digits of a split, the rest below a digit, tails, panels, tasks, sums of guards.  Each is stated here over symbolic
-extents and factors and proved once; the certificate is kept in the ledger, and a search over any number of candidates
-does not ask again.
+A candidate of a search is checked with its own numbers, by steps that are instances of a few statements about
+integers.  They are about digits of a split, the rest below a digit, tails, panels, tasks, sums of guards.  Each is
+stated here over symbolic extents and factors and proved once.  The certificate is kept in the ledger, and a search over
+any number of candidates does not prove it again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RLIMIT = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class Lemma:
-    """Premises over integers, and what follows from them."""
+    """Premises over integers, and the conclusions that follow from them."""
 
     name: str
     says: str
@@ -48,7 +48,7 @@ def _within(x: Poly, n: Poly | int) -> tuple[Cond, Cond]:
 
 
 def lemmas() -> tuple[Lemma, ...]:
-    """All of them."""
+    """All lemmas."""
     i, n, f, q, r, count = _vars("i n f q r count")
     q2, r2, s, w, t = _vars("q2 r2 s w t")
     m, x, y, k, p, g, h = _vars("m x y k p g h")
@@ -86,7 +86,7 @@ def lemmas() -> tuple[Lemma, ...]:
 
 
 def prove(lemma: Lemma) -> tuple[str, tuple[Query, ...]]:
-    """The status of a lemma, and the questions behind it."""
+    """The status of a lemma, and the solver queries behind it."""
     ctx = Context(rlimit=RLIMIT, premises=list(lemma.premises))
     with recorded() as asked:
         found = all(ctx.entails(goal) == YES for goal in lemma.goals)
@@ -94,7 +94,7 @@ def prove(lemma: Lemma) -> tuple[str, tuple[Query, ...]]:
 
 
 def prove_all(names: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Name, statement, status and questions of every lemma, as plain data."""
+    """Name, statement, status and queries of every lemma, as plain data."""
     rows: list[dict[str, Any]] = []
     for lemma in lemmas():
         if not names or lemma.name in names:

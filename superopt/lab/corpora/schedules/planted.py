@@ -27,7 +27,7 @@ class Planted:
 
 
 def planted() -> Iterator[Planted]:
-    """All of them."""
+    """All wrong schedules."""
     d = dense(37, 50, 70)
     tiles = apply(d, [["split", "out0", "o0", [8]], ["parallel", "out0", "o0_0"]])
     i, j = (of_atom(a.symbol) for a in tiles.stage("out0").axes[:2])
@@ -226,7 +226,7 @@ def _value(program: LoopProgram, name: str, old: Expr, new: Expr) -> LoopProgram
 
 
 def _fewer(program: LoopProgram, name: str, axis: int) -> LoopProgram:
-    """One iteration of an axis is left out."""
+    """The program with one iteration of an axis left out."""
     stage = program.stage(name)
     old = stage.axes[axis]
     new = Axis(Symbol(old.symbol.name, 0, old.extent - 2), old.kind)

@@ -1,1 +1,1 @@
-"""Statements about JAX functions, true and false: what the verifier is measured with."""
+"""Statements about JAX functions, true and false: the benchmark of the verifier."""

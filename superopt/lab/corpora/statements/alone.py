@@ -1,12 +1,12 @@
-"""Claims for the prover by itself, each with its truth by an oracle that has none of the project's code.
+"""Claims for the prover by itself, each with its truth by an oracle that shares no code with the project.
 
-    monoids      every reduction, prefix, window, scatter and segment of every dtype against every other, and the laws
-                 that such a fold may have: order, nesting, parts, repetition, neutral elements, negation
-    conversions  there and back through every dtype, and every pair of steps against the one that leaves the first out
-    names        statements with an argument that is called as the prover calls something of its own
+    monoids      Every reduction, prefix, window, scatter and segment of every dtype against every other, and the laws
+                 that such a fold may have: order, nesting, parts, repetition, neutral elements, negation.
+    conversions  There and back through every dtype, and every pair of steps against the one that leaves the first out.
+    names        Statements with an argument that has the name of one of the prover's own symbols.
 
-A claim is written once over an interface that JAX and NumPy have; NumPy, with `ml_dtypes`, evaluates it on values that
-tell: all of 8 and 16 bits, those beside powers of two, zeros of both signs, NaN and infinities, extremes.
+A claim is written once over an interface that JAX and NumPy have.  NumPy, with `ml_dtypes`, evaluates it on revealing
+values: all of 8 and 16 bits, those beside powers of two, zeros of both signs, NaN and infinities, extremes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
 DTYPES = (*FLOATS, *INTEGERS, "bool")
 FOREIGN = ("int4", "uint4", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz", "float8_e4m3fnuz", "float8_e5m2fnuz")
-"""Types that JAX has and the op table has not."""
+"""Types that JAX has and the op table lacks."""
 KINDS = ("sum", "prod", "max", "min", "and", "or", "xor")
 SEGMENTS, DRAWS, FEW = 3, 12, 400
 Array = Any
@@ -45,8 +45,8 @@ class JudgedClaim:
 
     Attributes:
         family: monoids, conversions or names.
-        statement: for the prover.
-        differs: whether both sides differ on some values; of finite numbers alone, or (`exact`) bit by bit on all.
+        statement: the statement given to the prover.
+        differs: whether both sides differ on some values; as finite numbers alone, or (`exact`) bit by bit on all.
     """
 
     family: str
@@ -55,7 +55,7 @@ class JudgedClaim:
 
 
 def claims(seed: int, each: int | None = None) -> Iterator[JudgedClaim]:
-    """All claims, or so many of each family, drawn."""
+    """All claims, or a random sample of `each` per family."""
     for family, make in _FAMILIES.items():
         made = list(make())
         if each is not None and each < len(made):
@@ -86,7 +86,7 @@ def neutral(kind: str, dtype: str) -> Any:
 
 
 class _Jax:
-    """Folds of JAX."""
+    """The folds and conversions of a claim, in JAX."""
 
     xp = jnp
 
@@ -119,7 +119,7 @@ class _Jax:
 
 
 class _NumPy:
-    """Folds one operand after the other, and conversions by their definitions."""
+    """Folds computed one operand after the other, and conversions by their definitions."""
 
     xp = np
 
@@ -169,7 +169,7 @@ class _NumPy:
 
 
 def _to_integer(x: Array, whole: bool, target: str) -> Array:
-    """Towards zero and saturating from floats, 0 of NaN, the lowest bits from integers."""
+    """Convert to integers: floats towards zero and saturating, NaN to 0, integers by their lowest bits."""
     bits = int("".join(c for c in target if c.isdigit()))
     low, high = (0, 2**bits - 1) if target.startswith("u") else (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     if whole:
@@ -182,7 +182,7 @@ def _to_integer(x: Array, whole: bool, target: str) -> Array:
 
 
 def _odd(x: Array) -> Array:
-    """float64 in float32, rounded to odd, so that rounding it again is rounding once."""
+    """float64 to float32, rounded to odd, so that a further rounding equals a single one."""
     near = x.astype(np.float32)
     inward = np.where(np.abs(near.astype(np.float64)) > np.abs(x), np.nextafter(near, np.float32(0)), near)
     bits = inward.view(np.uint32) | (inward.astype(np.float64) != x).astype(np.uint32)
@@ -193,7 +193,7 @@ JAX, NUMPY = _Jax(), _NumPy()
 
 
 def _apart(a: Array, b: Array, exact: bool) -> bool:
-    """Do two results differ: bit by bit but for the payload of NaN, or as finite numbers?"""
+    """Whether two results differ: bit by bit but for the payload of NaN, or as finite numbers."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return True
     if a.dtype.kind in "iub":
@@ -223,7 +223,7 @@ def _values(dtype: str, shape: tuple[int, ...], rng: np.random.Generator, draw: 
 
 
 def _folds(least: int, dtype: str, left: Body, right: Body) -> Callable[[bool], bool]:
-    """The oracle of two bodies over a matrix with at least so many rows, and places of its rows."""
+    """The oracle of two bodies over a matrix with at least so many rows, and positions of its rows."""
 
     @functools.cache
     def differs(exact: bool) -> bool:
@@ -264,7 +264,7 @@ def _fold(form: str, kind: str) -> Body:
 
 
 def _laws(kind: str, dtype: str) -> dict[str, tuple[int, Body, Body]]:
-    """Name -> least number of rows, and both sides, true of some kinds and types alone."""
+    """Name -> least number of rows, and both sides; each law holds for some kinds and types alone."""
     unit = neutral(kind, dtype)
     other = {"max": "min", "min": "max", "and": "or", "or": "and"}.get(kind)
 
@@ -326,9 +326,9 @@ def _claim(
 
 @functools.cache
 def values_of(dtype: str) -> Array:
-    """All values of up to 16 bits; of more those that tell, and drawn bits.
+    """All values of up to 16 bits; for wider types a revealing selection, and random bits.
 
-    They are beside powers of two, integers, halves, and values half way between those of shorter types.
+    The selection has values beside powers of two, integers, halves, and values half way between those of shorter types.
     """
     kind = dtype_of(dtype)
     if dtype in ("int4", "uint4"):
@@ -417,12 +417,12 @@ _SPELLED = (
     "in x", "fn exp", "index x", "cut0", "rounded0", "const0", "const0_", "x0", "w0", "read_by_a_step0", "x[k!1]",
     "min(n, 1)", "(n)//(2)", "x_1", "", "\\", "\n", "é",
 )  # fmt: skip
-"""Words that the prover makes of others, and such as might end a quotation."""
+"""Words that the prover derives from others, and words that might end a quotation."""
 
 
 @functools.cache
 def words() -> tuple[str, ...]:
-    """Every word in the sources of the prover, and what it makes of them."""
+    """Every word in the sources of the prover, and the words that it derives from these."""
     found: dict[str, None] = dict.fromkeys(_SPELLED)
     for path in sorted(Path(verifier.__file__).parent.glob("equal/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -454,7 +454,7 @@ _FAMILIES: dict[str, Callable[[], Iterator[Callable[[str], JudgedClaim]]]] = {
 
 
 def judged(claim: JudgedClaim, prove: Callable[[Statement], Any]) -> dict[str, Any]:
-    """What the prover says of a claim, and whether it is wrong."""
+    """The prover's verdict on a claim, and whether it is wrong."""
     with jax.enable_x64(True):
         verdict = prove(claim.statement)
     exact = verdict.domain is not None and verdict.domain.exactness == "exact"

@@ -1,7 +1,7 @@
-"""Random statements: two functions that are one random expression but for one place, where a law stands.
+"""Random statements: two functions that are one random expression except for one place, where a law is applied.
 
-Laws are true or only look true.  What is asked of them: the verifier answers without an exception, and what the prover
-proves, evaluation in the dtypes does not contradict.  Every value has the shape of the first argument.
+Laws are true or only look true.  The verifier must answer without an exception, and evaluation in the dtypes must not
+contradict what the prover proves.  Every value has the shape of the first argument.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from verifier.statements.statement import Statement, make_statement
 FLOATS = ("float32", "float32", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int32", "int8", "uint8", "int16", "uint32")
 DEPTH = 3
-"""Functions of functions: deeper ones take longer and say no more."""
+"""Nesting depth of functions: deeper ones take longer and reveal no more."""
 NAMES = {"jax": jax, "jnp": jnp, "lax": lax}
 
 _ANY = (
@@ -115,7 +115,7 @@ _LAWS = {"f": _ANY_LAWS + _FLOAT_LAWS, "i": _ANY_LAWS + _INTEGER_LAWS, "p": _TRU
 
 
 def drawn(seed: int, count: int) -> Iterator[Statement]:
-    """So many random statements."""
+    """A sequence of `count` random statements."""
     for number in range(seed, seed + count):
         yield _Draw(random.Random(number)).statement(f"drawn-{number}")
 
@@ -141,7 +141,7 @@ class _Draw:
         return make_statement(name, sides[0], sides[1], tuple(specs), {}, constraints, where)
 
     def pair(self, kind: str, depth: int, here: bool) -> tuple[str, str]:
-        """An expression twice; with `here` the two differ by a law somewhere inside."""
+        """Two copies of an expression; with `here` they differ by a law somewhere inside."""
         rng = self.rng
         if depth == 0 and not here:
             leaf = {"f": ("x", "y"), "i": ("i", "j"), "p": ("p",)}[kind]

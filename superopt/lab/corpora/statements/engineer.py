@@ -1,10 +1,10 @@
-"""Statements that a compiler engineer would ask: what simplifiers do, layers written in two ways, attention, losses.
+"""Statements that a compiler engineer would ask about: simplifications, layers written in two ways, attention, losses.
 
-simplifier    algebra, reshapes, slices, pads, concatenations, broadcasts, reductions, gathers
-layers        normalisations, activations, projections, convolutions as products, recurrent cells
-attention     heads merged and apart, grouped keys, rotary positions, scales, biases, linear attention, a cache
-losses        cross entropies, distances, gradients by hand against `jax.grad`
-steps         optimisers and quantisation in floats
+simplifier    Algebra, reshapes, slices, pads, concatenations, broadcasts, reductions, gathers.
+layers        Normalisations, activations, projections, convolutions as products, recurrent cells.
+attention     Heads merged and apart, grouped keys, rotary positions, scales, biases, linear attention, a cache.
+losses        Cross entropies, distances, gradients by hand against `jax.grad`.
+steps         Optimisers and quantisation in floats.
 """
 
 from __future__ import annotations

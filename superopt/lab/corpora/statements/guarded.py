@@ -1,8 +1,8 @@
-"""False equalities behind guards: what differs stands behind a condition that hardly any input meets.
+"""False equalities behind guards: the sides differ only under a condition that hardly any input meets.
 
-A statement is a false claim, a guard, and a way in which the guard chooses.  Guards compare positions, sizes, values,
-sums and remainders with thresholds far beyond what is drawn; they choose by `where`, `select`, `cond`, `switch`, masks
-that are multiplied, clips, and entries of stacked arrays.
+A statement is a false claim, a guard, and a way in which the guard selects a side.  Guards compare positions, sizes,
+values, sums and remainders with thresholds far beyond those that are drawn.  They select by `where`, `select`, `cond`,
+`switch`, masks that are multiplied, clips, and entries of stacked arrays.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from verifier.statements.statement import Statement, make_statement
 
 Make = Callable[[np.random.Generator], Callable[..., Any]]
 _ARGUMENTS = ("n k", "n k", "int32[n k]", "int32[]")
-"""Of every statement: x and y, integers i of their shape, and an integer j."""
+"""Arguments of every statement: x and y, integers i of their shape, and an integer j."""
 
 
 def guarded(seed: int, count: int) -> Iterator[Statement]:
-    """So many statements: guards, ways to choose and claims each in turn, so that no two are alike for long."""
+    """Statements with guards, ways to select and claims each in turn, so that no two are alike for long."""
     guards, ways, claims = list(GUARDS.items()), list(WAYS.items()), list(CLAIMS.items())
     for number in range(count):
         rng = np.random.default_rng((seed, number))

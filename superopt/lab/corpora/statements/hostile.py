@@ -1,16 +1,16 @@
-"""Statements that are false, of the kinds that a prover over ideal numbers takes for true.
+"""False statements of the kinds that a prover over ideal numbers believes.
 
-    constants     arrays that functions close over and that differ in one entry, or beyond some rows
-    narrow        integers, positions and sizes through floats that cannot hold them
-    branches      Python code that does something else at some sizes
-    wraps         laws of integers that machine integers do not have, in the open and behind guards
-    rounding      explicit conversions taken for the identity; comparisons and steps of what was rounded
-    numbers       guards against values that are no numbers, and minus infinity, taken for nothing
-    zeros         signs of zeros
-    division      quotients, remainders and shifts that round to different sides
+    constants     Arrays that functions close over and that differ in one entry, or beyond some rows.
+    narrow        Integers, positions and sizes through floats that cannot represent them.
+    branches      Python code that does something else at some sizes.
+    wraps         Laws of integers that machine integers lack, in the open and behind guards.
+    rounding      Explicit conversions treated as the identity; comparisons and steps of rounded values.
+    numbers       Guards against NaN and infinities, and minus infinity, treated as no-ops.
+    zeros         Signs of zeros.
+    division      Quotients, remainders and shifts that round to different sides.
 
 A kind is a function of a random generator, so there are as many statements of it as there are seeds.  Some are true up
-to rounding or for finite numbers: of these it is false that they hold bit for bit.
+to rounding or for finite numbers; of these only the claim is false that they hold bit for bit.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Hostile:
     """A false statement.
 
     Attributes:
-        statement: what is said.
-        in_bits: only that both sides agree in every bit is false.
+        statement: the statement.
+        in_bits: whether only the claim is false that both sides agree in every bit.
     """
 
     statement: Statement
@@ -48,7 +48,7 @@ class Hostile:
 
 
 def hostile(seed: int, count: int) -> Iterator[Hostile]:
-    """So many statements, the kinds in turn."""
+    """A sequence of `count` statements, the kinds in turn."""
     for name, number, (make, in_bits), rng in in_turn(_KINDS, seed, count):
         left, right, specs, constraints = make(rng)
         left, right = _around(rng, left, right)
@@ -57,7 +57,7 @@ def hostile(seed: int, count: int) -> Iterator[Hostile]:
 
 
 def _around(rng: np.random.Generator, left: Function, right: Function) -> tuple[Function, Function]:
-    """Both sides inside of something that loses nothing of one element."""
+    """Both sides inside of a function that loses no information of any element."""
     which = int(rng.integers(4))
 
     def inside(fn: Function) -> Function:

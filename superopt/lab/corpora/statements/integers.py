@@ -1,10 +1,10 @@
-"""Statements that are true: of machine integers, quantised products and masks, as compilers meet them.
+"""True statements about machine integers, quantised products and masks, as compilers meet them.
 
-bits          laws of Boolean algebra, shifts and powers of two
-order         comparisons, maxima and signs of integers of one width
-widths        conversions between integers, and what is computed in the wider one
-quantised     products of int8 accumulated in int32, zero points, split sums
-masks         minus infinity and Boolean masks in softmax, maxima and sums
+bits          Laws of Boolean algebra, shifts and powers of two.
+order         Comparisons, maxima and signs of integers of one width.
+widths        Conversions between integers, and computation in the wider type.
+quantised     Products of int8 accumulated in int32, zero points, split sums.
+masks         Minus infinity and Boolean masks in softmax, maxima and sums.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ K = TypeVar("K")
 
 
 def in_turn(kinds: Mapping[str, K], seed: int, count: int) -> Iterator[tuple[str, int, K, np.random.Generator]]:
-    """So many cases, the kinds in turn: name of the kind, number of the case, the kind, and its generator."""
+    """A sequence of `count` cases, the kinds in turn: name of the kind, number of the case, the kind, its generator."""
     names = list(kinds)
     for number in range(count):
         name = names[number % len(names)]
@@ -19,5 +19,5 @@ def in_turn(kinds: Mapping[str, K], seed: int, count: int) -> Iterator[tuple[str
 
 
 def pick(rng: np.random.Generator, *options: Any) -> Any:
-    """One of some things."""
+    """One of the options at random."""
     return options[int(rng.integers(len(options)))]

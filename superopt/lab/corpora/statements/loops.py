@@ -21,7 +21,7 @@ Made = tuple[Callable[..., Any], Callable[..., Any], tuple[str, ...]]
 
 
 def loops(seed: int, count: int) -> Iterator[Statement]:
-    """So many statements, the kinds in turn."""
+    """A sequence of `count` statements, the kinds in turn."""
     for name, number, make, rng in in_turn(_KINDS, seed, count):
         left, right, specs = make(rng)
         yield make_statement(f"{name}-{number}", left, right, specs, {}, (), f"{__name__}:{name}")

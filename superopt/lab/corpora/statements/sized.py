@@ -1,17 +1,18 @@
-"""Pairs of functions over symbolic sizes that are equal but for what a proof node by node may lose.
+"""Pairs of functions over symbolic sizes that differ in ways that a node-by-node proof may miss.
 
-    one size      something else at one size, or from one row on
-    small         equal where there is one row, or none; or where there are rows
-    square        equal where two sizes are one, or where a size is even
-    near          steps (rounding to integers, places of maxima, a loop) of what is equal as real numbers alone
-    ordered       comparisons of the same, which class real takes of real numbers
-    holes         steps of what may be no number, behind a value that both have
-    entries       stored arrays, small and large, that differ in one entry, also where one is folded from others
-    narrow        integers and positions in types that cannot hold them
-    words         arguments that are called as the prover calls its own values
+    one size      Another value at one size, or from one row on.
+    small         Equal where there is one row, or none; or where there are rows.
+    square        Equal where two sizes are equal, or where a size is even.
+    near          Steps (rounding to integers, places of maxima, a loop) of values equal as real numbers alone.
+    ordered       Comparisons of such values, which class real states of real numbers.
+    holes         Steps of values that may be NaN or infinite, behind a value that both have.
+    entries       Stored arrays, small and large, that differ in one entry, also where one is folded from others.
+    narrow        Integers and positions in types that cannot represent them.
+    words         Arguments with names that the prover gives to its own values.
 
-Both functions compute a value first that they have in common and that loses nothing (a cut), and something continuous
-of the result afterwards.  A kind is a function of a random generator, so there are as many pairs of it as seeds.
+Both functions first compute a value that they have in common and that loses no information (a cut), and in the end
+something continuous of the result.  A kind is a function of a random generator, so there are as many pairs of it as
+seeds.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from superopt.lab.corpora.statements.kinds import in_turn, pick
 Function = Callable[..., Any]
 Made = tuple[Function, Function, tuple[str, ...]]
 ANYWHERE, EMPTY, BITS = "anywhere", "where a size is 0", "in bits"
-"""Where a pair differs."""
+"""The inputs on which a pair differs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class FalsePair:
         name: kind and number.
         first, second: the functions.
         specs: shapes of their arguments.
-        differs: `ANYWHERE`, `EMPTY`: at sizes of 0 alone, or `BITS`: by rounding or for values that are no numbers.
+        differs: `ANYWHERE`, `EMPTY`: at sizes of 0 alone, or `BITS`: by rounding or for NaN and infinities.
     """
 
     name: str
@@ -52,7 +53,7 @@ class FalsePair:
 
 
 def false_pairs(seed: int, count: int) -> Iterator[FalsePair]:
-    """So many pairs, the kinds in turn."""
+    """A sequence of `count` pairs, the kinds in turn."""
     for name, number, (make, differs), rng in in_turn(_KINDS, seed, count):
         first, second, specs = make(rng)
         around = _around(rng, specs)
@@ -60,7 +61,7 @@ def false_pairs(seed: int, count: int) -> Iterator[FalsePair]:
 
 
 def _around(rng: np.random.Generator, specs: tuple[str, ...]) -> Callable[[Function], Function]:
-    """Something before and behind a function that loses nothing of it."""
+    """A wrapper that computes something before and after a function and loses no information of it."""
     before, behind = int(rng.integers(4)), int(rng.integers(4))
     floats = ["[" not in spec for spec in specs]
 
@@ -154,7 +155,7 @@ def _square(rng: np.random.Generator) -> Made:
 
 
 def _near(rng: np.random.Generator) -> Made:
-    """`one` and `two` are equal as real numbers, and the step is far off where they are near."""
+    """`one` and `two` are equal as real numbers, and the step is discontinuous where they are near."""
     return _of_near(
         rng,
         lambda v, x: jnp.floor(v * 8),
@@ -173,7 +174,7 @@ def _near(rng: np.random.Generator) -> Made:
 
 
 def _ordered(rng: np.random.Generator) -> Made:
-    """The same, compared: class real takes that of real numbers."""
+    """Comparisons of such values: class real states them of real numbers."""
     return _of_near(
         rng,
         lambda v, x: jnp.sign(v - x),
@@ -200,7 +201,7 @@ def _of_near(rng: np.random.Generator, *steps: Function) -> Made:
 
 
 def _holes(rng: np.random.Generator) -> Made:
-    """A value that is none where an argument is 0 or negative, and steps that make a number of that."""
+    """A value that is not finite where an argument is 0 or negative, and steps that turn it into a number."""
     value: Function = pick(
         rng,
         lambda i: 1 / i,
@@ -280,7 +281,7 @@ def _narrow(rng: np.random.Generator) -> Made:
 
 
 def _words(rng: np.random.Generator) -> Made:
-    """Arguments beside values that stand for what both have; sizes by their names."""
+    """Arguments named like the prover's symbols for shared values, and like sizes."""
 
     def first(cut0: Any, cut1: Any, x0: Any) -> Any:
         return jnp.exp(jnp.sin(jnp.cos(x0)) + 1e-9 * cut0) + cut1 * 0

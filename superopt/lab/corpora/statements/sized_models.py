@@ -1,15 +1,15 @@
-"""Pairs of ONNX models with symbolic dimensions that differ at some size: rewrites that forget what operators mean.
+"""Pairs of ONNX models with symbolic dimensions that differ at some size: rewrites that misread operators.
 
-zero copied      a shape with an entry that may be 0, which copies an axis, and the same where it is one
-squeezed         every axis of size 1 left out, one of them symbolic
-expanded         a size that is 1 spreads, another does not
-sliced           bounds that are cut off at a size, or count from the end
-divided          quotients and remainders of sizes that round to different sides
-branched         nodes that ask for a size: If, Where, Equal, Less
-narrowed         a size in a type that cannot hold it
-windowed         pools and pads whose windows end differently at odd sizes
-counted          ranges, cumulative sums and positions that begin elsewhere
-stored           an initializer with one entry that differs
+zero copied      A shape with an entry that may be 0, which copies an axis, and the same where it is one.
+squeezed         Every axis of size 1 left out, one of them symbolic.
+expanded         A size that is 1 spreads, another does not.
+sliced           Bounds that are cut off at a size, or count from the end.
+divided          Quotients and remainders of sizes that round to different sides.
+branched         Nodes that depend on a size: If, Where, Equal, Less.
+narrowed         A size in a type that cannot represent it.
+windowed         Pools and pads whose windows end differently at odd sizes.
+counted          Ranges, cumulative sums and positions that begin elsewhere.
+stored           An initializer with one entry that differs.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from superopt.lab.corpora.statements.kinds import in_turn, pick
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 Nodes = tuple[list[Any], dict[str, Any]]
-"""Nodes from `x` to `y`, and tensors that they read."""
+"""Nodes from `x` to `y`, and the tensors that they read."""
 Made = tuple[Nodes, Nodes, list[Any]]
 node = helper.make_node
 
 
 def false_models(seed: int, count: int) -> Iterator[tuple[str, Any, Any]]:
-    """So many pairs by name, the kinds in turn."""
+    """A sequence of `count` named pairs, the kinds in turn."""
     for name, number, make, rng in in_turn(_KINDS, seed, count):
         first, second, shape = make(rng)
         before = int(rng.integers(2))
@@ -38,7 +38,7 @@ def false_models(seed: int, count: int) -> Iterator[tuple[str, Any, Any]]:
 
 
 def _model(made: Nodes, shape: Sequence[Any], before: int) -> Any:
-    """The nodes between something that both models have and something continuous."""
+    """A model with the nodes between a part that both models have and something continuous."""
     nodes, stored = made
     begin = [node("Sinh" if before else "Identity", ["in"], ["x"])]
     end = [node("Mul", ["y", "y"], ["square"]), node("Add", ["square", "y"], ["out"])]
@@ -51,7 +51,7 @@ def _model(made: Nodes, shape: Sequence[Any], before: int) -> Any:
 
 
 def _size(axis: int = 0) -> list[Any]:
-    """Nodes that give a size as `n` and, of one entry, as `n1`."""
+    """Nodes that output a size as `n` and, as a vector of one entry, as `n1`."""
     return [
         node("Shape", ["x"], ["n1"], start=axis, end=axis + 1), node("Identity", ["n1"], ["n0"]),
         node("Squeeze", ["n0"], ["n"]),
@@ -59,7 +59,7 @@ def _size(axis: int = 0) -> list[Any]:
 
 
 def _scaled(*nodes: Any, axis: int = 0, **stored: Any) -> Nodes:
-    """`x` times the integer `k` that nodes make of a size."""
+    """`x` times the integer `k` that nodes compute from a size."""
     return [*_size(axis), *nodes, node("Cast", ["k"], ["f"], to=FLOAT), node("Mul", ["x", "f"], ["y"])], stored
 
 

@@ -1,6 +1,6 @@
-"""Rewrites that people and tools believed, and that must be refuted with arrays.
+"""Wrong rewrites that people and tools have believed; each must be refuted with arrays.
 
-Rule texts by module; the `source` of a text says who believed it.  Mistakes about the order of axes need pairs of JAX
+Rule texts by module; the `source` of a text names who believed it.  Mistakes about the order of axes need pairs of JAX
 functions: they are in `superopt.lab.corpora.statements.wrong`.
 """
 

@@ -1,4 +1,4 @@
-"""The program families, by name."""
+"""Families of training programs by name; a family describes seeded variants of one kind of network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers that families share, over a source of weights."""
+"""Layers that families share; each takes its weights from a source that is passed in."""
 
 from __future__ import annotations
 

@@ -1,0 +1,47 @@
+"""Results in which all that is left is rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from superopt.measure.conditioning import differ_by_rounding
+
+NEAR_ZERO = np.linspace(-3, 3, 77, dtype=np.float32)
+EQUAL = np.full((4, 29), 3, np.float32)
+
+
+def total(x: Any) -> Any:
+    return np.sum(x)
+
+
+def variance(x: Any) -> Any:
+    return np.var(x, axis=1)
+
+
+@pytest.mark.parametrize(("fn", "x", "rounding"), [(total, NEAR_ZERO, 3e-6), (variance, EQUAL, 1e-13)])
+def test_what_is_left_where_terms_cancel_is_rounding(fn: Callable[[Any], Any], x: np.ndarray, rounding: float) -> None:
+    def judged(error: float) -> bool:
+        want = np.asarray(fn(x.astype(np.float64)), np.float32)
+        return differ_by_rounding(lambda xs: [np.asarray(fn(xs[0]))], [x], [want], [(want + error).astype(np.float32)])
+
+    assert judged(rounding)
+    assert not judged(1e4 * rounding)
+    assert not judged(np.nan)
+
+
+def test_other_numbers_types_and_shapes_are_no_rounding() -> None:
+    x = np.arange(1, 9, dtype=np.float32)
+
+    def judged(got: np.ndarray) -> bool:
+        return differ_by_rounding(lambda xs: [2 * xs[0]], [x], [2 * x], [got])
+
+    assert judged(2 * x)
+    assert not judged(2 * x * np.float32(1.001))
+    assert not judged((2 * x).astype(np.float64))
+    assert not judged(2 * x[:4])
+    assert not differ_by_rounding(lambda xs: None, [x], [2 * x], [3 * x])
+    assert not differ_by_rounding(lambda xs: [xs[0]], [np.arange(3)], [np.arange(3)], [np.arange(1, 4)])

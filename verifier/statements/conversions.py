@@ -1,0 +1,64 @@
+"""Explicit conversions to fewer bits: values in float64, rounded only where a program says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.interp import apply_op
+from superopt.ir.scalar import HALVES, numpy_dtype
+from superopt.ir.types import FLOATS, INTEGERS
+from verifier.equal.ranges import FLOAT_BITS
+from verifier.equal.rounding import counts, within
+
+_MOVES = frozenset(
+    ["input", "literal", "convert_element_type", "reshape", "transpose", "broadcast_in_dim", "slice", "concatenate",
+     "pad", "rev", "gather", "dynamic_slice", "dynamic_update_slice", "select_n", "neg", "abs", "squeeze", "copy"]
+)  # fmt: skip
+"""What rounds nothing: where 16-bit floats meet only these, float64 is a referee of explicit conversions."""
+
+
+def converts(graphs: Iterable[Graph]) -> bool:
+    """Whether programs convert explicitly to fewer bits, and float64 is a referee of that."""
+    several = tuple(graphs)
+    return all(map(_rounds_nothing, several)) and any(_narrows(node) for graph in several for node in graph.nodes())
+
+
+def with_conversions(graph: Graph, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+    """Results in float64, rounded only where the program says so."""
+    known = {**graph.constants, **values}
+    found: dict[Node, np.ndarray] = {}
+    with np.errstate(all="ignore"):
+        for node in topological(graph.outputs):
+            wide = numpy_dtype(node.dtype, wide=True)
+            if node.op == "input":
+                found[node] = np.asarray(known[node["name"]]).astype(wide)
+            elif node.op == "literal":
+                found[node] = np.asarray(node["value"], wide)
+            else:
+                value = np.asarray(apply_op(node, [found[x] for x in node.inputs], wide=True))
+                found[node] = value.astype(numpy_dtype(node.dtype)).astype(wide) if _narrows(node) else value
+    return [found[x] for x in graph.outputs]
+
+
+def _narrows(node: Node) -> bool:
+    """Is this a conversion to floats that lack values of its operand?"""
+    if node.op != "convert_element_type" or node.dtype not in FLOATS:
+        return False
+    source = node.inputs[0].dtype
+    if source in FLOATS:
+        return source in FLOAT_BITS and not within(source, node.dtype)
+    return source in INTEGERS and not counts(node.dtype, source)
+
+
+def _rounds_nothing(graph: Graph) -> bool:
+    """Are 16-bit floats only moved and converted, so that no rounding is left out but that of wider ones?"""
+    nodes = topological((*graph.inputs, *graph.outputs))
+    if any(node.op in ("scan", "while", "cond", "result") for node in nodes):
+        return False
+    return all(node.op in _MOVES or not {x.dtype for x in (node, *node.inputs)} & set(HALVES) for node in nodes)
+
+
+__all__ = ["converts", "with_conversions"]
