@@ -160,7 +160,7 @@ def simplest(found: D, values_of: Callable[[D], Arrays], fits: Callable[[Arrays]
             for value in _nearer(values_of(found)[name][place]):
                 if np.asarray(value).astype(array.dtype) != value:
                     continue  # the type has no such value
-                changed = np.array(values_of(found)[name])  # NumPy makes scalars of arrays without axes
+                changed = np.array(values_of(found)[name])  # also of a NumPy scalar, which is immutable
                 changed[place] = value
                 other = fits({**values_of(found), name: changed})
                 steps += 1

@@ -26,7 +26,7 @@ from superopt.ir.scalar import LOGICAL
 
 WIDTH = 88
 SHOWN = 1e-5
-"""Differences of results, relative to one, that tests to paste take for none."""
+"""Relative tolerance of the tests to paste."""
 _FOLDS = {"sum": ("0.0", "lax.add"), "max": ("-jnp.inf", "lax.max"), "min": ("jnp.inf", "lax.min")}
 
 
@@ -85,8 +85,8 @@ def written(
         values: input -> array.
         left, right: lines of the two functions.
         cause: why the right side fails, if it does.
-        tolerance: differences that are none.
-        wide: arrays have the 64 bits that they say.
+        tolerance: tolerance of the assertion; 0 for equality.
+        wide: whether the test enables 64-bit types.
     """
     arguments = ", ".join(names.values())
     both = f"right({arguments}), left({arguments})"
