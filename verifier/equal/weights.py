@@ -5,9 +5,10 @@ arguments equal the coordinates and its guards hold.  Two sums over independent 
 multiset of atoms the total weights agree at all coordinates: one quantifier-free query in integers.  In a maximum
 (`exists`), weights are Boolean: present or not.  Summands equal up to the names of binders cancel first.
 
-Binders are eliminated by solving `a = e(k)` for k, most direct first: unit coefficients; pairs q*o + i with i in 0..q-1
-(quotient and remainder); the two parts k // q and k % q; coefficients known positive, with a divisibility guard.  A
-binder in no argument counts as the length of its interval.  Guards on binders are first rewritten to allow this:
+Binders are eliminated by solving `a = e(k)` for k, the most direct cases first: unit coefficients, then pairs q*o + i
+with i in 0..q-1 (quotient and remainder), then the two parts k // q and k % q.  Last come coefficients known positive,
+with a divisibility guard.  A binder in no argument counts as the length of its interval.  Guards on binders are first
+rewritten to allow this:
 
     sum_k [k = e] f(k) = f(e).    x // s >= t  to  x >= s*t     x // s <= t  to  x < s*(t + 1)      for s >= 1.
                                                                 x // s <= t  to  x <= s*t           where s divides x.

@@ -71,8 +71,8 @@ class Pair:
         sizes: names of the free sizes.
         lowest: the least value of every size.
         premises: polynomials of sizes that are at least 0.
-        compared: comparisons of sizes that a function made while it was traced, as a size whose being 0 the trace
-            excluded, and as text; the size is None for a comparison of another kind.
+        compared: comparisons of sizes made while tracing: the size that the trace assumed to be nonzero (None for a
+            comparison of another kind), and the comparison as text.
     """
 
     left: Graph
