@@ -387,7 +387,7 @@ class Terms(Places):
         chosen = position(which)
         if chosen is not None and chosen.value is not None:
             return cases[min(max(chosen.value, 0), len(cases) - 1)]
-        if len(cases) > 2:  # an integer chooses
+        if len(cases) > 2:  # the predicate is an integer
             term = cases[0]
             for j, case in enumerate(cases[1:], 1):
                 term = self._select((self.op("ge", "int32", which, Const(Fraction(j))), term, case))
@@ -406,7 +406,7 @@ class Terms(Places):
             return Where(guard, true, false)
         if isinstance(which, Apply) and which.fn == "not":
             return self._select((which.args[0], true, false))
-        if (inner := cases_of(true)) is not None and alike(inner[1], false):  # two conditions for one value
+        if (inner := cases_of(true)) is not None and alike(inner[1], false):  # two nested conditions for one value
             return self._select((self._logical("and", (which, inner[0])), false, inner[2]))
         return Apply("select_n", (which, false, true))
 
@@ -469,7 +469,7 @@ class Terms(Places):
         if (affine := self._affine(value, source, target)) is not None:
             return affine
         if source in INTEGERS and target in FLOATS and counts(target, source):
-            target = WIDEST  # the same number in every type of floats that has it
+            target = WIDEST  # the number is the same in every float type that has it
         if source in FLOATS and isinstance(value, Apply) and value.fn.startswith("convert["):
             known, _, wide = value.fn[8:-1].partition(",")
             held = of_type(target)[0] <= of_type(known)[0] and of_type(known)[1] <= of_type(target)[1]
@@ -585,7 +585,7 @@ class Terms(Places):
         found = integer(p)
         if self.ranges.untyped:
             return found
-        if dtype in WIDE:  # the axis exists, so that it is no longer than any axis may be
+        if dtype in WIDE:  # the axis exists, so its length is bounded like that of any axis
             if p.value is None and not self.ranges.fits(p, dtype, assume=False):
                 self.ranges.assume()
             return found
@@ -627,7 +627,7 @@ class Terms(Places):
         if rounds and binders:
             self.rounded.to(dtype, term)
         if monoid == "sum" and dtype in FLOATS and sizes and not binders:
-            term = self.op("add", dtype, ZERO, term)  # of -0 that is 0
+            term = self.op("add", dtype, ZERO, term)  # turns -0 into 0
         wraps = dtype in INTEGERS and monoid not in LATTICE
         return self.wrapping(term, dtype) if wraps else term
 

@@ -112,7 +112,7 @@ def equal_terms(
         if laws == REAL and not dtype and asked.by_points():
             done.note(REAL, "pointwise")
             done.integers = done.integers and asked.by_integers() == ALWAYS
-            ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the count of ranks.py is that of normal forms
+            ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the rank argument of ranks.py covers normal forms only
             break
     else:
         causes = asked.causes
@@ -155,7 +155,7 @@ class _Question:
     dtype: str
     done: Proof
     causes: list[str] = field(default_factory=list[str])
-    loose: bool = False  # comparisons and steps read real numbers, which proves nothing
+    loose: bool = False  # comparisons and steps read exact real numbers; the result is then no proof
 
     def subterms(self) -> Iterator[Term]:
         """The subterms of both sides."""
@@ -230,7 +230,7 @@ class _Question:
         if self.reductions() or not integral(self.left, self.right):
             return ""
         if not self.dtype and "div" in self.functions():
-            return ""  # a rule of quotients is one of floats unless it says so
+            return ""  # a rule with quotients concerns floats, unless its dtype says otherwise
         steps, ctx.rlimit = ctx.rlimit, ctx.rlimit if self.dtype else QUICK
         try:
             return equal_integers(ctx, self.left, self.right, self.facts, self.given)

@@ -187,7 +187,7 @@ class Normaliser:
         laws = self._laws_of(fn, args)
         if laws != self.laws:
             if not fn.startswith("?") and fn not in COMPARISONS and not whole_of_float(fn):
-                for a in args:  # where it has no value, neither has the function
+                for a in args:  # record where arguments are undefined: the function is undefined there, too
                     self.nf(a)
             return self.within(laws).nf(t)
         if fn in ("max", "min"):
@@ -370,7 +370,7 @@ class Normaliser:
         a, b = (args[1], args[0]) if fn in swapped else (args[0], args[1])
         negated = fn == "ne" or (self.laws != EXACT and fn in ("ge", "le"))
 
-        def at(ps: list[NF]) -> NF:  # among exact laws a <= b is not the negation of b < a: neither holds of NaN
+        def at(ps: list[NF]) -> NF:  # under exact laws a <= b is not the negation of b < a: neither holds for NaN
             exact = self.laws == EXACT
             test = "?eq" if fn in ("eq", "ne") else "?lt" if fn in ("lt", "gt") or not exact else "?le"
             if self.loose and not exact:
@@ -458,7 +458,7 @@ class Normaliser:
             out: NF = []
             for m in self._bits_of(
                 t.body, kind, neutral
-            ):  # of one value over a range that is not empty it is the value
+            ):  # over a range that is not empty, an entry without the bound variable is one entry
                 out += [m] if some and t.var not in m.free() else self._bound(t, m)
             return out
         if isinstance(t, Apply) and t.fn.removeprefix("$") == kind:
@@ -498,7 +498,7 @@ class Normaliser:
             some = self.ctx.holds(c.ge(t.size, 1))
             for m in self._entries(
                 t.body, sign
-            ):  # the maximum of one value over a range that is not empty is the value
+            ):  # over a range that is not empty, an entry without the bound variable is one entry
                 out += [m] if some and t.var not in m.free() else self._bound(t, m)
             return out
         if isinstance(t, Apply) and t.fn == ("max" if sign > 0 else "min"):

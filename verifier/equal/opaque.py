@@ -57,7 +57,7 @@ class IntegersAlone:
         if found is not None:
             return found
         name, dtype = f"of floats {len(self._inputs)}", self._dtype(t)
-        while name in self.terms.ranges.kinds:  # an input of the program
+        while name in self.terms.ranges.kinds:  # avoid names of the program's inputs
             name += "'"
         if dtype not in (*INTEGERS, "bool"):
             raise CannotLower("a float")

@@ -40,7 +40,7 @@ def attribute_roles(rule: Rule) -> tuple[str, ...]:
             busy.add(rule.owner[t["bound"]])
     for e in rule.cond:
         busy |= {rule.owner[n] for n in _names(e) if n in rule.owner}
-    for role in list(rule.derived)[::-1]:  # a role made from another one stands for it
+    for role in list(rule.derived)[::-1]:  # a derived role makes its source an attribute role, too
         if role in busy:
             busy.add(rule.derived[role])
     return tuple(r for r in rule.roles if r in rule.many and r in busy and r not in rule.derived)

@@ -78,7 +78,7 @@ class Context:
     notes: list[str] = field(default_factory=list[str])
     example: dict[str, Poly] = field(default_factory=dict[str, Poly])  # sizes and attributes that meet the premises
     forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
-    counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
+    counted: frozenset[str] = frozenset()  # variables in lengths of intervals that weights count
     differing: list[tuple[Any, tuple[Cond, ...]]] = field(default_factory=list[tuple[Any, tuple[Cond, ...]]])
     _n: int = 0
     _polys: dict[Poly, Any] = field(default_factory=dict[Poly, Any])
@@ -230,7 +230,7 @@ class Context:
         """A small number that all sizes and attributes may be at first indices, or 0."""
         for k in (1, 2, 3, 4):
             at = dict.fromkeys(self.dims, const(k)) | {name: const(0) for f in facts for name in f.vars - self.dims}
-            with suppress(ZeroDivisionError):  # of a divisor that is a difference of sizes
+            with suppress(ZeroDivisionError):  # a divisor that is a difference of sizes may be 0
                 if all(f.subst(at) == c.TRUE for f in (*self.premises, *facts)):
                     return k
         return 0

@@ -411,7 +411,7 @@ def _statements(g: Cond) -> set[object]:
     if g.kind not in ("and", "or"):
         return {frozenset({g})}
     compared = [x for x in g.args if x.poly is not None]
-    if g.kind == "or":  # not all of the complements
+    if g.kind == "or":  # a disjunction is the negation of a conjunction of complements
         compared = [c.negate(x) for x in compared]
     out: set[object] = {frozenset(compared)} if compared else set()
     for x in g.args:

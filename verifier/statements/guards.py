@@ -166,7 +166,7 @@ def differing_behind_guards(pair: Pairing, domain: ValidityDomain, tried: Sequen
     for at in fit[-_SIZES:]:
         try:
             made = _at(pair, at)
-        except SuperoptError:  # a graph has no such size
+        except SuperoptError:  # a graph cannot be resized to this size
             continue
         inputs = [x for x in made.inputs if x["name"] in pair.specs.names]
         draws = [make_values(inputs, pair.specs.names, attempt) for attempt in range(ATTEMPTS)]

@@ -404,8 +404,8 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
         done.assume(FINITE)
     dtypes = tuple(dict.fromkeys(x.dtype for x in pair.left.inputs))
     ranks = tuple((name, "1") for name in pair.sizes)
-    assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # of a constant that is no number
-    if done.laws:  # signs of zeros are free there
+    assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # those on a NaN constant are dropped
+    if done.laws:  # class real ignores signs of zeros
         assumptions = tuple(a for a in assumptions if a != ANY_ZERO)
     assumptions = tuple(map(readable, assumptions))
     return ValidityDomain(ORDER[done.laws], ranks, dtypes, assumptions, done.sizes)

@@ -183,7 +183,7 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
     try:
         left = trace_concrete(pair.left, pair.specs, sizes)
     except ArgumentError:
-        return None  # the left side has no value there
+        return None  # the left side cannot be traced there
     try:
         right = trace_concrete(pair.right, pair.specs, sizes)
     except ArgumentError as error:
@@ -418,7 +418,7 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
             made = rng.choice(np.array([0, 0, 1, -1]), shape)
         elif attempt >= 2:
             made = rng.standard_normal(shape)
-            made = made if attempt == 2 else np.rint(6.0 * made) / 2  # halves, which rounding to integers decides
+            made = made if attempt == 2 else np.rint(6.0 * made) / 2  # halves: ties of rounding to integers
         if node.dtype in DTYPES:
             out[node["name"]] = np.asarray(made, np.float64).astype(numpy_dtype(node.dtype))
         else:  # complex numbers, and numbers of 8 bits and fewer

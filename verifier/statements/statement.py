@@ -458,7 +458,7 @@ def _test(statement: Statement, found: StatementDifference) -> str:
             values.setdefault(x["name"], np.zeros([int(str(n)) for n in x.shape], x.dtype))
     try:
         sides = [_body(graph, found.output, found.cause) for graph in (left, right)]
-    except (KeyError, IndexError):  # an operation without a written form, or another number of outputs
+    except (KeyError, IndexError):  # an operation has no written form, or the numbers of outputs differ
         return ""
     names = {name: identifier(name) for name in values}
     whole = found.index is not None and np.asarray(found.results[0]).dtype.kind in "biu"

@@ -139,7 +139,7 @@ class _Look:
         for attempt, kind, values in self._values(denormal=False):
             try:
                 results = by_jax(self.pair, values)
-            except Unevaluated:  # XLA has no such operation or type here, or ended its process
+            except Unevaluated:  # XLA lacks an operation or type here, or crashed
                 return None
             found = self._first(results, REAL, attempt, kind, " by XLA")
             if found is not None:
@@ -213,7 +213,7 @@ def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str) -> t
             scale = 1.0 + (float(finite.max()) if finite.size else 0.0)
             numbers = np.isfinite(x) & np.isfinite(y)
             close = np.abs(x - y) <= ROUNDING[str(a.dtype)] * scale
-            same |= numbers & (close if attempt <= 1 else True)  # other values than small integers may cancel
+            same |= numbers & (close if attempt <= 1 else True)  # values other than small integers may cancel
             same |= ~numbers & (not none)
         bad = ~same
     return None if not bad.any() else tuple(int(i) for i in np.argwhere(bad)[0])
