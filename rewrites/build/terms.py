@@ -399,7 +399,7 @@ class Builder:
     def _per_axis_operand(
         self, t: Term, hint: Layout | None, env: Env, idle: tuple[Any, ...]
     ) -> tuple[Any, list[Any], Layout]:
-        """Operand with the acted-on axes apart, attributes per physical axis (`idle` elsewhere), new layout."""
+        """The operand with acted-on axes split off, attributes per physical axis (None elsewhere), and the layout."""
         acts = dict(per_axis(t, env))
         built = atomic(self.target, self.go(t.args[0], hint, env), acts, squeeze=False)
         busy = [x for x, values in acts.items() if values[: len(idle)] != idle]
@@ -517,7 +517,7 @@ class Builder:
         return value, lay
 
     def _stack(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Concatenate along the physical axis of the role beside, or along a new first axis."""
+        """Concatenate along the physical axis of the role in `beside`, or along a new first axis."""
         bounds = env.labels[self.rule.owner[t["bound"]]]
         new = tuple(
             (label, env.look(t["bound"], axis)) for label, axis in zip(labels_of(env, t["over"]), bounds, strict=True)

@@ -28,14 +28,14 @@ class TermEntry:
     """An entry of the op table along some axes of a term.
 
     Attributes:
-        op: its name.
-        operands: per operand, the axes that it acts on, in its order; None is an axis of size 1 that no term has.
-        out: the axes of its result, in its order; None is read at its one index.
-        attrs: all of its attributes.
-        positions: operands beside those of the term: integers.
-        indices: the operands of the term that are indices.
-        summed: axes of both operands, beside, over which results are summed.
-        conditions: conditions under which the attributes are these.
+        op: name of the entry.
+        operands: per operand, the axes on which the entry acts, in its order; None is a size-1 axis that no term has.
+        out: the axes of its result, in its order; None is an axis read at its only index.
+        attrs: all attributes of the entry.
+        positions: further operands of the entry, which are integers.
+        indices: numbers of the operands that are indices.
+        summed: further axes of both operands, over which the results of the entry are summed.
+        conditions: conditions under which the attributes are valid.
     """
 
     op: str
@@ -112,7 +112,7 @@ def _dot(x: TermAt) -> TermEntry:
 
 
 def _conv(x: TermAt) -> TermEntry:
-    """A convolution of one image with one output feature; over further input features it is summed."""
+    """A convolution of one image with one output feature; results are summed over further roles of input features."""
     labels, (step, lo, hi, base, holes) = x.windows(5)
     if not labels:
         return _dot(x)

@@ -2,7 +2,7 @@
 
 Both graphs are walked from shared labels on the axes of their results with the matcher's own `flow`: labels that meet
 at an input are one axis.  Labels that remain distinct become roles, and the walk prints the terms.  `flow` works on
-numbers, so every size name stands for a prime of its own; attributes are printed from the symbolic graph.
+numbers, so each size name stands for a different prime; attributes are printed from the symbolic graph.
 
 The text has single-axis roles.  `widen` makes roles stand for groups of axes, wherever the text still parses and a
 given predicate (the prover) accepts it.  There is no rule where axes do not nest, where one tensor would hold a label

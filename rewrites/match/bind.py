@@ -45,7 +45,7 @@ class MatchPlan:
     """Signatures of the left side.
 
     Attributes:
-        roles: roles that occur on the left side; of many-axis roles that nothing tells apart only the first.
+        roles: roles that occur on the left side; of many-axis roles with equal signatures only the first.
         holders: role -> tensors of the left side that hold it.
         parts: role -> tensors tied together by the left side, one set per unconnected part.
         token: tensor -> role -> size token.

@@ -299,7 +299,7 @@ class Terms(Places):
         return any(id(t) in self.arithmetic for side in sides for t in walk_terms(side))
 
     def kind(self, *sides: Term) -> str:
-        """`int` where integers may wrap, `mixed` where floats stand beside them, empty where none may."""
+        """`int` where integer arithmetic may wrap, `mixed` where floats occur as well, empty where no integers wrap."""
         mixed = any(id(t) in self.floating or self.is_float(t) for side in sides for t in walk_terms(side))
         return ("mixed" if mixed else "int") if self.wraps(*sides) else ""
 

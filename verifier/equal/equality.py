@@ -94,7 +94,7 @@ def equal_terms(
         facts: conditions on the index.
         done: record of the proof.
         given: premises about values.
-        dtype: `int` for integers alone, `mixed` where floats stand beside integers that wrap.
+        dtype: `int` for integers that wrap, `mixed` where floats occur as well, else empty.
         machine: whether integers have a width; an equality of unbounded integers is then no proof.
 
     Raises:
@@ -211,7 +211,7 @@ class _Question:
     def ring_safe(self, laws: str) -> bool:
         """Whether a proof also holds for integers that wrap.
 
-        It does with ring laws and integer constants, without negation beside order or division.
+        It does with ring laws and integer constants, unless negation occurs together with order or division.
         """
         used = self.functions()
         order = self.reductions() & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge"}

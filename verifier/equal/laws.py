@@ -16,7 +16,7 @@ Fractions are equal, p / v = q / w, where p * w = q * v, for divisors that are n
 
 A power with a fraction in its exponent is defined exactly where its square roots are, and their records say so.  With
 an integer in it, it is a product, defined for negative x, too.  `_collected` adds exponents only where a root of x
-stands, so x >= 0 is on record, and x is on record as a divisor where an exponent is negative.
+occurs, so x >= 0 is recorded, and x is recorded as a divisor where an exponent is negative.
 
 A scale is known not to be negative when it is an exponential, or by a premise about values (`given ge(S, 0)`) at the
 very entry that occurs.  The range must be proved non-empty: the maximum of an empty set is infinite, and 0 times that

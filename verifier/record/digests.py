@@ -179,7 +179,7 @@ def _scalar_row(function: str) -> str:
 
 @functools.cache
 def _parsed(file: Path) -> ast.Module:
-    """A module without docstrings (comments are gone anyway)."""
+    """The syntax tree of a module without docstrings; it has no comments."""
     tree = parse_module(file.read_text(encoding="utf-8"))
     for part in ast.walk(tree):
         if isinstance(part, ast.Module | ast.FunctionDef | ast.ClassDef) and part.body:

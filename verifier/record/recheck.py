@@ -1,6 +1,6 @@
 """Replay of the solver queries behind certificates: by Z3 again, and by cvc5 where it is installed.
 
-The replayed text is the one on record, not that of the present prover.  An answer `unknown` is counted separately; two
+The replayed text is the recorded one, not that of the present prover.  An answer `unknown` is counted separately; two
 different answers to one query are a disagreement, which must not happen.
 """
 

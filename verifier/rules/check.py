@@ -89,7 +89,7 @@ def check(
 
 
 def _only_in_range(verdict: Verdict) -> bool:
-    """Whether a proof about integers holds only where none of them wraps."""
+    """Whether a proof about integers assumes that no operation wraps."""
     return verdict.domain is not None and NO_OVERFLOW in verdict.domain.assumptions
 
 

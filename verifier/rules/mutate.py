@@ -39,7 +39,7 @@ class Mutant:
     Attributes:
         of: name of the rule that it was made from.
         kind: the sort of change.
-        what: the change in words.
+        what: description of the change.
         rule: the mutant.
     """
 

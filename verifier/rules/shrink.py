@@ -38,7 +38,7 @@ def refute(rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | Non
 
 
 def readable(found: Difference, small: bool = True) -> Counterexample:
-    """The difference as a counterexample, shrunk in at most `STEPS` steps if `small`."""
+    """The difference as a counterexample; with `small`, shrunk and then simplified in at most `STEPS` steps each."""
     if not small:
         return _described(found)
     plain = _again(found, found.env)

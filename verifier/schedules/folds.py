@@ -109,7 +109,7 @@ def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
     Args:
         e: the expression.
         monoid: of the fold.
-        split: take the operands of the monoid's own function apart.
+        split: whether to split at the monoid's binary function, so that `a + b` is two parts of a sum.
     """
     neutral = identity(monoid, e.dtype)
     if e.kind == "reduce" and e.args[0] == monoid:

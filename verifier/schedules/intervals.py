@@ -1,6 +1,6 @@
 """Interval arithmetic: bounds of indices in a box, ranges narrowed by guards, ranges of integer values.
 
-All numbers are exact integers, or infinite where nothing is known.  Products of intervals ignore that two factors may
+All bounds are exact integers, or infinite where none is known.  Products of intervals ignore that two factors may
 be the same atom, and forms bound their own arguments, so every interval may be too wide and none is too narrow.
 
 The range of a value follows from those of the dtypes that it reads: `int32(u8) * int32(s8)` is in -255*128 .. 255*127,

@@ -117,7 +117,7 @@ def _checked(model: Sequence[int] | None, domain: Domain, goal: Size) -> Mapping
 
 @dataclass
 class _Asking:
-    """Access to the prover within a limit of its own seconds; answers that are proofs are cached."""
+    """Access to the prover within a limit of seconds for one schedule; answers that are proofs are cached."""
 
     left_s: float
     answers: Answers | None
