@@ -1,4 +1,4 @@
-"""The four verdicts, and what each of them says.
+"""Verdicts on rules and statements: PROVED, REFUTED, UNKNOWN or UNSUPPORTED, each with its evidence.
 
 PROVED carries its domain: ranks per role, dtypes, exactness class and assumptions.  REFUTED carries arrays and the
 first place where the two sides differ.  UNKNOWN and UNSUPPORTED carry a cause.  Only PROVED rules enter the search.
@@ -16,13 +16,13 @@ EXACTNESS = ("exact", "real", "range")
 
 @dataclass(frozen=True, slots=True)
 class ValidityDomain:
-    """Where a proved rule holds.
+    """The domain in which a proved rule holds.
 
     Attributes:
         exactness: exact (bit-identical), real (equal over the reals) or range (real, and range may be lost).
         ranks: many-axis role -> "any" or the highest rank proved.
         dtypes: "float", and "int" where the rule also holds in wrap-around integers.
-        assumptions: what the proof takes for granted, one line each.
+        assumptions: assumptions of the proof, one line each.
         sizes: a concrete witness that the premises can hold.
     """
 
@@ -40,13 +40,13 @@ class Counterexample:
     Attributes:
         inputs: name -> nested lists.
         shapes: name -> shape.
-        choices: what meta-variables and parameters stood for.
+        choices: values of meta-variables, parameters and attributes.
         root: which equation of the rule.
         index: first index at which the results differ, None when a whole side failed.
         left, right: the two results as text.
         graphs: the two sides as IR text.
-        seed: of the instance, to run it again.
-        undefined: the right side is no number there (it divides by zero, or leaves a function's domain).
+        seed: seed of the instance, to run it again.
+        undefined: whether the right side is NaN there (it divides by zero, or leaves a function's domain).
         results: both results as nested lists; None for a side that failed.
         code: a test to paste: both sides in `jax.lax`, the arrays, and the assertion that fails.
     """
@@ -66,7 +66,7 @@ class Counterexample:
 
     @property
     def elements(self) -> int:
-        """Number of input elements: how small the witness is."""
+        """Number of input elements, the size of the counterexample."""
         return sum(math.prod(sizes) for sizes in self.shapes.values())
 
     def __str__(self) -> str:
@@ -82,7 +82,7 @@ class Counterexample:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A question to the solver: its SMT-LIB text, and what was answered: yes (satisfiable), no or unknown."""
+    """A query to the solver: its SMT-LIB text, and the answer: yes (satisfiable), no or unknown."""
 
     text: str
     answer: str
@@ -90,10 +90,11 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known about one direction of a rule; `asked` holds the questions behind a fresh proof, `sums` both
-    sides of what was proved by normal forms (`verifier.equal.written`).
+    """The verdict on one direction of a rule, with its evidence.
 
-    `proved_when` is a condition under which a refuted rule is proved, where one was looked for and found.
+    `asked` holds the solver queries behind a fresh proof, `sums` both sides of the equalities proved by normal forms
+    (`verifier.equal.written`).  `proved_when` is a condition under which a rule that is not proved holds, where one was
+    looked for and found.
     """
 
     rule: str
@@ -131,16 +132,16 @@ class Verdict:
         return f"{head} at {self.where}: {self.cause}{remedy}"
 
 
-# ---- as JSON and back, tuples and special floats included: how verdicts travel between processes
+# ---- JSON form of verdicts, for exchange between processes; it keeps tuples and special floats
 
 _RECORDS: dict[str, Any] = {c.__name__: c for c in (ValidityDomain, Counterexample, Query, Verdict)}
 
 
 def encode(x: Any) -> Any:
-    """A JSON value of plain data, tuples, and the records of this module.
+    """The JSON value of plain data, tuples, and the records of this module.
 
     Raises:
-        TypeError: anything else is inside.
+        TypeError: the value contains anything else.
     """
     if x is None or isinstance(x, bool | str) or type(x) is int:
         return x
@@ -161,7 +162,7 @@ def encode(x: Any) -> Any:
 
 
 def decode(x: Any) -> Any:
-    """What `encode` made the JSON value of."""
+    """The inverse of `encode`."""
     if isinstance(x, list):
         return [decode(v) for v in cast(list[Any], x)]
     if not isinstance(x, dict):

@@ -20,7 +20,7 @@ Built: TypeAlias = tuple[Any, Layout]
 
 
 class BuildError(SuperoptError):
-    """A right side that cannot be built at a site: the builder's fault, or a rule without a proof."""
+    """Raised when a right side cannot be built at a site: a fault of the builder, or a rule without a proof."""
 
     code = "SO430"
 
@@ -31,7 +31,7 @@ def labels_in(lay: Iterable[Axis]) -> list[int]:
 
 
 def sizes_in(lay: Iterable[Axis]) -> dict[int, int]:
-    """Label -> size."""
+    """Map every label of a layout to its size."""
     return {label: n for axis in lay for label, n in axis}
 
 
@@ -103,7 +103,10 @@ def atomic(target: Target, built: Built, only: Collection[int], *, squeeze: bool
 
 
 def place_beside(lay: Layout, labels: Collection[int]) -> int | None:
-    """The axis that holds one of the labels; where they have size 1 and are gone, the last axis without a label."""
+    """Index of the axis that holds one of the labels, else of the last axis without a label; None if there is neither.
+
+    An axis without a label has size 1, so it may stand for labels of size 1 that a reshape dropped.
+    """
     held = [i for i, axis in enumerate(lay) if any(label in labels for label, _ in axis)]
     empty = [i for i, axis in enumerate(lay) if not axis]
     return held[0] if held else empty[-1] if empty else None
@@ -121,7 +124,7 @@ def with_axes(target: Target, built: Built, labels: Iterable[int]) -> Built:
 
 
 def without(built: Built, labels: Collection[int]) -> Built:
-    """The tensor with labels of size 1 forgotten."""
+    """The tensor with these labels, all of size 1, removed from its layout."""
     value, lay = built
     if not any(label in labels for label in labels_in(lay)):
         return built

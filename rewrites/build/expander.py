@@ -1,4 +1,4 @@
-"""What macro nodes stand for, by the rules of a library."""
+"""Expansion of macro nodes: each is replaced by the right side of its macro rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ Expand = Callable[[Node], Node]
 
 
 def library_expander(rules: Iterable[Rule]) -> Expand:
-    """An expander over the macro rules among `rules`; what it made of a node is remembered, as kernels share many."""
+    """Return a function that expands macro nodes by the macro rules among `rules`.
+
+    Expansions are cached per node, since kernels share many nodes.
+    """
     by_name = {rule.name: rule for rule in rules if rule.mode == "macro"}
 
     @cache
@@ -25,19 +28,19 @@ def library_expander(rules: Iterable[Rule]) -> Expand:
 
 
 def plain_op(node: Node) -> Node:
-    """The op that a macro stands for: the left side of its rule, here."""
+    """The op that a macro node stands for: the left side of its rule, at this node's operands and attributes."""
     return mk(node["op"], *node.inputs, **dict(node["attrs"]))
 
 
 def expand_macros(roots: Iterable[Node], expand: Expand) -> tuple[Node, ...]:
-    """The roots with every macro node replaced by what `expand` makes of it (over expanded operands)."""
+    """The roots with every macro node replaced by its expansion, operands first."""
     roots = tuple(roots)
     done = map_nodes(roots, lambda _, fresh: expand(fresh) if fresh.op == "macro" else fresh)
     return tuple(done[root] for root in roots)
 
 
 def expand_graph(graph: Graph, expand: Expand) -> Graph:
-    """The graph with its macros expanded, and what they compute of frozen inputs alone done ahead of time."""
+    """The graph with its macros expanded and the parts that depend on frozen inputs alone computed ahead of time."""
     if all(node.op != "macro" for node in graph.nodes()):
         return graph
     return hot_part(Graph(graph.inputs, expand_macros(graph.outputs, expand), graph.constants))

@@ -1,7 +1,7 @@
 """Where right sides are built: an e-graph, or IR nodes.
 
-`Target` is what the builder needs.  `EGraph` implements it: its constructors bring terms into normal form and
-transposes vanish into references.  `IRTarget` makes IR nodes and folds chains of transposes and of reshapes.
+`Target` is the interface that the builder uses.  `EGraph` implements it: its constructors bring terms into normal form,
+and transposes vanish into references.  `IRTarget` makes IR nodes and folds chains of transposes and of reshapes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from superopt.ir.graph import Node, mk
 
 
 class Target(Protocol):
-    """Makes tensors and knows their types."""
+    """Interface of the builder's output: constructs values and reports their types."""
 
     def mk(self, op: str, /, *children: Any, **attrs: Any) -> Any:
         """The value `op{attrs}(children)`."""

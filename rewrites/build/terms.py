@@ -54,7 +54,7 @@ class Builder:
         self._depends: dict[Term, frozenset[str]] = match.rule.cache.setdefault("depends", {})
 
     def go(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """The value of a term; `hint` is the layout that its reader would like."""
+        """The value of a term, memoized; `hint` is the layout that its reader prefers."""
         used = self.depends(t)
         key = (t, tuple(env.attr[k] for k in sorted(env.attr, key=repr) if k[0] in used)) if used else t
         found = self._memo.get(key)
@@ -63,7 +63,7 @@ class Builder:
         return found
 
     def make(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Build a term anew."""
+        """Build a term without looking it up in the memo."""
         return self._BY_OP[t.op](self, t, hint, env)
 
     def depends(self, t: Term) -> frozenset[str]:
@@ -107,11 +107,11 @@ class Builder:
         return self.literal(t, env), ()
 
     def _view(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Nothing to do: the identity, or a role of size 1, which an absent label means."""
+        """Build the operand alone: the op is the identity, or adds a role of size 1, which an absent label means."""
         return self.go(t.args[0], hint, env)
 
     def _ew(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Adopt one operand's layout: in the hint's order if there is one, else the largest."""
+        """Broadcast all operands to the layout of one: one that is in the hint's order if any is, else the largest."""
         target = self.target
         kids = [None if a.op in ("bcast", "lit") else self.go(a, hint, env) for a in t.args]
         full = [kid for kid in kids if kid is not None]
@@ -143,7 +143,7 @@ class Builder:
         return broadcast(self.target, inner, lay), lay
 
     def _fold(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Unroll over the box of the role's axes."""
+        """Unroll a `sigma` or `maxi` over the box of the role's axes."""
         op = "add" if t["kind"] == "sum" else "max"
         total: Built | None = None
         for part in self.unrolled(t, hint, env):
@@ -202,7 +202,7 @@ class Builder:
         return value, tuple(out)
 
     def _apart(self, built: Built, only: set[int], blocks: Sequence[Axis]) -> Built:
-        """Split merged axes that hold a label of `only`, and make one axis of every block; axes without a label go."""
+        """Split merged axes that hold a label of `only`, keep each block as one axis, and drop axes without a label."""
         first = {block[0]: block for block in blocks}
         inside = {e for block in blocks for e in block}
         want: list[Axis] = []
@@ -214,7 +214,10 @@ class Builder:
         return arrange(self.target, built, want)
 
     def _conv(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """An operand whose groups of labels already are one axis each keeps its order; the result follows the hint."""
+        """Build a convolution; dimension numbers absorb the orders of axes.
+
+        An operand whose groups of labels are one axis each already keeps its order; the result follows the hint.
+        """
         if not any(env.labels[r] for r, _ in t["win"]):
             return self._dot(t, hint, env)  # a convolution without windows
         x, w = (self.go(a, hint, env) for a in t.args)
@@ -254,7 +257,7 @@ class Builder:
         return value, tuple(lay)
 
     def _place(self, built: Built, groups: Sequence[Axis]) -> tuple[Any, tuple[int, ...]]:
-        """A tensor with one axis per group, and where each group is; the physical order is kept where it can be."""
+        """The tensor with one axis per group, and the axis of each group; the physical order is kept where possible."""
         lay = list(built[1])
         free = [i for i, axis in enumerate(lay) if not axis]
         if all(group in lay for group in groups if group):
@@ -321,7 +324,7 @@ class Builder:
         return (self.target.mk("rev", value, dimensions=dims) if dims else value), lay
 
     def _lay(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """A hint on the physical order; in an e-graph it costs and does nothing."""
+        """Arrange a tensor in a given physical order; in an e-graph, where transposes are free, this adds no e-node."""
         size = self.sizes(t, env)
         want = tuple(((x, size[x]),) for x in labels_of(env, t["order"]) if x in size)
         return arrange(self.target, self.go(t.args[0], want, env), want)
@@ -396,7 +399,7 @@ class Builder:
     def _per_axis_operand(
         self, t: Term, hint: Layout | None, env: Env, idle: tuple[Any, ...]
     ) -> tuple[Any, list[Any], Layout]:
-        """Operand with the acted-on axes apart, attributes per physical axis (`idle` elsewhere), new layout."""
+        """The operand with acted-on axes split off, attributes per physical axis (None elsewhere), and the layout."""
         acts = dict(per_axis(t, env))
         built = atomic(self.target, self.go(t.args[0], hint, env), acts, squeeze=False)
         busy = [x for x, values in acts.items() if values[: len(idle)] != idle]
@@ -411,7 +414,7 @@ class Builder:
         return value, values, tuple(out)
 
     def _iota(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """The index along an axis, in the rule's dtype."""
+        """Build an iota along one axis, in the rule's dtype."""
         ((label, size),) = self.sizes(t, env).items()
         return self.target.mk("iota", dtype=self.match.dtype, shape=(size,), dimension=0), (((label, size),),)
 
@@ -425,7 +428,7 @@ class Builder:
         return self.target.mk("literal", value=int(start), dtype="int32")
 
     def _dynslice(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """A slice at starts that are values; here they are literals."""
+        """Build a `dynamic_slice`; the starts, values known at run time in a program, are literals here."""
         value, acts, lay = self._per_axis_operand(t, hint, env, (None,))
         shape = self.target.shape(value)
         sizes = tuple(n if act is None else act[1] for n, act in zip(shape, acts, strict=True))
@@ -433,7 +436,7 @@ class Builder:
         return self.target.mk("dynamic_slice", value, *starts, slice_sizes=sizes), lay
 
     def _dynupdate(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """One tensor written over another at starts that are values."""
+        """Build a `dynamic_update_slice`: one tensor written over another, at starts that are literals here."""
         value, acts, lay = self._per_axis_operand(t, hint, env, (None,))
         sizes = self.sizes(t.args[1], env)
         want = tuple(
@@ -488,14 +491,14 @@ class Builder:
         return arrange(self.target, (value, lay), want)[0], tuple(named)
 
     def _ren(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """The same tensor; only the labels change."""
+        """Rename labels; the tensor stays the same."""
         old, new = (env.labels[r] for r in t["over"])
         names = dict(zip(old, new, strict=True))
         value, lay = self.go(t.args[0], None, env)
         return value, tuple(tuple((names.get(label, label), n) for label, n in axis) for axis in lay)
 
     def _diag(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Select by the equality of two index ramps."""
+        """Put a tensor on a diagonal: select by the equality of two iotas, zero elsewhere."""
         value, lay = self.go(t.args[0], None, env)
         sizes = sizes_in(lay)
         for old, new in zip(*(env.labels[r] for r in t["over"]), strict=True):
@@ -514,7 +517,7 @@ class Builder:
         return value, lay
 
     def _stack(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Concatenate along the physical axis of the role beside, or along a new first axis."""
+        """Concatenate along the physical axis of the role in `beside`, or along a new first axis."""
         bounds = env.labels[self.rule.owner[t["bound"]]]
         new = tuple(
             (label, env.look(t["bound"], axis)) for label, axis in zip(labels_of(env, t["over"]), bounds, strict=True)
@@ -590,7 +593,7 @@ def _blocks(x: Layout, y: Layout, contracted: set[int]) -> list[Axis]:
 
 
 def _as_it_lies(groups: Sequence[Axis], labels: Sequence[int]) -> list[int]:
-    """The groups (batch or outputs, features, spatial axes) in the order of their labels.
+    """Indices of the groups (batch or outputs, features, spatial axes) in the order in which their labels lie.
 
     Features stand where their last label is; a batch of one stands in front, a single feature at the end.
     """
@@ -606,7 +609,7 @@ def _as_it_lies(groups: Sequence[Axis], labels: Sequence[int]) -> list[int]:
 
 
 def _follow(out: Sequence[Axis], hint: Layout | None) -> tuple[int, ...] | None:
-    """Where the hint has the axes of a result, if it has exactly these."""
+    """Position in the hint of every axis of a result, or None unless the hint holds exactly these axes."""
     if hint is None or len(hint) != len(out):
         return None
     if any(axis and axis not in hint for axis in out) or sum(not a for a in out) != sum(not h for h in hint):

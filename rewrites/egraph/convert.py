@@ -1,4 +1,4 @@
-"""From graphs into the e-graph and back.
+"""Conversion of IR graphs into the e-graph, and of e-nodes back into IR nodes.
 
 `import_graph` inserts every node of a graph through the normal forms.  Nodes with several results (control flow,
 opaque calls) become one class with several types, read through `result` e-nodes; bodies stay graphs in attributes.
@@ -18,7 +18,7 @@ _E = TypeVar("_E", bound=EGraph)
 
 
 def import_graph(graph: Graph, *, max_enodes: int | None = None, deadline_s: float | None = None) -> EGraph:
-    """The e-graph of a program; `roots` are its outputs, `inputs` its inputs by name."""
+    """Return a new e-graph that holds a program; its `roots` are the outputs, its `inputs` the inputs by name."""
     return import_into(EGraph(max_enodes=max_enodes, deadline_s=deadline_s), graph)
 
 

@@ -1,4 +1,4 @@
-"""References, e-nodes and where they come from: the vocabulary of the e-graph, and canonical forms of e-nodes.
+"""References, e-nodes and their origins, and the canonical forms of e-nodes.
 
 In the canonical form, permutations are pulled out of the children as far as the attributes can absorb them.  For each
 op, `canon(eg, number, spec, children)` gives an e-node and a permutation p with
@@ -8,12 +8,13 @@ op, `canon(eg, number, spec, children)` gives an e-node and a permutation p with
 such that terms that differ only in the order of axes become one e-node.  By family:
 
 * elementwise: the permutation of the first non-scalar child is divided out of all; operands of commutative ops are
-  sorted, scalars last;
-* slice, pad, rev, reductions, windows, scans: attributes are rewritten in the child's natural axes;
-* broadcast: source axes first, then the new axes by size; regroup: groups by their first axis;
-* dot_general: contracted, batch and free axes in natural order, operands sorted; convolution: the dimension numbers
-  absorb all orders, spatial axes ascend in the image, the result is (batch, feature, spatial ...);
-* gather: batch axes first, then offset axes; dynamic_slice, dynamic_update_slice: starts reordered;
+  sorted, scalars last.
+* slice, pad, rev, reductions, windows, scans: attributes are rewritten in the child's natural axes.
+* broadcast: source axes first, then the new axes by size; regroup: groups by their first axis.
+* dot_general: contracted, batch and free axes in natural order, operands sorted.
+* convolution: the dimension numbers absorb all orders, spatial axes ascend in the image, the result is (batch, feature,
+  spatial ...).
+* gather: batch axes first, then offset axes; dynamic_slice, dynamic_update_slice: starts reordered.
 * macros follow the op that they lower; control flow and opaque nodes keep the permutations on their children.
 """
 
@@ -43,7 +44,7 @@ Canon: TypeAlias = "Callable[[EGraph, int, OpAttrs, list[Ref]], tuple[ENode, int
 
 
 class LimitReachedError(SuperoptError):
-    """A limit of growth was reached; `reason` is `enodes` or `seconds`.  The e-graph stays consistent."""
+    """Raised when growth reaches a limit; `reason` is `enodes` or `seconds`.  The e-graph stays consistent."""
 
     code = "SO421"
 
@@ -92,7 +93,7 @@ class OpAttrs:
 
 
 def canon_of(op: str) -> Canon:
-    """The canonical form of an op; unknown ops keep their children as they are."""
+    """The function that canonicalises e-nodes of an op; unknown ops keep their children as they are."""
     if op in COMMUTATIVE:
         return _commutative
     if op in ELEMENTWISE:
@@ -125,7 +126,7 @@ def _ints(spec: OpAttrs, name: str) -> tuple[int, ...]:
 
 
 def _unpermute(perm: Sequence[int], per_axis: Sequence[Any]) -> tuple[Any, ...]:
-    """Per-axis values of transpose(x, perm) as per-axis values of x."""
+    """Reorder per-axis values of transpose(x, perm) into per-axis values of x."""
     out: list[Any] = [None] * len(perm)
     for i, axis in enumerate(perm):
         out[axis] = per_axis[i]
@@ -167,7 +168,10 @@ def _commutative(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) ->
 
 
 def _twins(number: int, a: Ref, b: Ref) -> tuple[ENode, int]:
-    """f(x^p, x^q) of one class: (x, x^s) and (x, x^inverse(s)) differ by an outer permutation; keep the smaller."""
+    """Canonical form of f(x^p, x^q), both operands of one class.
+
+    (x, x^s) and (x, x^inverse(s)) differ by an outer permutation alone; the smaller one is kept.
+    """
     p, q = a & PERM_MASK, b & PERM_MASK
     base = a & CLASS_MASK
     s, t = compose(q, inverse(p)), compose(p, inverse(q))
@@ -285,7 +289,7 @@ def _dynamic_update_slice(eg: EGraph, number: int, spec: OpAttrs, children: list
 
 
 def _gather(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[ENode, int]:
-    """Operand axes and batch axes of the indices in natural order; an order that moves the index vector stays."""
+    """Put operand axes and batch axes of the indices in natural order; an order that moves the index vector stays."""
     x, indices = children
     _, perm = _permuted(eg, x)
     collapsed, operand_batch = _ints(spec, "collapsed_slice_dims"), _ints(spec, "operand_batching_dims")

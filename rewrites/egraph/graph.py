@@ -4,7 +4,7 @@ A *reference* is one int, `class << PERM_BITS | permutation`: its value is the c
 permutation.  Union-find edges carry permutations too (a labelled union-find), so that a transpose exists nowhere as
 an e-node and a class holds every layout of a tensor at once:
 
-    value(ref) = transpose(value(class), perm),          uf[c] = r   means   value(c) = value(r)
+    value(ref) = transpose(value(class), perm),          uf[c] = r   means   value(c) = value(r).
 
 An *e-node* is a tuple of ints: an interned (op, attributes) pair, then child references.  It is stored in canonical
 form (`rewrites.egraph.enode`), which may pull a permutation out; hash-consing therefore maps an e-node to the
@@ -67,7 +67,7 @@ class EGraph:
     # ---- references
 
     def find(self, ref: Ref) -> Ref:
-        """The same value as a reference to the root of its class."""
+        """The same value as a reference to the root of its class; compresses the path."""
         uf = self._uf
         c = ref >> PERM_BITS
         up = uf[c]
@@ -315,7 +315,7 @@ class EGraph:
         return True
 
     def _push_frozen(self, cls: int) -> None:
-        """Tell the classes above that this one turned frozen."""
+        """Propagate to the classes above that this class has become frozen."""
         self.dirty.add(self.find_class(cls << PERM_BITS))
         stack = list(self._parents[cls])
         while stack:
@@ -384,6 +384,6 @@ class EGraph:
             self._nodes[cls][node] = None
 
     def hide(self, enode: ENode) -> None:
-        """Take an e-node out of its class, which keeps others; the constructors still find the class by it."""
+        """Remove an e-node from the list of its class, which keeps others; hash-consing still finds the class by it."""
         del self._nodes[self.find_class(self._hashcons[enode])][enode]
         self._hidden.add(enode)

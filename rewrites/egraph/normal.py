@@ -1,6 +1,6 @@
-"""Normal forms: what the constructors of the e-graph simplify on insertion, so that no rule has to.
+"""Normal forms: simplifications that the constructors of the e-graph apply on insertion, so that no rule has to.
 
-Every law below holds for all sizes.  Those that the rule language can say stand in `rewrites/library/normal.py` and
+Every law below holds for all sizes.  Those that the rule language can express stand in `rewrites/library/normal.py` and
 are proved there; class `exact` unless marked.  (s: scalar; T: any permutation of axes.)
 
     elementwise     x + 0 = x (real: -0.0 + 0 is 0)    x - 0 = x    x * 1 = x    x / 1 = x    neg(neg x) = x
@@ -19,7 +19,7 @@ are proved there; class `exact` unless marked.  (s: scalar; T: any permutation o
                     slice(concat(.., x, ..)) = slice x inside one piece; pieces that a slice does not touch are dropped
     concatenate     of one = itself; nested along one axis is flattened; adjacent slices of one tensor are one slice
     pad, rev        by zero = x; rev(rev x) = rev over the axes in one of the two
-    reductions      over no axes = x
+    reductions      over no axes = x.
 
 Under an elementwise op a scalar stands for its broadcast; only the e-graph allows this.  Moving broadcasts outwards
 keeps a folded bias a vector: without it a 64-vector becomes a frozen tensor of the size of a feature map.
@@ -303,7 +303,7 @@ def broadcast(eg: EGraph, x: Ref, shape: Sequence[int], dims: Sequence[int]) -> 
 
 
 def iota(eg: EGraph, dtype: str, shape: Sequence[int], dimension: int) -> Ref:
-    """Counting along one axis, broadcast over the others."""
+    """An iota along one axis, broadcast over the others."""
     line = eg.insert("iota", (("dimension", 0), ("dtype", dtype), ("shape", (shape[dimension],))), ())
     return line if len(shape) == 1 else broadcast(eg, line, shape, (dimension,))
 
@@ -534,7 +534,7 @@ def _insert(eg: EGraph, x: Ref, box: Box) -> Ref:
 
 
 def slice_views(eg: EGraph, ref: Ref) -> list[tuple[Ref, Box]]:
-    """The slices that ref is: source and box, both in ref's axes."""
+    """Slices equal to `ref`: source and box of each, both in ref's axes."""
     found: list[tuple[Ref, Box]] = []
     for node, q in eg.views(ref, "slice"):
         v = eg.values_of(node)
@@ -555,7 +555,7 @@ def _through_slice(eg: EGraph, x: Ref, box: Box) -> tuple[Ref, Box] | None:
 
 
 def _pieces(eg: EGraph, x: Ref, box: Box) -> tuple[int, list[tuple[Ref, int, int]]] | None:
-    """Axis of a concatenation that x is, and the touched pieces with their bounds, if the slice misses some piece."""
+    """Axis and touched pieces, with bounds, of a concatenation equal to x; None unless the slice misses a piece."""
     for node, q in eg.views(x, "concatenate"):
         axis = q.index(eg.values_of(node)["dimension"])
         offset = 0
@@ -609,7 +609,7 @@ def _through_broadcast(eg: EGraph, x: Ref, box: Box) -> Ref | None:
 
 
 def _adjacent(eg: EGraph, a: Ref, b: Ref, axis: int) -> Ref | None:
-    """The one slice that two slices of one tensor form, when b goes on where a ends."""
+    """Two slices of one tensor as one slice, where b begins at the end of a; None otherwise."""
     for source, (starts, limits, strides) in slice_views(eg, a):
         for other, (starts_b, limits_b, strides_b) in slice_views(eg, b):
             if source != other or strides[axis] != 1 or strides_b[axis] != 1 or limits[axis] != starts_b[axis]:

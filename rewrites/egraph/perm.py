@@ -3,7 +3,7 @@
 A permutation p of the axes of a tensor is named by an integer below `2**PERM_BITS`; 0 is the identity of every rank.
 It acts as `numpy.transpose` does: `transpose(x, p)` has axis i of the result where x had axis p[i].  Hence
 
-    transpose(transpose(x, a), b)  =  transpose(x, compose(a, b)),      compose(a, b)[i] = a[b[i]]
+    transpose(transpose(x, a), b)  =  transpose(x, compose(a, b)),      compose(a, b)[i] = a[b[i]].
 
 All permutations up to rank 5 are interned beforehand in lexicographic order, so that their names do not depend on
 the order in which programs were read; those of higher rank are interned as they are met.
@@ -30,7 +30,7 @@ _LOCK = threading.Lock()
 
 
 class PermutationLimitError(SuperoptError):
-    """More distinct permutations than a class reference can name."""
+    """Raised when a process meets more distinct permutations than a class reference can name."""
 
     code = "SO420"
 

@@ -2,9 +2,10 @@
 
 One iteration matches every rule at every live class that changed (closed upwards to the depth of the patterns), builds
 all right sides, unites, and rebuilds once; a fixed point is confirmed by a pass over all classes.  Rules apply by
-their mode: `saturate` everywhere; `macro` adds one e-node that stands for a lowering of its op; `merge` joins
-siblings of a shared operand (`rewrites.grow.merge`) whenever the rest is saturated; `near` only at the classes that the
-caller names, for one iteration.  Frozen classes are leaves for the search, so nothing is matched there.
+their mode.  `saturate` rules apply everywhere; a `macro` rule adds one e-node that stands for a lowering of its op;
+`merge` rules join siblings of a shared operand (`rewrites.grow.merge`) whenever the rest is saturated.  `near` rules
+apply only at the classes that the caller names, for one iteration.  Frozen classes are leaves for the search, so
+nothing is matched there.
 
 Growth never fails for size or time: it stops at a limit with a reason, and the e-graph stays consistent.
 """
@@ -30,7 +31,7 @@ LAWS = "rewrites/library/normal.py"
 
 @dataclass(frozen=True, slots=True)
 class GrowthReport:
-    """What growth did and why it stopped.
+    """Result of one growth run: sizes, counts per rule, and the reason why it stopped.
 
     Attributes:
         stop: `saturated`, `enodes`, `seconds` or `iterations`.
@@ -57,7 +58,10 @@ class GrowthReport:
 def grow(
     eg: EGraph, rules: Iterable[Rule], limits: GrowthLimits | None = None, near: Collection[int] | None = None
 ) -> GrowthReport:
-    """Apply rules until saturation or a limit; with `near`, first once all rules there, and merge only there."""
+    """Apply rules until saturation or a limit.
+
+    With `near`, the first iteration applies all rules at these classes, and merge rules apply only there.
+    """
     run = init(eg, rules, limits or GrowthLimits(), near)
     previous = eg.max_enodes, eg.deadline_s
     eg.max_enodes, eg.deadline_s = run.limits.enodes, run.started_s + run.limits.seconds
@@ -87,7 +91,7 @@ def grow(
 
 
 def init(eg: EGraph, rules: Iterable[Rule], limits: GrowthLimits, near: Collection[int] | None) -> Growth:
-    """Before the first pass."""
+    """The state of growth before the first pass."""
     kept = tuple(rule for rule in rules if not is_law(rule))
     counts = {rule.name: RuleCounts() for rule in kept}
     return Growth(eg, limits, kept, near, time.perf_counter(), counts, [eg.enode_count], everywhere=near is None)
@@ -99,7 +103,7 @@ def done(run: Growth) -> str:
 
 
 def step(run: Growth) -> None:
-    """One iteration: a pass at what changed, else merges, else a pass everywhere, which confirms the fixed point."""
+    """Run one iteration: a pass at changed classes, or merges, or a pass everywhere that confirms the fixed point."""
     eg = run.eg
     if run.near is not None and not run.step:
         named = {eg.find_class(cls << PERM_BITS) for cls in run.near}
@@ -123,7 +127,7 @@ def step(run: Growth) -> None:
 
 
 def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -> int:
-    """Match all rules at some live classes (None: at all), then unite everything found; number of changes."""
+    """Match all rules at some live classes (None: at all), then unite what was found; return the number of changes."""
     eg = run.eg
     run.step += 1
     live = sites.live_classes(eg)
@@ -172,7 +176,7 @@ def _lower(run: Growth, rule: Rule, cls: int) -> None:
         run.check_limits()
         attrs = (("attrs", eg.attrs_of(node)), ("op", eg.op_of(node)), ("rule", rule.name))
         for _ in matches(rule, _space_of(eg, cls, known[node]), cls << PERM_BITS, stats=run.stats):
-            run.stats.matches[rule.name] += 1  # the matcher counts only what is read to the end
+            run.stats.matches[rule.name] += 1  # the matcher counts only matches that are consumed to the end
             origin = Origin(rule.name, run.step, (cls << PERM_BITS,))
             eg.current_origin = origin
             try:
@@ -196,7 +200,7 @@ def is_law(rule: Rule) -> bool:
 
 
 def _space_of(eg: EGraph, cls: int, one: Alternative) -> EGraphSpace:
-    """The e-graph as the matcher sees it, with one op alone in its class."""
+    """A matcher's view of the e-graph in which one class holds a single op."""
     space = EGraphSpace(eg)
     space._alternatives[cls] = {one.op: [one]}  # pyright: ignore[reportPrivateUsage]
     return space

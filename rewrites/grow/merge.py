@@ -1,9 +1,9 @@
 """Merging siblings: products or convolutions of one operand with frozen weights become slices of one.
 
-A merge rule has two roots that share an operand.  Its siblings, the classes that hold such a product of one live
-class, are joined from left to right by the pair rule as one chain: Y1 = merge(r1, r2), Y2 = merge(Y1, r3), ...;
-siblings that do not fit the chain (another window, say) start one of their own.  Each member then equals one slice of
-the last product, since the normal forms turn slices of slices into slices.  Where the members differ in shape, those
+A merge rule has two roots that share an operand.  Its siblings are the classes that hold such a product of one live
+class.  The pair rule joins them from left to right as one chain: Y1 = merge(r1, r2), Y2 = merge(Y1, r3), and so on.
+Siblings that do not fit the chain (another window, say) start a chain of their own.  Each member then equals one slice
+of the last product, since the normal forms turn slices of slices into slices.  Where the members differ in shape, those
 of equal shape are merged too, because slices of equal size are cheaper to share.
 
 A merged product is never merged again and a set of siblings is merged once: without both bounds merges of merges, in
@@ -29,7 +29,7 @@ MAX_SIBLINGS = 16
 
 @dataclass(slots=True)
 class _Chain:
-    """Members merged so far: each with the slice that it is, and the last product."""
+    """Siblings merged so far, the slice of the last product that each one equals, and that product."""
 
     members: list[Ref]
     origin: Origin
@@ -38,7 +38,7 @@ class _Chain:
 
 
 def merge_siblings(run: Growth, rules: Sequence[Rule], near: Collection[int] | None = None) -> int:
-    """Merge all sets of siblings that were not merged before, among the classes `near` if given; number of changes."""
+    """Merge all sets of siblings not merged before, among the classes `near` if given; return the number of changes."""
     eg = run.eg
     changed = 0
     chosen = None if near is None else {eg.find_class(cls << PERM_BITS) for cls in near}
@@ -63,7 +63,9 @@ def _siblings(eg: EGraph, cls: int, ops: frozenset[str], live: Set[int]) -> list
 
 
 def _one_scale(eg: EGraph, siblings: list[int]) -> list[int]:
-    """One of the siblings that differ by a frozen factor: that with all factors, or where they fork, that without.
+    """Drop siblings that differ from another one by a frozen factor.
+
+    The sibling with all factors is kept, or where chains of factors fork, the one without any.
 
     A factor folded into the weights makes a second product of the same operand; merging both would compute it twice.
     """
@@ -95,7 +97,7 @@ def _all_factors(base: int, scaled_from: dict[int, int]) -> int:
 
 
 def _by_shape(eg: EGraph, siblings: Sequence[int]) -> list[list[int]]:
-    """The siblings of equal shape, where not all are."""
+    """Siblings grouped by shape; empty where all have one shape."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for cls in siblings:
         groups.setdefault(eg.shape(cls << PERM_BITS), []).append(cls)
@@ -103,7 +105,7 @@ def _by_shape(eg: EGraph, siblings: Sequence[int]) -> list[list[int]]:
 
 
 def _merge_group(run: Growth, rule: Rule, cls: int, shared: str, group: Sequence[int]) -> int:
-    """Merge one set of siblings, once; number of changes."""
+    """Merge one set of siblings, unless it was merged before; return the number of changes."""
     eg = run.eg
     key = (rule.name, cls, tuple(group))
     if len(group) < 2 or key in eg.merge_keys:
@@ -124,7 +126,7 @@ def _merge_group(run: Growth, rule: Rule, cls: int, shared: str, group: Sequence
 
 
 def _extend(run: Growth, rule: Rule, cls: int, shared: str, chain: _Chain, sibling: Ref) -> bool:
-    """Join one more sibling to a chain."""
+    """Join one more sibling to a chain; whether it fits."""
     eg = run.eg
     last = chain.members[0] if chain.product is None else chain.product
     for match in matches(rule, eg, last, sibling, stats=run.stats):
@@ -150,7 +152,7 @@ def _extend(run: Growth, rule: Rule, cls: int, shared: str, chain: _Chain, sibli
 
 
 def _common_source(eg: EGraph, left: Ref, right: Ref) -> Ref | None:
-    """The tensor that both are slices of."""
+    """The tensor of which both references are slices, or None."""
     others = {source >> PERM_BITS for source, _ in slice_views(eg, right)}
     for source, _ in slice_views(eg, left):
         if source >> PERM_BITS in others:
@@ -159,7 +161,7 @@ def _common_source(eg: EGraph, left: Ref, right: Ref) -> Ref | None:
 
 
 def _finish(run: Growth, rule: Rule, chain: _Chain) -> int:
-    """Unite every member with its slice of the last product, as one rule instance; number of changes."""
+    """Unite every member with its slice of the last product, as one rule instance; return the number of changes."""
     eg = run.eg
     origin = Origin(rule.name, run.step, tuple(chain.members))
     if isinstance(eg, ProvingEGraph):

@@ -1,11 +1,11 @@
-"""An e-graph that remembers why things are equal, so that the few rule instances behind a program can be named.
+"""An e-graph with proofs: it records the reason of every union, so that the rule instances behind a program are known.
 
-Every class is born with one e-node, whose children are classes born before: a class number thus stands for one concrete
-term, whatever its class holds later.  The *proof forest* (Nieuwenhuis and Oliveras, 2005) has an edge between two
-numbers for every union: by a rule instance, or by congruence.  What an edge needs in turn are pairs of numbers: those
-of the children for a congruence; for a rule instance, what had to be equal for its left side to be found and its right
-side to be in normal form, which is logged while both are built once more.  `explain` collects the instances that a set
-of pairs rests on.
+Every class is born with one e-node, whose children are classes born before.  A class number thus stands for one
+concrete term, whatever its class holds later.  The *proof forest* (Nieuwenhuis and Oliveras, 2005) has an edge between
+two numbers for every union: by a rule instance, or by congruence.  An edge depends in turn on pairs of equal numbers.
+For a congruence these are the pairs of children.  For a rule instance they are the equalities that were used to find
+its left side and to bring its right side into normal form; they are logged while both sides are built once more.
+`explain` collects the instances on which a set of pairs depends.
 
 Nothing here is trusted: a proof that lacks an instance is refused by the checker, and never accepted wrongly.
 """
@@ -32,7 +32,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
-    """A rule instance, and the pairs of classes that its two sides were found equal by."""
+    """A rule instance, and the pairs of equal classes on which it depends."""
 
     match: Match
     pairs: tuple[Pair, ...]
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reason:
-    """Why two class numbers are equal: by these steps (none: congruence), given these pairs."""
+    """Justification of a union: rule instances (none for a congruence), and pairs of classes on which it depends."""
 
     steps: tuple[Step, ...]
     pairs: tuple[Pair, ...]
@@ -63,10 +63,10 @@ class ProvingEGraph(EGraph):
         self._log: list[Pair] | None = None
         self._nodes_of: dict[int, Node] = {}
 
-    # ---- what the e-graph does, watched
+    # ---- operations of the e-graph, with logging
 
     def insert(self, op: str, attrs: Attrs, children: Sequence[Ref]) -> Ref:
-        """As in the e-graph; what a known e-node was born with is logged."""
+        """Insert as the e-graph does; for a known e-node, log the pairs that connect its children to those at birth."""
         if self._log is None:
             return super().insert(op, attrs, children)
         node, _ = self.canonical((self.intern_op(op, attrs), *children))
@@ -75,7 +75,7 @@ class ProvingEGraph(EGraph):
         return super().insert(op, attrs, children)
 
     def views(self, ref: Ref, op: str) -> Iterator[tuple[ENode, tuple[int, ...]]]:
-        """As in the e-graph; what a view rests on is logged."""
+        """Yield the views of the e-graph, and log the pairs on which each depends."""
         for node, perm in super().views(ref, op):
             if self._log is not None:
                 self._use(node, [c >> PERM_BITS for c in node[1:]])
@@ -83,7 +83,7 @@ class ProvingEGraph(EGraph):
             yield node, perm
 
     def scalar(self, ref: Ref) -> bool | int | float | None:
-        """As in the e-graph; where the constant comes from is logged."""
+        """The constant that fills a tensor, as in the e-graph; logs the class from which the constant comes."""
         value = super().scalar(ref)
         if self._log is not None and value is not None:
             cls = self.find_class(ref)
@@ -97,7 +97,7 @@ class ProvingEGraph(EGraph):
         self._log += self._matched(children, [c >> PERM_BITS for c in self.births[born][1:]])
 
     def _matched(self, left: Sequence[int], right: Sequence[int]) -> list[Pair]:
-        """Pairs of numbers, one of each side, that are in one class now."""
+        """Pairs of class numbers, one of each side, that are in one class now."""
         roots = {c: self.find_class(c << PERM_BITS) for c in (*left, *right)}
         return [(a, b) for a in dict.fromkeys(left) for b in dict.fromkeys(right) if a != b and roots[a] == roots[b]]
 
@@ -121,7 +121,7 @@ class ProvingEGraph(EGraph):
             self.birth_of[fresh] = born
 
     def union(self, a: Ref, b: Ref, origin: Origin | None = None) -> bool:
-        """As in the e-graph, with an edge of the proof forest."""
+        """Unite as the e-graph does, and add an edge to the proof forest."""
         ends = (a >> PERM_BITS, b >> PERM_BITS)
         roots = self.find_class(a), self.find_class(b)
         values = self._value[roots[0]], self._value[roots[1]]
@@ -142,12 +142,12 @@ class ProvingEGraph(EGraph):
         return changed
 
     def _loose(self, origin: Origin | None) -> Reason:
-        """All that was claimed for an origin: enough for what follows from several instances together."""
+        """A reason made of all instances claimed for an origin, for a union that follows from several together."""
         steps = self._by_origin.get(origin, []) if origin is not None else []
         return Reason(tuple(dict.fromkeys(steps)), ())
 
     def _link(self, a: int, b: int, reason: Reason) -> None:
-        """Hang a's tree below b: edges on the way from a to its root are turned round."""
+        """Make a's tree a subtree of b; the edges on the path from a to its root are reversed."""
         at, above = a, (b, reason)
         while True:
             following = self._up.get(at)
@@ -156,10 +156,10 @@ class ProvingEGraph(EGraph):
                 return
             above, at = (at, following[1]), following[0]
 
-    # ---- what growth tells
+    # ---- claims, recorded by growth
 
     def claim(self, match: Match, values: Sequence[Ref], origin: Origin) -> None:
-        """Remember a rule instance whose right sides have been built, unless it says nothing new."""
+        """Record a rule instance whose right sides have been built, unless it adds no new equality."""
         roots = [root for root, _ in match.roots]
         if all(self.find_class(r) == self.find_class(v) for r, v in zip(roots, values, strict=True)):
             return
@@ -170,19 +170,19 @@ class ProvingEGraph(EGraph):
             self._claims.setdefault((root >> PERM_BITS, value >> PERM_BITS), Reason((step,), ()))
 
     def claim_same(self, node: ENode, ref: Ref, other: Ref) -> None:
-        """Remember that an e-node and a macro that stands for it are one."""
+        """Record that an e-node equals the macro that stands for it."""
         born = self.birth_of[node]
         below = [[c >> PERM_BITS for c in self.births[n][1:]] for n in (born, other >> PERM_BITS)]
         pairs = [(ref >> PERM_BITS, born), *self._matched(*below)]
         self._claims[(ref >> PERM_BITS, other >> PERM_BITS)] = Reason((), tuple(pairs))
 
     def rename(self, origin: Origin, known: Origin) -> None:
-        """What was claimed for one origin counts for another, too."""
+        """Add the instances claimed for `known` to those of `origin`."""
         self._by_origin.setdefault(origin, []).extend(self._by_origin.get(known, ()))
 
     @contextmanager
     def logged(self) -> Generator[list[Pair]]:
-        """Collect what is read off classes inside."""
+        """Context manager: collect the pairs on which reads of classes inside the block depend."""
         self._log = log = []
         try:
             yield log
@@ -190,7 +190,10 @@ class ProvingEGraph(EGraph):
             self._log = None
 
     def _dependencies(self, match: Match) -> tuple[Pair, ...]:
-        """What an instance rests on: the e-nodes that its left side was read off, what its right side was built by."""
+        """Pairs of equal classes on which an instance depends.
+
+        They come from the e-nodes that matched the left side, and from the reads made while the right side is built.
+        """
         pairs: list[Pair] = []
         for key in match.trail:
             if isinstance(key, tuple):
@@ -204,10 +207,10 @@ class ProvingEGraph(EGraph):
     def _one(self, a: int, b: int) -> bool:
         return self.find_class(a << PERM_BITS) == self.find_class(b << PERM_BITS)
 
-    # ---- what is asked afterwards
+    # ---- explanations, after growth
 
     def explain(self, pairs: Iterable[Pair]) -> list[Step]:
-        """The rule instances that some pairs of equal class numbers rest on, in the order in which they were made."""
+        """The rule instances on which some pairs of equal class numbers depend, in the order of their creation."""
         todo = list(pairs)
         seen: set[Pair] = set()
         edges: set[int] = set()
@@ -229,7 +232,7 @@ class ProvingEGraph(EGraph):
         return [steps[number] for number in sorted(steps)]
 
     def _path(self, a: int, b: int) -> list[tuple[int, Reason]]:
-        """Edges between two numbers of one tree, each with its lower end."""
+        """The edges on the path between two class numbers of one tree, each with its lower end."""
         above: dict[int, int] = {a: 0}
         way: list[tuple[int, Reason]] = []
         while a in self._up:
@@ -243,13 +246,13 @@ class ProvingEGraph(EGraph):
         return way[: above[b]] + other
 
     def selected(self, enode: ENode) -> list[Pair]:
-        """The pairs that using an e-node in its class rests on."""
+        """The pairs on which the use of an e-node as a member of its class depends."""
         born = self.birth_of[enode]
         below = self._matched([c >> PERM_BITS for c in enode[1:]], [c >> PERM_BITS for c in self.births[born][1:]])
         return [(born, self.find_class(self._hashcons[enode])), *below]
 
     def term(self, ref: Ref) -> Node:
-        """The term that a reference stands for: the e-node that its class was born with, over the program's inputs."""
+        """The term that a reference stands for: the e-node with which its class was born, over the program's inputs."""
         stack = [ref >> PERM_BITS]
         while stack:
             cls = stack[-1]
@@ -270,7 +273,7 @@ class ProvingEGraph(EGraph):
 
 
 def claims(eg: EGraph, match: Any, values: Sequence[Ref], origin: Origin) -> None:
-    """Tell an e-graph that keeps proofs of a rule instance."""
+    """Record a rule instance if the e-graph keeps proofs."""
     if isinstance(eg, ProvingEGraph):
         eg.claim(match, values, origin)
 

@@ -1,10 +1,10 @@
-"""The state of growth: limits, counts, what was found, and the forms that are kept.
+"""The state of growth: limits, counts, pending equalities, and which variants of a form stay listed.
 
 Forms that differ only in what is computed ahead of time are hidden.  Rules that move scales and biases reach one value
-by several ways, `x W + (B - M S)` and `x W + (-M S + B)`; the frozen operands are equal, but no rule says so, because
+by several ways, `x W + (B - M S)` and `x W + (-M S + B)`.  The frozen operands are equal, but no rule says so, because
 nothing is matched at frozen classes.  Each variant would feed the rules above it, and the variants multiply from layer
-to layer.  Since frozen values cost nothing in the objective, one of the forms is enough: of e-nodes of a class that
-agree in op, live operands and size of the frozen operands, the oldest stays listed.  What the program itself says is
+to layer.  Since frozen values cost nothing in the objective, one of the forms is enough: of the e-nodes of a class that
+agree in op, live operands and size of the frozen operands, the oldest stays listed.  E-nodes of the program itself are
 never hidden.
 """
 
@@ -32,7 +32,7 @@ from superopt.ir.scalar import COMMUTATIVE
 
 @dataclass(frozen=True, slots=True)
 class GrowthLimits:
-    """When growth stops, or passes over a site.
+    """Limits at which growth stops or passes over a site.
 
     Attributes:
         enodes: size of the e-graph.
@@ -53,7 +53,7 @@ class GrowthLimits:
 
 @dataclass(slots=True)
 class RuleCounts:
-    """What one rule did.
+    """Counts of one rule's attempts, matches and failures, and the time spent on it.
 
     Attributes:
         attempts: classes with the rule's root operator that were tried.
@@ -83,12 +83,12 @@ class Growth:
     Attributes:
         rules: those that growth applies.
         near: the classes where it merges, and first applies all rules; None: everywhere.
-        counts: what each rule did.
+        counts: the counts of each rule.
         sizes: e-nodes before growth and after every iteration.
-        everywhere: is the next pass over all classes, and not over those alone that a change may affect?
+        everywhere: whether the next pass is over all classes, not only over those that a change may affect.
         step: passes so far.
         tried: matches, in all iterations.
-        found: what is equal, and why, until it is united.
+        found: pairs of equal references, with their origins, that are not united yet.
     """
 
     eg: EGraph
@@ -108,10 +108,10 @@ class Growth:
     found: list[tuple[Ref, Ref, Origin]] = field(default_factory=list[tuple[Ref, Ref, Origin]])
 
     def check_limits(self) -> None:
-        """Stop when the time is over, or the matches that stand for it.
+        """Check the time limit and the limit of matches.
 
         Raises:
-            LimitReachedError: it is.
+            LimitReachedError: either is reached.
         """
         if time.perf_counter() - self.started_s > self.limits.seconds:
             raise LimitReachedError("seconds")
@@ -119,7 +119,7 @@ class Growth:
             raise LimitReachedError("matches")
 
     def build(self, match: Match, origin: Origin) -> tuple[Ref, ...] | None:
-        """The right sides of a match, or None where they cannot be built (counted)."""
+        """The right sides of a match, or None where they cannot be built (the failure is counted)."""
         self.eg.current_origin = origin
         try:
             values = build(match, self.eg)
@@ -132,7 +132,7 @@ class Growth:
             self.eg.current_origin = None
 
     def unite(self) -> int:
-        """Unite what was found and rebuild; number of changes."""
+        """Unite the pairs in `found` and rebuild; return the number of changes."""
         eg = self.eg
         changed = 0
         for a, b, origin in self.found:
@@ -175,7 +175,10 @@ class Growth:
 
 
 def _live_part(eg: EGraph, node: ENode) -> Hashable:
-    """What an e-node with live and frozen operands does to the live ones; None for any other."""
+    """Key on which variants agree: op, live operands and sizes of frozen ones; None unless there are both kinds.
+
+    Two e-nodes of a class with one key differ only in frozen operands.
+    """
     frozen = [eg.frozen(child) for child in node[1:]]
     if all(frozen) or not any(frozen):
         return None

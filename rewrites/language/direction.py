@@ -1,9 +1,9 @@
 """Usable directions of a rule: computed, never declared.
 
-`left == right` is one equation.  It can be used from left to right when every variable, meta-variable, size and
-attribute of the right side is bound by the left side, and the left side holds nothing that cannot be matched
-(`sigma`, `lay`, `at`, `split`, `merge`, a count).  The same test on the swapped sides says whether it can be used from
-right to left; a direction also needs its own proof, since the new right side must be well formed.
+`left == right` is one equation.  It can be used from left to right under two conditions.  Every variable,
+meta-variable, size and attribute of the right side is bound by the left side.  The left side holds nothing that cannot
+be matched (`sigma`, `lay`, `at`, `split`, `merge`, a count).  The same test on the swapped sides says whether it can be
+used from right to left.  A direction also needs its own proof, since the new right side must be well formed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Direction:
 
 
 def directions(rule: Rule) -> tuple[Direction, Direction]:
-    """Forward and backward; the backward rule is absent with the reason when it cannot be used."""
+    """The forward and the backward reading of a rule; a backward one that cannot be used has a reason and no rule."""
     swapped = _swap(rule)
     reason = unusable(swapped)
     return Direction("forward", rule), Direction("backward", None if reason else swapped, reason or "")
@@ -95,7 +95,7 @@ def _unbound_integers(rule: Rule, left: list[Term], right: list[Term]) -> str | 
 
 
 def _integers(t: Term) -> tuple[set[str], set[str]]:
-    """Integer names that a term's own attributes use, and those that stand alone (matching binds them)."""
+    """Integer names that a term's own attributes use, and those among them that stand alone, which matching binds."""
     used: set[str] = set()
     alone: set[str] = set()
     for _, exprs in windows(t):

@@ -1,10 +1,10 @@
-"""Which entry of the op table a term is, along which of its named axes, with which attributes.
+"""Translation of a term into an entry of the op table, along some of its named axes and with physical attributes.
 
 An op acts on the axes that it names and is mapped over all others: `pad(A, v, n(1, 1))` is the table's `pad` of a
-vector along n, for every index of the other axes of A.  So what stands here is the name of an entry, the axes of each
-operand in an order, and the attributes in that order.  Two read it: `rewrites.language.shapes` asks the entry's type
-rule for sizes and for what must hold of them, `verifier.equal.sem` its denotation for values.  What no entry stands for
-is about names alone: a variable, a broadcast, a renaming, a fold.
+vector along n, for every index of the other axes of A.  A `TermEntry` therefore holds the name of an entry, the axes of
+each operand in an order, and the attributes in that order.  It has two readers: `rewrites.language.shapes` takes sizes
+and their conditions from the entry's type rule, `verifier.equal.sem` takes values from its denotation.  Terms without
+an entry concern names alone: a variable, a broadcast, a renaming, a fold.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from superopt.ir.ops.record import Required
 from superopt.ir.ops.table import lookup
 
 NUMBER, POSITION = "float64", "int32"
-"""Types in which numbers and indices of a rule are denoted: nothing is rounded or converted on the way."""
+"""Dtypes in which numbers and indices of a rule are denoted, without rounding or conversion."""
 Axes: TypeAlias = "tuple[Label, ...]"
 
 
@@ -28,14 +28,14 @@ class TermEntry:
     """An entry of the op table along some axes of a term.
 
     Attributes:
-        op: its name.
-        operands: per operand, the axes that it acts on, in its order; None is an axis of size 1 that no term has.
-        out: the axes of its result, in its order; None is read at its one index.
-        attrs: all of its attributes.
-        positions: operands beside those of the term: integers.
-        indices: the operands of the term that are indices.
-        summed: axes of both operands, beside, over which results are summed.
-        conditions: what must hold for the attributes to be these.
+        op: name of the entry.
+        operands: per operand, the axes on which the entry acts, in its order; None is a size-1 axis that no term has.
+        out: the axes of its result, in its order; None is an axis read at its only index.
+        attrs: all attributes of the entry.
+        positions: further operands of the entry, which are integers.
+        indices: numbers of the operands that are indices.
+        summed: further axes of both operands, over which the results of the entry are summed.
+        conditions: conditions under which the attributes are valid.
     """
 
     op: str
@@ -73,7 +73,7 @@ class TermAt:
         return self.shapes[0].get(label, 1)
 
     def reducer(self) -> str:
-        """The reducer; one of those that a meta-variable stands for where it is not said which."""
+        """The reducer; for a meta-variable that `metas` does not bind, the first admissible one."""
         kind: str = self.t["kind"]
         admissible = self.env.rule.metas.get(kind, kind)
         return self.metas.get(kind, admissible[0] if isinstance(admissible, tuple) else kind)
@@ -86,7 +86,7 @@ class TermAt:
     def given(
         self, op: str, operands: tuple[Axes, ...], out: Axes, attrs: Mapping[str, Any], **facts: Any
     ) -> TermEntry:
-        """An entry; attributes that are not said have their defaults."""
+        """An entry of the op table; attributes that are not given have their defaults."""
         filled: dict[str, Any] = {}
         for spec in lookup(op).attrs:
             filled[spec.name] = attrs.get(spec.name, spec.default)
@@ -100,7 +100,7 @@ class TermAt:
 
 
 def entry_of(t: Term, env: Env, shapes: Sequence[NamedShape], metas: Mapping[str, str]) -> TermEntry | None:
-    """The entry that a term is, given the shapes of its operands; None where names are all there is to it."""
+    """The entry of the op table for a term, given the shapes of its operands; None for a term about names alone."""
     found = ENTRIES.get(t.op)
     return found(TermAt(t, env, shapes, metas)) if found is not None else None
 
@@ -112,7 +112,7 @@ def _dot(x: TermAt) -> TermEntry:
 
 
 def _conv(x: TermAt) -> TermEntry:
-    """A convolution of one image with one output feature; over further input features it is summed."""
+    """A convolution of one image with one output feature; results are summed over further roles of input features."""
     labels, (step, lo, hi, base, holes) = x.windows(5)
     if not labels:
         return _dot(x)
@@ -122,7 +122,7 @@ def _conv(x: TermAt) -> TermEntry:
         "window_strides": step, "padding": tuple(zip(lo, hi, strict=True)), "lhs_dilation": base,
         "rhs_dilation": holes, "dimension_numbers": (tuple(range(len(axes))),) * 3,
     }  # fmt: skip
-    filled = tuple([x.shapes[1].get(label, 1) >= 1 for label in labels])  # of a kernel without elements no rule is told
+    filled = tuple([x.shapes[1].get(label, 1) >= 1 for label in labels])  # rules exclude kernels without elements
     out = (None, None, *labels)
     return x.given(PHYSICAL["conv"], (axes, axes), out, attrs, summed=features[1:], conditions=filled)
 
@@ -161,7 +161,7 @@ def _slice(x: TermAt) -> TermEntry:
 
 
 def _at(x: TermAt) -> TermEntry:
-    """The slice of length 1 from there, at its one index."""
+    """A slice of length 1 along each axis, read at its only index."""
     labels, (start,) = x.windows(1)
     ends, step = tuple([i + 1 for i in start]), (1,) * len(start)
     attrs = {"start_indices": start, "limit_indices": ends, "strides": step}
@@ -180,7 +180,7 @@ def _iota(x: TermAt) -> TermEntry:
 
 
 def _take(x: TermAt) -> TermEntry:
-    """One row, at the index that is the one entry of a vector of indices."""
+    """A gather of one row, at the only entry of a vector of indices."""
     attrs = {"offset_dims": (), "collapsed_slice_dims": (0,), "start_index_map": (0,), "slice_sizes": (1,)}
     return x.given(PHYSICAL["take"], (x.axes(), (None,)), (), attrs, indices=(1,))
 
@@ -196,7 +196,7 @@ def _dynupdate(x: TermAt) -> TermEntry:
 
 
 def _split(x: TermAt) -> TermEntry:
-    """Each axis apart from the others becomes two: so many parts of q elements, which the type rule counts again."""
+    """A regroup that splits each axis separately into parts of q elements; the type rule checks the counts."""
     whole, outer, inner = (tuple(x.env.labels[r]) for r in x.t["over"])
     _, (parts,) = x.windows(1)
     arith = x.env.arith
@@ -207,7 +207,7 @@ def _split(x: TermAt) -> TermEntry:
 
 
 def _merge(x: TermAt) -> TermEntry:
-    """Each pair of axes apart from the others becomes one."""
+    """A regroup that merges each pair of axes separately."""
     outer, inner, whole = (tuple(x.env.labels[r]) for r in x.t["over"])
     labels = tuple([label for pair in zip(outer, inner, strict=True) for label in pair])
     sizes = [x.env.arith.simplify(x.size(o) * x.size(i)) for o, i in zip(outer, inner, strict=True)]
@@ -220,4 +220,4 @@ ENTRIES: Mapping[str, Callable[[TermAt], TermEntry]] = {
     "at": _at, "pad": _pad, "iota": _iota, "take": _take, "dynslice": _dynslice, "dynupdate": _dynupdate,
     "split": _split, "merge": _merge,
 }  # fmt: skip
-"""Op of a term -> its entry; an elementwise op is named by its function, acts on no axis, and has no sizes to say."""
+"""Op of a term -> its entry.  Elementwise ops are absent: their function names the entry, and they act on no axis."""

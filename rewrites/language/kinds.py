@@ -42,7 +42,7 @@ def agree(rule: Rule) -> None:
     """Check that operands have one dtype where they must, and that the two sides of every root do.
 
     Raises:
-        Disagree: they have not.
+        Disagree: two dtypes differ.
     """
     known: dict[Term, str] = {}
     for left, right in zip(rule.lhs, rule.rhs, strict=True):
@@ -52,7 +52,7 @@ def agree(rule: Rule) -> None:
 
 
 def kind_of(kinds: Mapping[str, str], t: Term, known: dict[Term, str]) -> str:
-    """`bool`, `int` (an index), `float` (the dtype of the rule), or `number`: what a literal adapts to."""
+    """Kind of a term: `bool`, `int` (an index), `float` (the rule's dtype), or `number` (a literal, of any dtype)."""
     found = known.get(t)
     if found is None:
         found = known[t] = _infer(kinds, t, [kind_of(kinds, a, known) for a in t.args])

@@ -1,7 +1,7 @@
-"""Instances of rules: the axes of every role, and the numbers that sizes, attributes and conditions are.
+"""Instances of rules: the axes of every role, and the values of sizes, attributes and conditions.
 
-Numbers are Python ints for the matcher and symbols for the prover: `Arithmetic` says what division, remainder, max and
-min are.
+Numbers are Python ints for the matcher and symbols for the prover: `Arithmetic` defines division, remainder, max and
+min for either.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Env:
         return _OPERATORS[op](a, b)
 
     def axes_of(self, e: Expr) -> Sequence[Label]:
-        """Axes at which a condition is stated: those of its one many-axis role, else a single axis."""
+        """Axes at which a condition must hold: those of its one many-axis role, else a single axis."""
         roles = {self.rule.owner[n] for n in per_axis_names(e) if n in self.rule.owner}
         for r in roles:
             if r in self.rule.many:
@@ -137,7 +137,7 @@ class Env:
         return [self.value(e, label) for e in self.rule.cond for label in self.axes_of(e)]
 
     def unmet(self) -> Expr | None:
-        """The first `if` condition that does not hold at every axis (sizes must be numbers)."""
+        """The first `if` condition that fails at some axis, or None (sizes must be numbers)."""
         return next((e for e in self.rule.cond if not all(self.value(e, x) for x in self.axes_of(e))), None)
 
 

@@ -1,4 +1,4 @@
-"""Rule text -> `Rule`.
+"""Parser of rule texts: text -> `Rule`.
 
     name: declarations
       left, left, ...  ==  right, right, ...
@@ -8,7 +8,7 @@
       given term, ...          premise about values: Boolean terms that are true at every index
       dtype int                a rule about integers alone
       mode saturate|near|merge|macro|proof
-      source where the equation comes from
+      source where the equation comes from.
 
 The grammar inside is Python's expression grammar, read with `ast` and never executed; names are resolved against the
 declarations.  A line that starts with no clause word continues the line before.  Errors name the rule, the file and
@@ -46,14 +46,14 @@ class _Section:
     text: str
 
     def elements(self, reader: Reader, text: str | None = None) -> list[ast.expr]:
-        """The expressions of the clause, or of a part of it; the reader is told where they stand."""
+        """Parse the expressions of the clause, or of a part of it; sets the reader's context for error messages."""
         reader.context = self.context
         return _elements(self.text if text is None else text, self.context)
 
 
 @dataclass(frozen=True, slots=True)
 class Misread:
-    """A text among rules that is none: its name, `file:line`, and what is wrong."""
+    """A text among rules that is not a well-formed rule: its name, `file:line`, and the error message."""
 
     name: str
     where: str
@@ -113,7 +113,7 @@ def parse(text: str, where: str = "<text>") -> Rule:
 
 
 def _lets(reader: Reader, shared: list[_Section]) -> None:
-    """Read the subterms that have names."""
+    """Read the `with` clauses, which name shared subterms."""
     for section in shared:
         let, _, value = section.text.partition("=")
         (tree,) = section.elements(reader, value)
@@ -135,7 +135,7 @@ def parse_many(text: str, where: str = "<text>") -> tuple[Rule, ...]:
 
 
 def parse_each(text: str, where: str = "<text>") -> Iterator[Rule | Misread]:
-    """Read rules separated by blank lines, each by itself: one that is none says nothing about the others."""
+    """Read rules separated by blank lines, each by itself: an error in one leaves the others readable."""
     seen: dict[str, Rule] = {}
     for line, block in _blocks(text):
         here = _advance(where, line)

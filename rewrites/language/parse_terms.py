@@ -54,7 +54,7 @@ def fail(context: str, message: str) -> NoReturn:
 
 @dataclass
 class Declared:
-    """What the declaration line of a rule says."""
+    """Contents of a rule's declaration line; the fields are those of `Rule`."""
 
     vars: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     roles: dict[str, None] = field(default_factory=dict[str, None])
@@ -83,7 +83,7 @@ class Reader:
         fail(self.context, message)
 
     def left_done(self, lhs: Sequence[Term]) -> None:
-        """From here on only names bound by the left side may be used."""
+        """End the left side: from here on only names bound by it may be used."""
         self.left = False
         self.left_vars = {t["name"] for t in subterms(tuple(lhs)) if t.op == "var"}
 
@@ -360,7 +360,7 @@ class Reader:
         return term("expand", x, win=win) if win else x
 
     def _made(self, f: str, x: Term, roles: tuple[str, ...]) -> Term:
-        """The terms `merge`, `ren`, `unit` and `diag`; the last of their roles is the new one."""
+        """Read a `merge`, `ren`, `unit` or `diag`; the last of its roles is the new one."""
         form, held = _ROLE_MAKERS[f]
         if len(roles) != form.count(","):
             self.fail(f"{f} is written {form}")

@@ -1,11 +1,11 @@
 """Shapes of terms on named axes, generic over the number type.
 
 A shape is {label: size}; a label is one axis of a role; a missing label means size 1.  Where a term is an entry of the
-op table, the entry's type rule says the sizes of the axes that it acts on, and what must hold of them; beside it there
-are names: axes over which an op is mapped, which have one size in all operands, axes that a broadcast adds, that are
-renamed, that a fold binds.  The same function serves the matcher (Python ints) and the prover (symbols).  `wf` collects
-what must hold for the term to be well formed (every access in bounds): a premise on the left side, a proof goal on the
-right side.
+op table, the entry's type rule gives the sizes of the axes that it acts on, and their conditions.  This module adds the
+treatment of names: axes over which an op is mapped (one size in all operands), and axes that a broadcast adds, a `ren`
+renames or a fold binds.  The same function serves the matcher (Python ints) and the prover (symbols).  `wf` collects
+the conditions under which the term is well formed (every access in bounds): a premise on the left side, a proof goal on
+the right side.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def shape(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape] | None 
 
 
 def _known(rule: Rule) -> dict[Any, tuple[bool, tuple[tuple[int, int], ...]]]:
-    """Term, axes and numbers -> whether conditions hold, and sizes by the place of their axis; filled by `shape`."""
+    """Cache of a rule's shapes, filled by `shape`.
+
+    It maps a term, axes and numbers to whether the conditions hold, and to the sizes by the place of their axis.
+    """
     return {}
 
 
@@ -108,7 +111,7 @@ def _infer(t: Term, env: Env, wf: list[Num], done: dict[Term, NamedShape]) -> Na
 
 
 def _typed(entry: TermEntry, env: Env, inner: list[NamedShape], wf: list[Num]) -> NamedShape:
-    """Sizes that the type rule says, and those of axes over which the entry is mapped."""
+    """Sizes from the entry's type rule, and those of the axes over which the entry is mapped."""
     wf += entry.conditions
     out: NamedShape = {}
     for acted, sizes in zip(entry.operands, inner, strict=True):
@@ -140,7 +143,8 @@ def _typed(entry: TermEntry, env: Env, inner: list[NamedShape], wf: list[Num]) -
 def _fold(t: Term, env: Env, wf: list[Num]) -> NamedShape:
     """The shape of the body, which is one for all values of the index.
 
-    Both ends well formed, and of one shape, is all of that where sizes are affine in it, which who proves looks at.
+    It is enough that both ends are well formed and of one shape where sizes are affine in the index, which the prover
+    checks.
     """
     labels = env.labels[env.rule.owner[t["bound"]]]
     first = shape(t.args[0], env.with_attrs({(t["idx"], label): 0 for label in labels}), wf)

@@ -36,7 +36,7 @@ def statement(rule: Rule) -> str:
 
 @functools.cache
 def unmet(rule: Rule, e: Expr) -> str:
-    """What to say of a site where a condition of the rule does not hold."""
+    """The message for a site where this condition of the rule does not hold."""
     if e in rule.cond:
         return f"needs {expr(e)}"
     text = preference(rule, e)
@@ -103,7 +103,7 @@ def _steering(rule: Rule) -> list[str]:
 
 
 def _shared(rule: Rule) -> list[Term]:
-    """Right-side subterms with several uses, inner before outer; those under a fold's binder stay in place."""
+    """Right-side subterms used several times, inner before outer; those under a fold's binder are left out."""
     uses: Counter[Term] = Counter(rule.rhs)
     bound: set[Term] = set()
     for t in {x: None for root in rule.rhs for x in walk(root)}:

@@ -167,7 +167,7 @@ class Rule:
     """Facts computed once per rule (what matching asks of it); never part of its meaning."""
 
     def fact(self, of: Callable[[Rule], _T]) -> _T:
-        """What a function says of the rule, asked once."""
+        """The result of a function of the rule, computed once and cached with it."""
         known = self.cache.get(of)
         if known is None:
             known = self.cache[of] = of(self)

@@ -1,7 +1,7 @@
 """Convolutions in other forms: patches, shifted sums, Winograd, space to depth, groups merged or apart.
 
-A form with a dozen ops is a macro: one e-node in the e-graph, written out when it is built.  What such a form makes of
-a frozen kernel (transformed, padded, made block-diagonal) is computed ahead of time.
+A form with a dozen ops is a macro: one e-node in the e-graph, expanded when it is built.  Its transforms of a frozen
+kernel (Winograd, padding, block-diagonal form) are computed ahead of time.
 """
 
 RULES = """

@@ -1,7 +1,7 @@
 """Rules that `superopt discover` found, that the rules written by hand do not imply, and that pay.
 
 Each was enumerated, lifted and widened by machine; roles that no site is known to need were dropped, `prefer` added.
-`conv-apart-4-5` is the outcome of a search for bilinear algorithms.  What they gain, and where: docs/rules.md.
+`conv-apart-4-5` is the outcome of a search for bilinear algorithms.  Their gains are listed in docs/rules.md.
 """
 
 RULES = """

@@ -1,9 +1,9 @@
 """Random instances of a rule: both sides as IR graphs at random ranks, sizes, axis orders and attributes.
 
-The builder makes test graphs for every rule for nothing: the *left side* is built as well as the right one, from one
-environment.  The refuter evaluates both; the tests also match the left graph and build the right side from the match.
-Instances satisfy the rule's premises (conditions, well-formed left side); where the right side cannot be built the
-reason is kept, since a wrong rule may fail just so.
+The builder makes the *left side* as well as the right one, from one environment, so every rule has test graphs at no
+extra cost.  The refuter evaluates both; the tests also match the left graph and build the right side from the match.
+Instances satisfy the rule's premises (conditions, well-formed left side).  Where the right side cannot be built the
+reason is kept, since this is one way in which a wrong rule fails.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Instance:
         lhs: one node per root.
         rhs: one node per root, in the layouts of the left side; empty where it cannot be built.
         inputs: tensor -> its input node.
-        match: what variables and meta-variables stand for, with the layouts of the inputs.
+        match: bindings of variables and meta-variables, with the layouts of the inputs.
         layouts: one layout per root.
         reason: why the right side cannot be built, or empty.
         given: the premises about values, as graphs.
@@ -57,7 +57,7 @@ class Instance:
     given: tuple[Node, ...] = ()
 
     def arrays(self, seed: int) -> dict[str, np.ndarray]:
-        """Random values of the inputs, away from zero; indices also out of range on both sides."""
+        """Random values of the inputs, away from zero; indices may be out of range on both sides."""
         import numpy as np
 
         rng = np.random.default_rng(seed)
@@ -84,7 +84,7 @@ def instance(
     dtype: str = "",
     frozen: Iterable[str] = (),
 ) -> Instance | None:
-    """A random instance with sizes up to `largest`, or up to twice that where the premises ask for it, or None."""
+    """A random instance with sizes up to `largest`, or up to twice that where the premises require it, or None."""
     rng = random.Random(f"{rule.name}/{seed}")
     choice = list(ranks)
     lengths = {r: rng.choice(choice) for r in sorted(rule.many)}
@@ -208,7 +208,7 @@ class _ViewBuilder(Builder):
         self.chosen: dict[frozenset[int], Layout] = {}
 
     def make(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Build a term anew."""
+        """Build a term without looking it up in the memo."""
         if t.op != "view":
             return super().make(t, hint, env)
         built = self.go(t.args[0], hint, env)

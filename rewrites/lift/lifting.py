@@ -1,12 +1,12 @@
-"""From two graphs over symbolic sizes to a rule over named axes.
+"""Lifting: two graphs over symbolic sizes become a rule over named axes.
 
 Both graphs are walked from shared labels on the axes of their results with the matcher's own `flow`: labels that meet
-at an input are one axis.  What remains distinct becomes a role, and the walk prints the terms.  `flow` works on
-numbers, so every size name stands for a prime of its own; attributes are printed from the symbolic graph.
+at an input are one axis.  Labels that remain distinct become roles, and the walk prints the terms.  `flow` works on
+numbers, so each size name stands for a different prime; attributes are printed from the symbolic graph.
 
-The text speaks of single axes.  `widen` makes roles stand for groups of axes, wherever the text still parses and a
-given judge (the prover) accepts it.  Where axes do not nest, where one tensor would hold a label twice (its diagonal),
-or where an op has no place in the language, there is no rule.
+The text has single-axis roles.  `widen` makes roles stand for groups of axes, wherever the text still parses and a
+given predicate (the prover) accepts it.  There is no rule where axes do not nest, where one tensor would hold a label
+twice (its diagonal), or where the language lacks an op.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _PRIMES = (101, 103, 107, 109, 113, 127, 131, 137, 139, 149, 151, 157, 163, 167,
 
 
 class Unliftable(ValueError):
-    """Graphs that no rule text speaks of; the message says why."""
+    """Raised for graphs that the rule language cannot express; the message says why."""
 
 
 @dataclass(slots=True)
 class Walked:
-    """One op of the walk: printed once all labels are known."""
+    """One op of the walk, printed once all labels are known."""
 
     op: str
     node: Node
@@ -76,7 +76,7 @@ class GraphWalk:
         return tuple([((self.labels.fresh(), self.at(n)),) if n != 1 else () for n in node.shape])
 
     def at(self, n: Size) -> int:
-        """A size as the number that it stands for here."""
+        """The number that stands for a size: size symbols are primes here."""
         return index.concrete(n, self.number)
 
     def term(self, big: Node, small: Node, lay: Layout) -> Walked:
@@ -110,7 +110,7 @@ class GraphWalk:
 
 
 def counted(node: Node) -> Node | None:
-    """The iota whose last entry the node is: how a size comes as a number."""
+    """The iota of which the node reads the last entry, or None; this is how a size appears as a value."""
     if node.op == "convert_element_type":
         return counted(node.inputs[0])
     if node.op != "reshape" or node.shape or node.inputs[0].op != "slice":
@@ -142,7 +142,7 @@ class Lifted:
         roles: all roles, in order of appearance.
         left, right: terms of the two sides, one per result.
         conditions: comparisons of tokens.
-        integers: is it about integers alone?
+        integers: whether the rule is about integers alone.
     """
 
     name: str
@@ -193,7 +193,7 @@ class Printer:
                 declarations.append((tensor, tuple(self.token(label, n) for label, n in axes)))
         declared = set(self.tokens.values())
         left, right = ([self.show(t) for t in side] for side in sides)
-        if left == right:  # what only moves axes is nothing over named axes: say it
+        if left == right:  # a rule that only moves axes says nothing over named axes: print its views explicitly
             self.views = True
             left, right = ([self.show(t) for t in side] for side in sides)
         conditions = [f"{self.expr(p)} >= 0" for p in premises]
@@ -296,12 +296,12 @@ class Printer:
         return ", ".join(dict.fromkeys(self.roles.get(k) or self.token(k, n) for k, n in found))
 
     def count(self, n: Size) -> str:
-        """A size as a number."""
+        """A size as a scalar term of rule text."""
         text = self.expr(n)
         return f"count({text})" if re.fullmatch(r"[a-z]+\d*", text) else f"num({text})"
 
     def elementwise(self, t: Walked) -> str:
-        """Operands that are broadcast only to meet the others are written bare."""
+        """An elementwise op as rule text; operands that are broadcast only to match the others are written bare."""
         args = [self._bare(a, [b for b in t.args if b is not a]) for a in t.args]
         op = t.node.op
         if op in OPERATORS and len(args) == 2:
@@ -328,7 +328,7 @@ class Printer:
         return self.show(a)
 
     def _held(self, t: Walked) -> set[int]:
-        """Labels that a term has without being broadcast to them."""
+        """Labels that a term has before any broadcast."""
         if t.op in ("literal", "count"):
             return set()
         if t.op == "broadcast_in_dim":
@@ -454,7 +454,7 @@ _SHOWN: dict[str, Callable[[Printer, Walked], str]] = {
 
 
 def widen(lifted: Lifted, accepts: Callable[[Rule], bool], where: str = "<lifted>") -> Rule | None:
-    """The most general rule that is accepted, or None where the text as lifted is not."""
+    """The most general rule that `accepts` takes, or None where it refuses the text as lifted."""
 
     def tried(many: Sequence[str]) -> Rule | None:
         try:
@@ -486,7 +486,7 @@ def lift(name: str, left: Graph, right: Graph, sizes: Sequence[str], premises: S
         premises: polynomials of sizes that are at least 0.
 
     Raises:
-        Unliftable: it is none.
+        Unliftable: the rule language cannot express the statement.
     """
     if left.constants or right.constants:
         raise Unliftable("an array that a function closes over")

@@ -1,11 +1,11 @@
-"""From walks to matches: which role may each label play, and what does the rule say of such a choice?
+"""From walks to matches: labels are assigned to roles, and the conditions of the rule are checked.
 
-What the left side demands of each role is computed once per rule (`MatchPlan`).  The *signature* of a role is which
-tensors hold it and which ops of the pattern act on it; a label's signature is which tensors hold it and what the
-pattern ops did to it.  A role can take a label when their signatures are the same: the answer is a table look-up, not a
-search over permutations.  Where several roles fit (`*p` and `n` of a merge), every choice is a valid and different
-rewrite.  A label that no role takes may be dropped only where it is inert: size 1 in every tensor, the root included,
-and untouched by attributes.
+The requirements of the left side on each role are computed once per rule (`MatchPlan`).  The *signature* of a role is
+the set of tensors that hold it and of pattern ops that act on it; a label's signature is the set of tensors that hold
+it and what the pattern ops did to it.  A role can take a label when their signatures are the same: the answer is a
+table look-up, not a search over permutations.  Where several roles fit (`*p` and `n` of a merge), every choice is a
+valid and different rewrite.  A label that no role takes may be dropped only where it is inert: size 1 in every tensor,
+the root included, and untouched by attributes.
 
 A role may live in *parts* of the left side that nothing connects (the free axes of two separate products).  It has one
 group of labels per part; only the rule ties them, so they are paired here: by equal sizes where the size token is the
@@ -33,7 +33,7 @@ from rewrites.match.walk import WalkState
 
 @dataclass(frozen=True, slots=True)
 class Acts:
-    """What one pattern op does: roles it acts on as a set, roles with attributes, tensors below it."""
+    """Effects of one pattern op: roles it acts on as a set, roles with attributes, tensors below it."""
 
     over: frozenset[str]
     windows: Mapping[str, tuple[Expr | None, ...]]
@@ -45,11 +45,11 @@ class MatchPlan:
     """Signatures of the left side.
 
     Attributes:
-        roles: roles that occur on the left side; of many-axis roles that nothing tells apart only the first.
+        roles: roles that occur on the left side; of many-axis roles with equal signatures only the first.
         holders: role -> tensors of the left side that hold it.
         parts: role -> tensors tied together by the left side, one set per unconnected part.
         token: tensor -> role -> size token.
-        acts: op term of the left side -> what it does.
+        acts: op term of the left side -> its effects.
     """
 
     roles: tuple[str, ...]
@@ -216,7 +216,7 @@ def sort_labels(rule: Rule, roots: list[Layout], s: WalkState) -> Sorted | str:
 
 
 class Signatures:
-    """Compares labels with the roles of one rule."""
+    """Comparison of the labels of a walk with the roles of one rule."""
 
     def __init__(self, rule: Rule, found: Sorted, wild: frozenset[str]) -> None:
         self.plan = plan = rule.fact(_plan)
@@ -241,7 +241,7 @@ class Signatures:
             return [r for _, r in fitting]
         fitting.sort()
         held = self.found.holders[label]
-        # drop what says no more than another choice: roles that fit only because the axis has size 1, many-axis roles
+        # drop redundant choices: roles that fit only because the axis has size 1, many-axis roles
         # with attributes that are neutral here, and many-axis roles of a scalar that stands for its broadcast
         exact = [(p, r) for p, r in fitting if held <= self.holders[r]] or fitting
         if exact[0][0] == 0:
@@ -365,7 +365,7 @@ class _Binder:
             yield from self._conditions(binding)
 
     def _conditions(self, binding: Binding) -> Iterator[Binding | str]:
-        """Check `if` for each choice of the free parameters."""
+        """Check the `if` conditions for each choice of the free parameters."""
         params = self.rule.params
         reason = ""
         passed = False
@@ -387,7 +387,7 @@ class _Binder:
             yield reason
 
     def _pair(self, played: Mapping[str, list[int]]) -> str | None:
-        """Labels per role, with the labels of unconnected parts identified."""
+        """Identify the labels of each role across unconnected parts; a string is the reason of failure."""
         rule, plan = self.rule, self.plan
         for r in rule.roles:
             if r in rule.derived:
@@ -438,7 +438,7 @@ class _Binder:
         return None
 
     def _sizes(self) -> str | None:
-        """Size tokens from the tensors, then from the roots."""
+        """Bind size tokens from the tensors, then from the roots; a string is the reason of failure."""
         for v, held in self.found.sizes.items():
             sizes = {self.name(x): n for x, n in held.items() if x not in self.found.dropped}
             for t in self.rule.vars[v]:
@@ -467,7 +467,7 @@ class _Binder:
         return None
 
     def _attributes(self) -> str | None:
-        """Bind names that stand alone, then compare everything else."""
+        """Bind attribute names that stand alone, then compare all others; a string is the reason of failure."""
         todo: list[tuple[Any, int, int]] = []
         for t, raw in self.found.marks:
             win = self.plan.acts[t].windows

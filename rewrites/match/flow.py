@@ -1,19 +1,19 @@
-"""From physical to named: how labels flow through one op.
+"""From physical to named axes: how labels flow through one op.
 
-    flow(op, attributes, layout of the result) -> layouts of the operands, {label: what the op does to it}
+    flow(op, attributes, layout of the result) -> layouts of the operands, {label: mark}.
 
-Everything that the matcher believes about `dimension_numbers`, `padding_config` and the like stands in this file.  A
+Everything that the matcher assumes about `dimension_numbers`, `padding_config` and the like stands in this file.  A
 mark is an int (the op acts on the label as a set: contracted, reduced, concatenated, broadcast; the int is the size,
 -1 where sizes differ) or a pair (attribute values, whether they differ from the neutral ones).  None means that
 the axes do not nest (a general reshape) or that an attribute has no place in the rule language.
 
     elementwise          unchanged (a scalar operand keeps the full layout: it stands for its broadcast)
-    regroup, reshape     factored into common atoms: an axis then holds several labels, or none (size 1)
+    regroup, reshape     factored into common atoms: an axis then holds several labels, or none (size 1).
     broadcast_in_dim     new labels marked; a size-1 operand axis that grows holds no label
-    product              contracted axes get fresh labels on both operands
+    product              contracted axes get fresh labels on both operands.
     convolution          a spatial label for image, kernel and result; a fresh feature label; groups: (g c), (g o)
     concatenate, slice, pad, rev, windows, scans    labels unchanged, sizes change
-    reduce, gather       fresh labels
+    reduce, gather       fresh labels.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _concatenate(site: OpSite, lay: Layout, s: Labels) -> Flowed | None:
 def _per_axis(
     site: OpSite, lay: Layout, s: Labels, values: Sequence[tuple[int, ...]], neutral: Callable[[int], tuple[int, ...]]
 ) -> Flowed | None:
-    """Ops with attributes per axis: labels stay, sizes change; a merged axis may only be left alone."""
+    """Labels through an op with attributes per axis: labels stay, sizes change; merged axes need neutral attributes."""
     out: list[Axis] = []
     marks: Marks = {}
     shape = site.shapes[0]
@@ -235,7 +235,7 @@ def _scan(site: OpSite, lay: Layout, s: Labels) -> Flowed | None:
 
 
 def _gather(site: OpSite, lay: Layout, s: Labels) -> Flowed | None:
-    """Rows of a table along one axis by clipped indices; any other gather is not named."""
+    """Labels through a gather of table rows along one axis by clipped indices; None for any other gather."""
     v = site.values
     table, indices = site.shapes
     if v["mode"] == "fill" or v["operand_batching_dims"] or v["start_index_map"] != v["collapsed_slice_dims"]:

@@ -91,7 +91,7 @@ class Labels:
         return tuple(out)
 
     def unify(self, a: Layout, b: Layout) -> bool:
-        """The same tensor reached twice: its axes are the same axes."""
+        """Unify the layouts of one tensor that was reached twice; False where they contradict each other."""
         for x, y in zip(a, b, strict=True):
             p, q = self.axis(x), self.axis(y)
             if p is None or q is None:

@@ -8,9 +8,9 @@ A rule holds for one float dtype at a time: all its tensors share it, apart from
 (integers).  Products and convolutions of one match must agree in precision and accumulation type, which the right
 side then carries.
 
-`prefer` conditions steer the engine and are no part of the proof: `frozen(A)` and `live(A)` ask whether a tensor is
-known ahead of time, `single(term)` whether it has one reader; comparisons of sizes hold when they hold at every axis of
-the role that they speak of.
+`prefer` conditions steer the engine and are no part of the proof: `frozen(A)` and `live(A)` test whether a tensor is
+known ahead of time, `single(term)` whether it has one reader.  Comparisons of sizes must hold at every axis of the role
+that they mention.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WALKS_PER_ATTEMPT = 256
 
 @dataclass(slots=True)
 class MatchStats:
-    """What happened to the attempts of each rule."""
+    """Counts of each rule's attempts, by how far they got."""
 
     attempts: Counter[str] = field(default_factory=Counter[str])
     structural: Counter[str] = field(default_factory=Counter[str])
@@ -201,7 +201,7 @@ class _Attempt:
         return None
 
     def _holds(self, e: Expr, env: Env, s: WalkState) -> bool:
-        """Whether a `prefer` condition holds: one on sizes, at every axis of the role that it speaks of."""
+        """Whether a `prefer` condition holds; one on sizes must hold at every axis of the role that it mentions."""
         op = e[0]
         if op == "and":
             return self._holds(e[1], env, s) and self._holds(e[2], env, s)
@@ -221,7 +221,7 @@ class _Attempt:
 
 
 def partners(rule: Rule, eg: EGraph, root: Value) -> Iterator[tuple[Value, ...]]:
-    """Values for the other roots of a rule: tensors of the right head that read what the first root reads."""
+    """Values for the other roots of a rule: tensors with the op of that root that read an operand of the first root."""
     space = space_of(eg)
     patterns = patterns_of(rule)
     first = space.child(root)[0]

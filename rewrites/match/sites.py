@@ -1,4 +1,4 @@
-"""Where rules can fire: classes by operator, and what a change can affect.
+"""Sites where rules can fire: classes by operator, and the classes that a change can affect.
 
 Semi-naive growth re-matches a rule only at *dirty* classes: those that changed since the last pass and those above them
 up to the depth of the deepest pattern.  Reshapes and broadcasts do not count as depth, because the matcher sees

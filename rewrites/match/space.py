@@ -1,4 +1,4 @@
-"""What the matcher walks over: e-classes of an e-graph, or nodes of an IR graph.
+"""Search spaces of the matcher: e-classes of an e-graph, or nodes of an IR graph.
 
 Both are seen as *classes*: tensors in a natural axis order, with alternatives that compute them.  A reference is a
 class and a permutation (None for the identity).  In the e-graph a class is its number and transposes ride on
@@ -128,7 +128,7 @@ class EGraphSpace:
 
 
 def _enter(space: Space, out: dict[str, list[Alternative]], new: Alternative) -> None:
-    """Add an alternative under its op, as a view if it is one, and a long concatenation also as first and rest."""
+    """Add an alternative under its op, as a view if it only reshapes, and a long concatenation as first and rest."""
     op, site = new.op, new.site
     out.setdefault(op, []).append(new)
     if op in ("regroup", "reshape") or (
@@ -158,7 +158,7 @@ def apply(values: Sequence[Any], perm: Perm) -> tuple[Any, ...]:
 
 
 def stamp(eg: EGraph) -> tuple[int, int]:
-    """Changes whenever the e-nodes of an existing class may have changed."""
+    """A version of the e-graph: it changes whenever the e-nodes of an existing class may have changed."""
     return len(eg.unions), len(eg._pending)  # pyright: ignore[reportPrivateUsage]
 
 

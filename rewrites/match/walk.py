@@ -130,7 +130,7 @@ def _compile(rule: Rule) -> tuple[Pattern, ...]:
 
 
 def _watched(rule: Rule) -> frozenset[Term]:
-    """Terms whose class a `prefer single(...)` asks for."""
+    """Terms that occur in a `prefer single(...)`; the walk records their classes."""
     return frozenset(t for e in rule.prefer for t in _singles(e))
 
 
@@ -148,7 +148,7 @@ Goals: TypeAlias = tuple[Any, ...]
 
 
 class WalkState:
-    """What one branch of the walk has found."""
+    """State of one branch of the walk: labels, bound variables and meta-variables, and the ops met so far."""
 
     __slots__ = ("carried", "events", "labels", "metas", "trail", "vars", "watched", "wild")
 
@@ -174,7 +174,7 @@ class WalkState:
         return new
 
     def taken(self) -> tuple[Any, ...]:
-        """What the walk has read: keys of alternatives, and classes of constants."""
+        """Keys of the alternatives taken, and classes read as constants, oldest first."""
         out: list[Any] = []
         rest = self.trail
         while rest:
@@ -183,7 +183,7 @@ class WalkState:
         return tuple(out[::-1])
 
     def happened(self) -> list[tuple[Term, Marks]]:
-        """The pattern ops met and what they did to labels, oldest first."""
+        """The pattern ops met, with the marks that they left on labels, oldest first."""
         out: list[tuple[Term, Marks]] = []
         rest = self.events
         while rest:
@@ -206,7 +206,7 @@ class Walk:
     """All walks of one rule over one space.
 
     A strict walk sees through reshapes and drops implied broadcasts only where no op matches directly; a loose one
-    enumerates everything.  What a loose walk adds is nearly always the same rewrite on a less tidy operand.
+    enumerates everything.  Its further matches are nearly always the same rewrites on a less tidy operand.
     """
 
     def __init__(self, rule: Rule, space: Space, *, strict: bool = False) -> None:
@@ -304,7 +304,7 @@ class Walk:
     def _alternative(
         self, pattern: Pattern, a: Alternative, order: tuple[int, ...], lay: Layout, goals: Goals, s: WalkState
     ) -> Iterator[WalkState]:
-        """Match one op: `s` is this branch's own."""
+        """Match one op; `s` belongs to this branch alone and may be changed."""
         t = pattern.term
         if pattern.is_meta:
             bound = (a.op, a.attrs if pattern.op == "ew" else ())  # the axes of a reducer are no part of it
@@ -333,7 +333,7 @@ class Walk:
         yield from self.solve(goals, s)
 
     def _carry(self, a: Alternative, s: WalkState) -> bool:
-        """Precision and accumulation type must be the same for all products of a match."""
+        """Whether a product has the precision and accumulation type of the first product of this match (recorded)."""
         values = a.site.values
         preferred = values["preferred_element_type"]
         found = (values["precision"], preferred, preferred or self.space.dtype(a.children[0][0]))

@@ -1,15 +1,15 @@
-"""What the prover proves things about: the op table's own denotations over symbolic indices.
+"""The prover's symbolic algebra: it evaluates the op table's own denotations over symbolic indices.
 
 `Terms` implements the protocol of `superopt.ir.algebra` with polynomials as indices and the terms of
-`verifier.equal.terms` as scalars, so that what is proved of a rule, a statement or a schedule is said by the very code
+`verifier.equal.terms` as scalars.  The semantics of a proved rule, statement or schedule is thus given by the very code
 that the reference interpreter runs.
 
 An integer scalar that is a size or an index stays an index polynomial: a mask `iota(n) <= k` is an index condition, and
 an index computed from other indices can be read at.  It stays one only where its type holds it (`ranges`).  Arithmetic
-on entries of integer inputs wraps; where its result is used as an index it must be seen not to.  Functions of integers
-that the reals do not have are named `$div[int32]`: nothing but congruence is known of them, except where the terms are
-for the tier that knows machine integers.  The same holds of roundings to fewer bits, of conversions whose values are
-not exact, and of the tests for numbers that are none.
+on entries of integer inputs wraps; where its result is used as an index, it must provably not wrap.  Integer functions
+that the reals do not have are named `$div[int32]`.  They are uninterpreted, so only congruence holds for them, except
+in the tier for machine integers.  So are roundings to fewer bits, conversions whose values are not exact, and the tests
+for NaN and infinities.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ SINGLE = ("float32", "float64")
 """Floats that round sizes no more than results."""
 WIDEST = "float64"
 TURNED = {"lt": "gt", "gt": "lt", "le": "ge", "ge": "le", "eq": "eq", "ne": "ne"}
-"""A comparison with its operands changed over."""
+"""Comparison -> the same comparison with its operands swapped."""
 LARGEST_DENOMINATOR = 1000
 FRACTIONS = "a float constant is the simplest fraction that rounds to it"
 FINITE_TEST = "values that are tested for being finite numbers are"
@@ -83,7 +83,7 @@ ANY_ZERO = "which zero a maximum or a minimum over both zeros gives is not said"
 
 
 class Wraps(Exception):
-    """An index that is computed in a type which may not hold it; the message says which."""
+    """Raised for an index that is computed in a type which may not hold it; the message names the type."""
 
 
 @dataclass
@@ -91,15 +91,15 @@ class Terms(Places):
     """The algebra of rules, statements and schedules.
 
     Attributes:
-        machine: name integer functions plainly, for the tier that knows machine integers.
-        typed: name them with their type (`add[int8]`), for the tier of bits; entries are no positions then.
-        apart: name functions of floats that round with their type (`add[bfloat16]`): several types round otherwise.
-        ranges: what integers can be.
-        finite: values that are tested for being finite numbers are taken to be, those that are wherever inputs are.
-        tested: there are such values.
+        machine: name integer functions plainly, for the tier of machine integers.
+        typed: name them with their type (`add[int8]`), for the tier of bits; entries are then no positions.
+        apart: name functions of floats that round with their type (`add[bfloat16]`), since types round differently.
+        ranges: ranges of integers.
+        finite: assume that values tested for being finite are so, if they are finite wherever inputs are.
+        tested: whether such values occurred.
         domains: where values are defined.
         rounded: values of floats that were rounded when they were computed.
-        assumptions: what was taken for granted on the way.
+        assumptions: assumptions made so far.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
         floating: functions of floats by identity: comparisons, conversions and arithmetic.
     """
@@ -121,7 +121,7 @@ class Terms(Places):
         self.rounded = Rounded(self.ranges.kinds)
 
     def certify(self, done: Proof) -> None:
-        """What was taken for granted stands in the certificate."""
+        """Add the assumptions made by this algebra to the proof, and thus to its certificate."""
         for text in self.assumptions:
             done.assume(text)
         if ROUNDED in self.assumptions:
@@ -157,7 +157,7 @@ class Terms(Places):
         return at(array, 0)
 
     def const(self, value: bool | int | float, dtype: str) -> Term:
-        """A constant; a float stands for the simplest fraction that rounds to it."""
+        """A constant; a float32 stands for a simple fraction that rounds to it, if there is one."""
         if isinstance(value, float):
             if math.isnan(value):
                 return NAN
@@ -200,21 +200,22 @@ class Terms(Places):
         return self.rounded.to(dtype, self.of_floats(Apply(f"{fn}[{dtype}]" if self.apart else fn, args)))
 
     def of_floats(self, made: Term) -> Term:
-        """A function of floats."""
+        """Register a term as a function of floats."""
         self.floating[id(made)] = made
         return made
 
     def _sum_of_sizes(self, fn: str, args: Sequence[Term]) -> Poly | None:
-        """Arithmetic on sizes as floats, where its zero is none with a sign."""
+        """Arithmetic on sizes as floats as a polynomial; None where a zero of it may have the sign -0."""
         known = [p for a in args if (p := position(a)) is not None]
         found = of_positions(fn, known) if fn in RING and len(known) == len(args) else None
         signless = fn in ("add", "sub") or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
         return found if found is None or signless or self.known(c.ne(found, 0)) else None
 
     def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
-        """Is a value finite, is it a number at all: nothing is known of these predicates, or they are taken to hold.
+        """A test for NaN or finite values as an uninterpreted predicate, or as true by assumption; None for others.
 
-        What is proved of a rule by more than exact laws is said to hold of finite values alone.
+        A comparison of a size that the float type does not hold is an uninterpreted predicate, too.
+        Rules proved by more than exact laws hold for finite values only, so they may make this assumption.
         """
         if fn in ("eq", "ne") and args[0] == args[1] and not self.ranges.untyped:
             if position(args[0]) is not None or without_value(args[0]):
@@ -231,7 +232,7 @@ class Terms(Places):
         return None
 
     def _finite(self, test: str, value: Term) -> Term:
-        """A test for numbers; of what may have no value where inputs have one it is not taken to hold."""
+        """A test for finite values; it is assumed to hold only for values that are defined wherever inputs are."""
         made = self.of_floats(Apply(test, (value,)))
         if not self.domains.whole(value):
             return made
@@ -242,9 +243,9 @@ class Terms(Places):
         return TRUE
 
     def _beside_infinity(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
-        """A function of infinities, and of choices one of which is infinite: the choice of what it makes of each.
+        """A function of infinities, or of a choice with an infinite branch, which is applied to each branch.
 
-        Values beside an infinity are taken to be finite, as those of the class real are, unless they may be none.
+        Values beside an infinity are assumed to be finite, as in class real; None where they may be undefined.
         """
         at = next((i for i, a in enumerate(args) if chooses_infinity(a)), None)
         if (at is None and not any(isinstance(a, Infinity) for a in args)) or not self.domains.whole(*args):
@@ -263,7 +264,7 @@ class Terms(Places):
         return found
 
     def _with_zero(self, fn: str, dtype: str, *args: Term) -> Term:
-        """A function of one branch of a choice; a mask adds 0 where it lets through."""
+        """A function of one branch of a choice; adding 0, as a mask does where it is open, gives the other operand."""
         if fn == "add" and ZERO in args:
             self.assumptions[BESIDE_INFINITY] = None
             return args[1] if args[0] == ZERO else args[0]
@@ -289,25 +290,25 @@ class Terms(Places):
         return made if fn in LATTICE | COMPARISONS else self.wrapping(made, dtype)
 
     def wrapping(self, made: Term, dtype: str) -> Term:
-        """A term of integer arithmetic."""
+        """Register a term as integer arithmetic in a dtype."""
         self.arithmetic[id(made)] = made, dtype
         return made
 
     def wraps(self, *sides: Term) -> bool:
-        """Is there integer arithmetic on values that are no positions?"""
+        """Whether some side has integer arithmetic on values that are no positions, which may wrap."""
         return any(id(t) in self.arithmetic for side in sides for t in walk_terms(side))
 
     def kind(self, *sides: Term) -> str:
-        """`int` where integers may wrap, `mixed` where floats stand beside them, empty where none may."""
+        """`int` where integer arithmetic may wrap, `mixed` where floats occur as well, empty where no integers wrap."""
         mixed = any(id(t) in self.floating or self.is_float(t) for side in sides for t in walk_terms(side))
         return ("mixed" if mixed else "int") if self.wraps(*sides) else ""
 
     def is_float(self, t: Term) -> bool:
-        """Is a float read?"""
+        """Whether a term reads an entry of a float input."""
         return isinstance(t, Read) and self.ranges.kinds.get(t.name) not in (*INTEGERS, "bool")
 
     def _cases(self, fn: str, dtype: str, args: Sequence[Term]) -> Term:
-        """A function of a choice by an index condition is a choice of functions."""
+        """Move a function of a choice by an index condition into the branches of the choice."""
         at = next(i for i, a in enumerate(args) if isinstance(a, Where))
         choice = args[at]
         assert isinstance(choice, Where)
@@ -337,7 +338,7 @@ class Terms(Places):
         return self._truth(made)
 
     def _side(self, t: Term, dtype: str) -> Poly | None:
-        """The integer that a term is for a comparison, which sees no sign of a zero."""
+        """The polynomial of a term as an operand of a comparison, for which -0 and 0 are equal; None if it has none."""
         known = plain_position(t, dtype in INTEGERS and not self.typed)
         if known is not None or dtype in INTEGERS or not isinstance(t, Apply) or t.fn not in RING:
             return known
@@ -346,15 +347,15 @@ class Terms(Places):
         return found if found is not None and self.ranges.exact(found, dtype) else None
 
     def _chosen_side(self, t: Term, dtype: str) -> bool:
-        """A position, or a choice between positions (a concatenation of positions)."""
+        """Whether a term is a position, or a choice between positions (a concatenation of positions)."""
         if isinstance(t, Where):
             return self._chosen_side(t.then, dtype) and self._chosen_side(t.orelse, dtype)
         return self._side(t, dtype) is not None
 
     def _compared_inside(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
-        """A constant compared with a maximum of integers, or with a choice between constants: what that is inside.
+        """Move a comparison with a constant into a maximum of integers, or into a choice between constants.
 
-        max_k a_k > c says that some a_k > c, min_k a_k < c that some a_k < c, also over no k at all.
+        max_k a_k > c holds where some a_k > c, min_k a_k < c where some a_k < c, also over an empty range of k.
         """
         if isinstance(args[0], Const):
             fn, args = TURNED[fn], (args[1], args[0])
@@ -369,7 +370,10 @@ class Terms(Places):
         return None
 
     def _compared_alike(self, sides: Sequence[Poly], dtype: str) -> bool:
-        """Do integers compare as floats as they do by themselves: rounding is monotone, and small ones stay."""
+        """Whether integers compare the same after conversion to a float dtype.
+
+        They do where all are exact.  They also do where one is a small constant, since rounding is monotone.
+        """
         exact = [self.ranges.exact(p, dtype) for p in sides]
         return all(exact) or any(p.value is not None and abs(p.value) < 2 ** FLOAT_BITS[dtype][1] for p in sides)
 
@@ -383,7 +387,7 @@ class Terms(Places):
         chosen = position(which)
         if chosen is not None and chosen.value is not None:
             return cases[min(max(chosen.value, 0), len(cases) - 1)]
-        if len(cases) > 2:  # an integer chooses
+        if len(cases) > 2:  # the predicate is an integer
             term = cases[0]
             for j, case in enumerate(cases[1:], 1):
                 term = self._select((self.op("ge", "int32", which, Const(Fraction(j))), term, case))
@@ -402,7 +406,7 @@ class Terms(Places):
             return Where(guard, true, false)
         if isinstance(which, Apply) and which.fn == "not":
             return self._select((which.args[0], true, false))
-        if (inner := cases_of(true)) is not None and alike(inner[1], false):  # two conditions for one value
+        if (inner := cases_of(true)) is not None and alike(inner[1], false):  # two nested conditions for one value
             return self._select((self._logical("and", (which, inner[0])), false, inner[2]))
         return Apply("select_n", (which, false, true))
 
@@ -430,7 +434,7 @@ class Terms(Places):
         return Apply(fn if fn in ("and", "or", "xor", "not") else f"?{fn}[bool]", tuple(args))
 
     def _positions(self, fn: str, xs: list[Poly]) -> Poly | None:
-        """A function of sizes and indices as integers without bounds."""
+        """A function of sizes and indices as a polynomial over unbounded integers, or None."""
         match fn, xs:
             case (("div" | "rem"), [a, b]):
                 if not (self.known(c.ge(a, 0)) and self.known(c.ge(b, 1))):
@@ -444,7 +448,7 @@ class Terms(Places):
                 return of_positions(fn, xs)
 
     def convert(self, value: Term, source: str, target: str) -> Term:
-        """The value in another dtype: what is not exact is a function of its own, widening is none."""
+        """The value in another dtype: widening is the identity, an inexact conversion an uninterpreted function."""
         if source == target:
             return value
         if target == "bool":
@@ -465,7 +469,7 @@ class Terms(Places):
         if (affine := self._affine(value, source, target)) is not None:
             return affine
         if source in INTEGERS and target in FLOATS and counts(target, source):
-            target = WIDEST  # the same number in every type of floats that has it
+            target = WIDEST  # the number is the same in every float type that has it
         if source in FLOATS and isinstance(value, Apply) and value.fn.startswith("convert["):
             known, _, wide = value.fn[8:-1].partition(",")
             held = of_type(target)[0] <= of_type(known)[0] and of_type(known)[1] <= of_type(target)[1]
@@ -475,7 +479,7 @@ class Terms(Places):
         return self.of_floats(made) if source in FLOATS else made
 
     def _affine(self, value: Term, source: str, target: str) -> Term | None:
-        """A function of one entry of 8 bits, widened, that is affine at all 256 values, as the affine function."""
+        """The affine form of a widened function of one 8-bit entry that is affine at all 256 values; else None."""
         wide = target in INTEGERS and source in INTEGERS and width_of(target) > width_of(source) == 8
         if self.typed or not wide or not isinstance(value, Apply):
             return None
@@ -497,7 +501,10 @@ class Terms(Places):
         return self.op("add", target, line, Const(Fraction(start)))
 
     def _tabulated(self, t: Term, dtype: str, given: dict[Read, np.ndarray]) -> np.ndarray | None:
-        """The values of a term of integers at all values of one entry, by the interpreter; None where it has others."""
+        """The values of an integer term at all values of one entry, by the interpreter.
+
+        None where the term has other ops, types or inputs.
+        """
         if isinstance(t, Read):
             return given[t] if str(given[t].dtype) == dtype else None
         if isinstance(t, Const):
@@ -515,7 +522,7 @@ class Terms(Places):
         return scalar_apply(name, dtype, tuple(parts))
 
     def _position_as(self, p: Poly, value: Term, source: str, target: str) -> Term | None:
-        """An integer in another dtype, None where it may be another number there."""
+        """An integer in another dtype, or None where the conversion may change it."""
         if p.value is not None:
             return constant_as(p.value, source, target)
         if target in INTEGERS:
@@ -531,7 +538,7 @@ class Terms(Places):
         """An integer scalar as an index.
 
         Raises:
-            NotImplementedError: it is computed in a way that indices do not have.
+            NotImplementedError: it is computed by a function that index polynomials do not have.
             Wraps: it is computed in a type that may not hold it.
         """
         return Sym(self._index(value, ()))
@@ -562,7 +569,7 @@ class Terms(Places):
         raise NotImplementedError("an index that is computed by " + (t.fn if isinstance(t, Apply) else "a reduction"))
 
     def _condition(self, t: Term, facts: tuple[Cond, ...]) -> Cond | None:
-        """A comparison of integers that are computed as indices are; None for other truth values."""
+        """The condition of a comparison of integers that can be index polynomials; None for other truth values."""
         known = index_condition(t)
         if known is not None or not isinstance(t, Apply) or t.fn not in COMPARISONS or id(t) in self.floating:
             return known
@@ -578,7 +585,7 @@ class Terms(Places):
         found = integer(p)
         if self.ranges.untyped:
             return found
-        if dtype in WIDE:  # the axis exists, so that it is no longer than any axis may be
+        if dtype in WIDE:  # the axis exists, so its length is bounded like that of any axis
             if p.value is None and not self.ranges.fits(p, dtype, assume=False):
                 self.ranges.assume()
             return found
@@ -587,7 +594,7 @@ class Terms(Places):
 
     # ---- choice and reductions
     def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
-        """A choice by an index condition; none where premises and ranges decide it."""
+        """A choice by an index condition; one branch where premises and ranges decide the condition."""
         g = c.conj(x for x in c.clauses(c.truth(guard)) if not self.known(x))
         self.guards[c.truth(guard)] = None
         if g == c.TRUE:
@@ -610,7 +617,7 @@ class Terms(Places):
         index = [self.variable(n, "k", binders) for n in sizes]
         term = body(*index)
         kind = f"{kind}[{dtype}]" if rounds and self.apart else kind
-        every = kind == "and"  # all of them: not that some one is not
+        every = kind == "and"  # written as the negation of `or` of the negations
         if every:
             kind, term = "or", self._logical("not", (term,))
         for name, n in reversed(binders):
@@ -620,7 +627,7 @@ class Terms(Places):
         if rounds and binders:
             self.rounded.to(dtype, term)
         if monoid == "sum" and dtype in FLOATS and sizes and not binders:
-            term = self.op("add", dtype, ZERO, term)  # of -0 that is 0
+            term = self.op("add", dtype, ZERO, term)  # turns -0 into 0
         wraps = dtype in INTEGERS and monoid not in LATTICE
         return self.wrapping(term, dtype) if wraps else term
 
@@ -634,7 +641,7 @@ class Terms(Places):
 
 
 def is_truth(t: Term) -> bool:
-    """Is a term a truth value, not an integer that chooses?"""
+    """Whether a term is a truth value rather than an integer."""
     if isinstance(t, Apply):
         if t.fn == "select_n":
             return all(map(is_truth, t.args[1:]))
@@ -648,14 +655,14 @@ def is_truth(t: Term) -> bool:
 
 
 def _chosen(case: Term, which: Term, truth: int) -> Term:
-    """A case of a choice where the condition is known, also of a choice by the same one inside of it."""
+    """The case of a choice whose condition has a known value; nested choices by the same condition are resolved."""
     while (inner := cases_of(case)) is not None and alike(inner[0], which):
         case = inner[1 + truth]
     return case
 
 
 def _power(by: Term, dtype: str) -> Term | None:
-    """What a shift to the left multiplies with, modulo the width; None where that is not known."""
+    """The factor by which a shift to the left multiplies, modulo the width; None where the shift is no constant."""
     if not isinstance(by, Const) or not 0 <= by.value < width_of(dtype) - 1:
         return None
     return Const(Fraction(2 ** int(by.value)))

@@ -1,12 +1,12 @@
 """The tier of bits: integers of a machine as bit-vectors, each at its own width, decided by Z3.
 
-Functions say the type of their operands (`add[int8]`, `lt[uint32]`, `convert[int8,int32]`): those that Terms of mode
-`typed` makes.  What each means is what `superopt.ir.scalar` says of it: arithmetic wraps, division rounds towards zero
-and gives -1 for the divisor 0, the remainder is the dividend for it, shifts by the width or more (a negative shift is
-one, read without its sign) give 0 or copies of the sign, conversions keep the lowest bits.
+Functions are named with the type of their operands (`add[int8]`, `lt[uint32]`, `convert[int8,int32]`), as `Terms` with
+`typed` makes them.  Their semantics is that of `superopt.ir.scalar`.  Arithmetic wraps.  Division rounds towards zero
+and gives -1 for the divisor 0, for which the remainder is the dividend.  Shifts by the width or more give 0 or copies
+of the sign; a negative shift counts as unsigned, so it is one of these.  Conversions keep the lowest bits.
 
-Entries of inputs are uninterpreted functions of their index; sizes and positions are integers, which their type holds
-(`verifier.equal.ranges`), turned into bits where they are operands.
+Entries of inputs are uninterpreted functions of their index.  Sizes and positions are integers that their type holds
+(`verifier.equal.ranges`); they are converted to bit-vectors where they are operands.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from verifier.equal.terms import Apply, Const, Read, Size, Term, Where
 def equal_bits(
     ctx: Context, left: Term, right: Term, dtype: str, kinds: Mapping[str, str], facts: tuple[Cond, ...]
 ) -> bool:
-    """Have two terms of a dtype the same bits for all inputs?
+    """Whether two terms of a dtype are proved to have the same bits for all inputs.
 
     Args:
         ctx: premises about sizes.
         left, right: typed terms.
-        dtype: of both, an integer type or bool.
+        dtype: dtype of both, an integer type or bool.
         kinds: dtypes of the inputs.
         facts: conditions on the index.
 
@@ -45,18 +45,18 @@ def equal_bits(
 
 
 def width_of(dtype: str) -> int:
-    """Bits of an integer type."""
+    """Width of an integer type in bits."""
     return 8 * ITEMSIZE_BYTES[dtype]
 
 
 @dataclass
 class _Lowering(Truths):
-    """Typed terms in the solver's language."""
+    """Lowering of typed terms to bit-vectors of the solver."""
 
     kinds: Mapping[str, str]
 
     def comparison(self, t: Apply) -> Any:
-        """Of two integers of one type."""
+        """A comparison of two integers of one type."""
         name, dtype = _typed(t.fn)
         if name not in COMPARISONS or dtype not in INTEGERS:
             raise CannotLower(NO_COMPARISON)
@@ -98,7 +98,7 @@ class _Lowering(Truths):
 
 
 def _typed(fn: str) -> tuple[str, str]:
-    """A function's name, and the type that it says."""
+    """Split a function into its name and its type."""
     name, _, kind = fn.partition("[")
     return name, kind.removesuffix("]")
 
@@ -146,7 +146,7 @@ def _population_count(a: Any) -> Any:
 
 def _clz(a: Any) -> Any:
     found = _number(a, a.size())
-    for i in range(a.size()):  # the highest bit that is set decides, asked last
+    for i in range(a.size()):  # the highest set bit decides, so it is tested last
         found = z3.If(z3.Extract(i, i, a) == z3.BitVecVal(1, 1, a.ctx), _number(a, a.size() - 1 - i), found)
     return found
 
@@ -189,12 +189,12 @@ _WRAPPING: dict[str, Callable[..., Any]] = {
     "shift_right_arithmetic": _shift_right_arithmetic, "shift_right_logical": _shift_right_logical,
     "population_count": _population_count, "clz": _clz,
 }  # fmt: skip
-"""Functions that do not ask for the sign."""
+"""Functions that do not depend on the sign of the type."""
 _SIGNED: dict[str, Callable[..., Any]] = {
     "div": _div, "rem": _rem, "abs": _abs, "sign": _sign, "max": _greatest, "min": _least,
 }  # fmt: skip
 FUNCTIONS = frozenset({*_WRAPPING, *_SIGNED})
-"""Those that have a meaning here, comparisons, choices and conversions apart."""
+"""All functions that this tier interprets, apart from comparisons, choices and conversions."""
 
 
 def value_of(name: str, *args: Any, signed: bool) -> Any:

@@ -2,13 +2,14 @@
 
 A function of plain polynomials in atoms becomes one atom whose label spells the polynomials without their indices and
 whose coordinates are the indices, in a fixed order: exp(X[i] - M[j]) is the atom `exp(-1*M^1+1*X^1)[j, i]`.  The table
-remembers how each label reads, so that an atom can be unfolded again (log of exp, a maximum of one entry).
+keeps the arguments of each label, so that an atom can be unfolded again (log of exp, a maximum of one entry).
 
 A function of a sum becomes an atom that is shared by all sums proved equal to it.  `f(p)` with p a sum over binders is
 abstracted: the parts of its arguments that do not depend on binders become parameters, so that `f(sum_k A[i, k])` at
-two places is one class `f#0` with parameter i.  Before a class is made, the prover itself is asked whether the sum
-equals that of an existing class of the same function and signature, under some order of the parameters, for all their
-values (congruence).  Different classes are independent atoms, which can only make the prover weaker.
+two places is one class `f#0` with parameter i.  Before a class is made, the sum is compared with that of each existing
+class of the same function and signature.  The prover itself decides whether they are equal for all values of the
+parameters, under some order of these (congruence).  Different classes are independent atoms, which can only make the
+prover weaker.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from verifier.equal.solver import Context
 from verifier.equal.weights import equal, groups
 
 SETS = ("rmax", "ror[", "rand[")
-"""Classes of sets, in which an entry counts once."""
+"""Prefixes of classes of sets, in which an entry counts once."""
 ORDERED = "rsum["
-"""Classes of sums of floats as they are added up: summand by summand in order."""
+"""Prefix of classes of float sums in a given order of additions."""
 ORDERS = 24
 FEW = 5
-"""Parameters up to which all orders are looked at."""
+"""Number of parameters up to which all orders are tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class ClassTable:
 
 
 def _summands(p: NF) -> list[str]:
-    """The summands at each place of a range."""
+    """Canonical texts of the summands, sorted."""
     return sorted(f"{m.coef}*{canonical(m)}" for m in p)
 
 
@@ -129,7 +130,7 @@ def _profile(ps: Sequence[NF], param: str) -> list[str]:
 
 
 def _orders(rep: ClassRep, ps: list[NF], params: tuple[str, ...], most: int) -> list[tuple[str, ...]]:
-    """Orders of the parameters to try, those that occur alike first; of many parameters only such."""
+    """Orders of the parameters to try, those with the same occurrences first; of many parameters only those."""
     if len(params) <= FEW:
         return sorted(itertools.permutations(params), key=lambda o: _mismatch(rep, ps, o))[:most]
     wanted = [_profile(rep.sums, p) for p in rep.params]
@@ -271,7 +272,7 @@ class AtomLabels:
         return text, coords, replace(m, atoms=atoms)
 
     def explained(self, label: str) -> tuple[str, tuple[str, ...], list[NF]] | None:
-        """What an opaque label stands for: function, parameters, and its arguments over these; None for an input."""
+        """The definition of an opaque label: function, parameters, and arguments over these; None for an input."""
         for rep in self.classes.reps:
             if rep.label == label:
                 return rep.fn, rep.params, list(rep.sums)
@@ -320,7 +321,7 @@ class AtomLabels:
 
 
 def infinite(p: NF) -> bool:
-    """Does an infinity occur?"""
+    """Whether an infinity occurs in a normal form."""
     return any(a.label == INF for m in p for a in m.atoms)
 
 

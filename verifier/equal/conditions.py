@@ -101,12 +101,12 @@ def truth(c: Truth) -> Cond:
 
 
 def conj(parts: Iterable[Truth]) -> Cond:
-    """All of them."""
+    """The conjunction of all parts."""
     return _join("and", parts)
 
 
 def disj(parts: Iterable[Truth]) -> Cond:
-    """Any of them."""
+    """The disjunction of all parts."""
     return _join("or", parts)
 
 
@@ -129,7 +129,7 @@ def _join(kind: str, parts: Iterable[Truth]) -> Cond:
 
 
 def negate(c: Cond) -> Cond:
-    """The complement, in negation normal form."""
+    """The negation, in negation normal form."""
     if c.poly is not None:
         if c.kind == "ge":
             return _compare("ge", -c.poly - 1)
@@ -221,13 +221,13 @@ def unwrap(i: Int) -> Poly:
 
 
 def lowered(i: Int) -> Int:
-    """A constant symbol as the int that it is."""
+    """The int of a constant symbol; other symbols as they are."""
     v = unwrap(i).value
     return i if v is None else v
 
 
 def arithmetic(divisor: Callable[[Cond], None]) -> Arithmetic:
-    """The integer operations of `rewrites.language.named` on symbols; divisors must be positive, which is reported."""
+    """The integer operations of `rewrites.language.named` on symbols; `divisor` gets the condition `divisor >= 1`."""
 
     def floordiv(a: Int, b: Int) -> Int:
         divisor(ge(unwrap(b), 1))

@@ -1,12 +1,12 @@
-"""Where values are not defined everywhere: what a normal form met, and whether the other side met it, too.
+"""Records of divisors and of values of partial functions, and checks that the right side is no less defined.
 
 A value matters only where it is needed: a quotient in one branch of a choice says nothing about the other branch.  The
-trail holds the conditions on indices and the Boolean atoms under which the term at hand is looked at.
+trail holds the conditions on indices and the Boolean atoms under which the present term is needed.
 
 The right side may divide by nothing that could be zero where the left side is defined.  A divisor of the right side is
 discharged when it is provably non-zero (a size known positive, an exponential, a sum of positive terms over a non-empty
-range) or when the left side divides by the same value: where that is zero, the left side is already undefined.  The
-left side's own divisors are assumptions of the certificate unless provably non-zero.
+range).  It is also discharged when the left side divides by the same value, since the left side is undefined where that
+is zero.  The left side's own divisors are assumptions of the certificate unless provably non-zero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from verifier.equal.solver import Context
 
 @dataclass
 class Definedness:
-    """What is divided by, what is thereby known not to be zero, and values of partial functions."""
+    """Divisors met by a normaliser, values known to be non-zero because of them, and values of partial functions."""
 
     denominators: list[tuple[NF, Trail, tuple[Atom, ...]]] = field(default_factory=list[Any], init=False)
     inverted: list[tuple[Atom, Trail]] = field(default_factory=list[Any], init=False)
@@ -34,7 +34,7 @@ class Definedness:
 
     @contextmanager
     def under(self, *known: Cond | tuple[Atom, bool]) -> Generator[None]:
-        """Everything inside is needed only where this holds."""
+        """Context manager: values met inside the block are needed only where this holds."""
         self.trail += known
         try:
             yield
@@ -42,7 +42,7 @@ class Definedness:
             del self.trail[len(self.trail) - len(known) :]
 
     def divided_by(self, p: NF, atoms: Sequence[Atom]) -> None:
-        """A divisor, and values that are not zero where it is not."""
+        """Record a divisor, and the values that are non-zero where it is."""
         trail = tuple(self.trail)
         self.denominators.append((p, trail, tuple(replace(a, exp=1) for a in atoms)))
         self.inverted += [(replace(a, exp=1), trail) for a in atoms]
@@ -54,9 +54,9 @@ def undischarged(
     given: Sequence[tuple[Atom, Trail]],
     facts: tuple[Cond, ...],
 ) -> list[str]:
-    """Divisors among `wanted` that may be zero; `given` are values that the other side divides by.
+    """Descriptions of the divisors among `wanted` that may be zero; `given` are values by which the other side divides.
 
-    Each comes with what it is needed under: a value that the other side divides by elsewhere discharges nothing.
+    Each comes with its trail: a value by which the other side divides only elsewhere discharges nothing.
     """
     out: list[str] = []
     for p, trail, atoms in wanted:
@@ -72,7 +72,7 @@ def outside(
     given: Sequence[tuple[Atom, Trail]],
     facts: tuple[Cond, ...],
 ) -> list[str]:
-    """Values of partial functions among `wanted` that the other side does not have."""
+    """Labels of the values of partial functions among `wanted` that the other side does not have."""
     out: list[str] = []
     for a, trail in wanted:
         ranges = (*facts, *_conditions(trail), *index_ranges(ctx, Monomial(atoms=(a,))))
@@ -102,18 +102,18 @@ def _divided(
     given: Sequence[tuple[Atom, Trail]],
     facts: tuple[Cond, ...],
 ) -> bool:
-    """Is a divisor that is a sum, whose value is an atom, among what the other side divides by?"""
+    """Whether a divisor that is a sum, with one atom for its value, is among the divisors of the other side."""
     ranges = facts + tuple(f for m in p for f in index_ranges(ctx, m))
     return len(atoms) == 1 and len(given) > 0 and any(_same(ctx, atoms[0], trail, b, ranges) for b in given)
 
 
 def positive_atom(a: Atom) -> bool:
-    """Is the value positive whatever its argument?"""
+    """Whether an atom is positive for every argument."""
     return a.label.startswith(("exp(", "exp#", "exp2(", "exp2#", "logistic(", "logistic#", "cosh("))
 
 
 def positive_sum(ctx: Context, p: NF, facts: tuple[Cond, ...]) -> bool:
-    """All terms are non-negative and, at the lowest values of the binders, one is present and positive."""
+    """Whether all terms are non-negative and, at the lowest values of the binders, one is present and positive."""
     if any(m.coef <= 0 or not all(positive_atom(a) or a.exp % 2 == 0 for a in m.atoms) for m in p):
         return False
     if not all(ctx.holds(c.ge(q, 0), facts) for m in p for q, _ in m.sizes):
@@ -133,7 +133,10 @@ def index_ranges(ctx: Context, m: Monomial) -> tuple[Cond, ...]:
 
 
 def _same(ctx: Context, a: Atom, trail: Trail, there: tuple[Atom, Trail], facts: tuple[Cond, ...]) -> bool:
-    """Is value `a` among the values there, whose variables range over their own index sets, and needed there, too?"""
+    """Whether value `a` is among those recorded in `there`, and is needed only where one of them is.
+
+    The variables of `there` range over their own index sets.
+    """
     b, needed = there
     if a.label != b.label or len(a.args) != len(b.args):
         return False
@@ -158,7 +161,7 @@ def _same(ctx: Context, a: Atom, trail: Trail, there: tuple[Atom, Trail], facts:
 def _known(
     ctx: Context, x: Cond | tuple[Atom, bool], choice: dict[str, Poly], trail: Trail, facts: tuple[Cond, ...]
 ) -> bool:
-    """Does a condition of the other side hold where the value is needed?"""
+    """Whether a condition of the other side's trail holds where the value is needed."""
     if isinstance(x, Cond):
         return ctx.holds(x.subst(choice), facts)
     atom, truth = x[0].subst(choice), x[1]
@@ -172,6 +175,6 @@ def _known(
 
 
 def describe(p: NF) -> str:
-    """A divisor for people: the inputs in it."""
+    """A divisor as text for messages: the inputs and sizes in it."""
     names = sorted({a.label for m in p for a in m.atoms} | {str(q) for m in p for q, _ in m.sizes})
     return " and ".join(names) or "a constant"

@@ -1,8 +1,8 @@
-"""Terms that have a value wherever their inputs have one, by the signs of their parts as they stand.
+"""Syntactic checks that a term is defined wherever its inputs are, by the signs of its parts.
 
-A quotient by what may be zero, a root of what may be negative, a number that is none: where such a value reaches the
-result, the result is none, and a proof may assume that there is none.  A comparison, a test for numbers and a
-conversion to integers make a plain value of it, so beneath them nothing may be assumed.
+Undefined values are a quotient by a possible zero, a root of a possibly negative value, or NaN.  Where one reaches the
+result, the result is NaN, and a proof may assume that this does not happen.  A comparison, a test for NaN and a
+conversion to integers turn it into an ordinary value, so below them nothing may be assumed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _SUMS = frozenset({"sum", "prod", "max", "min"})
 
 @dataclass
 class Domains:
-    """Where values are defined; `known` says whether a condition on indices holds."""
+    """Checks of where values are defined, with a cache; `known` decides conditions on indices."""
 
     known: Callable[[Cond], bool]
     _signs: dict[int, tuple[Term, int]] = field(default_factory=dict[int, tuple[Term, int]])
     _whole: dict[int, tuple[Term, bool]] = field(default_factory=dict[int, tuple[Term, bool]])
 
     def whole(self, *terms: Term) -> bool:
-        """Do terms have values wherever the inputs do?"""
+        """Whether terms are defined wherever their inputs are."""
         for t in terms:
             if id(t) not in self._whole:
                 self._whole[id(t)] = t, not self.may_fail(t) and self.whole(*parts_of(t))
@@ -38,7 +38,7 @@ class Domains:
         return True
 
     def may_fail(self, t: Term) -> bool:
-        """May a function have no value although its arguments have one?"""
+        """Whether a function may be undefined although its arguments are defined."""
         if not isinstance(t, Apply):
             return False
         name, args = t.fn.partition("[")[0], t.args
@@ -59,7 +59,7 @@ class Domains:
                 return True
 
     def sign(self, t: Term) -> int:
-        """2 where a value is positive as it stands, 1 where it is not negative, else 0."""
+        """The sign that is evident from a term: 2 for positive, 1 for not negative, else 0."""
         if id(t) not in self._signs:
             self._signs[id(t)] = t, self._sign(t)
         return self._signs[id(t)][1]
@@ -109,7 +109,7 @@ class Domains:
 
 
 def _negated(t: Term) -> Term:
-    """The negation of a constant or of a negation; of other terms nothing is known."""
+    """The negation of a constant or of a negation; for any other term -1, whose sign says nothing."""
     if isinstance(t, Const):
         return Const(-t.value)
     return t.args[0] if isinstance(t, Apply) and t.fn == "neg" else Const(Fraction(-1))

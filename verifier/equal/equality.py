@@ -1,9 +1,8 @@
-"""Equality of two scalars: the strongest laws that suffice, and what the proof then assumes.
+"""Equality of two scalars, proved by the strongest laws that suffice, with the assumptions of the proof.
 
-Exact laws first, then those of fields, then points (order and premises about values, by the solver), then laws under
-which the range of a type may be left; for integers alone, the laws of rings and then the integers of a machine.  A
-right side must divide by nothing new that may be zero and leave the domain of no function.  Rules and statements share
-this.
+Exact laws come first, then field laws, then the pointwise tier (order and premises about values, by the solver), then
+laws under which values may overflow.  For integers alone these are ring laws and then machine integers.  The right side
+must have no new divisor that may be zero and leave the domain of no function.  Rules and statements share this module.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ DEFINED = "the left side is defined:"
 POSITIONS = "positions and their sums are in the range of the type"
 BY_ROUNDING = "a comparison or a step reads values that are equal over the reals only, and rounding may decide it"
 NO_OVERFLOW = "no operation on integers overflows"
-QUICK = 200_000  # steps for the question whether a rule of floats holds of integers, too
+QUICK = 200_000  # solver steps for the query whether a rule of floats also holds for integers
 ORDER = (EXACT, REAL, RANGE)
 """Classes of exactness, the strongest first."""
 _RING = LOGICAL | {"add", "sub", "mul", "neg", "select_n", "max", "min"}
@@ -43,7 +42,7 @@ _RING = LOGICAL | {"add", "sub", "mul", "neg", "select_n", "max", "min"}
 
 @dataclass
 class Proof:
-    """What a proof gathers over its instances."""
+    """Record of a proof, gathered over its instances: laws, tiers, assumptions, counts and suspects."""
 
     laws: int = 0
     tiers: dict[str, None] | None = None
@@ -54,22 +53,22 @@ class Proof:
     forall: int = 0
     counted: frozenset[str] = frozenset()
     sizes: tuple[tuple[str, int], ...] = ()
-    changes: list[Any] = field(default_factory=list[Any])  # where conditions change: for who evaluates what is proved
-    suspects: list[Any] = field(default_factory=list[Any])  # where the solver sees a difference of what is not proved
-    sums: list[dict[str, Any]] | None = None  # both sides of what normal forms prove, in writing; None: not kept
+    changes: list[Any] = field(default_factory=list[Any])  # points where conditions change, at which proofs are tested
+    suspects: list[Any] = field(default_factory=list[Any])  # points where the solver sees a difference
+    sums: list[dict[str, Any]] | None = None  # both sides of equations proved by normal forms, as JSON; None: not kept
 
     def note(self, laws: str, tier: str) -> None:
-        """Laws that were used, and where."""
+        """Record the laws and the tier that were used."""
         self.laws = max(self.laws, ORDER.index(laws))
         self.tiers = {**(self.tiers or {}), tier: None}
 
     def assume(self, text: str) -> None:
-        """Something that the certificate must say."""
+        """Record an assumption for the certificate."""
         self.assumptions = {**(self.assumptions or {}), text: None}
 
 
 class Stop(Exception):
-    """A proof that cannot go on; carries status and cause."""
+    """Raised when a proof cannot go on; carries status and cause."""
 
     def __init__(self, status: str, cause: str) -> None:
         super().__init__(cause)
@@ -93,13 +92,13 @@ def equal_terms(
         ctx: premises about sizes.
         left, right: the scalars.
         facts: conditions on the index.
-        done: what the proof gathers.
+        done: record of the proof.
         given: premises about values.
-        dtype: `int` for integers alone, `mixed` where floats stand beside integers that wrap.
-        machine: integers have a width: what holds of integers without bounds alone is not proved.
+        dtype: `int` for integers that wrap, `mixed` where floats occur as well, else empty.
+        machine: whether integers have a width; an equality of unbounded integers is then no proof.
 
     Raises:
-        Stop: they are not proved equal; holds the causes.
+        Stop: they are not proved equal; contains the causes.
     """
     done.obligations += 1
     asked = _Question(ctx, left, right, facts, tuple(given), dtype, done)
@@ -113,7 +112,7 @@ def equal_terms(
         if laws == REAL and not dtype and asked.by_points():
             done.note(REAL, "pointwise")
             done.integers = done.integers and asked.by_integers() == ALWAYS
-            ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the count of ranks.py is that of normal forms
+            ctx.forall = max(ctx.forall, MAX_RANK + 1)  # the rank argument of ranks.py covers normal forms only
             break
     else:
         causes = asked.causes
@@ -138,7 +137,7 @@ def equal_terms(
 
 
 def equal_exactly(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], done: Proof, dtype: str = "") -> bool:
-    """Are two scalars equal under the facts by exact laws alone?  Arguments as those of `equal_terms`."""
+    """Whether two scalars are proved equal under the facts by exact laws alone; arguments as for `equal_terms`."""
     done.obligations += 1
     asked = _Question(ctx, left, right, facts, (), dtype, done)
     return (not dtype or asked.ring_safe(EXACT)) and asked.by_normal_form(EXACT)
@@ -146,7 +145,7 @@ def equal_exactly(ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...]
 
 @dataclass
 class _Question:
-    """Two scalars that are to be equal, where and under which premises, and why they were not seen to be so far."""
+    """Two scalars to be proved equal, with facts and premises, and the causes of failure so far."""
 
     ctx: Context
     left: Term
@@ -156,7 +155,7 @@ class _Question:
     dtype: str
     done: Proof
     causes: list[str] = field(default_factory=list[str])
-    loose: bool = False  # comparisons and steps read real numbers, which proves nothing
+    loose: bool = False  # comparisons and steps read exact real numbers; the result is then no proof
 
     def subterms(self) -> Iterator[Term]:
         """The subterms of both sides."""
@@ -171,7 +170,7 @@ class _Question:
         return reductions(self.left) | reductions(self.right)
 
     def by_normal_form(self, laws: str) -> bool:
-        """Are both sides equal under some laws, and does the right side leave no domain that the left side keeps?"""
+        """Whether some laws prove both sides equal, with the right side defined wherever the left side is."""
         ctx, facts = self.ctx, self.facts
         bitwise = frozenset(kind for kind in self.reductions() if kind.startswith(BITWISE))
         normal = LawNormaliser(ctx, laws, loose=self.loose, bitwise=bitwise)
@@ -210,7 +209,10 @@ class _Question:
         return True
 
     def ring_safe(self, laws: str) -> bool:
-        """Does a proof hold in integers that wrap: ring laws, integer constants, no negation with order or division."""
+        """Whether a proof also holds for integers that wrap.
+
+        It does with ring laws and integer constants, unless negation occurs together with order or division.
+        """
         used = self.functions()
         order = self.reductions() & {"max", "min"} or used & {"max", "min", "lt", "le", "gt", "ge"}
         constants = {x.value for x in self.subterms() if isinstance(x, Const)}
@@ -223,12 +225,12 @@ class _Question:
         return laws == EXACT or (laws == REAL and all(f in _RING or _is_opaque(f) for f in used))
 
     def by_integers(self) -> str:
-        """Are both sides equal as integers: always, in range, or not known (empty)?"""
+        """Where both sides are proved equal as integers: `ALWAYS`, `IN_RANGE`, or empty where it is not known."""
         ctx = self.ctx
         if self.reductions() or not integral(self.left, self.right):
             return ""
         if not self.dtype and "div" in self.functions():
-            return ""  # a rule of quotients is one of floats unless it says so
+            return ""  # a rule with quotients concerns floats, unless its dtype says otherwise
         steps, ctx.rlimit = ctx.rlimit, ctx.rlimit if self.dtype else QUICK
         try:
             return equal_integers(ctx, self.left, self.right, self.facts, self.given)
@@ -239,10 +241,13 @@ class _Question:
             ctx.rlimit = steps
 
     def by_points(self) -> bool:
-        """Are both sides, without reductions and defined everywhere, equal over the reals?"""
+        """Whether the pointwise tier proves both sides equal over the reals.
+
+        Sides with reductions or possibly undefined values are not tried.
+        """
         defined = Domains(lambda g: self.ctx.holds(g, self.facts))
         if any(defined.may_fail(t) or (_is_rounded_step(t) and not self.loose) for t in self.subterms()):
-            return False  # this tier keeps no record of where a value is defined, and takes arguments for real numbers
+            return False  # this tier keeps no record of where a value is defined, and treats arguments as real numbers
         try:
             return equal_pointwise(self.ctx, self.left, self.right, self.facts, self.given, loose=self.loose)
         except CannotLower as why:
@@ -251,26 +256,26 @@ class _Question:
             return False
 
     def decided_by_rounding(self) -> bool:
-        """Would both sides be equal if comparisons and steps read real numbers?"""
+        """Whether both sides would be equal if comparisons and step functions read exact real numbers."""
         if not any(map(_reads_rounded, self.subterms())):
             return False
         again = replace(self, done=Proof(), causes=[], loose=True)
         return again.by_normal_form(REAL) or again.by_points() or again.by_normal_form(RANGE)
 
     def assume_nonempty_maxima(self) -> None:
-        """Beyond the exact class, a maximum over an empty range (infinite) must be ruled out or is an assumption."""
+        """Assume non-empty maxima unless they are proved so: beyond the exact class, an empty one is infinite."""
         sizes = [t.size for t in self.subterms() if isinstance(t, Reduce) and t.kind in ("max", "min")]
         if not all(self.ctx.holds(c.ge(n, 1), self.facts) for n in sizes):
             self.done.assume("maxima and minima are over non-empty ranges")
 
 
 def _is_opaque(fn: str) -> bool:
-    """A function of integers of which nothing is known but that equal arguments have equal values."""
+    """Whether a function of integers is uninterpreted: only congruence is known of it."""
     return fn.startswith("$") or (fn.startswith("convert[") and all(x in INTEGERS for x in fn[8:-1].split(",")))
 
 
 def _equal_fractions(normal: LawNormaliser, p: NF, q: NF, facts: tuple[Cond, ...]) -> tuple[NF, NF] | None:
-    """Two sums multiplied by what they divide by, where they are equal then."""
+    """Two sums multiplied by their divisors, if they are then proved equal; else None."""
     if normal.laws == EXACT:
         return None
     cleared = normal.cleared(p, q)
@@ -292,7 +297,7 @@ def _check_infinities(*ps: NF) -> None:
 
 
 def _reads_rounded(t: Term) -> bool:
-    """Is a term a comparison or a step of what was rounded when it was computed?"""
+    """Whether a term is a comparison or a step function of a value that was rounded when it was computed."""
     if not isinstance(t, Apply) or not (t.fn in COMPARISONS or t.fn == "sign" or t.fn.startswith("?") or steps(t.fn)):
         return False
     names = {fn.partition("[")[0] for fn in functions(t)}
@@ -300,6 +305,6 @@ def _reads_rounded(t: Term) -> bool:
 
 
 def _is_rounded_step(t: Term) -> bool:
-    """A step of what is computed: rounding may have put it on either side."""
+    """Whether a term is a step function of a computed value, which rounding may have put on either side of a step."""
     names = {fn.partition("[")[0] for fn in functions(t)} if isinstance(t, Apply) and steps(t.fn) else set[str]()
     return not names <= UNROUNDED | LOGICAL | {"convert", "narrow"}

@@ -10,23 +10,23 @@ NAN = Apply("nan", ())
 
 
 def without_value(t: Term) -> bool:
-    """Is a term a constant that is no finite number?"""
+    """Whether a term is an infinity or NaN."""
     return isinstance(t, Infinity) or t == NAN
 
 
 def cases_of(t: Term) -> tuple[Term, ...] | None:
-    """The predicate of a choice between two terms, and these; None for other terms."""
+    """The predicate and both cases of a `select_n` of two cases; None for other terms."""
     return t.args if isinstance(t, Apply) and t.fn == "select_n" and len(t.args) == 3 else None
 
 
 def chooses_infinity(t: Term) -> bool:
-    """Is a term a choice, one branch of which is infinite?"""
+    """Whether a term is a choice with an infinite branch."""
     parts = (t.then, t.orelse) if isinstance(t, Where) else (cases_of(t) or ())[1:]
     return any(isinstance(x, Infinity) or chooses_infinity(x) for x in parts)
 
 
 def of_infinities(fn: str, args: Sequence[Term]) -> Term | None:
-    """A function of infinities and finite numbers; None where it is not known, or no number."""
+    """The value of a function of infinities and finite numbers; None where it is not known, or NaN."""
     infinite = [a for a in args if isinstance(a, Infinity)]
     first = infinite[0]
     match fn, args:

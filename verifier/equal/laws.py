@@ -1,26 +1,26 @@
 """Laws of single functions on top of the normal form: signs, definitions, logarithms, powers, scales of maxima.
 
-    real    f(-x) = -f(x) and g(-x) = g(x) for odd f and even g; |p| = p for sums of positive terms
-            max_k (a_k + s) = s + max_k a_k over a non-empty set; sum_k s = n * s for s without k
-            max_k (s * a_k) = s * max_k a_k over a set that is not empty, for s >= 0
-            log(a^n) = n * log a for odd n, log(sqrt a) = log(a) / 2; sqrt(c^2 * p) = c * sqrt p for rational c >= 0
-            x^(n + 1/2 + 1/8) = x^n * sqrt x * sqrt sqrt sqrt x      x^-c = 1 / x^c
-            sqrt(p) * sqrt(p) = p      and all powers of one x collected: x * x^(-1/4) = sqrt x * sqrt sqrt x
-            sqrt(x * sqrt x) = x^(3/4): the root of a product of powers whose bases have a root in it
-    range   erfc x = 1 - erf x    expm1 x = exp x - 1    log1p x = log(1 + x)
-            tanh x = 1 - 2 / (exp 2x + 1)    sinh, cosh by exponentials
-            log(exp a * p) = a + log p       1 / (exp(-a) + p) = exp a / (1 + exp a * p)
-            log(p / v) = log p - log v for sums v of positive terms
+    real    f(-x) = -f(x) and g(-x) = g(x) for odd f and even g; |p| = p for sums of positive terms.
+            max_k (a_k + s) = s + max_k a_k over a non-empty set; sum_k s = n * s for s without k.
+            max_k (s * a_k) = s * max_k a_k over a set that is not empty, for s >= 0.
+            log(a^n) = n * log a for odd n, log(sqrt a) = log(a) / 2; sqrt(c^2 * p) = c * sqrt p for rational c >= 0.
+            x^(n + 1/2 + 1/8) = x^n * sqrt x * sqrt sqrt sqrt x      x^-c = 1 / x^c.
+            sqrt(p) * sqrt(p) = p      and all powers of one x collected: x * x^(-1/4) = sqrt x * sqrt sqrt x.
+            sqrt(x * sqrt x) = x^(3/4): the root of a product of powers whose bases have a root in it.
+    range   erfc x = 1 - erf x    expm1 x = exp x - 1    log1p x = log(1 + x).
+            tanh x = 1 - 2 / (exp 2x + 1)    sinh, cosh by exponentials.
+            log(exp a * p) = a + log p       1 / (exp(-a) + p) = exp a / (1 + exp a * p).
+            log(p / v) = log p - log v for sums v of positive terms.
 
-and equality of fractions: p / v = q / w where p * w = q * v, for divisors that are not zero.
+Fractions are equal, p / v = q / w, where p * w = q * v, for divisors that are not zero.
 
 A power with a fraction in its exponent is defined exactly where its square roots are, and their records say so.  With
 an integer in it, it is a product, defined for negative x, too.  `_collected` adds exponents only where a root of x
-stands, so x >= 0 is on record, and x is on record as a divisor where an exponent is negative.
+occurs, so x >= 0 is recorded, and x is recorded as a divisor where an exponent is negative.
 
-A scale is known not to be negative when it is an exponential, or when a premise about values says so (`given ge(S, 0)`)
-at the very entry that occurs.  The range must be proved not to be empty: the maximum of nothing is infinite, and 0
-times that is no number.
+A scale is known not to be negative when it is an exponential, or by a premise about values (`given ge(S, 0)`) at the
+very entry that occurs.  The range must be proved non-empty: the maximum of an empty set is infinite, and 0 times that
+is NaN.
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ from verifier.equal.terms import Apply, Const, Read, Reduce, Term
 
 CLEARED = 6
 SPLIT = 4
-"""Sums under an exponential up to which each is a factor."""
+"""Number of sums under an exponential up to which each becomes a factor."""
 MOST, DIGITS = 8, 4
-"""Largest exponent, and binary digits behind its point."""
+"""Largest exponent, and most binary digits after its point."""
 Factor: TypeAlias = "tuple[str, tuple[Poly, ...]]"
 
 
 def nonnegative(ctx: Context, given: Sequence[Premise], facts: tuple[Cond, ...]) -> frozenset[Atom]:
-    """Entries of inputs that premises of the form `ge(S, 0)` say are not negative."""
+    """Entries of inputs that are not negative by premises of the form `ge(S, 0)`."""
     out: set[Atom] = set()
     for where, t in given:
         if isinstance(t, Apply) and t.fn in ("ge", "gt") and isinstance(t.args[0], Read) and ctx.holds(where, facts):
@@ -128,12 +128,12 @@ class LawNormaliser(Normaliser):
         return scale(super()._function(fn, ps), sign)
 
     def _not_negative(self, m: Monomial) -> bool:
-        """Is a summand not negative, whatever its atoms and sizes are?"""
+        """Whether a summand is not negative for all values of its atoms and sizes."""
         sizes = all(e % 2 == 0 or self.ctx.holds(c.ge(q, 0), index_ranges(self.ctx, m)) for q, e in m.sizes)
         return m.coef > 0 and all(positive_atom(a) or a.exp % 2 == 0 for a in m.atoms) and sizes
 
     def _log_of_power(self, p: NF) -> NF | None:
-        """log(a^e) = e log a for odd e, and where a root of a stands: a is positive where the left side is defined."""
+        """log(a^e) = e log a for odd e, or with a root of a, so that a is positive where the left side is defined."""
         if len(p) != 1 or not is_simple(p) or p[0].coef != 1 or p[0].sizes:
             return None
         roots, total = self._bases(p[0].atoms)
@@ -159,7 +159,7 @@ class LawNormaliser(Normaliser):
 
     # ---- powers
     def _root_of_roots(self, p: NF) -> NF | None:
-        """The root of a product of powers of values that are on record as not negative."""
+        """The root of a product of powers of values that are recorded as not negative; else None."""
         if len(p) != 1 or p[0].coef != 1 or p[0].sizes or not is_simple(p):
             return None
         roots, total = self._bases(p[0].atoms)
@@ -170,7 +170,7 @@ class LawNormaliser(Normaliser):
         return [Monomial(atoms=tuple(a for base, e in total.items() for a in self._written(base, e / 2)))]
 
     def _under_root(self, a: Atom) -> Atom | None:
-        """The x of an atom sqrt(x), whatever its power, where x is an atom."""
+        """The x of an atom sqrt(x) of any power, where x is an atom; else None."""
         p = self.labels.unfold("sqrt", replace(a, exp=1))
         if p is None or len(p) != 1 or p[0].coef != 1 or p[0].sizes or not is_simple(p) or len(p[0].atoms) != 1:
             return None
@@ -178,7 +178,7 @@ class LawNormaliser(Normaliser):
         return inner if inner.exp == 1 and not inner.label.startswith("?") else None
 
     def _base(self, a: Atom) -> tuple[Atom, int]:
-        """The x and n of an atom that is the n-th square root of an atom x in turn, at power 1."""
+        """The x, at power 1, and n of an atom that is n nested square roots of an atom x."""
         n, inner = 0, self._under_root(a)
         while inner is not None:
             a, n, inner = inner, n + 1, self._under_root(inner)
@@ -231,7 +231,7 @@ class LawNormaliser(Normaliser):
 
     # ---- exponentials as factors
     def _exponentials(self, p: NF) -> dict[Factor, int]:
-        """Exponentials free of binders, with the least power that every summand has (0 where one lacks it)."""
+        """Exponentials free of binders, with their least power among all summands (0 in one that lacks it)."""
         found: dict[Factor, list[int]] = {}
         for m in p:
             for a in m.atoms:
@@ -269,7 +269,7 @@ class LawNormaliser(Normaliser):
         return combine(out)
 
     def _log_of_quotient(self, p: NF) -> NF | None:
-        """log(p / v) = log p - log v for a sum v of positive terms, by which some of several summands are divided."""
+        """log(p / v) = log p - log v for a sum v of positive terms that divides some of several summands; else None."""
         found = next((a for m in p for a in m.atoms if a.exp < 0 and self._divisor(a, m) is not None), None)
         divisor = None if found is None or len(p) == 1 else self._divisor(found, Monomial())
         if found is None or divisor is None or not positive_sum(self.ctx, divisor, ()):
@@ -285,7 +285,7 @@ class LawNormaliser(Normaliser):
             outside = {k: e for k, e in self._exponentials(p).items() if e < 0}
         rest = self._divided(p, outside) if outside else p
         out = super()._reciprocal(rest)
-        if len(rest) == 1 and is_simple(rest):  # where a root is not zero, neither is what it is the root of
+        if len(rest) == 1 and is_simple(rest):  # where sqrt(x) is not zero, neither is x
             trail = tuple(self.records.trail)
             for a in rest[0].atoms:
                 inner = self._under_root(a)
@@ -310,7 +310,7 @@ class LawNormaliser(Normaliser):
         return times(self.ctx, [Monomial(atoms=shared)], self._shifted(list(dict.fromkeys(rest))))
 
     def _some(self, entries: NF) -> bool:
-        """Is an entry there for sure, at the lowest values of the bound variables?"""
+        """Whether some entry is proved to exist, at the lowest values of the bound variables."""
         facts = tuple(f for m in entries for f in index_ranges(self.ctx, m))
         return self.ctx.holds(c.disj(c.conj(_at_origin(m)) for m in entries), facts)
 
@@ -350,7 +350,7 @@ class LawNormaliser(Normaliser):
         return combine(super()._maximum(list(dict.fromkeys(rest))) + shared)
 
     def _value(self, m: Monomial) -> NF:
-        """What an entry of a maximum stands for."""
+        """The value of an entry of a maximum, as a sum."""
         (atom,) = m.atoms
         if atom.label == "value()":
             return []

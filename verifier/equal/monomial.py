@@ -6,8 +6,8 @@ Boolean (0 or 1), so their square is themselves.  Sizes are symbolic integer fac
 
 A function of sums is taken on every case of the conditions that no binder touches:
 
-    f([g] a + [not g] b)  =  [g] f(a) + [not g] f(b)
-    f(p a + (1 - p) b)    =  p f(a) + (1 - p) f(b)      for p in {0, 1}
+    f([g] a + [not g] b)  =  [g] f(a) + [not g] f(b).
+    f(p a + (1 - p) b)    =  p f(a) + (1 - p) f(b)      for p in {0, 1}.
 
 The guards of one monomial are split as a whole, so that the number of cases does not grow with the rank.
 """
@@ -26,7 +26,7 @@ from verifier.equal.solver import NO, Context
 
 
 class Unsupported(Exception):
-    """A term outside the prover's theory; the message names it."""
+    """Raised for a term outside the prover's theory; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +67,12 @@ class Monomial:
 
 NF: TypeAlias = "list[Monomial]"
 Trail: TypeAlias = "tuple[Cond | tuple[Atom, bool], ...]"
-"""Under what a value is needed: conditions on indices, and Boolean atoms that are true or false."""
+"""The conditions under which a value is needed: conditions on indices, and Boolean atoms that are true or false."""
 ONE = Monomial()
 
 
 def choice(p: NF, truth: bool) -> Trail:
-    """What is known where a predicate in normal form is true (or false)."""
+    """The conditions and Boolean atoms that hold where a predicate in normal form is true (or false)."""
     if len(p) == 1 and p[0].coef == 1 and not p[0].binders and not p[0].sizes:
         held: Trail = (*p[0].guards, *((a, True) for a in p[0].atoms))
         if truth or not held:
@@ -89,7 +89,7 @@ def choice(p: NF, truth: bool) -> Trail:
 
 
 def subst(m: Monomial, sub: Mapping[str, Poly]) -> Monomial:
-    """Replace free variables; the guards stay as they come."""
+    """Replace free variables; guards are not tidied."""
     if not sub:
         return m
     sizes = tuple((p.subst(sub), e) for p, e in m.sizes)
@@ -133,7 +133,7 @@ def cancel(atoms: Iterable[Atom]) -> tuple[Atom, ...]:
 
 
 def factors(p: Poly, exp: int = 1) -> tuple[Fraction, tuple[tuple[Poly, int], ...]]:
-    """A size as a coefficient and factors: one per variable where it is a product."""
+    """A size as a coefficient and factors: one per variable where it is a single product."""
     if len(p.terms) != 1:
         return Fraction(1), ((p, exp),)
     mono, k = p.terms[0]
@@ -249,7 +249,7 @@ def common(p: NF) -> tuple[Atom, ...]:
 
 
 def without(atoms: tuple[Atom, ...], gone: tuple[Atom, ...]) -> tuple[Atom, ...]:
-    """Atoms less those that are gone."""
+    """The atoms except those in `gone`."""
     return tuple(a for a in atoms if a not in gone)
 
 
@@ -267,10 +267,10 @@ def by_cases(
 ) -> NF:
     """`at` on every case, each under its conditions; with `booleans`, Boolean atoms are cases too.
 
-    While a case is computed, its conditions stand in `trail`.
+    While a case is computed, its conditions are on `trail`.
 
     Raises:
-        Unsupported: too many cases.
+        Unsupported: there are too many cases.
     """
     if case:
         ps = [_known(p, case) for p in ps]
@@ -305,7 +305,7 @@ def complement(p: NF) -> NF:
 
 
 def _outer(m: Monomial) -> Cond:
-    """The guards that no binder touches."""
+    """The conjunction of the guards that no binder touches."""
     bound = set(m.binders)
     return c.conj(g for g in m.guards if not g.vars & bound)
 

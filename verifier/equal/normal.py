@@ -1,19 +1,20 @@
 """Terms to sum normal form, under one of three sets of laws.
 
-    exact   only movement, choice, maxima and sign are interpreted: equal normal forms are bit-identical values
-    real    also the field laws: sums, products, reciprocals; other scalar functions are opaque (congruence only)
-    range   also exp(a + b) = exp a * exp b and log(exp a) = a: equal over the reals, but range may be lost
+    exact   only movement, choice, maxima and sign are interpreted: equal normal forms are bit-identical values.
+    real    also the field laws: sums, products, reciprocals; other scalar functions are opaque (congruence only).
+    range   also exp(a + b) = exp a * exp b and log(exp a) = a: equal over the reals, but range may be lost.
 
 A nonlinear function first splits on the guards (and Boolean atoms) of its arguments that no binder touches, so that
-f([g] a + [not g] b) = [g] f(a) + [not g] f(b); arguments without binders become structural labels whose coordinates
+f([g] a + [not g] b) = [g] f(a) + [not g] f(b).  Arguments without binders become structural labels whose coordinates
 are the atoms' arguments; arguments with sums become class atoms.  Maxima are sets of guarded entries: the same
 calculus with Boolean weights.  Denominators are collected for prove.py, which discharges them or records them.
 
-Some functions look at their arguments by exact laws whatever those of the proof are (`within`): comparisons, signs,
-tests for numbers and steps (floor, remainders, conversions to integers).  Rounding moves their results by a whole step,
-so values that are equal over the reals alone are two values to them.  What a comparison itself is depends on the class:
-among real numbers it is the negation of its opposite; where an argument may have no value it is not, since the result
-has one and no assumption excludes it.  With `loose` all of this is left out, to tell whether a proof fails for it.
+Some functions are discontinuous: comparisons, signs, tests for NaN and step functions (floor, remainders, conversions
+to integers).  Rounding may move their results by a whole step, so values that are equal over the reals alone are
+different operands to them.  Their arguments are therefore normalised by exact laws, whatever the laws of the proof are
+(`within`).  Over the reals a comparison is the negation of its opposite.  Where an argument may be undefined it is not,
+since the comparison still has a value and no assumption excludes it.  `loose` disables all of this, to find out whether
+a proof fails because of it.
 """
 
 from __future__ import annotations
@@ -61,18 +62,18 @@ EXACT, REAL, RANGE = "exact", "real", "range"
 BITWISE = ("or[", "and[", "xor[")
 ZERO = Atom("0")
 COMMUTATIVE = frozenset({"add", "mul"})
-_RECORDED = PARTIAL - {"div", "rsqrt"}  # of which the records know what they divide by
+_RECORDED = PARTIAL - {"div", "rsqrt"}  # these two are recorded by their divisors
 _STEPS = frozenset(name for name, fn in SCALARS.items() if fn.steps) - {"sign"}
 
 
 def whole_of_float(fn: str) -> bool:
-    """Is a function a conversion of floats to integers?"""
+    """Whether a function is a conversion of floats to integers."""
     source, _, target = fn.removeprefix("convert[").removesuffix("]").partition(",")
     return source in FLOATS and target in INTEGERS
 
 
 def steps(fn: str) -> bool:
-    """Has a function far results of near arguments, other than by comparing them?"""
+    """Whether a function is a step function: discontinuous, but not a comparison."""
     return fn.partition("[")[0] in _STEPS or whole_of_float(fn)
 
 
@@ -85,11 +86,11 @@ class Normaliser:
     labels: AtomLabels = field(init=False)
     records: Definedness = field(default_factory=Definedness)
     domains: Domains = field(init=False)
-    inside: bool = False  # of an argument of a function that is looked at by stronger laws
-    loose: bool = False  # comparisons and steps read real numbers, which proves nothing
+    inside: bool = False  # for arguments of a function that are normalised by stronger laws
+    loose: bool = False  # comparisons and steps read exact real numbers; the result is then no proof
     bitwise: frozenset[str] = (
         frozenset()
-    )  # reductions by bits that occur: their functions of two operands are such, too
+    )  # bitwise reductions that occur; their binary functions are treated as such, too
     _memo: dict[tuple[int, Trail], tuple[Term, NF]] = field(default_factory=dict[Any, Any], init=False)
     _stronger: dict[str, Normaliser] = field(default_factory=dict[str, Any], init=False)
 
@@ -98,7 +99,7 @@ class Normaliser:
         self.domains = Domains(lambda g: self.ctx.holds(g, self.ctx.facts_of(sorted(g.vars - self.ctx.dims))))
 
     def within(self, laws: str) -> Normaliser:
-        """Normal forms by stronger laws, with the same labels, that keep no record of where values are defined."""
+        """A normaliser by stronger laws, with the same labels, whose records of definedness are dropped."""
         if laws not in self._stronger:
             made = replace(self, laws=laws, inside=True, records=Definedness())
             made.labels, made.domains, made.records.trail = self.labels, self.domains, self.records.trail
@@ -106,7 +107,7 @@ class Normaliser:
         return self._stronger[laws]
 
     def _laws_of(self, fn: str, args: Sequence[Term]) -> str:
-        """The laws by which a function looks at its arguments."""
+        """The laws by which the arguments of a function are normalised."""
         if self.laws == EXACT:
             return EXACT
         if steps(fn) or fn.startswith("?"):
@@ -116,7 +117,7 @@ class Normaliser:
         return REAL if fn == "sign" else self.laws
 
     def _read_by_steps(self) -> Normaliser:
-        """Normal forms of what a comparison or a sign reads."""
+        """The normaliser for operands of a comparison or a sign."""
         return self if self.loose else self.within(EXACT)
 
     def nf(self, t: Term) -> NF:
@@ -125,14 +126,14 @@ class Normaliser:
         Raises:
             Unsupported: the term is outside the theory.
         """
-        key = (id(t), tuple(self.records.trail))  # what a divisor is needed under belongs to the record of it
+        key = (id(t), tuple(self.records.trail))  # records of divisors contain the trail
         hit = self._memo.get(key)
         if hit is None:
             hit = self._memo[key] = (t, self._nf(t))
         return hit[1]
 
     def _chosen(self, t: Where, of: Callable[[Term], NF]) -> NF:
-        """A function of both branches of a choice, each where it is taken."""
+        """The sum of a function of both branches of a choice, each gated by its condition."""
         out: NF = []
         for branch, guard in ((t.then, t.guard), (t.orelse, c.negate(t.guard))):
             with self.records.under(guard):
@@ -158,7 +159,7 @@ class Normaliser:
         return self._apply(t)
 
     def _zero(self) -> NF:
-        """The number 0: among exact laws a value with a sign, so that -0 is another."""
+        """The number 0: under exact laws an atom, so that -0 is a different value."""
         return [Monomial(atoms=(ZERO,))] if self.laws == EXACT else []
 
     def _reduce(self, t: Reduce) -> NF:
@@ -171,11 +172,11 @@ class Normaliser:
         if t.kind != "sum" or (self.laws == EXACT and not self.inside):
             raise Unsupported(f"reduction {t.kind}")
         out = [x for m in self.nf(t.body) for x in self._bound(t, m)]
-        # what a step makes of a sum depends on the order in which it is added up, and on what adds it up
+        # a step function of a sum depends on the order of its additions, and on the op that adds it up
         return out if self.laws != EXACT else [Monomial(atoms=(self.labels.classes.atom(f"{ORDERED}{t.by}]", [out]),))]
 
     def _bound(self, t: Reduce, m: Monomial) -> NF:
-        """A summand under the binder of a reduction; none where it is 0."""
+        """A summand under the binder of a reduction; empty where it is 0."""
         guards = tidy((*m.guards, *c.within(var(t.var), t.size)))
         one = None if guards is None else onepoint(self.ctx, replace(m, guards=guards, binders=(*m.binders, t.var)))
         return [] if one is None else [one]
@@ -186,7 +187,7 @@ class Normaliser:
         laws = self._laws_of(fn, args)
         if laws != self.laws:
             if not fn.startswith("?") and fn not in COMPARISONS and not whole_of_float(fn):
-                for a in args:  # where it has no value, neither has the function
+                for a in args:  # record where arguments are undefined: the function is undefined there, too
                     self.nf(a)
             return self.within(laws).nf(t)
         if fn in ("max", "min"):
@@ -254,7 +255,7 @@ class Normaliser:
         return by_cases(self.ctx, [self.nf(a) for a in args], at, self.records.trail)
 
     def _function(self, fn: str, ps: list[NF]) -> NF:
-        """A function of arguments whose binder-free guards are gone."""
+        """The normal form of a function of arguments that have no binder-free guards left."""
         ps = [combine(p) for p in ps]
         if fn == "recip":
             return self._reciprocal(ps[0])
@@ -285,7 +286,7 @@ class Normaliser:
         return out
 
     def _by_positions(self, m: Monomial) -> NF:
-        """The products with each term of a sum of positions: exp(a * (i - j)) has a factor for i and one for j."""
+        """Split a monomial along a sum of positions, so that exp(a * (i - j)) has a factor for i and one for j."""
         for at, (q, e) in enumerate(m.sizes):
             if e == 1 and len(q.terms) > 1 and not q.vars <= self.ctx.dims:
                 rest = m.sizes[:at] + m.sizes[at + 1 :]
@@ -369,7 +370,7 @@ class Normaliser:
         a, b = (args[1], args[0]) if fn in swapped else (args[0], args[1])
         negated = fn == "ne" or (self.laws != EXACT and fn in ("ge", "le"))
 
-        def at(ps: list[NF]) -> NF:  # among exact laws a <= b is not the negation of b < a: neither holds of NaN
+        def at(ps: list[NF]) -> NF:  # under exact laws a <= b is not the negation of b < a: neither holds for NaN
             exact = self.laws == EXACT
             test = "?eq" if fn in ("eq", "ne") else "?lt" if fn in ("lt", "gt") or not exact else "?le"
             if self.loose and not exact:
@@ -381,7 +382,7 @@ class Normaliser:
         return complement(out) if negated else out
 
     def _ordered(self, test: str, p: NF, q: NF) -> NF:
-        """A comparison of two values; -p and -q compare as q and p do, whatever they are."""
+        """A comparison of two values as an atom or a constant; -p against -q is written as q against p."""
         known = [_number(p), _number(q)]
         if None not in known or (p == q and self.laws != EXACT):
             a, b = known if None not in known else (Fraction(0), Fraction(0))
@@ -457,7 +458,7 @@ class Normaliser:
             out: NF = []
             for m in self._bits_of(
                 t.body, kind, neutral
-            ):  # of one value over a range that is not empty it is the value
+            ):  # over a range that is not empty, an entry without the bound variable is one entry
                 out += [m] if some and t.var not in m.free() else self._bound(t, m)
             return out
         if isinstance(t, Apply) and t.fn.removeprefix("$") == kind:
@@ -497,7 +498,7 @@ class Normaliser:
             some = self.ctx.holds(c.ge(t.size, 1))
             for m in self._entries(
                 t.body, sign
-            ):  # the maximum of one value over a range that is not empty is the value
+            ):  # over a range that is not empty, an entry without the bound variable is one entry
                 out += [m] if some and t.var not in m.free() else self._bound(t, m)
             return out
         if isinstance(t, Apply) and t.fn == ("max" if sign > 0 else "min"):
@@ -524,12 +525,12 @@ class Normaliser:
 
 
 def _number(p: NF) -> Fraction | None:
-    """The number that a value is, zeros of both signs alike; None where it is no constant."""
+    """The number of a constant value, the same for zeros of both signs; None where it is no constant."""
     if len(p) != 1 or p[0].sizes or p[0].atoms not in ((), (ZERO,)) or not is_simple(p):
         return None
     return p[0].coef if not p[0].atoms else Fraction(0)
 
 
 def _plainness(way: list[NF]) -> tuple[int, str]:
-    """An order of ways to write one comparison: few negations first."""
+    """Sort key of ways to write one comparison: few negations first."""
     return sum(m.coef < 0 for p in way for m in p), str(way)

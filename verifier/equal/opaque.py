@@ -1,9 +1,9 @@
-"""Floats beside integers: truth values and integers made of floats, as inputs of which nothing is known.
+"""Abstraction of floats for the integer tiers: truth values and integers computed from floats become fresh inputs.
 
-The tiers of integers have no meaning for a float: its comparisons are not those of a total order, which NaN is outside
-of.  Before they are asked, a comparison, a test for numbers or a conversion of floats, and what is reduced, becomes the
-entry of an input that is in no program.  One entry stands for all that are equal by exact laws, at every value that a
-float may have; of two others nothing is said: `x < y` may be true beside `y < x`, and is not the negation of `y <= x`.
+The integer tiers do not interpret floats, whose comparisons are no total order, because of NaN.  Before these tiers
+run, each comparison, NaN test or conversion of floats, and each reduction, is replaced by an entry of a fresh input.
+Terms that are equal by exact laws, for all float values, share one entry.  Other entries are unrelated: `x < y` may be
+true together with `y < x`, and is not the negation of `y <= x`.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from verifier.equal.terms import Apply, Read, Reduce, Term, Where
 
 @dataclass
 class IntegersAlone:
-    """Terms of integers without floats.
+    """Replacement of float subterms of integer terms by fresh inputs.
 
     Attributes:
-        terms: the algebra that made them.
-        same: have two functions of floats equal values, by exact laws?
+        terms: the algebra that made the terms.
+        same: whether two functions of floats are proved equal by exact laws.
     """
 
     terms: Terms
@@ -32,10 +32,10 @@ class IntegersAlone:
     _known: dict[int, tuple[Term, Term]] = field(default_factory=dict[int, tuple[Term, Term]])
 
     def __call__(self, t: Term) -> Term:
-        """A term of truth values and integers.
+        """The term with its float subterms replaced.
 
         Raises:
-            CannotLower: it is made of floats otherwise.
+            CannotLower: a float occurs in another place.
         """
         if id(t) not in self._known:
             self._known[id(t)] = t, self._of(t)
@@ -57,7 +57,7 @@ class IntegersAlone:
         if found is not None:
             return found
         name, dtype = f"of floats {len(self._inputs)}", self._dtype(t)
-        while name in self.terms.ranges.kinds:  # an input of the program
+        while name in self.terms.ranges.kinds:  # avoid names of the program's inputs
             name += "'"
         if dtype not in (*INTEGERS, "bool"):
             raise CannotLower("a float")
@@ -67,7 +67,7 @@ class IntegersAlone:
         return made
 
     def _dtype(self, t: Term) -> str:
-        """The type of a truth value, a sum of integers or a conversion; others have none here."""
+        """The dtype of a truth value, an integer reduction or a conversion; empty for other terms."""
         if is_truth(t):
             return "bool"
         if isinstance(t, Apply):

@@ -1,7 +1,7 @@
-"""Indices, sizes and conditions on them, symbolic: those sorts of the algebra that no scalar is of.
+"""Symbolic indices, sizes and conditions on them: the sorts of the algebra other than scalars.
 
 An axis that a reshape splits or merges is a pair of indices: `o` below m*k is `i*k + j` with i below m and j below k,
-so that no question to the solver multiplies unknowns.  `products` says which sizes are such products.
+so that no query to the solver multiplies unknowns.  `products` lists the sizes that are such products.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Places:
     Attributes:
         ctx: premises, ranges of index variables, the solver.
         products: a product of sizes -> its factors, outermost first.
-        settled: sizes that a premise says in terms of others.
+        settled: sizes that a premise determines, in terms of others.
         guards: conditions of choices, also of those that premises and ranges decide.
-        added_by: the operation that is looked at, and in which order it adds up; empty where no graph is.
+        added_by: the op being denoted, with the order in which it adds up; empty without a graph.
     """
 
     ctx: Context
@@ -44,7 +44,7 @@ class Places:
     _known: dict[tuple[Cond, tuple[Poly, ...]], bool] = field(default_factory=dict[Any, Any], init=False)
 
     def known(self, fact: Cond) -> bool:
-        """Does a condition follow from the premises and the ranges of its variables?"""
+        """Whether a condition is proved from the premises and the ranges of its variables; cached."""
         if fact in (c.TRUE, c.FALSE):
             return fact == c.TRUE
         names = [x for x in sorted(fact.vars) if self.ctx.range_of(x) is not None]
@@ -56,7 +56,7 @@ class Places:
         return self._known[key]
 
     def _fails(self, fact: Cond, names: Sequence[str]) -> bool:
-        """Does a condition fail at the example of the premises, at the first or the last indices?"""
+        """Whether a condition fails at the example of the premises, at the first or the last indices."""
         sizes = [self.ctx.ranges[x].subst(self.ctx.example).value or 0 for x in names]
         if not self.ctx.example or min(sizes, default=1) < 1:
             return False
@@ -104,7 +104,7 @@ class Places:
         return Sym(total)
 
     def clip(self, index: Int, low: Int, high: Int) -> Int:
-        """`min(max(index, low), high)`; the index itself where that is known."""
+        """`min(max(index, low), high)`, without a bound that is known to hold."""
         p, a, b = unwrap(index), unwrap(low), unwrap(high)
         if not self.known(c.ge(p, a)):
             p = greatest(p, a)
@@ -141,7 +141,7 @@ class Places:
         return tuple([n if isinstance(n, int) else self._original[unwrap(n)] for n in shape])
 
     def _divide(self, whole: Poly, q: Poly) -> tuple[Poly, Poly]:
-        """Quotient and remainder; a part known to be in 0 .. q - 1 is the remainder where q divides the rest."""
+        """Quotient and remainder by q; a part known to be in 0 .. q - 1 is the remainder where q divides the rest."""
         over: list[Any] = []
         under: list[Any] = []
         for mono, k in whole.terms:
@@ -153,7 +153,7 @@ class Places:
 
 
 def joined(outer: Poly, size: Poly, inner: Poly) -> Poly:
-    """outer * size + inner, where that is x for outer = x // size and inner = x % size."""
+    """outer * size + inner; a quotient and remainder of one x by `size` are joined to x."""
     if len(outer.forms) and len(inner.forms) == 1:
         f = form_of(inner.forms[0])
         if f is not None and f[0] == "%" and f[1][1] == size and inner == var(inner.forms[0]):
@@ -170,7 +170,7 @@ def _named(a: Atom) -> Poly:
 
 
 def to_poly(n: Extent, leaf: Callable[[Atom], Poly] = _named) -> Poly:
-    """A size of the IR as a polynomial of the prover; `leaf` says what symbols, and entries of tensors, are there."""
+    """A size of the IR as a polynomial of the prover; `leaf` converts symbols and entries of tensors."""
 
     def atom(a: Atom) -> Poly:
         if isinstance(a, Symbol) or a.op == "value":

@@ -1,20 +1,20 @@
 """The pointwise tier: terms without reductions, decided by Z3 over uninterpreted inputs.
 
 Inputs are uninterpreted functions of their index; choice, order, maxima and arithmetic are interpreted over a *theory*
-of numbers.  Other scalar functions are uninterpreted.  What this decides and the normal form does not: order reasoning
+of numbers.  Other scalar functions are uninterpreted.  Beyond the normal form, this tier decides order reasoning
 (clamps, nested maxima and comparisons, absolute values), premises about values, and remainders.
 
-Two theories: the reals, and the integers of a machine with wrap-around, truncating division and signed remainders.  A
-rule about integers holds for a width when it holds of numbers in the range of the type, every sum, difference, product,
-negation and absolute value taken modulo 2^width into that range.  It is asked for signed and unsigned integers of 8,
-16, 32 and 64 bits; a term in which nothing can wrap is asked once, over all integers.  Where only the latter holds, the
-certificate says that no operation overflows.  Division rounds towards zero and gives -1 for the divisor 0, the
-remainder has the sign of the dividend and is the dividend for the divisor 0: the denotations of `superopt.ir.scalar`.
-Sizes and positions are assumed to be in range.
+There are two theories: the reals, and machine integers with wrap-around, truncating division and signed remainders.  A
+rule about integers holds for a width when it holds for numbers in the range of the type, every sum, difference,
+product, negation and absolute value taken modulo 2^width into that range.  It is checked for signed and unsigned
+integers of 8, 16, 32 and 64 bits; a term in which nothing can wrap is checked once, over all integers.  Where only the
+latter holds, the certificate assumes that no operation overflows.  Division and remainder have the denotations of
+`superopt.ir.scalar`.  Division rounds towards zero and gives -1 for the divisor 0; the remainder has the sign of the
+dividend and is the dividend for the divisor 0.  Sizes and positions are assumed to be in range.
 
-What a comparison of reals reads was rounded when it was computed, so that arithmetic in there is a function of which
-nothing is known: floats, too, are in a total order, and equal arguments have equal results.  Outside of comparisons a
-sum is a sum, or, where that does not suffice, what it is to comparisons (`rounded`).
+The operands of a comparison of reals were rounded when they were computed, so arithmetic in them is uninterpreted:
+floats, too, are totally ordered, and equal arguments have equal results.  Outside of comparisons a sum is a sum of
+reals.  Where that does not suffice, all sums are uninterpreted (`rounded`).
 """
 
 from __future__ import annotations
@@ -44,18 +44,18 @@ from verifier.equal.terms import (
 )
 
 Premise: TypeAlias = "tuple[Cond, Term]"
-"""A Boolean term that is true where the condition holds."""
+"""A condition, and a Boolean term that is true where it holds."""
 
 
 class Theory(Protocol):
-    """What numbers are."""
+    """Interface of a theory of numbers: their sort, constants, and interpreted functions."""
 
     side: list[Any]
     """Facts about the values made so far."""
     known: dict[str, Callable[..., Any]]
     """Interpreted functions of numbers."""
     unrounded: frozenset[str] | None
-    """Functions that round nothing; None: none rounds."""
+    """Functions that do not round; None where no function rounds."""
 
     @property
     def sort(self) -> Any:
@@ -84,9 +84,9 @@ def equal_pointwise(
     *,
     loose: bool = False,
 ) -> bool:
-    """Are two terms without reductions equal over the reals for all inputs that meet the premises?
+    """Whether two terms without reductions are proved equal over the reals for all inputs that meet the premises.
 
-    With `loose` comparisons read real numbers, which proves nothing.
+    With `loose`, comparisons read exact real numbers; the result is then no proof.
 
     Raises:
         CannotLower: a term is outside this tier.
@@ -100,7 +100,7 @@ def equal_pointwise(
 
 
 def compares_rounded(t: Term) -> bool:
-    """Is there a comparison, or a sign, of what was rounded when it was computed?"""
+    """Whether a term has a comparison, or a sign, of a value that was rounded when it was computed."""
     asks = (x for x in walk_terms(t) if isinstance(x, Apply) and (x.fn in COMPARISONS or x.fn == "sign"))
     return any(not functions(x) <= {*_UNROUNDED, *COMPARISONS, *LOGICAL} for x in asks)
 
@@ -115,7 +115,7 @@ def decide(
     *,
     rounded: bool = False,
 ) -> bool:
-    """Are two terms equal over a theory for all inputs that meet the premises?
+    """Whether two terms are proved equal over a theory for all inputs that meet the premises.
 
     Raises:
         CannotLower: a term is outside this tier.
@@ -130,7 +130,7 @@ def decide(
 
 
 def consistent(ctx: Context, theory: Theory, given: Sequence[Premise], facts: tuple[Cond, ...]) -> bool:
-    """Do premises about values have a model?
+    """Whether premises about values are proved to have a model.
 
     Raises:
         CannotLower: a premise is outside this tier.
@@ -144,7 +144,7 @@ def consistent(ctx: Context, theory: Theory, given: Sequence[Premise], facts: tu
 
 @dataclass
 class Reals:
-    """The real numbers."""
+    """The theory of real numbers."""
 
     ctx: Context
     side: list[Any] = field(default_factory=list[Any])
@@ -168,13 +168,13 @@ class Reals:
         return z3.ToReal(value)
 
     def entry(self, value: Any) -> Any:
-        """Any real."""
+        """An entry of an input, which may be any real."""
         return value
 
 
 @dataclass
 class Truths:
-    """Predicates in the solver's language; what is a comparison of numbers, those that have numbers say."""
+    """Lowering of predicates to the solver; subclasses lower comparisons of numbers."""
 
     ctx: Context
 
@@ -203,7 +203,7 @@ class Truths:
         """A comparison as a truth value.
 
         Raises:
-            CannotLower: it is none.
+            CannotLower: the term is no comparison.
         """
         raise NotImplementedError
 
@@ -218,13 +218,13 @@ NO_COMPARISON = "a predicate that is no comparison"
 
 @dataclass
 class SolverLowering(Truths):
-    """Terms in the solver's language, over one theory of numbers; `rounded`: all values are what comparisons read."""
+    """Lowering of terms to the solver, over one theory of numbers; with `rounded`, arithmetic that rounds is opaque."""
 
     theory: Theory
     rounded: bool = False
 
     def is_truth(self, t: Term) -> bool:
-        """Does a term denote a truth value?"""
+        """Whether a term denotes a truth value."""
         if isinstance(t, Read):
             return t.boolean
         if isinstance(t, Where):
@@ -236,7 +236,7 @@ class SolverLowering(Truths):
         return False
 
     def comparison(self, t: Apply) -> Any:
-        """Of truth values or of numbers."""
+        """A comparison of truth values or of numbers."""
         if t.fn in ("eq", "ne") and any(map(self.is_truth, t.args)):
             a, b = map(self.truth, t.args)
             return a == b if t.fn == "eq" else a != b
@@ -245,7 +245,7 @@ class SolverLowering(Truths):
         raise CannotLower(NO_COMPARISON)
 
     def _reader(self) -> SolverLowering:
-        """How a comparison reads numbers."""
+        """The lowering for operands of comparisons, in which arithmetic that rounds is opaque."""
         return self if self.rounded else replace(self, rounded=True)
 
     def number(self, t: Term) -> Any:
@@ -281,7 +281,7 @@ class SolverLowering(Truths):
         return self.ctx.function(f"fn {t.fn}", [a.sort() for a in args], self.theory.sort)(*args)
 
     def _rounded(self, fn: str, args: list[Any]) -> Any:
-        """A function of which is known that it is one, and whether its operands may change places."""
+        """An uninterpreted function; operands of a commutative one are sorted."""
         if fn == "sub":
             fn, args = "add", [args[0], -args[1]]
         if fn in COMMUTATIVE:
@@ -314,14 +314,14 @@ def _sign(a: Any) -> Any:
 
 
 ORDER: dict[str, Callable[..., Any]] = {"max": _max, "min": _min}
-"""Functions that mean the same in every total order."""
+"""Functions with the same meaning in every total order."""
 _FIELD: dict[str, Callable[..., Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": _quotient, "neg": operator.neg,
     "abs": _abs, "sign": _sign,
 }  # fmt: skip
 _UNROUNDED = ORDER.keys() | {"neg", "abs", "sign", "select_n"}
 _COMPARE: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in COMPARISONS}
-_LOGIC = {name: name.capitalize() for name in LOGICAL}  # what the solver calls them
+_LOGIC = {name: name.capitalize() for name in LOGICAL}  # their names in the solver
 
 
 # ---- integers of a machine
@@ -333,14 +333,14 @@ ALWAYS, IN_RANGE = "always", "in range"
 
 
 def integral(*terms: Term) -> bool:
-    """Do all functions have a meaning here (meta-variables stand for any function)?"""
+    """Whether all functions are interpreted on integers, or are meta-variables, which stand for any function."""
     return all(f in _INTEGRAL or f.startswith("$") for t in terms for f in functions(t))
 
 
 def equal_integers(
     ctx: Context, left: Term, right: Term, facts: tuple[Cond, ...], given: Sequence[Premise] = ()
 ) -> str:
-    """`always` (at every width), `in range` (where nothing overflows), or empty: not proved.
+    """Where two terms are proved equal: `always` (at every width), `in range` (without overflow), or empty for nowhere.
 
     Raises:
         CannotLower: a term is outside this tier.
@@ -365,7 +365,7 @@ def equal_integers(
 def _at_width(
     ctx: Context, machine: MachineIntegers, left: Term, right: Term, facts: tuple[Cond, ...], given: Sequence[Premise]
 ) -> bool | None:
-    """None where a constant is no value of the type, so that there is no such program."""
+    """Whether two terms are proved equal at one width; None where a constant is no value of the type."""
     try:
         return decide(ctx, machine, left, right, facts, given)
     except NoValue:
@@ -373,12 +373,12 @@ def _at_width(
 
 
 class NoValue(CannotLower):
-    """A constant that the type does not have."""
+    """Raised for a constant that is no value of the type."""
 
 
 @dataclass
 class MachineIntegers:
-    """Integers of one width, or all integers where the width is 0."""
+    """The theory of integers of one width, or of all integers where the width is 0."""
 
     ctx: Context
     width: int = 0
@@ -403,7 +403,7 @@ class MachineIntegers:
         """An integer constant of the type.
 
         Raises:
-            CannotLower: it is no integer.
+            CannotLower: the constant is no integer.
             NoValue: the type has no such value.
         """
         if value.denominator != 1:
@@ -413,11 +413,11 @@ class MachineIntegers:
         return z3.IntVal(int(value), self.ctx.sort("int").ctx)
 
     def position(self, value: Any) -> Any:
-        """A size or an index: in the range of the type."""
+        """A size or an index, assumed to be in the range of the type."""
         return self.entry(value)
 
     def entry(self, value: Any) -> Any:
-        """A value of the type."""
+        """An entry of an input, constrained to the range of the type."""
         if self.width:
             self.side += [value >= self._low(), value < self._low() + 2**self.width]
         return value
@@ -456,7 +456,7 @@ class MachineIntegers:
         return self._wrap(self._divided(a, b)[0])
 
     def _divided(self, a: Any, b: Any) -> tuple[Any, Any]:
-        """Quotient and remainder by their defining facts, and by what follows for two quotients of one divisor."""
+        """Quotient and remainder, constrained by their defining facts and by lemmas on two quotients of one divisor."""
         q, r = (self.ctx.function(name, [self.sort] * 2, self.sort)(a, b) for name in ("int quotient", "int remainder"))
         if any(a.eq(x) and b.eq(y) for x, y, _, _ in self._quotients):
             return q, r

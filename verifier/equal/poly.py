@@ -5,12 +5,12 @@ forms `a // b`, `a % b`, `min(a, b)`, `max(a, b)`, `name[a, ...]` over polynomia
 equal atoms are equal strings.  Canonical means: two polynomials that agree as polynomials in their atoms are the same
 by value, and most index equations are settled by comparing them, without a solver.
 
-Definitions: `a // b` is the floor and `a % b = a - b(a // b)`, both for b >= 1, which whoever divides must know.  An
-entry of an integer input used as an index is an atom `"name"[args]`.
+Definitions: `a // b` is the floor and `a % b = a - b(a // b)`, both for b >= 1, which the caller must ensure.  An entry
+of an integer input used as an index is an atom `"name"[args]`.
 
-Names of inputs are in quotes (`quoted`) wherever a text says what a value is, and names of sizes are identifiers, with
-an axis behind `@` in rules.  What is made here has other signs in it (`k!1`, `min(a, b)`), so that no input and no size
-has the text of anything else, whatever it is called.
+Names of inputs are quoted (`quoted`) in texts that identify values, and names of sizes are identifiers, with an axis
+behind `@` in rules.  Generated names contain other characters (`k!1`, `min(a, b)`), so no input or size can collide
+with them, whatever its name is.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Poly:
     # ---- facts
     @property
     def value(self) -> int | None:
-        """The integer that this polynomial is, or None."""
+        """The value of a constant polynomial, or None."""
         if not self.terms:
             return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
@@ -238,7 +238,7 @@ def _form(op: str, a: Poly, b: Poly) -> Poly:
 
 @functools.cache
 def quoted(name: str) -> str:
-    """The name of an input in texts of the prover: in quotes, which nothing else there has."""
+    """The name of an input as the prover's texts have it: in quotes, which no other name has."""
     return json.dumps(name)
 
 
@@ -248,7 +248,7 @@ def unquoted(text: str) -> str:
 
 
 def readable(text: str) -> str:
-    """A text of the prover for people: names as they are."""
+    """A text of the prover for messages: names without quotes."""
     return _QUOTED.sub(lambda found: unquoted(found[0]), text)
 
 
@@ -267,13 +267,13 @@ def _entry(op: str, args: tuple[Poly, ...]) -> Poly:
 
 
 def read_of(atom: str) -> tuple[str, tuple[Poly, ...]] | None:
-    """Name and index of the entry of an input that an atom is; None for a variable and for other forms."""
+    """Name and index of an atom that is an entry of an input; None for a variable and for other forms."""
     form = _FORMS.get(atom)
     return None if form is None or form[0] in OPS else (unquoted(form[0]), form[1])
 
 
 def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:
-    """Quotient and remainder, with every multiple of b in a taken out first.
+    """Quotient and remainder, after every multiple of b in a is divided exactly.
 
     Raises:
         ZeroDivisionError: b is the constant 0.

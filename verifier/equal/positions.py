@@ -1,4 +1,4 @@
-"""Scalars that are integers: sizes, indices, integer constants, and what polynomials make of them.
+"""Positions: scalars that are integer polynomials of sizes, indices and integer constants.
 
 Such a scalar stays an index polynomial, so that a mask `iota(n) <= k` is an index condition and an index computed from
 other indices can be read at.
@@ -22,7 +22,7 @@ RING = frozenset({"add", "sub", "mul", "neg"})
 
 
 def position(t: Term, entries: bool = False) -> Poly | None:
-    """The integer that a term is, if it is a size, an index, an integer constant (or an entry of an input)."""
+    """The polynomial of a size, an index or an integer constant (with `entries`, of an entry of an input), or None."""
     if isinstance(t, Size):
         return t.value
     if isinstance(t, Const) and t.value.denominator == 1:
@@ -33,7 +33,7 @@ def position(t: Term, entries: bool = False) -> Poly | None:
 
 
 def plain_position(t: Term, entries: bool) -> Poly | None:
-    """The integer that a term is where nothing can overflow: positions, entries, their maxima and minima."""
+    """The polynomial of a term that cannot overflow: a position, an entry, or an extremum of these; or None."""
     if entries and isinstance(t, Apply) and t.fn in LATTICE:
         a, b = (plain_position(x, entries) for x in t.args)
         if a is None or b is None:
@@ -48,7 +48,7 @@ def integer(p: Poly) -> Term:
 
 
 def index_condition(t: Term) -> Cond | None:
-    """The index condition that a predicate is."""
+    """The index condition equal to a predicate, or None."""
     if t == ONE:
         return c.TRUE
     if t == ZERO:
@@ -59,7 +59,7 @@ def index_condition(t: Term) -> Cond | None:
 
 
 def indicator(g: Cond) -> Poly | None:
-    """1 where the condition holds, else 0."""
+    """The polynomial that is 1 where a comparison holds, else 0; None for other conditions."""
     if g.poly is None:
         return None
     if g.kind == "ge":
@@ -69,7 +69,7 @@ def indicator(g: Cond) -> Poly | None:
 
 
 def of_positions(fn: str, xs: list[Poly]) -> Poly | None:
-    """A function of integers that polynomials have."""
+    """A function of integers as a polynomial, or None for functions that polynomials do not have."""
     match fn, xs:
         case "add", [a, b]:
             return a + b

@@ -1,10 +1,10 @@
-"""What integers can be: intervals of positions, sizes and entries, and the types that hold them.
+"""Ranges of integers: intervals of positions, sizes and entries, and the types that hold them.
 
-A size is an integer without a bound; a machine has none of those.  An integer that is computed from sizes and positions
-stays a polynomial only where its type holds it, for every size up to a bound that the verdict then names, or up to
-bounds that the constraints give.  A float holds an integer exactly up to 2^(bits of its fraction + 1).
+Symbolic sizes are unbounded, machine integers are not.  An integer that is computed from sizes and positions stays a
+polynomial only where its type holds it, for every size up to a bound that the verdict then names, or up to bounds that
+the constraints give.  A float holds an integer exactly up to 2^(bits of its fraction + 1).
 
-A rule is about no type in particular: there it is taken for granted, and said, that the type holds its positions.
+A rule concerns no type in particular: it assumes, as its certificate states, that the type holds its positions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from verifier.equal.poly import Poly, form_of, read_of, var
 from verifier.equal.solver import Context
 
 BOUNDS = (2**30, 2**28, 2**24)
-"""Bounds of sizes under which an integer may be in the range of its type: below the last one nothing is proved."""
+"""Bounds on sizes to try, so that an integer is in the range of its type; if the last one fails, there is no proof."""
 FLOAT_BITS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
-"""Bits of the exponent and of the fraction."""
+"""Float type -> bits of its exponent and of its fraction."""
 ANY: Interval = (-INF, INF)
 
 
@@ -33,11 +33,11 @@ class PremiseRanges:
 
     Attributes:
         ctx: premises, ranges of index variables, the solver.
-        least: a bound of sizes below this one is met by no sizes that were found.
+        least: largest size of the witness, below which no bound may be assumed.
         kinds: input -> dtype.
-        bound: every size and axis is taken to be at most this; None: nothing was assumed.
-        untyped: whatever the type is, it is taken to hold every position.
-        taken: that was made use of.
+        bound: assumed upper bound of every size and axis; None without an assumption.
+        untyped: whether the type, whatever it is, is assumed to hold every position.
+        taken: whether that assumption was used.
     """
 
     ctx: Context
@@ -50,13 +50,13 @@ class PremiseRanges:
 
     @property
     def assumption(self) -> str:
-        """What was assumed, in words; empty where nothing was."""
+        """The assumption as text for the certificate; empty without one."""
         if self.taken:
             return POSITIONS
         return "" if self.bound is None else f"every size is at most 2^{self.bound.bit_length() - 1}"
 
     def fits(self, p: Poly, dtype: str, facts: Sequence[Cond] = (), *, assume: bool = True) -> bool:
-        """Does an integer type hold a value: with `assume` for every size up to a bound, which is kept."""
+        """Whether an integer type holds a value; with `assume`, possibly by a bound on sizes, which is recorded."""
         if self._granted(p):
             return True
         low, high = of_type(dtype)
@@ -71,11 +71,11 @@ class PremiseRanges:
         return False
 
     def assume(self, bound: int = BOUNDS[0]) -> None:
-        """Every size and axis is at most the bound."""
+        """Assume that every size and axis is at most the bound."""
         self.bound = min(bound, self.bound or bound)
 
     def exact(self, p: Poly, dtype: str) -> bool:
-        """Does a float type hold an integer as it is, whatever the sizes are?"""
+        """Whether a float type holds an integer exactly, for all sizes."""
         if self._granted(p):
             return True
         a, b = self.interval(p)
@@ -124,7 +124,7 @@ class PremiseRanges:
         return low, high
 
     def _most(self, name: str) -> float:
-        """A power of two that the premises make a bound of a size."""
+        """A power of two that bounds a size by the premises, or infinity."""
         if name not in self._upper:
             told = [p for p in self.ctx.premises if name in p.vars]
             bounds = (2**k for k in (3, 7, 11, 16, 20, 24, 30)) if len(told) > 1 else ()
@@ -133,5 +133,5 @@ class PremiseRanges:
 
 
 def of_type(dtype: str) -> Interval:
-    """The least and the greatest value of a type, where it is one of integers."""
+    """The least and the greatest value of an integer type; unbounded for other types."""
     return range_of(dtype) if dtype in INTEGERS else ANY

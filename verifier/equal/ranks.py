@@ -1,4 +1,4 @@
-"""Which ranks have to be proved so that every rank is proved.
+"""The ranks that have to be proved so that a rule holds for every rank.
 
 *Plain* roles.  No op attaches attributes to them, reverses, splits, merges or folds over them: their index is only
 copied, shared or summed over.  Any bijection of the index set of such a role preserves both sides, so r axes of sizes
@@ -6,15 +6,16 @@ n1..nr behave as one axis of size n1*...*nr and no axis as one axis of size 1.  
 proof for every rank.  A product over the role (`count`) is invariant too.
 
 *Attribute* roles.  Every op treats the axes of the role alike and independently, so premises are conjunctions "for all
-axes", and each verification condition compares weights that are Boolean combinations of k atoms "for all axes of the
+axes".  Each verification condition compares weights that are Boolean combinations of k atoms "for all axes of the
 role: ...".  A counterexample of rank R > k keeps, for each false atom, one axis that makes it false, and restricts to
-those at most k axes: true atoms stay true, false ones stay false, so the weights still differ.  Hence ranks 0..k prove
-all ranks.  k is counted from the conditions actually compared (`Context.forall`): one atom per distinct conjunction
-(the guards and coordinate equations of a monomial) and one per distinct conjunction inside a disjunctive guard (its
-complement); equations that all monomials share hold wherever the weights differ and need no witness.  Goals are
-conjunctions over axes: one axis suffices.  Where weights are not Boolean in the role (a window position counted
-rather than read), or a product over the role occurs, or the count exceeds `MAX_RANK`, the
-certificate states the highest rank tried instead of "any".
+those at most k axes.  True atoms stay true and false ones false, so the weights still differ.  Hence ranks 0..k prove
+all ranks.  k is counted from the conditions actually compared (`Context.forall`).  There is one atom per distinct
+conjunction (the guards and coordinate equations of a monomial), and one per distinct conjunction inside a disjunctive
+guard (its complement).  Equations that all monomials share hold wherever the weights differ and need no witness.  Goals
+are conjunctions over axes: one axis suffices.
+
+The certificate states the highest rank tried instead of "any" in three cases: weights are not Boolean in the role (a
+window position counted rather than read), a product over the role occurs, or the count exceeds `MAX_RANK`.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def attribute_roles(rule: Rule) -> tuple[str, ...]:
             busy.add(rule.owner[t["bound"]])
     for e in rule.cond:
         busy |= {rule.owner[n] for n in _names(e) if n in rule.owner}
-    for role in list(rule.derived)[::-1]:  # a role made from another one stands for it
+    for role in list(rule.derived)[::-1]:  # a derived role makes its source an attribute role, too
         if role in busy:
             busy.add(rule.derived[role])
     return tuple(r for r in rule.roles if r in rule.many and r in busy and r not in rule.derived)

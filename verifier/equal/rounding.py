@@ -1,4 +1,4 @@
-"""Floats as they were rounded: which types of floats have a value, so that rounding to them is nothing."""
+"""Record of roundings of floats: which float types hold a value exactly, so that rounding to them is the identity."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Term, Whe
 
 @dataclass
 class Rounded:
-    """Terms that were rounded to a type when they were computed; `kinds`: the types of inputs."""
+    """Terms that were rounded to a type when they were computed; `kinds` are the types of inputs."""
 
     kinds: Mapping[str, str]
     made: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]], init=False)
     _held: dict[tuple[int, str], tuple[Term, bool]] = field(default_factory=dict[tuple[int, str], tuple[Term, bool]])
 
     def to(self, dtype: str, made: Term) -> Term:
-        """A float that was rounded to its type when it was computed."""
+        """Register a float that was rounded to its type when it was computed."""
         self.made[id(made)] = made, dtype
         return made
 
     def mixed(self) -> bool:
-        """Were floats rounded to several types?"""
+        """Whether floats were rounded to several types."""
         return len({dtype for _, dtype in self.made.values()}) > 1
 
     def holds(self, dtype: str, t: Term) -> bool:
-        """Has a type of floats the value of a float, so that rounding to it is nothing?"""
+        """Whether a float type holds the value of a term, so that rounding to it is the identity."""
         key = (id(t), dtype)
         if key not in self._held:
             self._held[key] = t, self._has(dtype, t)
@@ -65,11 +65,11 @@ class Rounded:
 
 
 def within(source: str, target: str) -> bool:
-    """Has a type of floats every value of another?"""
+    """Whether the float type `target` has every value of `source`."""
     both = FLOAT_BITS.get(source), FLOAT_BITS[target]
     return both[0] is not None and all(a <= b for a, b in zip(both[0], both[1], strict=True))
 
 
 def counts(dtype: str, source: str) -> bool:
-    """Has a type of floats every value of a type of integers?"""
+    """Whether the float type `dtype` has every value of the integer type `source`."""
     return source in INTEGERS and max(map(abs, of_type(source))) <= 2 ** (FLOAT_BITS[dtype][1] + 1)

@@ -1,13 +1,13 @@
-"""What a rule's terms mean: what the entries of the op table that they are compute, over their named axes.
+"""Denotations of rule terms, by the entries of the op table for which they stand, over named axes.
 
-    at(term, {label: index}) -> scalar
+    at(term, {label: index}) -> scalar.
 
-`rewrites.language.entries` says which entry a term is, along which axes and with which attributes; what the entry
-computes is said by its denotation alone (`superopt.ir.ops`), in any algebra: over symbols it is what the prover proves
-things about, over numbers it must agree with the reference interpreter on every graph that is built from the rule (the
-test of this file, and part of the trust base).  What stands here is the meaning of names, which are no ops: an absent
-axis has size 1, a broadcast reads its operand without the new axis, a fold binds an index that attributes may mention.
-Shapes come from `rewrites.language.shapes`, the matcher's own function.
+`rewrites.language.entries` translates a term into an entry, with its axes and attributes.  The entry's own denotation
+(`superopt.ir.ops`) computes its values, in any algebra.  Over symbols it gives the terms of the prover.  Over numbers
+it must agree with the reference interpreter on every graph that is built from the rule, which the test of this file
+checks; this file is part of the trust base.  It defines only the meaning of names, which are no ops: an absent axis has
+size 1, a broadcast reads its operand without the new axis, a fold binds an index that attributes may mention.  Shapes
+come from `rewrites.language.shapes`, the matcher's own function.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Operand: TypeAlias = "tuple[Reader, TensorType]"
 
 
 def dtype_of(kind: str) -> str:
-    """The type in which tensors of a kind are denoted."""
+    """The dtype in which tensors of a kind are denoted."""
     return {"bool": "bool", "int": POSITION}.get(kind, NUMBER)
 
 
@@ -47,8 +47,8 @@ class Meaning(Generic[S]):
         env: axes, sizes and attributes.
         k: scalars and indices, an algebra whose sizes may be symbols.
         read: the entry of an input.
-        metas: reducer meta-variable -> the reducer, elementwise meta-variable -> the op; one that is not named is the
-            scalar function `$f`.
+        metas: reducer meta-variable -> the reducer, elementwise meta-variable -> the op; one that is absent is the
+            uninterpreted function `$f`.
     """
 
     env: Env
@@ -82,16 +82,16 @@ class Meaning(Generic[S]):
         return self.shape(t).get(label, 1)
 
     def named(self, name: str) -> str:
-        """A reducer or function, meta-variables replaced where that is possible."""
+        """A reducer or function, with a meta-variable replaced by its binding where it has one."""
         return self.metas.get(name, name)
 
     def typed(self, t: Term, labels: Sequence[Label]) -> TensorType:
-        """The type of a term, taken along some axes."""
+        """The type of a term as a tensor with these axes."""
         sizes = tuple([self.size(t, x) for x in labels])
         return TensorType(sizes, dtype_of(kind_of(self.env.rule.kinds, t, self._kinds)))
 
     def operand(self, t: Term, labels: Sequence[Label], ix: Where) -> Operand:
-        """A term along some axes, at an index of all others."""
+        """A term as an operand tensor with these axes, at a fixed index of all others."""
         return lambda *i: self.at(t, {**ix, **dict(zip(labels, i, strict=True))}), self.typed(t, labels)
 
     def position(self, index: Int) -> Operand:
@@ -99,7 +99,7 @@ class Meaning(Generic[S]):
         return lambda: self.k.from_index(index, POSITION), TensorType((), POSITION)
 
     def entry(self, t: Term) -> TermEntry:
-        """The entry of the op table that a term is."""
+        """The entry of the op table for which a term stands."""
         found = self._entries.get(t)
         if found is None:
             found = entry_of(t, self.env, [self.shape(a) for a in t.args], self.metas)
@@ -108,7 +108,7 @@ class Meaning(Generic[S]):
         return found
 
     def apply(self, entry: TermEntry, t: Term, ix: Where) -> S:
-        """What an entry of the op table computes along some axes of a term, at an index of the term."""
+        """The value of an entry of the op table, applied along some axes of a term, at an index of the term."""
         operands = [self.operand(a, labels, ix) for a, labels in zip(t.args, entry.operands, strict=True)]
         operands += map(self.position, entry.positions)
         site = Site(tuple([kind for _, kind in operands]), self.typed(t, entry.out), entry.attrs)
@@ -196,4 +196,4 @@ _MEANING: dict[str, Callable[[Meaning[Any], Term, Where], Any]] = {
     "var": _var, "lit": _lit, "view": _same, "lay": _same, "bcast": _same, "expand": _same, "unit": _same, "ren": _ren,
     "diag": _diag, "fold": _fold, "stack": _stack, "ew": _ew,
 }  # fmt: skip
-"""Terms that are names; all others are entries."""
+"""Denotations of terms about names; all other terms stand for entries."""

@@ -1,9 +1,9 @@
-"""The one place that talks to Z3: integer conditions and pointwise scalar terms, under a list of premises.
+"""The only interface to Z3: integer conditions and pointwise scalar terms, under a list of premises.
 
-Every question is a fresh solver in a context of its own per proof, bounded by `rlimit` (a count of elementary steps),
-never by the clock: the same question has the same answer on any machine and in any order.  Only quantifier-free
-integer arithmetic, reals and uninterpreted functions are asked.  Inside `recorded()` every question is kept as SMT-LIB
-text with its answer, for certificates.  Hard limits on time and memory are those of the process that this runs in
+Every query uses a fresh solver, in one Z3 context per proof, bounded by `rlimit` (a count of elementary steps), never
+by the clock: the same query has the same answer on any machine and in any order.  Queries use only quantifier-free
+integer arithmetic, reals, bit-vectors and uninterpreted functions.  Inside `recorded()` every query is kept as SMT-LIB
+text with its answer, for certificates.  Hard limits on time and memory are those of the surrounding process
 (`verifier.rules.worker`).
 """
 
@@ -25,12 +25,12 @@ from verifier.verdict import Query
 
 RLIMIT = 3_000_000
 QUICK, PLACES = 100_000, 6
-"""Steps of a question that decides nothing, and how many of these are asked about one proof."""
+"""Solver steps of an auxiliary query, and most such queries for one proof."""
 YES, NO, UNKNOWN = "yes", "no", "unknown"
 
 
 class _Late:
-    """Z3, loaded when it is first asked: whoever shows, keeps or orders proofs does not pay for it."""
+    """The z3 module, imported at its first use, so that code which only shows or stores proofs does not load it."""
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(import_module("z3"), name)
@@ -44,7 +44,7 @@ _RECORD: ContextVar[list[Query] | None] = ContextVar("record", default=None)
 
 @contextmanager
 def recorded() -> Generator[list[Query]]:
-    """Keep every question asked inside, in order."""
+    """Context manager: record every query made inside the block, in order."""
     kept: list[Query] = []
     token = _RECORD.set(kept)
     try:
@@ -54,12 +54,12 @@ def recorded() -> Generator[list[Query]]:
 
 
 class CannotLower(Exception):
-    """A term that has no counterpart in the solver's language."""
+    """Raised for a term that has no counterpart in the solver's language."""
 
 
 @dataclass
 class Counters:
-    """What a proof asked of the solver."""
+    """Counts of a proof's solver queries."""
 
     queries: int = 0
     seconds: float = 0.0
@@ -78,7 +78,7 @@ class Context:
     notes: list[str] = field(default_factory=list[str])
     example: dict[str, Poly] = field(default_factory=dict[str, Poly])  # sizes and attributes that meet the premises
     forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
-    counted: frozenset[str] = frozenset()  # variables in the length of an interval that a weight counts
+    counted: frozenset[str] = frozenset()  # variables in lengths of intervals that weights count
     differing: list[tuple[Any, tuple[Cond, ...]]] = field(default_factory=list[tuple[Any, tuple[Cond, ...]]])
     _n: int = 0
     _polys: dict[Poly, Any] = field(default_factory=dict[Poly, Any])
@@ -86,7 +86,7 @@ class Context:
 
     @functools.cached_property
     def _z3(self) -> Any:
-        """The solver's own memory; a proof that asks it nothing makes none."""
+        """The Z3 context, made at the first query."""
         return z3.Context()
 
     def fresh(self, size: Poly | None = None, prefix: str = "k") -> str:
@@ -108,17 +108,17 @@ class Context:
 
     # ---- questions
     def entails(self, goal: Cond, extra: Sequence[Cond] = ()) -> str:
-        """Do the premises and `extra` imply the goal: yes, no or unknown."""
+        """Whether the premises and `extra` imply the goal: yes, no or unknown."""
         return {YES: NO, NO: YES}.get(r := self.possible(c.negate(goal), extra), r)
 
     def holds(self, goal: Cond, extra: Sequence[Cond] = ()) -> bool:
-        """True when the goal is implied for sure."""
+        """Whether the goal is proved from the premises and `extra`."""
         if goal == c.TRUE or goal in self.premises or goal in extra:
             return True
         return self.entails(goal, extra) == YES
 
     def possible(self, fact: Cond, extra: Sequence[Cond] = ()) -> str:
-        """Can `fact` hold together with the premises and `extra`: yes, no or unknown."""
+        """Whether `fact` can hold together with the premises and `extra`: yes, no or unknown."""
         if fact == c.FALSE:
             return NO
         key = (fact, tuple(extra), len(self.premises))
@@ -127,14 +127,14 @@ class Context:
         return self._asked[key]
 
     def differ(self, formula: Any, extra: Sequence[Cond] = ()) -> str:
-        """Can a Z3 formula hold together with the premises and `extra`: yes, no or unknown."""
+        """Whether a Z3 formula can hold together with the premises and `extra`: yes, no or unknown."""
         answer = self._check([self.cond(f) for f in (*self.premises, *extra)] + [formula])[0]
         if answer == YES:
             self.differing.append((formula, tuple(extra)))
         return answer
 
     def suspects(self, largest: int) -> Iterator[dict[str, int]]:
-        """Small sizes and attributes at which a formula given to `differ` holds, the last one first."""
+        """Yield small sizes and attributes at which a formula given to `differ` holds, the last formula first."""
         box = [f for n in sorted(self.dims) for f in (c.ge(var(n), -largest), c.ge(largest, var(n)))]
         for formula, extra in reversed(self.differing):
             answer, model = self._check([self.cond(f) for f in (*self.premises, *extra, *box)] + [formula])
@@ -142,10 +142,10 @@ class Context:
                 yield self._integers(model)
 
     def edges(self, conds: Iterable[Cond], *largest: int) -> Iterator[dict[str, int]]:
-        """Sizes and attributes at which conditions change: the last place where one holds, the first beyond.
+        """Yield sizes and attributes at which conditions change: the last place where one holds, the first beyond.
 
-        They are at most the first of some bounds within which there are such.  They are for whoever evaluates what was
-        proved: the questions are no part of the proof, and not on record.
+        Each is within the first bound in `largest` that admits one.  They serve the evaluation of proved statements:
+        these queries are no part of the proof, and are not recorded.
         """
         boxes = [[f for n in sorted(self.dims) for f in (c.ge(var(n), -k), c.ge(k, var(n)))] for k in largest]
         compared = (x.poly for g in conds for x in _comparisons(g) if x.poly is not None)
@@ -159,9 +159,10 @@ class Context:
                     break
 
     def inputs(self, largest: int) -> Iterator[tuple[dict[str, int], Callable[[str, Sequence[int]], Any]]]:
-        """Sizes at which a formula given to `differ` holds, the last one first, with the entries of inputs there.
+        """Yield sizes at which a formula given to `differ` holds, the last formula first, with the entries of inputs.
 
-        An input is named as `verifier.equal.pointwise` names it; where a model says nothing of it, None.
+        The entries are a function of an input's name, as in `verifier.equal.pointwise`, and an index; it returns None
+        where the model has no value.
         """
         box = [f for n in sorted(self.dims) for f in (c.ge(var(n), 0), c.ge(largest, var(n)))]
         for formula, extra in reversed(self.differing[-PLACES:]):
@@ -179,9 +180,9 @@ class Context:
             yield self._integers(model), entry
 
     def sample(self, facts: Sequence[Cond]) -> dict[str, int]:
-        """Small sizes and attributes at which facts hold, for whoever looks at a proof there; or none.
+        """Small sizes and attributes at which facts hold, at which a proof can be checked; empty where none is found.
 
-        They are those of the premises where the facts hold at first indices.
+        They are the example of the premises if the facts hold there at the first indices.
         """
         first = self.example | {name: const(0) for f in facts for name in f.vars - self.dims}
         if self.example and all(f.subst(first) == c.TRUE for f in facts):
@@ -197,7 +198,7 @@ class Context:
         return {}
 
     def _aside(self, formulas: list[Any]) -> tuple[str, Any]:
-        """A quick question that is no part of the proof: neither counted nor on record."""
+        """A quick query that is no part of the proof: neither counted nor recorded."""
         kept, token = (self.counters.queries, self.rlimit), _RECORD.set(None)
         self.rlimit = QUICK
         try:
@@ -209,7 +210,7 @@ class Context:
     def witness(self, positive: Sequence[str] = ()) -> dict[str, int] | None:
         """Concrete sizes and attributes that satisfy the premises, small ones first; `positive` ones are at least 1.
 
-        Where all of them may be one number, arithmetic says so, and the solver is not asked.
+        Where one number fits all of them, arithmetic finds it without the solver.
         """
         least = tuple(c.ge(var(n), 1) for n in positive)
         names = sorted(self.dims)
@@ -229,7 +230,7 @@ class Context:
         """A small number that all sizes and attributes may be at first indices, or 0."""
         for k in (1, 2, 3, 4):
             at = dict.fromkeys(self.dims, const(k)) | {name: const(0) for f in facts for name in f.vars - self.dims}
-            with suppress(ZeroDivisionError):  # of a divisor that is a difference of sizes
+            with suppress(ZeroDivisionError):  # a divisor that is a difference of sizes may be 0
                 if all(f.subst(at) == c.TRUE for f in (*self.premises, *facts)):
                     return k
         return 0
@@ -337,7 +338,7 @@ class Context:
 
 
 def _comparisons(g: Cond) -> Iterator[Cond]:
-    """The comparisons that a condition is made of."""
+    """Yield the comparisons in a condition."""
     if g.poly is not None:
         yield g
     for x in g.args:

@@ -1,7 +1,8 @@
-"""Scalar terms: what a tensor expression is at one index; `verifier.equal.algebra` builds them.
+"""Scalar terms: the value of a tensor expression at one symbolic index; `verifier.equal.algebra` builds them.
 
-A term is a read of an input, a rational constant, an integer (a size) as a scalar, plus or minus infinity, a scalar
-function of terms, a choice between terms by an index condition, or a reduction over one bound index variable.
+A leaf is a read of an input, a rational constant, an integer (a size) as a scalar, or plus or minus infinity.  Other
+terms are a scalar function of terms, a choice between terms by an index condition, or a reduction over one bound index
+variable.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """A rational constant; `truth`: a truth value, for which 0 is no number with a sign."""
+    """A rational constant; `truth` marks a truth value, whose 0 is no number with a sign."""
 
     value: Fraction
     truth: bool = field(default=False, compare=False)
@@ -44,14 +45,17 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class Infinity:
-    """The greatest (+1) or least (-1) value."""
+    """Plus (+1) or minus (-1) infinity."""
 
     sign: int
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A scalar function; the name is the `jax.lax` primitive's, or `?f` for a meta-variable."""
+    """A scalar function of terms.
+
+    The name is that of the `jax.lax` primitive; `$f` is an uninterpreted function, `?f` an uninterpreted predicate.
+    """
 
     fn: str
     args: tuple[Term, ...]
@@ -68,11 +72,11 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """`kind` of `body` for `var` = 0 .. size - 1.
+    """The reduction of `body` by `kind`, for `var` = 0 .. size - 1.
 
-    Kinds are sum, prod, max and min, of truth values `or` and `and`, and bit by bit `or[int32]`, `and[uint8]`,
-    `xor[bool]` and so on, which say their type.  `by` names the operation that adds floats up, and in which order: by
-    another one the sum is rounded otherwise.
+    Kinds are sum, prod, max and min, `or` and `and` of truth values, and the bitwise `or[int32]`, `and[uint8]`,
+    `xor[bool]` and so on, with their type.  `by` names the operation that adds up floats, and its order, since another
+    one rounds the sum differently.
     """
 
     kind: str
@@ -89,13 +93,13 @@ TRUE, FALSE = Const(Fraction(1), truth=True), Const(Fraction(0), truth=True)
 
 
 _Bound: TypeAlias = "tuple[tuple[str, str], ...]"
-"""Variables that reductions around two terms bind, outermost first."""
+"""Pairs of variables bound by the reductions around two terms, outermost first."""
 
 
 def alike(a: Term, b: Term) -> bool:
-    """Are two terms the same but for the names of bound variables and the order of operands that commute?
+    """Whether two terms agree up to names of bound variables and the order of commuting operands.
 
-    Sums of floats are the same where one operation adds them up in one order.
+    Sums of floats agree only where the same operation adds them up in the same order.
     """
     known: dict[tuple[int, int, _Bound], bool] = {}
 
@@ -113,7 +117,7 @@ def alike(a: Term, b: Term) -> bool:
 
 
 def _same(x: Term, y: Term, bound: _Bound, same: Callable[[Term, Term, _Bound], bool]) -> bool:
-    """One step of `alike`: variables of one pair get one new name on both sides."""
+    """One step of `alike`: paired bound variables get the same new name on both sides."""
     here, there = ({pair[side]: var(f"#{i}") for i, pair in enumerate(bound)} for side in (0, 1))
     match x, y:
         case Read(), Read():
@@ -139,7 +143,7 @@ def _same(x: Term, y: Term, bound: _Bound, same: Callable[[Term, Term, _Bound], 
 
 
 def parts_of(t: Term) -> tuple[Term, ...]:
-    """The terms that a term is made of."""
+    """The direct subterms of a term."""
     if isinstance(t, Apply):
         return t.args
     if isinstance(t, Where):
@@ -148,7 +152,7 @@ def parts_of(t: Term) -> tuple[Term, ...]:
 
 
 def walk_terms(t: Term) -> Iterator[Term]:
-    """All subterms, shared ones once."""
+    """Yield all subterms, shared ones once."""
     seen: set[int] = set()
     todo: list[Term] = [t]
     while todo:

@@ -2,15 +2,16 @@
 
 For fixed atoms A1..An at fresh coordinates a1..am, a monomial contributes the number of binder values at which its
 arguments equal the coordinates and its guards hold.  Two sums over independent atoms are equal exactly when for each
-multiset of atoms the total weights agree at all coordinates: one quantifier-free question in integers.  In a maximum
+multiset of atoms the total weights agree at all coordinates: one quantifier-free query in integers.  In a maximum
 (`exists`), weights are Boolean: present or not.  Summands equal up to the names of binders cancel first.
 
-Binders are eliminated by solving `a = e(k)` for k, most direct first: unit coefficients; pairs q*o + i with i in 0..q-1
-(quotient and remainder); the two parts k // q and k % q; coefficients known positive, with a divisibility guard.  A
-binder in no argument counts as the length of its interval.  Guards on binders are brought to a form for that:
+Binders are eliminated by solving `a = e(k)` for k, the most direct cases first: unit coefficients, then pairs q*o + i
+with i in 0..q-1 (quotient and remainder), then the two parts k // q and k % q.  Last come coefficients known positive,
+with a divisibility guard.  A binder in no argument counts as the length of its interval.  Guards on binders are first
+rewritten to allow this:
 
-    sum_k [k = e] f(k) = f(e)     x // s >= t  as  x >= s*t     x // s <= t  as  x < s*(t + 1)      for s >= 1
-                                                                x // s <= t  as  x <= s*t           where s divides x
+    sum_k [k = e] f(k) = f(e).    x // s >= t  to  x >= s*t     x // s <= t  to  x < s*(t + 1)      for s >= 1.
+                                                                x // s <= t  to  x <= s*t           where s divides x.
 
 Trusted laws: Fubini (binders are a set), one-point sums, uniqueness of quotient and remainder, interval counts.
 """
@@ -33,7 +34,7 @@ from verifier.equal.solver import NO, YES, Context
 
 
 def undivide(ctx: Context, g: Cond, facts: tuple[Cond, ...], beside: Collection[Cond] = ()) -> Cond:
-    """x // s >= t as x >= s*t, and x // s <= t as x < s*(t + 1), for s >= 1; `beside`: conditions that hold as well."""
+    """Rewrite x // s >= t to x >= s*t, and x // s <= t to x < s*(t + 1), for s >= 1; `beside` holds as well."""
     if g.kind in ("and", "or"):
         parts = [undivide(ctx, a, facts, beside) for a in g.args]
         return c.conj(parts) if g.kind == "and" else c.disj(parts)
@@ -120,7 +121,7 @@ def split_guards(m: Monomial) -> NF:
 
 
 class CannotSolve(Exception):
-    """A binder that cannot be eliminated; the message says which."""
+    """Raised for a binder that cannot be eliminated; the message says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +135,7 @@ class Weight:
 
 @dataclass
 class _Elimination:
-    """Binders that are left, equations of coordinates and arguments, guards and sizes so far."""
+    """State of an elimination: binders left, equations of coordinates and arguments, guards and sizes."""
 
     ctx: Context
     facts: tuple[Cond, ...]
@@ -157,7 +158,7 @@ class _Elimination:
         return fact in self.guards or self.ctx.holds(fact, self.facts)
 
     def weight(self, coef: Fraction) -> Weight:
-        """What is left: binders are solved for one after another, those that stand in no argument are counted."""
+        """Eliminate all binders and return the weight: solve for them one by one, then count those in no argument."""
         bound = set(self.left)
         for g in list(self.guards):
             if g.kind == "eq" and g.poly is not None and g.vars & bound:
@@ -174,7 +175,7 @@ class _Elimination:
         return self._unit(alone=True) or self._pair() or self._parts() or self._unit(alone=False) or self._scaled()
 
     def _multiplied(self, conds: list[Cond]) -> list[Cond]:
-        """x // s = v with x % s = 0 is x = v*s, for s >= 1."""
+        """Replace x // s = v with x % s = 0 by x = v*s, for s >= 1."""
         for g in conds:
             for atom in g.poly.forms if g.kind == "eq" and g.poly is not None else ():
                 form, lin = form_of(atom), g.poly.affine(atom) if g.poly is not None else None
@@ -188,7 +189,7 @@ class _Elimination:
         return conds
 
     def _unit(self, alone: bool) -> bool:
-        """a = k + e or a = e - k."""
+        """Solve a = k + e or a = e - k for k; whether one was found."""
         left = set(self.left)
         for i, (a, x) in enumerate(self.eqs):
             inside = x.vars & left
@@ -204,7 +205,7 @@ class _Elimination:
         return False
 
     def _pair(self) -> bool:
-        """a = q*o + i + e with 0 <= i < q: o and i are the quotient and the remainder."""
+        """Solve a = q*o + i + e with 0 <= i < q: o and i are the quotient and the remainder."""
         left = set(self.left)
         for n, (a, x) in enumerate(self.eqs):
             inside = x.vars & left
@@ -227,7 +228,7 @@ class _Elimination:
         return False
 
     def _parts(self) -> bool:
-        """a1 = k // q and a2 = k % q: k = a1*q + a2 with 0 <= a2 < q."""
+        """Solve a1 = k // q and a2 = k % q: k = a1*q + a2 with 0 <= a2 < q."""
         for (n1, (a1, x1)), (n2, (a2, x2)) in itertools.permutations(enumerate(self.eqs), 2):
             f1, f2 = form_of(str(x1)), form_of(str(x2))
             if f1 is None or f2 is None or (f1[0], f2[0]) != ("//", "%") or f1[1] != f2[1]:
@@ -244,7 +245,7 @@ class _Elimination:
         return False
 
     def _scaled(self) -> bool:
-        """a = s*k + e with s known positive (or negative): k is the quotient, and s divides."""
+        """Solve a = s*k + e with s known positive (or negative): k is the quotient, and s must divide."""
         for i, (a, x) in enumerate(self.eqs):
             for k in self.left:
                 lin = x.affine(k) if k in x.vars else None
@@ -262,7 +263,7 @@ class _Elimination:
         return False
 
     def _count(self, k: str) -> None:
-        """A binder in no argument: the length of its interval."""
+        """Eliminate a binder in no argument: it counts as the length of its interval."""
         if any(k in x.vars for _, x in self.eqs) or any(k in p.vars for p, _ in self.sizes):
             raise CannotSolve(f"{k} stays inside {[str(x) for _, x in self.eqs if k in x.vars]}")
         lows: list[Poly] = []
@@ -314,7 +315,7 @@ class _Elimination:
 
 
 def eliminate(ctx: Context, m: Monomial, coords: Sequence[Poly], facts: tuple[Cond, ...], exists: bool) -> Weight:
-    """The weight of a monomial at the coordinates.
+    """Eliminate the binders of a monomial; return its weight at the coordinates.
 
     Raises:
         CannotSolve: a binder occurs in a way that the laws do not cover.
@@ -331,7 +332,7 @@ def eliminate(ctx: Context, m: Monomial, coords: Sequence[Poly], facts: tuple[Co
 MAX_ORDERS = 720
 WRITTEN = 6  # a seventh equal atom would pass MAX_ORDERS
 Signature: TypeAlias = "tuple[tuple[str, int, int], ...]"
-"""Atoms of a monomial, powers written out: (label, sign of the power, number of arguments)."""
+"""Atoms of a monomial with powers expanded: (label, sign of the power, number of arguments)."""
 
 
 def signature(m: Monomial) -> Signature:
@@ -340,7 +341,7 @@ def signature(m: Monomial) -> Signature:
 
 
 def spread(m: Monomial) -> Monomial:
-    """Powers written out as repeated atoms, in order of label; a high one is an atom of its own."""
+    """Powers expanded to repeated atoms, in order of label; a high power becomes one atom."""
     atoms: list[Atom] = []
     for a in m.atoms:
         n, sign = abs(a.exp), 1 if a.exp > 0 else -1
@@ -358,7 +359,7 @@ def groups(p: NF) -> dict[Signature, NF]:
 
 
 def equal(ctx: Context, p: NF, q: NF, facts: tuple[Cond, ...] = (), exists: bool = False) -> bool:
-    """Are two sums (or, with `exists`, two sets under a maximum) equal for all values of all atoms?"""
+    """Whether two sums (or, with `exists`, two sets under a maximum) are proved equal for all values of all atoms."""
     left, right = groups(p), groups(q)
     for sig in sorted(set(left) | set(right)):
         a, b = left.get(sig, []), right.get(sig, [])
@@ -410,7 +411,7 @@ def _statements(g: Cond) -> set[object]:
     if g.kind not in ("and", "or"):
         return {frozenset({g})}
     compared = [x for x in g.args if x.poly is not None]
-    if g.kind == "or":  # not all of the complements
+    if g.kind == "or":  # a disjunction is the negation of a conjunction of complements
         compared = [c.negate(x) for x in compared]
     out: set[object] = {frozenset(compared)} if compared else set()
     for x in g.args:
@@ -419,7 +420,7 @@ def _statements(g: Cond) -> set[object]:
 
 
 def _said(sig: Signature) -> str:
-    """A product of atoms in the names of the program: inputs, and functions of what is left out."""
+    """A product of atoms as text for messages: names of inputs and functions, with arguments elided."""
     factors = [re.sub(r"#\d+", "(...)", label.lstrip("?")) for label, _, _ in sig]
     factors = [re.sub(r"\^1\b|\b1\*|\?", "", text).replace("value(...)", "positions") for text in factors]
     return f"terms in {' * '.join(factors)}" if factors else "constants"
@@ -437,7 +438,7 @@ def _without_common(a: NF, b: NF) -> tuple[NF, NF]:
 
 
 def _orders(sig: Signature) -> list[list[int]]:
-    """Orders of the atoms that differ only within runs of equal ones."""
+    """Orders of the atoms that differ only within runs of equal signatures."""
     runs = [list(g) for _, g in itertools.groupby(range(len(sig)), key=lambda i: sig[i])]
     if math.prod(math.factorial(len(r)) for r in runs) > MAX_ORDERS:
         raise CannotSolve(f"{len(sig)} equal atoms have too many orders")
@@ -446,7 +447,7 @@ def _orders(sig: Signature) -> list[list[int]]:
 
 @dataclass(frozen=True, slots=True)
 class _Coordinates:
-    """Fresh coordinates for the atoms of a signature, and what is known of them."""
+    """Fresh coordinates for the atoms of a signature, and facts about them."""
 
     ctx: Context
     sig: Signature
@@ -465,7 +466,7 @@ class _Coordinates:
         return out
 
     def same_sums(self, a: NF, b: NF) -> bool:
-        """Are the total weights of two sums equal everywhere?"""
+        """Whether the total weights of two sums are proved equal at all coordinates."""
         parts = self._weights(a, exists=False)
         parts += [replace(w, coef=-w.coef) for w in self._weights(b, exists=False)]
         down: dict[Poly, int] = {}
@@ -492,6 +493,6 @@ class _Coordinates:
         return answer == NO
 
     def same_sets(self, a: NF, b: NF) -> bool:
-        """Is an entry present in one set exactly where it is in the other?"""
+        """Whether an entry is proved to be present in one set exactly where it is in the other."""
         left, right = (c.disj(w.guard for w in self._weights(ms, exists=True)) for ms in (a, b))
         return left == right or self.ctx.differ(self.ctx.not_iff(left, right), self.facts) == NO

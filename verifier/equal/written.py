@@ -1,4 +1,4 @@
-"""Normal forms in writing: both sides of an equation as they were compared, for a checker that has none of this code.
+"""Normal forms as JSON: both sides of an equation as they were compared, for a checker that shares none of this code.
 
 A polynomial is a list of [factor, atoms], an atom a name or [operation, polynomials]; a condition [kind, polynomial or
 conditions]; a summand [coefficient, sizes, conditions, binders, factors], a factor [label, arguments, power].  A table
@@ -20,7 +20,7 @@ Json: TypeAlias = "Any"
 
 
 def written(ctx: Context, labels: AtomLabels, laws: str, sides: tuple[NF, NF], added: tuple[NF, NF]) -> dict[str, Json]:
-    """Both sides, and as what they were added where they had been multiplied by their divisors before."""
+    """Both sides as JSON, with the sums actually compared where both had first been multiplied by their divisors."""
     todo = [*sides[0], *sides[1], *added[0], *added[1]]
     atoms: dict[str, Json] = {}
     binders: dict[str, Json] = {}
@@ -66,5 +66,5 @@ def _cond(g: Cond) -> Json:
 
 
 def place(index: Iterable[tuple[Any, Any]]) -> dict[str, Json]:
-    """Axis of the result -> its index."""
+    """Map each axis of the result to its index, as JSON."""
     return {str(axis): _poly(i) for axis, i in index}

@@ -1,10 +1,10 @@
-"""A loop program in float64, and with each value a bound of what rounding may do to it.
+"""Evaluation of a loop program in float64, with a bound on the rounding error of each value.
 
-A value is an array of float64 where it is exact, else one of complex numbers: the value, and as the imaginary part the
+A value is an array of float64 where it is exact, else one of complex numbers: real part the value, imaginary part the
 bound.  An operation is rounded in the dtype of the program; a sum of n terms may be taken in any order, products in it
-rounded or not.  Of such sums the error grows with the root of n and with the sum of the *absolute* terms: it is what
-many roundings of either sign come to, and no worst case.  Where a value may overflow in its dtype, or is not a number,
-nothing is known: the bound is infinite or NaN.  Denormals may be flushed to zero.
+rounded or not.  The error of such a sum grows with the root of n and with the sum of the *absolute* terms.  This is the
+typical error of many roundings of either sign, not the worst case.  Where a value may overflow in its dtype, or is NaN,
+the bound is infinite or NaN.  Denormals may be flushed to zero.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = Any
 _UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}  # half of a last place
 _LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 _MOST = {"float16": 65504.0, "bfloat16": 3.38e38, "float32": 3.4028e38, "float64": 1.797e308}
-_FUNCTION = 16.0  # roundings that a function amounts to: 6 units of the last place, and those of its operands
+_FUNCTION = 16.0  # roundings that a function counts as: 6 units in the last place, and those of its operands
 _QUOTIENT = 3.0  # a product with the rounded reciprocal
 _EXACT = frozenset({"neg", "abs", "max", "min", "sign", "floor", "ceil", "round_away", "round_even", "select_n"})
 _COMPLEX = np.dtype(np.complex128)
@@ -33,20 +33,20 @@ Parts = tuple[Array, Array]
 
 
 def parts(x: Array) -> Parts:
-    """Value and bound."""
+    """Split an array into value and bound."""
     x = np.asarray(x)
     return (x.real, x.imag) if x.dtype == _COMPLEX else (x, np.float64(0.0))
 
 
 def joined(value: Array, bound: Array) -> Array:
-    """Both as one array."""
+    """Join value and bound into one complex array."""
     out = np.empty(np.broadcast_shapes(np.shape(value), np.shape(bound)), _COMPLEX)
     out.real, out.imag = value, bound
     return out
 
 
 def rounded(value: Array, bound: Array, dtype: str, times: float = 1.0) -> Array:
-    """A value after roundings in its dtype, which it may not fit."""
+    """The value and bound after `times` roundings in a dtype; the bound is infinite where the value may overflow."""
     unit, least, most = _UNIT[dtype], _LEAST[dtype], _MOST[dtype]
     size = np.abs(value)
     bound = bound + (times * unit * size + times * least)
@@ -60,7 +60,7 @@ class Bounds(Numbers):
         super().__init__(rank, size, wide=True)
 
     def array(self, value: Any) -> Array:
-        """A value as an array."""
+        """The value as an array."""
         return np.asarray(self._arrays((value,))[0])
 
     def const(self, value: bool | int | float, dtype: str) -> Array:
@@ -112,12 +112,12 @@ class Bounds(Numbers):
         total = self._fold(monoid, (), sizes, terms if monoid == "sum" else body, _COMPLEX)
         if monoid != "sum":
             return total
-        value, bound = parts(total)  # a part of the terms may overflow alone
+        value, bound = parts(total)  # a partial sum may overflow
         return rounded(value, np.where(bound > grown * _MOST[within], np.inf, bound), dtype)
 
 
 class BoundedProduct(Product):
-    """`a * b` of values with bounds, not yet multiplied."""
+    """The product `a * b` of values with bounds, kept unevaluated so that a sum of it may become a matrix product."""
 
     __slots__ = ()
 
@@ -143,7 +143,7 @@ def _more(x: Array, unit: float) -> Array:
 
 
 def _in_any_order(total: Array, factors: Sequence[Array], dtype: str) -> Array:
-    """A product, of which nothing is known where a part of its factors may overflow or vanish alone."""
+    """A product with an infinite bound where the product of some of its factors may overflow or underflow."""
     great, small = np.float64(1.0), np.float64(1.0)
     for x in factors:
         size = np.abs(parts(x)[0])
@@ -153,7 +153,7 @@ def _in_any_order(total: Array, factors: Sequence[Array], dtype: str) -> Array:
 
 
 def _applied(fn: str, dtype: str, xs: Sequence[Parts]) -> Array:
-    """A scalar function of values with bounds."""
+    """Apply a scalar function to values with bounds."""
     if fn in _FORMS:
         value, bound = _FORMS[fn](*[x for pair in xs for x in pair])
     elif fn == "select_n":
@@ -173,7 +173,7 @@ def _applied(fn: str, dtype: str, xs: Sequence[Parts]) -> Array:
 
 
 def _around(fn: str, xs: list[Array], bounds: list[Array]) -> Parts:
-    """A function, and how far it is from there at the ends of its operands, one after the other."""
+    """The value of a function, and a bound from its values at the ends of each operand's interval in turn."""
     call = SCALARS[fn].numpy
     value = np.asarray(call(*xs), np.float64)
     bound: Array = np.float64(0.0)

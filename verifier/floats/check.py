@@ -1,4 +1,4 @@
-"""Is a kernel near its loop program on floats, at several scales of its inputs?"""
+"""Comparison of a kernel with its loop program on floats, at several scales of its inputs."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from verifier.floats.bounds import Bounds, parts
 
 Array = Any
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
-_SLACK = 2.0  # of bounds that are no worst case
-_AT_ONCE = 1 << 18  # points of a stage
-_POINTS, _SAMPLE = 1 << 15, 1 << 18  # of a result that are looked at, and all terms of their sums
-_BLOCK, _OTHER = 100_003, 9_973  # primes: after so many elements what is drawn is drawn again
-_LARGE = 1 << 21  # iterations of a program: of larger ones the first draws alone
+_SLACK = 2.0  # factor on bounds, which are no worst case
+_AT_ONCE = 1 << 18  # points of a stage evaluated at once
+_POINTS, _SAMPLE = 1 << 15, 1 << 18  # most points of a result that are compared, and most terms of their sums
+_BLOCK, _OTHER = 100_003, 9_973  # periods, both prime, after which random elements repeat
+_LARGE = 1 << 21  # iterations of a program above which only the first draws are used
 _FIRST = 3
-_ZEROS = 1 / 16  # of the values of all sizes
-_NARROW = 8  # binary digits to either side of 1 within which floats of 16 bits are drawn
+_ZEROS = 1 / 16  # fraction of zeros among values of all sizes
+_NARROW = 8  # 16-bit floats are drawn within 2^-8 and 2^8
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """How inputs are drawn: `scale * 2^uniform(-spread, spread) * (offset + normal)`, of either sign or not."""
+    """A distribution of inputs: `scale * 2^uniform(-spread, spread) * (offset + normal)`, positive only or not."""
 
     name: str
     scale: float = 1.0
@@ -41,7 +41,7 @@ class Draw:
 
 
 DRAWS = (
-    Draw("positive", positive=True),  # sums without cancellation: what is lost relative to the result
+    Draw("positive", positive=True),  # sums without cancellation: shows errors relative to the result
     Draw("far from zero", offset=300.0),  # differences cancel
     Draw("of all sizes", spread=36.0),
     Draw("large", scale=1e12),
@@ -51,12 +51,12 @@ DRAWS = (
 
 
 def farther(before: LoopProgram, run: Run, seed: int) -> str:
-    """How results of a kernel are farther from its program than rounding explains; empty where they are not.
+    """A message about results that are farther from the loop program than rounding explains; empty without any.
 
     Args:
-        before: what is meant, without a schedule.
-        run: the kernel, from arrays of the inputs by name to buffers of which some are the outputs.
-        seed: of the draws.
+        before: the loop program without a schedule, which is the specification.
+        run: the kernel, from arrays of the inputs by name to buffers, the outputs among them.
+        seed: seed of the draws.
     """
     work = sum([_work(stage) for stage in before.stages])
     for draw in DRAWS if work <= _LARGE else DRAWS[:_FIRST]:
@@ -83,7 +83,7 @@ def _told(name: str, draw: Draw, wrong: Array, got: Array, value: Array) -> str:
 
 
 def drawn(before: LoopProgram, draw: Draw, seed: int) -> dict[str, Array]:
-    """Arrays for the inputs of a program."""
+    """Draw arrays for the inputs of a program."""
     made: dict[str, Array] = {}
     for b in before.buffers:
         if b.scope not in ("input", "frozen"):
@@ -119,7 +119,7 @@ def _floats(rng: np.random.Generator, draw: Draw, shape: tuple[int, ...], dtype:
 
 
 def values(before: LoopProgram, given: Mapping[str, Array]) -> Iterator[tuple[str, Any, Array]]:
-    """Outputs of a loop program whose stages are not scheduled: name, which part, and its values with bounds."""
+    """Yield the outputs of an unscheduled loop program in parts: name, index of the part, its values with bounds."""
     held = dict(given)
     reads = [{e.args[0] for e in subexpressions(stage.value) if e.kind == "load"} for stage in before.stages]
     for number, stage in enumerate(before.stages):
@@ -136,7 +136,7 @@ def values(before: LoopProgram, given: Mapping[str, Array]) -> Iterator[tuple[st
 
 
 def _filled(stage: Stage, held: Mapping[str, Array], sample: bool) -> Iterator[tuple[Any, Array]]:
-    """Values of a stage, part by part along its longest axis; of a large one points along every axis as a sample."""
+    """Yield values of a stage, in parts along its longest axis; with `sample`, at some points along every axis."""
     extents = [a.extent for a in stage.axes]
     if 0 in extents:
         return
@@ -156,7 +156,7 @@ def _filled(stage: Stage, held: Mapping[str, Array], sample: bool) -> Iterator[t
 
 
 def _pieces(extents: Sequence[int]) -> Iterator[list[Array]]:
-    """All places along each axis, in parts along the longest."""
+    """Yield all places along each axis, in parts along the longest axis."""
     longest = max(extents, default=1)
     axis, step = list(extents).index(longest) if extents else 0, max(1, _AT_ONCE * longest // prod(extents))
     for start in range(0, longest, step):
@@ -164,7 +164,7 @@ def _pieces(extents: Sequence[int]) -> Iterator[list[Array]]:
 
 
 def _places(extents: Sequence[int], terms: float) -> list[Array]:
-    """Places along each axis, both ends among them, of which each has so many terms: as many as are looked at."""
+    """A sample of places along each axis, both ends included; `terms` per point limits their number."""
     counts = list(extents)
     while prod(counts) > min(_POINTS, _SAMPLE / terms) and max(counts) > 2:
         longest = counts.index(max(counts))
@@ -176,7 +176,7 @@ def _places(extents: Sequence[int], terms: float) -> list[Array]:
 
 
 def _work(stage: Stage) -> int:
-    """The most often that something in a stage is computed."""
+    """The greatest number of times that a subexpression of a stage is computed."""
 
     def times(e: Expr) -> int:
         return prod([int(str(s.extent)) for s in e.symbols])

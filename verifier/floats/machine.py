@@ -1,4 +1,4 @@
-"""LLVM's text as machine code, and kernels that are run as such."""
+"""Compilation of LLVM IR text to machine code, and execution of kernels as such."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _BAND = 64  # bytes around each array
 
 
 class Unread(Exception):
-    """Something that validation has no meaning for; its name."""
+    """Raised for a construct that validation cannot interpret; the message names it."""
 
 
 class KernelPart(NamedTuple):
-    """A kernel: text of its module, phases with their tasks, and the buffers that it is called with."""
+    """A kernel: text of its module, phases with their numbers of tasks, and the buffers of its call."""
 
     text: str
     phases: Sequence[tuple[str, int]]
@@ -32,11 +32,11 @@ class KernelPart(NamedTuple):
 
 
 def compiled(text: str, effort: int = 1) -> Any:
-    """A module as machine code, as long as the context lasts; `get_function_address` finds its functions.
+    """Compile a module to an engine, a context manager that frees it; `get_function_address` finds its functions.
 
     Args:
-        text: of the module.
-        effort: of LLVM; 0 takes a third of the time of 1, for code that takes twice as long.
+        text: text of the module.
+        effort: optimization level of LLVM; 0 takes a third of the time of 1, for code that takes twice as long.
 
     Raises:
         Unread: LLVM refuses the text.
@@ -55,7 +55,7 @@ def compiled(text: str, effort: int = 1) -> Any:
 
 @functools.cache
 def binding() -> Any:
-    """LLVM, ready to make code for this machine."""
+    """The LLVM binding, initialized for this machine."""
     import llvmlite.binding as llvm  # late: few load it  # pyright: ignore[reportMissingTypeStubs]
 
     llvm.initialize_native_target()
@@ -64,9 +64,9 @@ def binding() -> Any:
 
 
 class MachineCode:
-    """Kernels that run one after the other, as machine code of their texts; only for such whose accesses were watched.
+    """Kernels compiled from their texts, run one after the other; only for kernels whose accesses were checked.
 
-    It is a context: the code is there within it.
+    It is a context manager: the code exists inside its block.
     """
 
     def __init__(self, parts: Sequence[KernelPart]) -> None:
@@ -88,7 +88,7 @@ class MachineCode:
         self._stack.close()
 
     def __call__(self, arrays: Mapping[str, Array]) -> dict[str, Array]:
-        """The buffers after all parts ran on one thread; what nobody wrote is NaN."""
+        """Run all parts on one thread and return the buffers; elements that nothing wrote are NaN."""
         held = {name: _placed(x) for name, x in arrays.items()}
         for part, phases in zip(self.parts, self._phases, strict=True):
             for b in part.pointers:
@@ -102,7 +102,7 @@ class MachineCode:
 
 
 def _placed(x: Array) -> Array:
-    """A copy that begins where arrays of a call begin."""
+    """A copy aligned as the arrays of a call, with unused bytes around it."""
     whole = np.empty(x.nbytes + _ALIGN + 2 * _BAND, np.uint8)
     start = _BAND + (-(whole.ctypes.data + _BAND)) % _ALIGN
     array = whole[start : start + x.nbytes].view(x.dtype).reshape(x.shape)

@@ -1,4 +1,4 @@
-"""Does a kernel compute its loop program, touch its own memory alone, and let no two tasks meet?"""
+"""The check of a kernel: it computes its loop program, accesses only its own memory, and its tasks have no race."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _SAYS = {BOUNDS: "an access outside of its array", RACE: "two tasks meet", FUEL: "it does not end in time"}
 _CPU = re.compile(r'"target-(?:cpu|features)"="[^"]*"')
-_NOTHING = np.uint64(1 << 63)  # what nobody wrote
-_TURNS = 16  # of all loops of a kernel, at most, for each iteration or element of the program: it has fewer, not more
-_MOST_TASKS = 1 << 30  # two for each have stamps
-_SHORT = 100_000  # lines of a module that is compiled without effort: everything is on the stack then, 20 bytes a line
+_NOTHING = np.uint64(1 << 63)  # the word of unwritten memory
+_TURNS = 16  # limit of loop iterations of a kernel for each iteration or element of the program, which needs no more
+_MOST_TASKS = 1 << 30  # most tasks of a kernel: stamps of tasks and phases are 32 bits
+_SHORT = 100_000  # lines below which a module is compiled without optimization, with all on the stack, 20 bytes a line
 _HELD = {  # dtypes as types in memory
     "bool": "i8", "bfloat16": "i16", "float16": "half", "float32": "float", "float64": "double", "int32": "i32"
 }  # fmt: skip
@@ -41,12 +41,12 @@ _HELD = {  # dtypes as types in memory
 
 @dataclass(frozen=True, slots=True)
 class KernelVerdict:
-    """What is said of a kernel.
+    """The verdict on a kernel.
 
     Attributes:
-        status: PROVED, REFUTED (a place outside of its array, a race) or UNKNOWN.
+        status: PROVED, REFUTED (an access outside of its array, or a race) or UNKNOWN.
         cause: why it is not proved; empty for a proof.
-        seconds: of the validation, on one processor.
+        seconds: processor time of the validation.
     """
 
     status: str
@@ -55,7 +55,7 @@ class KernelVerdict:
 
     @property
     def proved(self) -> bool:
-        """Is it?"""
+        """Whether the kernel may be used."""
         return self.status == PROVED
 
 
@@ -65,7 +65,7 @@ class _Fault(Exception):
 
 @functools.cache
 def version() -> str:
-    """Digest of what verdicts are made by; empty where that has changed since the process began."""
+    """Digest of the sources of this validation; empty where they have changed since the process began."""
     rooms = (Path(__file__).parent, Path(__file__).parents[1] / "floats")
     files = sorted([file for room in rooms for file in room.iterdir() if file.suffix in (".py", ".json")])
     if not as_loaded(files):
@@ -84,12 +84,12 @@ def validate(
     """Compare kernels that run one after the other with the loop program before its schedule.
 
     Args:
-        before: what is meant.
-        parts: the kernels; a later one may read what an earlier one wrote, by its name.
-        scalar: text that is known to compute scalar functions, by digest (`verifier.kernels.scalars`).
-        seed: of the random points.
-        runs: at how many random points.
-        machine: the kernels as they run for users; None to make machine code of their text.
+        before: the loop program before its schedule, which is the specification.
+        parts: the kernels; a later one may read the buffers of an earlier one by name.
+        scalar: digest of code that is known to compute a scalar function -> its name (`verifier.kernels.scalars`).
+        seed: seed of the random points.
+        runs: number of random points.
+        machine: the kernels as they run for users; None to compile their text.
     """
     start = time.thread_time()
     status, cause = PROVED, ""
@@ -101,7 +101,7 @@ def validate(
                 raise Unread(far)
     except _Fault as fault:
         status, cause = REFUTED, str(fault)
-    except (Unread, RecursionError) as reason:  # of values that are made of themselves
+    except (Unread, RecursionError) as reason:  # recursion: a value that is defined by itself
         status, cause = UNKNOWN, str(reason)
     return KernelVerdict(status, cause, time.thread_time() - start)
 
@@ -116,7 +116,7 @@ def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str,
                 raise Unread(f"a buffer {b.name} of two kinds")
     code = [functions(part.text, scalar) for part in parts]
     field = Field(seed, divisors(before))
-    texts = _texts(parts, code, field)  # what cannot be read is told before long work
+    texts = _texts(parts, code, field)  # early, so that code that cannot be read is refused before long work
     held = _given(before, field)
     wanted = evaluate(before, held, field)
     guessed = _run(before, parts, texts, held, field)
@@ -148,13 +148,16 @@ def _count(b: Buffer) -> int:
 
 
 def _run(before: LoopProgram, parts: Sequence[KernelPart], texts: list[str], held: dict[str, Any], f: Field) -> bool:
-    """Run kernels one after the other; does one read what nobody wrote?"""
+    """Run kernels one after the other; return whether one reads unwritten memory."""
     turns = [_TURNS * (1000 + sum(map(_count, part.pointers)) + iterations(before)) for part in parts]
-    return sum([_run_part(*each, held, f) for each in zip(parts, texts, turns, strict=True)]) > 0  # all of them
+    return sum([_run_part(*each, held, f) for each in zip(parts, texts, turns, strict=True)]) > 0  # run all of them
 
 
 def _run_part(part: KernelPart, text: str, turns: int, held: dict[str, Any], field: Field) -> bool:
-    """All tasks of a kernel, on the buffers held so far and on others of its own, which are held afterwards."""
+    """Run all tasks of a kernel; return whether one reads unwritten memory.
+
+    The kernel reads the buffers in `held`; those that it fills are added there.
+    """
     words, kept = list[Any](), list[Any]()
     for b in part.pointers:
         fresh = b.scope in ("output", "scratch")

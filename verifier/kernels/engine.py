@@ -1,4 +1,4 @@
-"""Products of matrices of the field as machine code, without a library that has threads."""
+"""Products of matrices over the field, as machine code of our own that starts no threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from verifier.kernels.field import P
 
 Array = Any
 _U = np.uint64
-_LANES = 32  # of a row of results at once: as many registers as hide the time of a product
+_LANES = 32  # lanes of a row of results at once: enough registers to hide the latency of a product
 _MATMUL = f"""
 define void @matmul(ptr %a, ptr %b, ptr %c, i64 %count, i64 %m, i64 %k, i64 %n) #0 {{
   br label %row
@@ -58,7 +58,7 @@ end:
 
 
 def matmul(a: Array, b: Array) -> Array:
-    """Products of matrices of elements below P; leading axes are those of a batch."""
+    """Products of matrices of elements below P; leading axes are batch axes."""
     if a.shape[-2] > b.shape[-1]:  # vectors lie along the longer side
         return matmul(b.swapaxes(-1, -2), a.swapaxes(-1, -2)).swapaxes(-1, -2)
     (m, k), n, batch = a.shape[-2:], b.shape[-1], a.shape[:-2]
@@ -74,7 +74,7 @@ def matmul(a: Array, b: Array) -> Array:
 
 @functools.cache
 def _made() -> tuple[Any, Any]:
-    """The machine code of `matmul`, and its function."""
+    """The compiled engine of `matmul`, and its function."""
     llvm = binding()
     cpu = f'"target-cpu"="{llvm.get_host_cpu_name()}" "target-features"="{llvm.get_host_cpu_features().flatten()}"'
     engine = compiled(f"{_MATMUL}attributes #0 = {{ {cpu} }}\n")

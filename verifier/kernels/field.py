@@ -2,13 +2,13 @@
 
 Sums, products and quotients are those of the field, so every law of rational functions holds, in any order.  Other
 functions are keyed random functions of their operands.  A maximum is commutative and associative: operands are
-scrambled, added and scrambled back; a minimum is the negative of the maximum of negatives.  A comparison is a random
-function of its operands, a condition c a number with `not c` = 1 - c, a choice c x + (1 - c) y; but the choice of the
-greater by a comparison of the same two is their maximum.  Values are finite: nothing is NaN.
+scrambled, added and unscrambled.  A minimum is the negative of the maximum of negatives.  A comparison is a random
+function of its operands, a condition c a number with `not c` = 1 - c, and a select is c x + (1 - c) y.  A select of the
+greater of two values by their comparison is an exception: it is their maximum.  Values are finite: nothing is NaN.
 
-Constants of floating point are the rational numbers that they denote if both terms are small, and differ in the field
-where they differ; any other is a random number with the constant's sign, as 2^31 and 1 are one element here.  Where a
-program divides by a constant c, the constant that is 1 / c rounded stands for 1 / c.
+A floating-point constant is the rational number that it denotes if numerator and denominator are small; different
+constants are then different elements.  Any other is a random number with the constant's sign, since 2^31 and 1 are one
+element here.  Where a program divides by a constant c, the constant that is 1 / c rounded stands for 1 / c.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ import numpy as np
 from verifier.floats.machine import Unread as Unread
 
 P = (1 << 31) - 1  # prime; products of two numbers below 2^32 fit 64 bits
-BLOCK = 1 << 17  # elements that are worked on at once: what is made on the way fits a second-level cache
+BLOCK = 1 << 17  # elements per block: intermediate arrays fit a second-level cache
 Array = Any
 _U = np.uint64
-_SMALL = 1 << 15  # terms of two quotients, multiplied crosswise, are not equal modulo P unless they are equal
+_SMALL = 1 << 15  # bound of numerators and denominators: cross products of two fractions stay below P
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # splitmix64
 ORDERED = {"lt": ("less", False, False), "gt": ("less", True, False), "ge": ("less", False, True),
            "le": ("less", True, True), "eq": ("equal", False, False), "ne": ("equal", False, True)}  # fmt: skip
-"""What a comparison is: a function of the field, whether operands are swapped, whether the result is denied."""
+"""Comparison -> function of the field, whether its operands are swapped, whether its result is negated."""
 
 
 class FieldArithmetic:
-    """The functions of the field on words of 64 bits, written once: `Field` computes them, `watched.Words` writes them.
+    """The functions of the field on 64-bit words, written once for two backends.
 
-    A word stands for an element and is below 2^32, not always below P.  A subclass says what an operation is (`self(op,
-    a, b)`, names as in LLVM), a choice (`select`), and a function of `FUNCTIONS` (`call`).
+    `Field` computes them on arrays, `watched.Words` emits LLVM code for them.  A word stands for an element and is
+    below 2^32, not always below P.  A subclass implements an operation (`self(op, a, b)`, names as in LLVM), `select`,
+    and `call` of a function in `FUNCTIONS`.
     """
 
     field: Field
@@ -45,20 +46,20 @@ class FieldArithmetic:
     call: Callable[..., Any]
 
     def fold(self, x: Any) -> Any:
-        """The same modulo P: of less than 2^64 less than 2^34, of less than 2^34 less than 2^31 + 8."""
+        """A smaller word with the same residue: below 2^34 for x below 2^64, below 2^31 + 8 for x below 2^34."""
         return self("add", self("and", x, P), self("lshr", x, 31))
 
     def least(self, x: Any) -> Any:
-        """Below P, of less than 2^32."""
+        """The residue below P of a word below 2^32."""
         y = self.fold(x)
         return self.select(self("icmp ult", y, P), y, self("sub", y, P))
 
     def no(self, c: Any) -> Any:
-        """1 - c, below P, of c below P."""
+        """The negation 1 - c, below P, of a condition c below P."""
         return self.least(self("sub", P + 1, c))
 
     def mixed(self, z: Any) -> Any:
-        """Scrambled 64 bits."""
+        """A bijective scrambling of 64 bits (splitmix64)."""
         z = self("add", z, MIX[0])
         z = self("mul", self("xor", z, self("lshr", z, 30)), MIX[1])
         z = self("mul", self("xor", z, self("lshr", z, 27)), MIX[2])
@@ -71,25 +72,25 @@ class FieldArithmetic:
         return self("xor", x, self("lshr", x, 16))
 
     def scrambled(self, x: Any) -> Any:
-        """A bijection of 31 bits, so that sums of scrambled values identify multisets; of what is below P."""
+        """A keyed bijection of 31 bits, for x below P; sums of scrambled values identify multisets."""
         return self._rounds(self("and", self("add", x, self.field.shift), P), self.field.factors[:2])
 
     def unscrambled(self, x: Any) -> Any:
-        """Its inverse; what it gives may be P, which is 0."""
+        """The inverse of `scrambled`; the result may be P, which is the element 0."""
         return self("and", self("add", self._rounds(x, self.field.factors[:1:-1]), P + 1 - self.field.shift), P)
 
     def token(self, name: str, first: Any, *others: Any) -> Any:
-        """A word of 64 bits, which are free, for what is this function of words."""
+        """A pseudorandom 64-bit word for the function `name` of some words."""
         for x in others:
             first = self.mixed(self("add", self.mixed(self("add", first, self.field.key("token", name))), x))
         return first
 
 
 class Field(FieldArithmetic):
-    """The field under a key: its random functions, and what constants stand for; arithmetic on arrays of elements.
+    """The field under a key: its random functions, the elements of constants, and arithmetic on arrays of elements.
 
     Args:
-        seed: of the key.
+        seed: seed of the key.
         divisors: constants (exact values of float32) by which the program divides.
     """
 
@@ -102,16 +103,16 @@ class Field(FieldArithmetic):
         self.factors = (odd[0], odd[1], pow(odd[0], -1, P + 1), pow(odd[1], -1, P + 1))
         self._reciprocals: dict[float, float] = {}
         for c in sorted({c for c in divisors if c}, key=abs, reverse=True):
-            if c not in self._reciprocals:  # of two divisors that are each other's, one stands for itself
+            if c not in self._reciprocals:  # of two divisors that are each other's reciprocals, one stands for itself
                 self._reciprocals[float(np.float32(1) / np.float32(c))] = c
 
     def key(self, *words: Any) -> int:
-        """A number of 64 bits for some words."""
+        """A 64-bit key derived from the seed and some words."""
         text = repr((self.seed, words)).encode()
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
     def constant(self, value: float | None) -> int:
-        """The element that a constant stands for, None for any; infinities are neutral for maxima and minima."""
+        """The element of a constant; None stands for poison.  Infinities are neutral for maxima and minima."""
         if value is None:
             return self.key("poison") % P
         if value != value:
@@ -145,12 +146,12 @@ class Field(FieldArithmetic):
         return _NUMPY[op](a, b)
 
     def call(self, name: str, *xs: Any) -> Array:
-        """One of `FUNCTIONS`, below P."""
+        """A function of `FUNCTIONS` on arrays, with results below P."""
         with np.errstate(over="ignore"):
             return FUNCTIONS[name][1](self, xs) % _U(P)
 
     def inverse(self, a: Array) -> Array:
-        """1 / a, and 0 of 0: pairs of neighbours are multiplied until one is left, which alone is inverted."""
+        """1 / a, and 0 for 0, by batch inversion: neighbours are multiplied until one element is left to invert."""
         if np.size(a) < 2:
             return np.array([pow(int(x), P - 2, P) for x in np.ravel(a)], _U).reshape(np.shape(a))
         flat = np.where(a == 0, _U(1), a).ravel()
@@ -161,20 +162,20 @@ class Field(FieldArithmetic):
 
 
 class Marks(Field):
-    """Marks in the place of elements: 0, or another number for what depends on memory that nobody wrote."""
+    """Taint marks in place of elements: nonzero for values that depend on unwritten memory, else 0."""
 
     marks = True
 
     def key(self, *words: Any) -> int:
-        """None: functions have the marks of their operands."""
+        """The key 0: a function has the marks of its operands."""
         return 0
 
     def constant(self, value: float | None) -> int:
-        """Marked, if it may be anything."""
+        """The mark of a constant: 1 for poison, else 0."""
         return int(value is None)
 
     def random(self, name: str, count: int) -> Array:
-        """What is in a buffer is known."""
+        """The marks of an input buffer, all 0."""
         return np.zeros(count, _U)
 
 
@@ -200,7 +201,7 @@ def _equal(w: FieldArithmetic, x: Sequence[Any]) -> Any:
 
 
 def _choose(w: FieldArithmetic, x: Sequence[Any]) -> Any:
-    """a where c holds, else b."""
+    """Select a where c holds, else b; a comparison of a with b as condition gives their maximum or minimum."""
     c, a, b = [w.least(y) for y in x]
     less, more = [w.least(w.call("less", *pair)) for pair in ((a, b), (b, a))]
     least, greatest = w.call("minimum", a, b), w.call("maximum", a, b)
@@ -224,4 +225,4 @@ FUNCTIONS: dict[str, tuple[str, Callable[[FieldArithmetic, Sequence[Any]], Any]]
     "minimum": ("ab", lambda w, x: w("sub", 2 * P, w.call("maximum", *[w.call("sub", 0, y) for y in x]))),
     "choose": ("cab", _choose),
 }
-"""Parameters of functions on words, and what they are; `k` is a key, of a random function."""
+"""Function on words -> its parameters and its definition; the parameter `k` is the key of a random function."""

@@ -1,4 +1,4 @@
-"""What a loop program means in the field: its stages folded, one after the other, each over all of its axes."""
+"""Evaluation of a loop program in the field: its stages one after the other, each over all of its axes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from verifier.kernels.field import ORDERED, Field, P, Unread
 Array = Any
 _U = np.uint64
 _WORD = np.dtype(np.uint64)
-_MOST_FACTORS = 1 << 13  # each is a step here
-_MOST_POINTS = 1 << 19  # of a stage at once: what functions of them make on the way takes a hundred bytes for each
+_MOST_FACTORS = 1 << 13  # factors of a product; each is a Python step
+_MOST_POINTS = 1 << 19  # points of a stage at once: intermediate arrays take a hundred bytes for each
 
 
 def divisors(program: LoopProgram) -> set[float]:
@@ -42,9 +42,10 @@ def evaluate(program: LoopProgram, held: Mapping[str, Array], field: Field) -> d
     Args:
         program: each stage over all of its axes; none is placed in another.
         held: inputs and frozen buffers by name, flat.
+        field: the field.
 
     Raises:
-        Unread: a dtype, a function or a form of stage without a meaning here.
+        Unread: a dtype, a function or a form of stage has no meaning in the field.
     """
     values = {b.name: held[b.name].reshape(b.shape) for b in program.buffers if b.name in held}
     for stage in program.stages:
@@ -56,7 +57,7 @@ def evaluate(program: LoopProgram, held: Mapping[str, Array], field: Field) -> d
 
 
 class OpaqueWords(np.ndarray[Any, Any]):
-    """Integers that come from memory, and sums of multiples of them: random words modulo 2^64."""
+    """Words for integers that come from memory, and sums of multiples of them: random words modulo 2^64."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *xs: Any, **_: Any) -> Any:
         most = {np.add: 2, np.multiply: 1}.get(ufunc, 0) if method == "__call__" else 0
@@ -66,11 +67,11 @@ class OpaqueWords(np.ndarray[Any, Any]):
             return opaque(ufunc(*[np.asarray(x).astype(_U) for x in xs]))
 
     def __array_function__(self, func: Any, *_: Any, **__: Any) -> Any:
-        raise Unread(f"{func.__name__} of integers in memory")  # a choice by position, which would give numbers
+        raise Unread(f"{func.__name__} of integers in memory")  # a select by position, which would return plain numbers
 
 
 def opaque(x: Any) -> Array:
-    """Words as such integers."""
+    """View words as `OpaqueWords`."""
     return np.asarray(x).astype(_U).view(OpaqueWords)
 
 
@@ -80,7 +81,10 @@ def _token(field: Field, name: str, *xs: Array) -> Array:
 
 
 def _read(program: LoopProgram, values: Mapping[str, Array], field: Field) -> Callable[..., Array]:
-    """What is in buffers: at a place that is made of integers in memory a random function of array and place."""
+    """A function that reads buffers.
+
+    At an index that comes from integers in memory the result is a random function of array and index.
+    """
     readers = {name: reader(array) for name, array in values.items()}
 
     def read(name: str, at: tuple[Any, ...]) -> Array:
@@ -113,7 +117,7 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
         return np.zeros(shape, _U)
     read = _read(program, values, field)
     made, longest = np.empty(shape, _U), max(extents, default=1)
-    axis = extents.index(longest) if extents else 0  # along which the grid is taken in parts
+    axis = extents.index(longest) if extents else 0  # the axis along which the grid is split into parts
     step = max(1, _MOST_POINTS * longest // prod(extents))
     for start in range(0, longest, step):
         at = (*[slice(None)] * axis, slice(start, start + step)) if extents else ...
@@ -146,7 +150,7 @@ class FieldAlgebra(Numbers):
         self.field = field
 
     def array(self, value: Any) -> Array:
-        """A value as an array."""
+        """The value as an array of elements."""
         if isinstance(value, OpaqueWords):
             raise Unread("a number made of integers in memory")
         return np.asarray(self._arrays((value,))[0])
@@ -230,7 +234,7 @@ class FieldAlgebra(Numbers):
 
 
 class FieldProduct(Product):
-    """`a * b` of elements of the field, not yet multiplied."""
+    """The product `a * b` of elements of the field, kept unevaluated so that a sum of it may become a `matmul`."""
 
     __slots__ = ()
 

@@ -1,7 +1,7 @@
-"""A reader of LLVM's text: functions, blocks, instructions, and what computes a scalar function in a piece of them.
+"""A parser of LLVM IR text: functions, blocks, instructions, and marked code of scalar functions.
 
-It takes what kernels are made of and refuses the rest by name.  Comments `; begin NAME %x` and `; end %y` around
-instructions say that these compute a scalar function; whether that is so is for the digests of their text to say.
+It accepts the constructs that kernels consist of and refuses all others by name.  Comments `; begin NAME %x` and
+`; end %y` around instructions claim that these compute a scalar function; the digest of their text verifies it.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from verifier.kernels.field import Unread
 _TOKEN = re.compile(r"<\d+ x \w+>|[%@][\w.$]+|-?\d[\w.+-]*|\w[\w.]*|\S")
 _TYPE = re.compile(r"<(\d+) x (\w+)>|(half|bfloat|float|double|i1|i8|i16|i32|i64|ptr|void)")
 _PLAIN = r"(?:<\d+ x \w+>|\w+)"  # a type
-_OUTSIDE = re.compile(  # lines outside of functions: declarations without promises, hints to loops, the processor
+_OUTSIDE = re.compile(  # lines outside of functions: declarations without attributes, loop hints, the processor
     rf"""declare {_PLAIN} @[\w.]+\((?:{_PLAIN}(?:, {_PLAIN})*)?\)(?: nounwind)?|"""
     r"""!\d+ = (?:distinct )?!\{(?:!\d+|!"llvm\.loop\.unroll\.disable"|, )*\}|"""
     r"""attributes \#0 = \{(?: "(?:target-cpu|target-features|prefer-vector-width|no-trapping-math)"="[^"]*")+ \}"""
 )
 BYTES = {"half": 2, "bfloat": 2, "float": 4, "double": 8, "ptr": 8, "i8": 1, "i16": 2, "i32": 4, "i64": 8}
 FLOATING = ("half", "float", "double")
-DATA = (*FLOATING, "i8", "i16", "bfloat")  # a byte is a condition, 16 bits are those of a float
+DATA = (*FLOATING, "i8", "i16", "bfloat")  # i8 is a condition, i16 holds the bits of a 16-bit float
 
 
 class Type(NamedTuple):
@@ -38,13 +38,13 @@ class Type(NamedTuple):
         return f"<{self.lanes} x {self.element}>" if self.lanes else self.element
 
     def of(self, element: str) -> Type:
-        """As many lanes of another element type."""
+        """The type with as many lanes of another element type."""
         return Type(element, self.lanes)
 
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A name (`%x`), or a constant: its lanes, one of a scalar, None for what may be anything."""
+    """An operand: a name (`%x`), or a constant with one value per lane, one for a scalar; None is poison."""
 
     type: Type
     name: str = ""
@@ -56,10 +56,11 @@ class Instruction:
     """One instruction.
 
     Attributes:
-        op: opcode; of a call the name of the function behind `@`.
+        op: opcode; for a call, the name of the function with its `@`.
         words: predicate of a comparison, labels of a branch or of the operands of a phi, count of an array.
-        type: of the result; of memory for loads, stores, addresses and stack.
-        align: of a load, store or array on the stack; 0: not said.
+        type: type of the result; for loads, stores, addresses and stack arrays, that of the element in memory.
+        align: alignment of a load, store or array on the stack; 0 where it is not given.
+        count: line number in the module.
     """
 
     name: str
@@ -101,7 +102,7 @@ class _Line:
         return token
 
     def has(self, token: str) -> bool:
-        """Take a token where it comes next."""
+        """Whether the next token is this one; takes it if so."""
         found = self.tokens[self.at] == token
         self.at += found
         return found
@@ -113,7 +114,7 @@ class _Line:
         return Type(found[2], int(found[1])) if found[1] else Type(found[3], 0)
 
     def operand(self, type_: Type) -> Operand:
-        """A name or a constant of this type."""
+        """Read a name or a constant of this type."""
         if self.peek().startswith("%"):
             return Operand(type_, self.take())
         count = type_.lanes or 1
@@ -139,7 +140,7 @@ class _Line:
         return Operand(type_, "", (_number(self.take(), type_.element),))
 
     def typed(self) -> Operand:
-        """A type and an operand of it."""
+        """Read a type and an operand of it."""
         type_ = self.type()
         if self.has("align"):
             self.aligned = max(self.aligned, int(self.take()))
@@ -163,7 +164,7 @@ def _number(token: str, element: str) -> float | int:
             return float(token)
         if element in ("i1", "i8") and token not in ("0", "1"):
             raise ValueError
-        if not -(1 << 63) <= int(token) << 64 - 8 * BYTES.get(element, 8) < 1 << 63:  # of others LLVM takes low bits
+        if not -(1 << 63) <= int(token) << 64 - 8 * BYTES.get(element, 8) < 1 << 63:  # LLVM truncates other constants
             raise ValueError
         return int(token)
     except ValueError:
@@ -171,17 +172,17 @@ def _number(token: str, element: str) -> float | int:
 
 
 def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
-    """The functions of a module by name.
+    """Parse the functions of a module, by name.
 
     Args:
-        text: of the module.
-        scalar: what computes a scalar function: digest of its instructions -> its name.
+        text: text of the module.
+        scalar: digest of code that computes a scalar function -> its name.
 
     Raises:
-        Unread: something that is not read.
+        Unread: a construct that kernels do not use.
     """
     found: dict[str, CodeFunction] = {}
-    if not re.fullmatch(r"[\n -~]*", text):  # of others it is not agreed what ends a line
+    if not re.fullmatch(r"[\n -~]*", text):  # other characters may end a line for LLVM or for Python alone
         raise Unread("a character that is not printed")
     bodies = texts(text)
     for line in _DEFINED.sub("", text).splitlines():
@@ -229,18 +230,22 @@ def _head(text: str) -> CodeFunction:
     return CodeFunction(found[2], _Line(found[1]).type(), tuple(parameters))
 
 
-_OF_C = ("aligned_alloc", "free", "malloc", "memset", "memcpy", "memmove")  # LLVM calls some of its own accord
+_OF_C = ("aligned_alloc", "free", "malloc", "memset", "memcpy", "memmove")  # LLVM may insert calls of these
 _DEFINED = re.compile(r"^define .*?@([\w.]+)\(.*?^\}", re.MULTILINE | re.DOTALL)
 _CALLED = re.compile(r"@(?!llvm\.)([\w.]+)\(")
 
 
 def texts(module: str) -> dict[str, str]:
-    """The text of each function of a module, without hints to loops, whose numbers are those of the module."""
+    """The text of each function of a module, without loop hints, whose numbering depends on the module."""
     return {found[1]: re.sub(r", !llvm\.loop !\d+", "", found[0]) for found in _DEFINED.finditer(module)}
 
 
 def _scalar(lines: list[str], end: str, known: dict[str, str], number: int, bodies: Mapping[str, str]) -> Instruction:
-    """The instructions between marks as one, if their text is known to compute the function that the mark names."""
+    """One instruction for the code between marks.
+
+    Raises:
+        Unread: the digest of the code is not known to compute the function that the mark names.
+    """
     _, _, name, *inputs = _OPERAND.findall(lines[0])
     output = end.split()[2]
     code = digest(lines[1:], inputs, output, bodies)
@@ -253,12 +258,12 @@ def _scalar(lines: list[str], end: str, known: dict[str, str], number: int, bodi
     return Instruction(output, f"scalar.{name}", type_, tuple(operands), count=number)
 
 
-_TAKES = {"widened": "bfloat", "narrowed": "float"}  # of another type than they give
+_TAKES = {"widened": "bfloat", "narrowed": "float"}  # functions whose operand has another type than the result
 _OPERAND = re.compile(r"splat \(\w+ [^)]*\)|\S+")
 
 
 def called(name: str, inputs: Sequence[str]) -> str:
-    """A function, with its operands where one of them is a constant: its code may use that."""
+    """The name of a function, with its operands where one of them is a constant, on which its code may depend."""
     words = [x if x[0] == "%" else repr(_number(x.split()[-1].rstrip(")"), "float")) for x in inputs]
     if all(x[0] == "%" for x in words):
         return name
@@ -274,18 +279,18 @@ def digest(lines: Sequence[str], inputs: Sequence[str], output: str, bodies: Map
 
 
 def canonical(lines: Sequence[str], inputs: Sequence[str], output: str, bodies: Mapping[str, str]) -> str:
-    """The text of instructions with one name for all that differ in names and lanes alone; each acts lane by lane.
+    """The canonical text of lane-by-lane code: the same for codes that differ only in value names and number of lanes.
 
-    Functions of the module that are called, and those that they call, stand below it as they are, with their lanes.
+    The functions of the module that it calls, directly or indirectly, are appended unchanged, with their lanes.
 
     Raises:
-        Unread: an instruction that does not act lane by lane, or reads what is neither an input nor computed here.
+        Unread: an instruction does not act lane by lane, or reads a value that is neither an input nor computed here.
     """
     below: dict[str, str] = {}
     calls = _CALLED.findall("\n".join(lines))
     if any(name not in bodies for name in calls):
         raise Unread("a scalar function that calls what its text does not say")
-    while calls:  # what is called there and has no text is of the C library
+    while calls:  # a function without text is one of the C library
         name = calls.pop()
         if name in bodies and name not in below:
             below[name] = bodies[name]
@@ -311,10 +316,10 @@ _CASTS = frozenset("trunc sext zext sitofp uitofp fpext fptrunc bitcast".split()
 
 
 def instruction(text: str) -> Instruction:
-    """One instruction.
+    """Parse one instruction.
 
     Raises:
-        Unread: it is of another kind.
+        Unread: kernels have no such instruction.
     """
     line, name = _Line(re.sub(r"^(br .*), !llvm\.loop !\d+$", r"\1", text)), ""
     if line.tokens[1:2] == ["="]:
@@ -333,7 +338,7 @@ _FORMS = {  # T: a type, X: an operand with its type, Y: one of the type of X, W
 
 
 def _formed(line: _Line, name: str, op: str) -> Instruction:
-    """An instruction of a form."""
+    """Parse the rest of an instruction by its form in `_FORMS`."""
     xs, words, type_, align = list[Operand](), list[str](), VOID, 0
     for part in _FORMS[op].split():
         if part == "X":
@@ -363,7 +368,7 @@ def _instruction(line: _Line, name: str, op: str) -> Instruction:
     if op in _FORMS:
         return _formed(line, name, op)
     if op == "call":
-        line.has("reassoc")  # the one promise that is read: sums in any order
+        line.has("reassoc")  # the one fast-math flag that is accepted: sums in any order
     if op == "phi":
         type_, xs, labels = line.type(), list[Operand](), list[str]()
         while line.has("["):

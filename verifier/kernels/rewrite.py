@@ -1,10 +1,10 @@
-"""Kernels rewritten into the field: every number that comes from memory becomes a word, every access is watched.
+"""Rewriting of kernels into the field: every number from memory becomes a word, every access is checked.
 
-Values are of three kinds.  *Control*: integers and conditions made of constants, loop counters and the number of the
-task; they stay as they are.  *Data*: floats, and conditions on floats; they become elements of the field.  *Pointers*
-become two values, the description of an array and a place in bytes.  A branch, a mask or an address may be control
-alone, else the kernel is refused: hence which elements are read and written does not depend on the data.  But for
-loads alone: an *index* is made of integers in memory, a *place* is an address that is.
+Values are of three kinds.  *Control* values are integers and conditions made of constants, loop counters and the number
+of the task; they stay as they are.  *Data* values are floats and conditions on floats; they become elements of the
+field.  *Pointers* become two values, the description of an array and an offset in bytes.  Branches, masks and addresses
+must be control, else the kernel is refused: hence the elements that are read and written do not depend on the data.
+The exception is the address of a load: an *index* is made of integers in memory, a *place* is an address made of one.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, I
 from verifier.kernels.watched import CODES, DOUBT, POINTERS, Words, library
 
 Kind = Literal["control", "data", "pointer", "index", "place"]
-_SAME_VALUE = ("fpext", "fptrunc")  # up to rounding
+_SAME_VALUE = ("fpext", "fptrunc")  # the identity up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
-_ROUNDED = ("scalar.rounded", "scalar.narrowed", "scalar.widened")  # to 16 bits, and back: the same up to rounding
-_SHORT = ("i16", "bfloat")  # the bits of a float of 16
+_ROUNDED = ("scalar.rounded", "scalar.narrowed", "scalar.widened")  # to 16 bits and back: the identity up to rounding
+_SHORT = ("i16", "bfloat")  # types that hold the bits of a 16-bit float
 _INFINITE = float("inf")
 _ARITHMETIC: dict[str, Callable[[Words, list[str]], str]] = {  # of floats, and of conditions
     "fadd": lambda w, x: w.call("add", *x), "fsub": lambda w, x: w.call("sub", *x),
@@ -36,16 +36,16 @@ _MOVES = ("extractelement", "insertelement", "shufflevector")
 
 
 def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str, int]], field: Field, cpu: str) -> str:
-    """A module with `void kernel.NAME(ptr, i64, i64)` for each phase: of the arrays, where these begin, and a task.
+    """A module with `void kernel.NAME(ptr, i64, i64)` for each phase; its parameters are arrays, offset and task.
 
     Args:
-        functions: of the kernel.
-        phases: functions over tasks, and how many of these.
-        field: gives constants and random functions.
-        cpu: attributes of the functions that say for which processor.
+        functions: functions of the kernel.
+        phases: functions over tasks, and their numbers of tasks.
+        field: source of constants and random functions.
+        cpu: function attributes for the processor.
 
     Raises:
-        Unread: what has no meaning here.
+        Unread: a construct has no meaning in the field.
     """
     reached: set[str] = set()
     for name, _ in phases:
@@ -58,7 +58,7 @@ def rewritten(functions: Mapping[str, CodeFunction], phases: Sequence[tuple[str,
 
 
 def _reached(name: str, functions: Mapping[str, CodeFunction], above: tuple[str, ...] = ()) -> set[str]:
-    """A function and those that it calls, none of them itself."""
+    """A function and those that it calls, directly or indirectly; recursion is refused."""
     if name not in functions or name in above:
         raise Unread(f"{name}, which calls itself" if above else f"a phase {name} without a function")
     called = {i.op[1:] for block in functions[name].blocks.values() for i in block if i.op.startswith("@")}
@@ -66,7 +66,7 @@ def _reached(name: str, functions: Mapping[str, CodeFunction], above: tuple[str,
 
 
 class _Rewriter:
-    """One function."""
+    """The rewriting of one function."""
 
     def __init__(self, f: CodeFunction, functions: Mapping[str, CodeFunction], field: Field) -> None:
         self.f, self.functions, self.field = f, functions, field
@@ -75,13 +75,13 @@ class _Rewriter:
         self.defined: dict[str, Instruction] = {}
         self.lines: list[str] = []
         self.heap: list[str] = []
-        self.meant: dict[str, tuple[str | int, int, int]] = {}  # integers made of those in memory, places: see `_meant`
+        self.meant: dict[str, tuple[str | int, int, int]] = {}  # indices and places: see `_meant`
         self.numbers = itertools.count()
         self._memory = {"ret": self._return, "phi": self._phi, "alloca": self._room, "@aligned_alloc": self._room,
                         "getelementptr": self._address, "load": self._load, "store": self._store}  # fmt: skip
 
     def text(self) -> str:
-        """The function in the field."""
+        """The text of the rewritten function."""
         f = self.f
         named = [i for block in f.blocks.values() for i in block if i.name]
         self.defined = {i.name: i for i in named}
@@ -115,7 +115,7 @@ class _Rewriter:
         return "\n".join([head, *self.lines, "out.of.fuel:", f"  {nothing}", "}"])
 
     def _find_data(self) -> None:
-        """Integers and conditions that are made of data are data, or indices; addresses made of indices are places."""
+        """Propagate kinds: integers and conditions made of data become data or indices, addresses of indices places."""
         changed = True
         while changed:
             changed = False
@@ -139,13 +139,13 @@ class _Rewriter:
     # ---- operands
 
     def _control(self, x: Operand, moved: bool = False) -> str:
-        """An operand that must not depend on data, nor on what may be anything."""
+        """The text of an operand that must depend neither on data nor on poison."""
         if self._kind(x) != "control" or (not moved and self._open(x)):
             raise Unread(f"control that depends on data: {x.name or x.type}")
         return x.name or _constant(x.type, x.lanes)
 
     def _open(self, x: Operand) -> set[int]:
-        """Lanes that are poison, which may be anything."""
+        """The lanes of an operand that are poison."""
         i = self.defined.get(x.name)
         if i is None or i.op not in _MOVES[1:]:
             return {j for j, value in enumerate(x.lanes) if value is None}
@@ -156,7 +156,7 @@ class _Rewriter:
         return {j for j, lane in enumerate(i.operands[2].lanes) if lane is None or lane in both}
 
     def _data(self, x: Operand, moved: bool = False) -> str:
-        """An operand as elements of the field; who computes with what may be anything says so in `@unwritten`."""
+        """An operand as elements of the field; computing with poison is reported in `@unwritten`."""
         if not moved and self._open(x):
             self.lines.append("  store i64 1, ptr @unwritten")
         if not x.name:
@@ -175,7 +175,7 @@ class _Rewriter:
         return self._array(x.name), f"{x.name}.o"
 
     def _array(self, name: str) -> str:
-        """The array that an address is in."""
+        """The name of the description of the array that an address points into."""
         i = self.defined.get(name)
         return self._array(i.operands[0].name) if i is not None and i.op == "getelementptr" else f"{name}.d"
 
@@ -186,7 +186,7 @@ class _Rewriter:
         return Words(lanes, self.field, (self.lines, self.numbers))  # one name after the other in the whole function
 
     def _is(self, name: str, type_: Type, value: str) -> None:
-        """Name a value: the one that was made last, or a copy."""
+        """Give a value a name: rename the last instruction if it made the value, else emit a copy."""
         made = f"  {value} = "
         if value.startswith("%field-") and self.lines[-1].startswith(made):
             self.lines[-1] = self.lines[-1].replace(made, f"  {name} = ", 1)
@@ -254,7 +254,7 @@ class _Rewriter:
         self.lines.append(f"  {i.name} = phi {self._held(i.name)} {pairs}")
 
     def _room(self, i: Instruction) -> None:
-        """An array of the function, filled with numbers that no other has."""
+        """Emit an array of the function on the stack or heap, filled with the word of unwritten memory."""
         d, data = f"{i.name}.d", f"{i.name}.data"
         self.lines.append(f"  {d} = alloca %array")
         if i.op == "alloca":
@@ -263,7 +263,7 @@ class _Rewriter:
                 raise Unread(f"an array of {i.type} on the stack")
             size = count * BYTES[i.type.element]
             self.lines.append(f"  {data} = alloca [{count} x i64]")
-        else:  # of any type: as many words as bytes
+        else:  # the element type is unknown: as many words as bytes
             align, size = [int((x.lanes or (0,))[0] or 0) for x in i.operands]
             if align < BYTES["ptr"] or align & (align - 1) or size <= 0 or size % align:
                 raise Unread("a size of memory")
@@ -297,14 +297,14 @@ class _Rewriter:
         self.lines.append(f"  {i.name}.o = add {wide} {o}, {step}")
 
     def _spread(self, x: str, wide: Type) -> str:
-        """One word in all lanes, if there are lanes."""
+        """Broadcast a word to all lanes, if the type has lanes."""
         if not wide.lanes:
             return x
         one = self._value(f"insertelement {wide} poison, i64 {x}, i64 0")
         return self._value(f"shufflevector {wide} {one}, {wide} poison, <{wide.lanes} x i32> zeroinitializer")
 
     def _place(self, i: Instruction, at: Operand, type_: Type, writes: bool, end: str | int | None = None) -> str:
-        """The address of an element, or of the first of a vector, after a look whether it may be touched."""
+        """The address of an element, or of the first of a vector, after a check that it may be accessed."""
         d, o = self._pointer(at, end is not None)
         o = o if end is None else self._value(f"add i64 {o}, {end}")
         if at.type.lanes or not 0 < i.align <= BYTES[type_.element]:
@@ -331,7 +331,7 @@ class _Rewriter:
             self.lines.append(f"  {i.name} = load {_word(i.type)}, ptr {place}, align 8")
 
     def _plain(self, i: Instruction) -> None:
-        """Control is copied."""
+        """Copy an instruction on control values."""
         xs = [self._control(x, i.op in _MOVES[1:]) for x in i.operands]
         t = [x.type for x in i.operands]
         typed = ", ".join([f"{a} {x}" for a, x in zip(t, xs, strict=True)])
@@ -387,13 +387,13 @@ class _Rewriter:
         self._is(i.name, type_, made)
 
     def _condition(self, i: Instruction) -> bool:
-        """Is a byte made of a condition, or a condition of a byte, which is 0 or 1?"""
+        """Whether an instruction converts a condition to a byte, or a byte that is 0 or 1 to a condition."""
         of, last = i.operands[0].type.element, i.operands[-1]
         compared = (i.op, of, i.words) == ("icmp", "i8", ("ne",)) and not last.name and not any(last.lanes)
         return of == "i1" if i.op == "zext" else compared
 
     def _number(self, x: Operand, w: Words, signed: bool) -> str:
-        """A number of control as an element."""
+        """A control integer as an element of the field."""
         text = self._control(x)
         if self.field.marks:
             return w.text(0)
@@ -432,7 +432,7 @@ class _Rewriter:
     # ---- integers in memory
 
     def _meant(self, x: Operand) -> tuple[str | int, int, int]:
-        """The word of an index, a constant or what makes a place; the least and the greatest that it can be."""
+        """The word of an index, a constant or a place's offset, with its least and greatest possible value."""
         if self._kind(x) in ("index", "place") and x.name in self.meant:
             return self.meant[x.name]
         if x.name or len({*x.lanes}) != 1 or x.lanes[0] is None:
@@ -440,7 +440,7 @@ class _Rewriter:
         return int(x.lanes[0]), int(x.lanes[0]), int(x.lanes[0])
 
     def _integer(self, i: Instruction) -> None:
-        """A function of integers has a word of its name and theirs; that of sums and multiples is one, too."""
+        """Rewrite an operation on integers from memory to a sum or multiple of their words, or to a token of them."""
         xs, sides, name = [self._meant(x) for x in i.operands], i.operands[1:], i.op
         told = self.defined.get(i.operands[0].name, i)
         (a, low, high), (b, least, most) = xs[-2:] if xs[1:] else (*xs, *xs)
@@ -458,7 +458,7 @@ class _Rewriter:
         }.get(" ".join([name, *i.words]))  # fmt: skip
         w, bits = self._words(i.type.lanes), 31 if i.type.element == "i32" else 40
         inside = ends is not None and -1 << bits <= ends[0] and ends[1] < 1 << bits
-        wraps = name == "add" and bits == 31  # such a sum is a function like others
+        wraps = name == "add" and bits == 31  # a sum that may wrap is a token
         if ends is None or not (inside or wraps) or i.operands[-1].type.element not in ("i32", "i64"):
             raise Unread(f"{i.op} of integers in memory")
         if name in ("add", "mul") and inside:
@@ -469,10 +469,10 @@ class _Rewriter:
         self.meant[i.name] = a, low, high
 
     def _looked_up(self, i: Instruction) -> None:
-        """Elements of an input at a place that is made of integers in memory: random functions of array and place."""
+        """Rewrite a load at a place made of integers in memory: the results are random functions of array and place."""
         (at,), w, wide = i.operands, self._words(i.type.lanes), _word(i.type)
         meant, *ends = self._meant(at)
-        for end in ends:  # of what nobody wrote there are none
+        for end in ends:  # check both ends of the range of places
             self._place(i, at, i.type, False, self._value(f"add i64 {meant}, {end}") if self.field.marks else end)
         d, o = self._pointer(at, True)
         held = self._value(f"getelementptr %array, ptr {d}, i64 0, i32 6")
@@ -491,7 +491,7 @@ class _Rewriter:
             return
         stem = ".".join(name.split(".")[:2])
         w = self._words(i.type.lanes)
-        if name == "free" or stem == "llvm.prefetch":  # memory is freed here before a return, and not before that
+        if name == "free" or stem == "llvm.prefetch":  # heap arrays are freed only before a return
             return
         if stem == "llvm.fma":
             self._is(i.name, _word(i.type), w.call("fma", *[self._data(x) for x in i.operands]))
@@ -528,7 +528,7 @@ class _Rewriter:
         self.lines.append(f"  {f'{i.name} = ' if i.name else ''}call {returns} @kernel.{f.name}({', '.join(args)})")
 
     def _reduced(self, monoid: str, i: Instruction) -> str:
-        """All lanes of a vector as one, in pairs of one word; some condition holds unless all denials do."""
+        """Fold all lanes of a vector into one word, lane by lane; `or` is the negation of the product of negations."""
         x = i.operands[-1]
         some, flags = monoid == "or", monoid in ("and", "or") and x.type.element == "i1"
         if not flags and (x.type.element not in ("float", "double") or monoid not in ("fadd", "fmul")):
@@ -542,7 +542,7 @@ class _Rewriter:
         return w.no(w.least(total)) if some else total
 
     def _masked(self, way: str, i: Instruction, at: Operand, mask: Operand, x: Operand) -> str:
-        """An access lane by lane, of what is stored or of what is there instead of what is loaded."""
+        """A masked access lane by lane; `x` is the value to store, or the result of lanes that are not loaded."""
         n, element = x.type.lanes, x.type.element
         if element not in {*CODES} - {"i32"} or i.align > BYTES[element] or not n or mask.type.lanes != n:
             raise Unread(f"a masked access of {x.type}")
@@ -570,7 +570,7 @@ def _word(type_: Type) -> Type:
 
 
 def _steps(type_: Type) -> str:
-    """Bytes from an address to what is in each lane."""
+    """The offset of each lane in bytes from the address of a vector."""
     return _constant(_word(type_), [BYTES[type_.element] * j for j in range(max(type_.lanes, 1))])
 
 

@@ -1,9 +1,9 @@
-"""Which code computes a scalar function: compared with float64 at every one of the 2^32 floats, and kept by digest.
+"""Code of scalar functions, verified by comparison with float64 at all 2^32 floats, and recorded by digest.
 
-Kernels compute transcendental functions of float32 by instructions between two comments.  `reader.canonical` names
-these by what they do lane by lane, and by the text of functions that they call, which is another one for each number of
-lanes; `scalars.json` holds the digests of those that were compared, with the greatest error that was found.
-`python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file: some minutes for each.
+Kernels compute transcendental functions of float32 by instructions between two comments.  `reader.canonical` reduces
+these to their lane-by-lane form, with the text of functions that they call, which differs for each number of lanes.
+`scalars.json` holds the digests of the code that was compared, with the greatest error that was found.
+`python -m verifier.kernels.scalars NAME ...` compares functions anew and writes the file, in some minutes for each.
 Denormals are not flushed in this comparison.
 """
 
@@ -30,7 +30,7 @@ from verifier.kernels.engine import compiled
 from verifier.kernels.reader import digest, texts
 
 FILE = Path(__file__).with_name("scalars.json")
-LANES = (16, 8, 4, 2, 0)  # of kernels; 0: of what is the same in all lanes
+LANES = (16, 8, 4, 2, 0)  # numbers of lanes in kernels; 0: a scalar
 BLOCK = 1 << 20  # floats at once: their float64 values fit a second-level cache
 NAMES = (*[name for name in table.ERROR_ULPS if name not in ("pow", "atan2", "sqrt", "rsqrt")], "pow(x, 0.75)")
 """Functions of one float that are compared; each within its bound of `table.ERROR_ULPS`."""
@@ -43,16 +43,16 @@ def known() -> dict[str, str]:
 
 
 def compare(name: str, first: int = 0, count: int = 1 << 32) -> dict[str, float]:
-    """Compare the code of a function, for any number of lanes, on floats given by their bits.
+    """Compare the code of a function, for each number of lanes in `LANES`, on floats given by their bits.
 
     Args:
-        name: in `NAMES`.
-        first: the first bits, a multiple of `BLOCK`.
-        count: how many, a multiple of `BLOCK`.
+        name: a function in `NAMES`.
+        first: bits of the first float, a multiple of `BLOCK`.
+        count: number of floats, a multiple of `BLOCK`.
 
     Returns:
-        For each digest of code the greatest error in units of the last place; infinite where one of both is NaN or
-        infinite and the other is not.
+        For each digest of code the greatest error in units of the last place; infinite where only one of code and
+        reference is NaN or infinite.
     """
     name, operands = _split(name)
     made = dict(_written(name, operands, lanes) for lanes in reversed(LANES))
@@ -67,14 +67,14 @@ def compare(name: str, first: int = 0, count: int = 1 << 32) -> dict[str, float]
             error, last = 0.0, np.empty(0, np.int32)
             for code, engine in engines.items():
                 signature(engine.get_function_address("all"))(out.ctypes.data, start)
-                if not np.array_equal(out.view(np.int32), last):  # most codes give what the one before gave
+                if not np.array_equal(out.view(np.int32), last):  # most codes give the results of the one before
                     error, last = _error(exact, out), out.view(np.int32).copy()
                 worst[code] = max(worst[code], error)
     return worst
 
 
 def _written(name: str, operands: Sequence[float | None], lanes: int) -> tuple[str, str]:
-    """The digest of the code of a function, and a module that computes it of a block of floats."""
+    """The digest of the code of a function, and a module that applies it to a block of floats."""
     module = Module(host())
     f = module.function("all", [("ptr", "to"), ("i32", "first")], internal=False)
     ints, floats = vector("i32", lanes), vector("float", lanes)
@@ -103,10 +103,10 @@ def _split(name: str) -> tuple[str, list[float | None]]:
 
 
 def _error(exact: Any, y: Any) -> float:
-    """The greatest error of a block, in units of the last place: half of one where the nearest float is given."""
+    """The greatest error of a block in units of the last place; 0.5 where all results are the nearest floats."""
     with np.errstate(all="ignore"):
         near = exact.astype(np.float32)
-        other = np.flatnonzero(near.view(np.int32) != y.view(np.int32))  # few: the rest of the work is on these alone
+        other = np.flatnonzero(near.view(np.int32) != y.view(np.int32))  # few elements: the rest is for these alone
         exact, near, y = exact[other], near[other], y[other]
         if (np.isnan(near) != np.isnan(y)).any():
             return float("inf")
@@ -116,7 +116,7 @@ def _error(exact: Any, y: Any) -> float:
 
 
 def main(names: Sequence[str]) -> None:
-    """Compare functions and keep the digests of those within their bounds."""
+    """Compare functions and write the digests of those within their error bounds to `scalars.json`."""
     kept: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}
     for name in names or NAMES:
         bound, _ = table.ERROR_ULPS[_split(name)[0]]

@@ -1,11 +1,13 @@
-"""Functions that rewritten kernels call: arithmetic of the field on vectors of 64-bit words, and watched memory.
+"""Runtime library of rewritten kernels: arithmetic of the field on vectors of 64-bit words, and checked memory.
 
-A value of the field is held below 2^32, not always below P.  An array is described by six words: bytes, address of its
-elements (a word each), code of an element (`CODES`; 0: not known yet), stamps of who wrote and who read each element
-(32 bits each, or no stamps), and whether it may be written or holds pointers.  A pointer from elsewhere is to
-`@nobody`, who has no bytes.  An access outside of its array, at a place that is not an element or as one of another
-type, of an element that another task of the phase wrote, or a write of what another task read, is reported in `@fault`,
-and goes to memory of nobody.  What nobody wrote is a negative word; that it is read is reported in `@unwritten`.
+A value of the field is kept below 2^32, not always below P.  The record of an array (`%array`) has its size in bytes,
+the address of its elements (a word each) and the code of its element type (`CODES`; 0: not known yet).  Two tables of
+stamps follow, for the tasks that wrote and read each element (32 bits each, or no stamps).  The last fields are a flag
+for a writable array or one of pointers, and a key.  A pointer of unknown origin is to `@nobody`, which has no bytes.
+
+`@fault` reports an access outside of its array, at a place that is not an element, or as another type; it goes to
+`@nowhere`.  `@fault` also reports a race: an access of an element that another task of the phase wrote, or a write of
+an element that another task read.  Unwritten memory is a negative word; reading it is reported in `@unwritten`.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ from collections.abc import Iterator
 
 from verifier.kernels.field import FUNCTIONS, Field, FieldArithmetic
 
-BOUNDS, RACE, FUEL = 1, 2, 3  # what `@fault` says in its lowest bits
-DOUBT = 1 << 40  # added to the line where the place is one of several
+BOUNDS, RACE, FUEL = 1, 2, 3  # kinds of faults, in the lowest bits of `@fault`
+DOUBT = 1 << 40  # added to the line where the fault is at an end of a range of places
 WRITABLE, POINTERS = 1, 2  # the sixth word of an array; pointers are never written
-# of types in memory; bytes modulo 256
+# codes of types in memory; modulo 256 they are the bytes of an element
 CODES = {"i8": 1, "i16": 2, "half": 258, "float": 4, "i32": 260, "double": 8, "ptr": 8}
 GLOBALS = ("fault", "unwritten", "fuel", "mine", "base")
 _MOST_LANES = 64
@@ -151,7 +153,7 @@ define internal void @room(ptr %d, ptr %data, i64 %words, i64 %size, i64 %code) 
 
 
 class Words(FieldArithmetic):
-    """Straight-line code on words, or on vectors of so many; names of values and Python integers are operands."""
+    """Emitter of straight-line LLVM code on words or vectors of words; operands are value names or Python integers."""
 
     def __init__(self, lanes: int, field: Field, into: tuple[list[str], Iterator[int]] | None = None) -> None:
         self.lanes, self.field = lanes, field
@@ -159,13 +161,13 @@ class Words(FieldArithmetic):
         self.type, self.flags = [f"<{lanes} x {x}>" if lanes else x for x in ("i64", "i1")]
 
     def text(self, x: str | int) -> str:
-        """An operand; among marks no constant has one."""
+        """An operand as text; a constant is 0 where the field is one of marks."""
         x = 0 if self.field.marks and not isinstance(x, str) else x
         return x if isinstance(x, str) else f"splat (i64 {x})" if self.lanes else str(x)
 
     def value(self, text: str) -> str:
-        """An instruction, and the name of its result."""
-        name = f"%field-{next(self.numbers)}"  # the reader reads no such name
+        """Emit an instruction; return the name of its result."""
+        name = f"%field-{next(self.numbers)}"  # the reader accepts no such name, so it cannot collide
         self.lines.append(f"  {name} = {text}")
         return name
 
@@ -174,17 +176,17 @@ class Words(FieldArithmetic):
         return self.value(f"{op} {self.type} {self.text(a)}, {self.text(b)}")
 
     def call(self, name: str, *args: str | int) -> str:
-        """One of the functions of these lanes."""
+        """Emit a call of a function in `FUNCTIONS` on these lanes."""
         passed = ", ".join([f"{self.type} {self.text(x)}" for x in args])
         return self.value(f"call {self.type} @{name}.{self.lanes}({passed})")
 
     def select(self, flag: str, a: str, b: str) -> str:
-        """a where the flag is set."""
+        """Emit a select: a where the flag is set, else b."""
         return self.value(f"select {self.flags} {flag}, {self.type} {a}, {self.type} {b}")
 
 
 def library(text: str, field: Field) -> str:
-    """The functions that a text calls, and those that they call."""
+    """The definitions of the functions that a text calls, and of those that they call."""
     made: dict[tuple[str, str], str] = {}
     left = set(_CALL.findall(text))
     while left:
@@ -205,7 +207,7 @@ def _function(name: str, lanes: int, field: Field) -> str:
 
 
 def _touching(name: str, lanes: int, field: Field) -> str:
-    """A load or a store lane by lane, where the mask says so; elsewhere no element is looked at."""
+    """The definition of a masked load or store, lane by lane; a lane without the mask accesses no element."""
     w, wide, held, writes = Words(0, field), f"<{lanes} x i64>", "%first", "true" if name == "scatter" else "false"
     for j in range(lanes):
         at, count, x = [w.value(f"extractelement {wide} {y}, i64 {j}") for y in ("%at", "%mask", held)]

@@ -1,1 +1,1 @@
-"""Programs with concrete sizes: labels of elements, for the validation of plans."""
+"""Validation of plans: element labels show that two programs with concrete sizes compute the same function."""

@@ -1,10 +1,10 @@
 """Labels of elements that depend on many others: reductions, windows, products, and reads at computed places.
 
-A multiset is labelled by the sum of its scrambled labels.  A product sums over positions k; each k gets a name that
-does not depend on where it stands (from all that both operands hold at k, equal ones told apart by their order), a row
-is the multiset of (name of k, element), and the result is the unordered pair of rows: equal labels imply a one-to-one
-correspondence of the positions under which both operands agree.  A convolution is the same product over windows; places
-outside of the image are a label of their own.
+A multiset is labelled by the sum of its scrambled labels.  A product sums over positions k.  Each k gets a name that
+does not depend on its place: it is made from all elements of both operands at k, and equal names are distinguished by
+their order.  A row is the multiset of (name of k, element), and the result is the unordered pair of rows.  Equal labels
+then imply a one-to-one correspondence of the positions under which both operands agree.  A convolution is the same
+product over windows; places outside of the image have a label of their own.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def _ints(node: Node) -> tuple[int, ...]:
 
 
 def padded(x: Ids, config: Sequence[tuple[int, int, int]], fill: Ids) -> Ids:
-    """Per axis `(low, high, dilation)`; negative padding crops."""
+    """Pad with `fill`, by `(low, high, dilation)` for each axis; negative padding crops."""
     shape = [
         max(0, lo + hi + (0 if n == 0 else (n - 1) * d + 1)) for n, (lo, hi, d) in zip(x.shape, config, strict=True)
     ]
@@ -60,14 +60,14 @@ def _reduce(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
     axes = tuple(v["axes"])
     if prod(xs[0].shape[a] for a in axes) == 1:
         return xs[0].reshape(_ints(node))
-    each = mix(xs[0])  # of many equal elements the sum keeps the lower bits, the sum of halves the upper ones
+    each = mix(xs[0])  # the sum of many equal elements keeps the lower bits only; the second sum keeps the upper half
     return _fold(
         tag, node_op(node).removeprefix("reduce_"), node.dtype, total(each, axes), total(each >> np.uint64(32), axes)
     )
 
 
 def node_op(node: Node) -> str:
-    """The op that a node stands for."""
+    """The op of a node, for a macro the op that it stands for."""
     return node["op"] if node.op == "macro" else node.op
 
 
@@ -77,7 +77,7 @@ def _offsets(window: Sequence[int], dilation: Sequence[int]) -> Iterator[tuple[i
 
 
 def _at(x: Ids, offset: Sequence[int], strides: Sequence[int], sizes: Sequence[int], lead: int) -> Ids:
-    """What the windows see at one of their places, over the last axes of x."""
+    """The elements at one offset within every window, over the last axes of x."""
     cut = [slice(o, o + (n - 1) * s + 1 if n else o, s) for o, s, n in zip(offset, strides, sizes, strict=True)]
     return x[(slice(None),) * lead + tuple(cut)]
 
@@ -116,7 +116,7 @@ def _arg(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
 
 
 def _names(left: Ids, right: Ids) -> Ids:
-    """Names of the contracted positions, all different, from what the operands hold at each."""
+    """Distinct names of the contracted positions, made from the labels of both operands at each."""
     names = mix(add(left, right)).ravel()
     order = np.argsort(names, kind="stable")
     place = np.arange(len(names))
@@ -178,7 +178,7 @@ def _conv(tag: Tags, node: Node, xs: list[Ids], v: dict[str, Any]) -> Ids:
 
 
 def _along(x: Ids, axes: Sequence[int]) -> Ids:
-    """x with some axes replaced by one label of what lies along them, in this order; they stay as axes of size 1."""
+    """x with some axes reduced, in this order, to one label of the elements along them; they stay with size 1."""
     if not axes:
         return x
     places = mix(np.arange(prod(x.shape[a] for a in axes), dtype=np.uint64)).reshape([x.shape[a] for a in axes])
@@ -187,13 +187,13 @@ def _along(x: Ids, axes: Sequence[int]) -> Ids:
 
 
 def _moving(whole: Sequence[int], part: Sequence[int], starts: Sequence[Ids]) -> list[int]:
-    """Axes along which a start matters, in an order that does not depend on the layout."""
+    """Axes along which the part is smaller than the whole, in an order that does not depend on the layout."""
     axes = [a for a, (n, m) in enumerate(zip(whole, part, strict=True)) if n != m]
     return sorted(axes, key=lambda a: int(starts[a]))
 
 
 def _positions(shape: Sequence[int], axes: Sequence[int]) -> Ids:
-    """Label of the position along some axes."""
+    """Labels of the positions along some axes."""
     out = np.zeros([1] * len(shape), np.uint64)
     for order, axis in enumerate(axes):
         line = mix(np.arange(shape[axis], dtype=np.uint64) + np.uint64((order + 1) << 40))

@@ -1,15 +1,15 @@
 """Element labels: every element of every tensor of a program gets the label of the expression that computes it.
 
 Two tensors with equal labels are the same function of the inputs, whatever movement, layout, order of operands or
-grouping of axes lies between: a movement op moves labels; an elementwise op labels each element by its function and its
-operands' labels; a reduction by the multiset of what it reduces; a product by the pairs that it sums, matched over the
-contracted positions, whose order is of no account.  Hence reshapes, transposes, slices, concatenations, broadcasts and
-the layout of every product need no rule here.  Beside this stand a few named laws: neutral elements, double negation,
-choices between equal or by constants, conversion to the own dtype, folded scalar constants (`LAWS`).
+grouping of axes lies between.  A movement op moves labels.  An elementwise op labels each element by its function and
+its operands' labels; a reduction by the multiset that it reduces.  A product labels it by the pairs that it sums,
+matched over the contracted positions, in any order.  Hence reshapes, transposes, slices, concatenations, broadcasts and
+the layout of every product need no rule here.  In addition a few named laws hold: neutral elements, double negation,
+selects between equal values or by constants, conversion to the own dtype, folded scalar constants (`LAWS`).
 
-What is equal only by a rule is told with `Merges.unite`; labels computed afterwards take it into account, so that
-computing all labels again and again until nothing changes is congruence closure.  No part of the search and none of the
-e-graph takes part.  With `exact`, laws that change bits (`x + 0`, for -0.0) are left out.
+Equalities by a rule are added with `Merges.unite`; labels computed afterwards take them into account.  Recomputing all
+labels until nothing changes is therefore congruence closure.  No part of the search or the e-graph is used.  With
+`exact`, laws that change bits (`x + 0`, for -0.0) are left out.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LAWS = (
     "where(true, a, b) = a", "where(p, a, a) = a", "integer_pow(x, 1) = x", "integer_pow(x, 2) = square(x)",
     "convert to the own dtype = x", "a fold over one element = that element", "scalar constants are folded",
 )  # fmt: skip
-"""What is used beside the op table's own meaning."""
+"""The laws that are used in addition to the denotations of the op table."""
 
 _FOLDED = frozenset(
     "add sub mul div max min neg abs sqrt floor ceil eq ne lt le gt ge and or xor not".split()  # noqa: SIM905
@@ -47,9 +47,9 @@ class ElementLabels:
     """The labels of nodes over the inputs of one program.
 
     Args:
-        key: of the scrambling.
-        exact: leave out laws that are not bit-exact.
-        bodies: text of a body of control flow -> text of the one that stands for it.
+        key: key of the scrambling.
+        exact: whether to leave out laws that are not bit-exact.
+        bodies: text of a body of control flow -> text of the body that represents it.
     """
 
     def __init__(self, key: bytes, *, exact: bool = False, bodies: Mapping[str, str] | None = None) -> None:
@@ -63,7 +63,7 @@ class ElementLabels:
         return ids
 
     def of_any(self, node: Node) -> tuple[Ids, ...]:
-        """Labels of each result of a node; those below it are let go once they are read."""
+        """Labels of each result of a node; the labels of a node below it are freed after their last read."""
         order = topological([node])
         left = Counter([x for n in order for x in set(n.inputs)])
         held: dict[Node, tuple[Ids, ...]] = {}
@@ -120,7 +120,7 @@ class ElementLabels:
         return mix(add(mix(np.arange(size, dtype=np.uint64)), tag)).reshape(_ints(node))
 
     def _whole(self, node: Node, operands: Sequence[tuple[Ids, ...]]) -> tuple[Ids, ...]:
-        """An op that is known only as a function of its operands as they lie."""
+        """Labels of the results of an opaque op: a function of its operands in their layout."""
         pairs = zip(node.inputs, operands, strict=True)
         below = [ordered(self.tag("operand", x.types), *map(digest, ids)) for x, ids in pairs]
         out: list[Ids] = []
@@ -153,7 +153,7 @@ class ElementLabels:
         return np.broadcast_to(self._function(node, op, attrs, dtypes, list(map(compact, xs))), _ints(node))
 
     def _function(self, node: Node, op: str, attrs: dict[str, Any], dtypes: list[str], xs: list[Ids]) -> Ids:
-        """Labels of a function of elements; axes along which nothing changes have one element."""
+        """Labels of an elementwise function; operands have one element along axes that are only broadcast."""
         if op == "convert_element_type":
             return xs[0] if dtypes[0] == node.dtype else ordered(self.tag(op, dtypes[0], node.dtype), xs[0])
         if op == "integer_pow" and attrs["y"] in (1, 2):
@@ -230,12 +230,12 @@ def _ints(node: Node) -> tuple[int, ...]:
 
 
 def compact(x: Ids) -> Ids:
-    """One element in place of many along axes that were only spread."""
+    """The array with one element along each axis of stride 0, that is, an axis that was only broadcast."""
     return x[tuple([slice(0, 1) if stride == 0 and n > 1 else slice(None) for n, stride in zip(x.shape, x.strides)])]  # noqa: B905
 
 
 def digest(ids: Ids) -> np.uint64:
-    """One label of a whole tensor as it lies."""
+    """One label of a whole tensor in its layout."""
     places = mix(np.arange(ids.size, dtype=np.uint64)).reshape(ids.shape)
     return mix(add(ids, places)).sum(dtype=np.uint64)
 

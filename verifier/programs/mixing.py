@@ -1,7 +1,7 @@
-"""Labels of scalars as 64-bit integers, and which of them are known to be equal.
+"""Labels of scalars as 64-bit integers, and known equalities between labels.
 
 `mix` scrambles labels so that sums of scrambled labels identify multisets; two different scalars get the same label
-with probability about 2**-64 per pair.  The scrambling is keyed: whoever writes a program cannot aim at a collision.
+with probability about 2**-64 per pair.  The scrambling is keyed: the author of a program cannot construct a collision.
 `Merges` holds equalities between labels as sorted tables (key -> representative) that are searched array by array.
 """
 
@@ -21,14 +21,14 @@ _SAMPLE = 1 << 10
 
 
 def mix(x: Any) -> Ids:
-    """Scrambled labels (a bijection)."""
+    """Scramble labels by a bijection."""
     out: Ids = np.array(x, np.uint64)
     _scramble(out)
     return out
 
 
 def _scramble(out: Ids) -> None:
-    """In place, piece by piece: what is worked on stays in the cache."""
+    """Scramble labels in place, piece by piece, so that each piece stays in the cache."""
     flat = out.ravel(order="K")
     assert flat.size < 2 or np.shares_memory(flat, out)
     with np.errstate(over="ignore"):
@@ -56,7 +56,7 @@ def total(x: Ids, axes: tuple[int, ...]) -> Ids:
 
 
 def ordered(tag: Any, *parts: Any) -> Ids:
-    """Label of a tuple."""
+    """Label of a tuple of labels."""
     out = mix(tag)
     for part in parts:
         out = add(mix(out), part)
@@ -65,7 +65,7 @@ def ordered(tag: Any, *parts: Any) -> Ids:
 
 
 class Tags:
-    """Keyed labels of words."""
+    """Keyed hash of words to labels, with a cache."""
 
     def __init__(self, key: bytes) -> None:
         self._key, self._known = key, dict[str, np.uint64]()
@@ -81,10 +81,10 @@ class Tags:
 
 
 class Merges:
-    """Equalities between labels; `find` gives the representative of each.
+    """Equalities between labels (a union-find over arrays); `find` gives the representative of each label.
 
-    `seldom` looks at a sample of large arrays first and leaves all as they are when it holds nothing to replace, so
-    that it may overlook equalities, and never invents one.
+    `seldom` tests a sample of a large array first and skips the array when the sample has nothing to replace.  It may
+    therefore overlook equalities, but never invents one.
     """
 
     def __init__(self) -> None:
@@ -93,13 +93,13 @@ class Merges:
         self.united = 0
 
     def find(self, ids: Ids) -> Ids:
-        """The labels with each replaced by its representative; the same array where nothing changes."""
+        """Replace labels by their representatives; returns the same array where nothing changes."""
         for table in self._tables:
             ids = table.replaced(ids)
         return ids
 
     def seldom(self, ids: Ids) -> Ids:
-        """As `find`; with `sampling`, of an array of which a sample has no other representative, the array itself."""
+        """As `find`; with `sampling`, a large array is returned as it is when a sample of it has nothing to replace."""
         if self.sampling and ids.size > _SAMPLE * 8:
             flat = ids.reshape(-1)
             part = flat[:: flat.size // _SAMPLE | 1]
@@ -108,9 +108,10 @@ class Merges:
         return self.find(ids)
 
     def unite(self, left: Ids, right: Ids) -> Ids:
-        """Make the labels of two arrays of one shape equal, place by place; returns what they have in common then.
+        """Make the labels of two arrays of one shape equal, element by element; returns their common representatives.
 
-        Labels on the left stay where each on the right equals one of them: what was computed from them stays, too.
+        The labels on the left stay representatives where no label on the right equals several of them.  Labels that
+        were computed from them then stay valid.
         """
         one, other = self.find(left), self.find(right)
         a, b = one.ravel(), other.ravel()
@@ -126,7 +127,7 @@ class Merges:
 
 
 class _Table:
-    """Labels in order with their representatives, found by their leading bits; more of these say what is not there."""
+    """A sorted table of labels and representatives, indexed by leading bits; two more bits filter out absent labels."""
 
     def __init__(self, keys: Ids, values: Ids) -> None:
         self.keys, self.values = keys, values
@@ -140,7 +141,7 @@ class _Table:
         np.cumsum(counts, out=self._start[1:])
 
     def replaced(self, ids: Ids) -> Ids:
-        """The labels with those in the table replaced, as often as need be; the same array where there is none."""
+        """Replace labels by the table until none is left in it; returns the same array where there is none."""
         flat = ids.ravel()
         out: Ids | None = None
         at = np.flatnonzero(self._some[(flat >> self._fine).view(np.int64)])
@@ -156,12 +157,12 @@ class _Table:
         return ids if out is None else out.reshape(ids.shape)
 
     def holds_any(self, ids: Ids) -> bool:
-        """Is any of some labels to be replaced?"""
+        """Whether any of some labels is in the table."""
         wanted = ids[self._some[(ids >> self._fine).view(np.int64)]]
         return bool((self._places(wanted) >= 0).any())
 
     def _places(self, wanted: Ids) -> npt.NDArray[np.int64]:
-        """Where labels stand among the keys, or -1."""
+        """Position of each label among the keys, or -1."""
         found = np.full(len(wanted), -1, np.int64)
         left = np.arange(len(wanted))
         bucket = (wanted >> self._shift).view(np.int64)
@@ -178,7 +179,7 @@ class _Table:
 
 
 def _joined(old: _Table, new: _Table) -> _Table:
-    """One table out of two; values of the earlier one may be keys of the later one."""
+    """Merge two tables; values of the earlier one may be keys of the later one."""
     place = np.searchsorted(old.keys, new.keys) + np.arange(len(new.keys))
     kept = np.ones(len(old.keys) + len(new.keys), np.bool_)
     kept[place] = False
@@ -189,7 +190,10 @@ def _joined(old: _Table, new: _Table) -> _Table:
 
 
 def _pairs(a: Ids, b: Ids) -> tuple[_Table, bool]:
-    """Labels with their representatives, for pairs of different labels: if possible, and then true, the left."""
+    """A table for pairs of different labels, and whether its representatives are the labels on the left.
+
+    Where one label equals several, the representative is the least label of each group.
+    """
     order = np.argsort(b)
     keys, values = b[order], a[order]
     again = keys[1:] == keys[:-1]

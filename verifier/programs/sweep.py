@@ -1,12 +1,12 @@
-"""Element labels of all nodes of a plan and its programs: each once, and held only while a reader is left.
+"""Element labels of all nodes of a plan and its programs: each computed once, and kept only while a reader is left.
 
 A node is labelled from its operands' labels; as soon as both sides of a step are labelled, they are made equal.  The
-order goes along the depth of the original program: what the steps say of one depth comes before those parts of the
-returned program, and a node comes right before its first reader, so that few labels are held at a time.
+order follows the depth of the original program: steps at one depth come before the parts of the returned program there.
+A node comes right before its first reader, so that few labels are kept at a time.
 
-A label says of an element which expression it is, and equalities are only ever added: so a label that was computed
-before an equality was known is still true.  Neither the order, nor what is held, nor how often is swept can make two
-different things equal; they decide whether a proof is found, and how soon.
+A label identifies the expression of an element, and equalities are only ever added, so a label that was computed before
+an equality was known is still true.  Neither the order, nor the labels kept, nor the number of sweeps can make two
+different expressions equal; they decide whether a proof is found, and how soon.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Row = tuple[Ids, ...]
 
 @dataclass(frozen=True, slots=True)
 class LabelTask:
-    """A node to label, pairs that are equal and labelled by then, and nodes whose labels nobody reads afterwards."""
+    """A node to label, pairs to make equal that are then labelled, and nodes whose labels are no longer read."""
 
     node: Node
     equal: tuple[Pair, ...]
@@ -33,7 +33,7 @@ class LabelTask:
 
 
 def tasks(original: Sequence[Node], steps: Sequence[Pair], returned: Sequence[Node]) -> list[LabelTask]:
-    """Everything below the outputs of two programs and the sides of steps, in a good order."""
+    """Tasks for all nodes below the outputs of two programs and the sides of steps, ordered to keep few labels."""
     partners: dict[Node, list[Pair]] = {}
     for pair in steps:
         for side in pair:
@@ -65,7 +65,7 @@ def tasks(original: Sequence[Node], steps: Sequence[Pair], returned: Sequence[No
 def sweep(
     labels: ElementLabels, order: Sequence[LabelTask], visit: Callable[[Node, Row], None] | None = None
 ) -> dict[Node, Row]:
-    """Label all nodes once and make equal what is said to be; returns what was to be kept."""
+    """Label all nodes once and unite the pairs that are stated equal; returns the labels of the programs' outputs."""
     held: dict[Node, Row] = {}
     for task in order:
         row = held[task.node] = labels.label(task.node, [held[x] for x in task.node.inputs])
@@ -79,7 +79,7 @@ def sweep(
 
 
 def _order(roots: Iterable[Node], partners: dict[Node, list[Pair]]) -> list[Node]:
-    """Nodes after their operands; what a node is equal to comes right after it."""
+    """Nodes in topological order; nodes that a step equates with a node come right after it."""
     out: dict[Node, None] = {}
     for root in roots:
         stack = [root]
@@ -99,9 +99,9 @@ def _order(roots: Iterable[Node], partners: dict[Node, list[Pair]]) -> list[Node
 def _depths(
     roots: Iterable[Node], partners: dict[Node, list[Pair]], known: dict[Node, tuple[bool, int]]
 ) -> tuple[list[Node], dict[Node, tuple[bool, int]]]:
-    """Nodes in order; of each, whether it reads arguments of a call, and how many products lie between.
+    """Nodes in order, and for each, whether it depends on unfrozen inputs and how many contractions lie between.
 
-    Both sides of a step lie equally deep.
+    Both sides of a step get the same depth.
     """
     depth = dict(known)
     order = [n for n in _order(roots, partners) if n not in known]

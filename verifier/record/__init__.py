@@ -1,1 +1,1 @@
-"""Certificates: what was proved, under digests of what it depends on; replay."""
+"""Certificates: records of proofs under digests of their dependencies, and their independent recheck."""

@@ -1,19 +1,19 @@
 """A small checker for certificates of the normal form: adds up both sides again, with none of the prover's code.
 
 The record of a proof by normal forms (`verifier.equal.written`) holds, for each equation of the rule, each choice of
-ranks and reducers, both sides as sums of products under conditions.  What is checked of each:
+ranks and reducers, both sides as sums of products under conditions.  Three checks are made of each:
 
-1. *Equal as sums.*  Products that are the same but for names of bound variables and order are added up, left less
-   right.  Where nothing is left, the sides are equal at all sizes, by arithmetic of fractions alone.
-2. *Equal at sizes.*  What is left (sums that cancel only since conditions on indices add up, or since bound variables
-   can be solved for) is added up at concrete sizes and indices, over all values of the bound variables: each product of
-   entries must have the same coefficient on both sides.  That holds for these sizes; for all sizes it is the solvers'
-   answer, which the recheck asks for apart.
-3. *Sums of this rule.*  At the same sizes, each side's value on random numbers must be the value that the reference
-   interpreter gives of the rule's own text: sums of another rule, or a coefficient changed on both sides, are not.
+1. *Equal as sums.*  Products that agree up to names of bound variables and order are added up, left minus right.  Where
+   nothing remains, the sides are equal at all sizes, by arithmetic of fractions alone.
+2. *Equal at sizes.*  The remaining summands cancel only because conditions on indices add up, or because bound
+   variables can be solved for.  They are added up at concrete sizes and indices, over all values of the bound
+   variables: each product of entries must have the same coefficient on both sides.  This holds for these sizes only;
+   for all sizes it rests on the solver's answers, which `recheck` replays.
+3. *Sums of this rule.*  At the same sizes, each side's value on random numbers must equal the value of the rule's own
+   text by the reference interpreter.  This refuses sums of another rule, or a coefficient changed on both sides.
 
-All equations and all reducers must be there.  From the rest of the package this uses the rule's language, the builder
-of graphs and the interpreter.
+All equations and all reducers must be present.  From the rest of the package the checker uses the rule language, the
+builder of graphs and the interpreter.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from verifier.record.points import META, Point, point
 Json: TypeAlias = "Any"
 Names: TypeAlias = "Mapping[str, int]"
 POINTS, DRAWS, MOST = 3, 12, 30_000
-"""Sizes and indices at which a record is added up, tries to find them, values of bound variables of one summand."""
+"""Points at which a record is added up, draws to find them, and most values of bound variables of one summand."""
 NEAR = 1e-6
 _LAWS = ("exact", "real", "range")
 _COMPARED = {"?lt": np.less, "?le": np.less_equal, "?eq": np.equal}
 
 
 class Claim(Protocol):
-    """What a certificate says (`verifier.record.ledger.Certificate` has this shape)."""
+    """Interface of the claims of a certificate (`verifier.record.ledger.Certificate` implements it)."""
 
     @property
     def rule(self) -> str:
-        """The name."""
+        """Name of the rule."""
         ...
 
     @property
@@ -61,27 +61,27 @@ class Claim(Protocol):
 
     @property
     def text(self) -> str:
-        """What was proved."""
+        """Text of the proved statement."""
         ...
 
     @property
     def exactness(self) -> str:
-        """The class."""
+        """Exactness class: exact, real or range."""
         ...
 
     @property
     def tiers(self) -> tuple[str, ...]:
-        """By what it was proved."""
+        """Tiers of the prover that were used."""
         ...
 
 
 class Refused(Exception):
-    """A record that is no proof of its rule; the message says why."""
+    """Raised for a record that is no proof of its rule; the message says why."""
 
 
 @dataclass
 class Checked:
-    """What was added up again: comparisons, those equal as sums at all sizes, and points that were looked at."""
+    """Counts of a check: equations added up, those equal at all sizes, points evaluated; and the refused records."""
 
     sums: int = 0
     for_all_sizes: int = 0
@@ -90,13 +90,13 @@ class Checked:
 
 
 def check(claim: Claim, rows: Sequence[Json] | None, done: Checked) -> None:
-    """Check the record of one certificate; what is wrong is added to `done.refused`."""
+    """Check the record of one certificate; errors are added to `done.refused`."""
     name, direction = claim.rule, claim.direction
     try:
         if rows is None:
             raise Refused("it has no record of sums, or a damaged one")
         whole = f"{name}: {claim.text}"
-        forward = direction == "forward"  # whether it can be matched is of no account, unless it is to be turned round
+        forward = direction == "forward"  # mode proof: a forward rule need not be matchable
         rule = parse(f"{whole}\n  mode proof" if forward else whole, "<certificate>")
         rule = rule if forward else reverse(rule)
         if rule is None:
@@ -151,7 +151,7 @@ def _told(names: Names) -> str:
 
 
 def _added(left: Json, right: Json) -> list[Json]:
-    """The summands that are left of left less right."""
+    """The summands of left minus right that do not cancel."""
     totals: dict[str, Fraction] = {}
     first: dict[str, Json] = {}
     for sign, side in ((1, left), (-1, right)):
@@ -163,7 +163,7 @@ def _added(left: Json, right: Json) -> list[Json]:
 
 
 def _key(m: Json) -> str:
-    """A summand without its coefficient: factors in order, bound variables by the place where they first stand."""
+    """Canonical key of a summand without its coefficient: factors sorted, bound variables numbered as they occur."""
     _, sizes, conds, binders, factors = m
     blank = dict.fromkeys(binders, "!")
     ordered = sorted(factors, key=lambda a: repr([a[0], a[2], _renamed(a[1], blank)]))
@@ -178,7 +178,7 @@ def _key(m: Json) -> str:
 
 
 def _renamed(x: Json, names: Mapping[str, str]) -> Json:
-    """A part of a summand with names replaced, polynomials in the order of what they are then."""
+    """A part of a summand with names replaced; the terms of polynomials are sorted again."""
     if isinstance(x, str):
         return names.get(x, x)
     if not isinstance(x, list):
@@ -190,7 +190,7 @@ def _renamed(x: Json, names: Mapping[str, str]) -> Json:
 
 
 def _is_term(x: Json) -> bool:
-    """One [factor, atoms] of a polynomial."""
+    """Whether a value is one term [factor, atoms] of a polynomial."""
     pair = cast(list[Json], x) if isinstance(x, list) else []
     return len(pair) == 2 and isinstance(pair[0], int) and isinstance(pair[1], list)
 
@@ -234,7 +234,7 @@ def _holds(g: Json, names: Names, entries: Mapping[str, np.ndarray]) -> bool:
 
 
 def _bound(row: Json, m: Json, names: Names, entries: Mapping[str, np.ndarray]) -> Iterator[dict[str, int]]:
-    """Values of the bound variables of a summand at which its conditions hold."""
+    """Yield the values of the bound variables of a summand at which its conditions hold."""
     ranges = [range(poly(row["ranges"][k], names, entries)) for k in m[3]]
     if math.prod(map(len, ranges)) > MOST:
         raise Refused("a sum is too long to be added up")
@@ -245,7 +245,7 @@ def _bound(row: Json, m: Json, names: Names, entries: Mapping[str, np.ndarray]) 
 
 
 def _coefficients(row: Json, side: Json, here: Point) -> dict[Any, Fraction]:
-    """Product of factors at concrete places -> its coefficient, where that is not 0."""
+    """Map each product of factors at concrete places to its coefficient, where that is not 0."""
     out: dict[Any, Fraction] = {}
     entries = here.arrays
     for m in side:
@@ -262,7 +262,7 @@ def _coefficients(row: Json, side: Json, here: Point) -> dict[Any, Fraction]:
 
 @dataclass
 class _Values:
-    """Sums at a point, on its inputs."""
+    """Evaluation of sums at a point, on its inputs."""
 
     row: Json
     point: Point

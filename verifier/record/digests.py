@@ -1,12 +1,12 @@
-"""What a proof depends on, as digests of source text: one per op for denotations, one for the prover.
+"""Digests of the source text on which a proof depends: one per op for denotations, one for the prover.
 
-The denotation of a rule op is the case of `rewrites/language/entries.py` that names its entry of the op table, or those
-of `sem.py` and `rewrites/language/shapes.py` that say what a name means, that entry and those that it is built from,
-and whatever of these modules, of `named.py` and of `superopt/ir/ops/record.py` they use: sources are cut along
-top-level definitions, and the functions that branch on the op (`op == "pad"`) along their branches.
-Comments, docstrings and layout do not count.  The prover is `prove.py`, `check.py` and every module of this package
-that they import, `sem.py` excepted, and what the op table says of scalar functions.  So an edit changes the digests of
-exactly the rules that use what was edited.
+The denotation of a rule op is the case of `rewrites/language/entries.py` that names its entry of the op table, with
+that entry and those from which it is built.  For an op without an entry it is the cases of `sem.py` and
+`rewrites/language/shapes.py` that define it.  All definitions that these use are included, from the same modules,
+`named.py` and `superopt/ir/ops/record.py`.  Sources are cut along top-level definitions, and functions that branch on
+the op (`op == "pad"`) along their branches.  Comments, docstrings and layout do not count there.  The prover is
+`prove.py`, `check.py` and every module of this package that they import, except `sem.py`, and the rows of the op table
+for scalar functions.  An edit therefore changes the digests of exactly the rules that use the edited code.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LANGUAGE = ("term", "names", "kinds", "parse", "parse_terms", "direction")
 _TABLES = frozenset(
     {"_MEANING", "ENTRIES", "_BY_OP", "TABLE", "SCALARS", "_ARITHMETIC", "_TRANSCENDENTAL", "_PREDICATES"}
 )
-"""Tables over all ops: not followed, or every op would depend on every other."""
+"""Tables over all ops, which are not followed: else every op would depend on every other."""
 
 _IR: dict[str, tuple[str, ...]] = {
     **{op: (name,) for op, name in PHYSICAL.items()},
@@ -55,7 +55,7 @@ _IR: dict[str, tuple[str, ...]] = {
     "expand": ("broadcast_in_dim",),
     "unit": ("reshape",),
 }
-"""Rule op -> the entries of the op table that it stands for (elementwise ops name theirs)."""
+"""Rule op -> the entries of the op table for which it stands (elementwise ops name theirs)."""
 _WORD = re.compile(r"\w+")
 
 
@@ -104,17 +104,17 @@ def prover() -> str:
         if path not in found and path.is_file():
             found.add(path)
             todo += _imported(path)
-    shown = {_PACKAGE / "rules" / f"{m}.py" for m in ("shrink", "snippet")}  # how a counterexample is shown
+    shown = {_PACKAGE / "rules" / f"{m}.py" for m in ("shrink", "snippet")}  # they only present counterexamples
     found -= {Path(sem.__file__), *shown}
     language = Path(named.__file__).parent
     files = [*sorted(found), *(language / f"{m}.py" for m in _LANGUAGE)]
-    labels = _closure(Path(named.__file__), ["derived_labels"], "")  # which no op's shape asks for
+    labels = _closure(Path(named.__file__), ["derived_labels"], "")  # no op's shape uses it
     facts = sorted((f.name, f.arity, f.predicate, f.commutative, f.partial, f.parity) for f in scalar.SCALARS.values())
     return _digest([repr(facts), *labels, *(text for x in files for text in (x.name, x.read_text(encoding="utf-8")))])
 
 
 def _imported(path: Path) -> Iterator[str]:
-    """What a module imports from this package: names of modules, and of what may be one."""
+    """Yield names that a module imports from this package: modules, and names in them that may be modules."""
     for node in ast.walk(_parsed(path)):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == _PACKAGE.name:
             yield node.module
@@ -123,14 +123,14 @@ def _imported(path: Path) -> Iterator[str]:
 
 @functools.cache
 def sources() -> tuple[Path, ...]:
-    """All files that digests are made of, and some more."""
+    """All files from which digests are made: those of the verifier, of `rewrites` and of `superopt.ir`."""
     folders = (_PACKAGE, Path(named.__file__).parents[1], Path(table.__file__).parents[1])
     return tuple(sorted(path for folder in folders for path in folder.rglob("*.py")))
 
 
 @functools.cache
 def state() -> str:
-    """Digest of the files that proofs are made from, as they stand: cheap, and changed by any edit."""
+    """Digest of the files on which proofs depend, byte by byte: cheap, and changed by any edit."""
     found = hashlib.sha256()
     for path in sources():
         found.update(f"{path.name} {path.stat().st_size} ".encode())
@@ -165,7 +165,7 @@ def _scalar_roots(function: str) -> list[str]:
 
 
 def _scalar_row(function: str) -> str:
-    """What the table of scalar functions says of one of them."""
+    """The row of one function in the table of scalar functions, as source text."""
     for node in ast.walk(_parsed(Path(scalar.__file__))):
         if isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
@@ -179,7 +179,7 @@ def _scalar_row(function: str) -> str:
 
 @functools.cache
 def _parsed(file: Path) -> ast.Module:
-    """A module without docstrings (comments are gone anyway)."""
+    """The syntax tree of a module without docstrings; it has no comments."""
     tree = parse_module(file.read_text(encoding="utf-8"))
     for part in ast.walk(tree):
         if isinstance(part, ast.Module | ast.FunctionDef | ast.ClassDef) and part.body:
@@ -204,7 +204,7 @@ def _definitions(file: Path) -> dict[str, ast.stmt]:
 
 
 def _closure(file: Path, roots: Sequence[str], op: str) -> list[str]:
-    """Texts of some definitions of a module and of all that they use there, cut to one op."""
+    """Texts of some definitions of a module and of all definitions that they use there, cut to one op."""
     known = _definitions(file)
     todo, seen, out = list(roots), set[str](), list[str]()
     while todo:
@@ -220,7 +220,7 @@ def _closure(file: Path, roots: Sequence[str], op: str) -> list[str]:
 
 @functools.cache
 def _branches(file: Path, name: str) -> bool:
-    """Does a definition branch on ops?"""
+    """Whether a definition branches on ops."""
     tests = [node.test for node in ast.walk(_definitions(file)[name]) if isinstance(node, ast.If)]
     return any(_compared(test) is not None for test in tests)
 
@@ -235,13 +235,13 @@ def _cut(file: Path, name: str, op: str) -> tuple[str, tuple[str, ...]]:
 
 
 class _Cut(ast.NodeTransformer):
-    """Keeps, of branches on the op, those that the op takes, and nothing behind one that returns."""
+    """AST transformer that keeps the branches that one op takes, and drops statements after a return."""
 
     def __init__(self, op: str) -> None:
         self.op = op
 
     def visit_If(self, node: ast.If) -> Any:
-        """A branch on the op is replaced by what it comes to."""
+        """Replace a branch on the op by the statements that the op executes."""
         self.generic_visit(node)
         compared = _compared(node.test)
         if compared is None:
@@ -250,7 +250,7 @@ class _Cut(ast.NodeTransformer):
         return (node.body if (self.op in names) == positive else node.orelse) or ast.Pass()
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> Any:
-        """Drop what can no longer be reached."""
+        """Drop statements that can no longer be reached."""
         self.generic_visit(node)
         for i, statement in enumerate(node.body):
             if isinstance(statement, ast.Return | ast.Raise):
@@ -260,7 +260,7 @@ class _Cut(ast.NodeTransformer):
 
 
 def _compared(test: ast.expr) -> tuple[list[str], bool] | None:
-    """Ops in `op == "x"`, `t.op in ("x", "y")` and the like, and whether it asks for them; None for other tests."""
+    """Ops in a test such as `op == "x"` or `t.op in ("x", "y")`, and whether it is positive; None for other tests."""
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
         return None
     left, right, how = test.left, test.comparators[0], test.ops[0]

@@ -1,15 +1,15 @@
-"""Certificates: what was proved, by what, under a key that changes with anything that the proof depends on.
+"""Certificates: records of proofs, under a key that changes with everything on which the proof depends.
 
-    key = SHA-256 of (canonical rule text with its premises, direction, denotations of the rule's ops, prover, Z3)
+    key = SHA-256 of (canonical rule text with its premises, direction, denotations of the rule's ops, prover, Z3).
 
-Denotations are digests of the sources that say what each op of the rule means, and of no others; the prover is a digest
-of its own sources (`verifier.record.digests`).  So an edit of a rule, of one op's denotation, of the prover or another
-version of the solver makes exactly those certificates void that depend on it, and their rules are proved again.
+Denotations are digests of the sources that define the ops of the rule, and of no others; the prover is a digest of its
+own sources (`verifier.record.digests`).  An edit of a rule, of one op's denotation or of the prover, or another version
+of the solver, invalidates exactly the certificates that depend on it, and their rules are proved again.
 
-A ledger is any table of JSON objects (`superopt.store.Store`, or a dict); an entry is believed only when it is complete
-and carries the key it is kept under.  Beside a certificate stand, compressed, the questions of its proof as SMT-LIB
-text, for `verifier.record.recheck`, and both sides of its normal forms, for `verifier.record.checker`.  Only PROVED
-verdicts are kept: what is not proved is tried again.
+A ledger is any table of JSON objects (`superopt.store.Store`, or a dict).  An entry is trusted only when it is complete
+and contains the key under which it is stored.  A second entry holds, compressed, the solver queries of the proof as
+SMT-LIB text, for `verifier.record.recheck`, and both sides of its normal forms, for `verifier.record.checker`.  Only
+PROVED verdicts are kept: other rules are tried again.
 """
 
 from __future__ import annotations
@@ -40,36 +40,36 @@ TABLE = "certificates"
 
 
 class Table(Protocol):
-    """Where certificates are kept: `superopt.store.Store` has this shape."""
+    """Interface of the storage for certificates; `superopt.store.Store` implements it."""
 
     def get(self, table: str, key: str) -> Mapping[str, Any] | None:
         """The object under a key, or None."""
         ...
 
     def put(self, table: str, key: str, value: Mapping[str, Any]) -> None:
-        """Keep an object under a key."""
+        """Store an object under a key."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """A proof on record.
+    """The record of a proof.
 
     Attributes:
         key: content key, see the module.
-        rule, direction: what was proved.
+        rule, direction: name of the rule, and the direction that was proved.
         equation: the rule in index notation, for people.
         exactness: exact, real or range.
         ranks: many-axis role -> "any" or the highest rank proved.
         dtypes, assumptions, sizes: see `verifier.verdict.ValidityDomain`.
-        tiers: by which tiers it was proved.
-        obligations, queries: proof obligations, questions to the solver.
-        milliseconds: of the proof.
-        versions: prover and solver.
-        text: what was proved, `rewrites.language.show.proved_text`.
+        tiers: tiers of the prover that were used.
+        obligations, queries: numbers of proof obligations and of solver queries.
+        milliseconds: time of the proof.
+        versions: digest of the prover, and version of the solver.
+        text: text of the proved statement, `rewrites.language.show.proved_text`.
         denotations: op -> digest of its denotation.
-        asked: digest of the questions to the solver.
-        sums: digest of both sides in writing, as normal forms proved them equal.
+        asked: digest of the solver queries.
+        sums: digest of both sides as the normal forms that were proved equal.
     """
 
     key: str
@@ -121,8 +121,8 @@ class Ledger:
     """Certificates in a table, or in memory when there is none.
 
     Args:
-        table: where they are kept.
-        known: further ones by key, which are read only.
+        table: the storage.
+        known: further certificates by key, which are only read.
     """
 
     def __init__(self, table: Table | None = None, known: Mapping[str, Mapping[str, Any]] | None = None) -> None:
@@ -131,7 +131,7 @@ class Ledger:
         self._questions = _Memory()
 
     def get(self, rule: Rule, direction: str = "forward") -> Certificate | None:
-        """The certificate of a rule, or None: absent, incomplete, or made for something else."""
+        """The certificate of a rule, or None where it is absent, incomplete, or made for something else."""
         key = certificate_key(rule, direction)
         if key in self._memory:
             return self._memory[key]
@@ -143,9 +143,9 @@ class Ledger:
         return made
 
     def put(self, certificate: Certificate, asked: Sequence[Query] = (), sums: str = "") -> None:
-        """Keep a certificate, the questions of its proof and both sides in writing.
+        """Store a certificate, the solver queries of its proof and the normal forms of both sides.
 
-        Not for others where sources have changed meanwhile.
+        Where sources have changed since the process began, they are kept in memory only.
         """
         self._memory[certificate.key] = certificate
         stored = self._table if as_loaded(digests.sources()) else None
@@ -156,12 +156,12 @@ class Ledger:
             stored.put(TABLE, certificate.key, json.loads(json.dumps(asdict(certificate))))
 
     def asked(self, certificate: Certificate) -> tuple[Query, ...] | None:
-        """The questions of a proof, or None: absent, damaged, or those of another proof."""
+        """The solver queries of a proof, or None where they are absent, damaged, or those of another proof."""
         pairs = self._beside(certificate, "asked", certificate.asked)
         return None if pairs is None else tuple(Query(text, answer) for answer, text in pairs)
 
     def sums(self, certificate: Certificate) -> Sequence[Any] | None:
-        """Both sides of a proof in writing (`verifier.equal.written`), or None: absent, damaged, of another proof."""
+        """The normal forms of both sides (`verifier.equal.written`), or None: absent, damaged, or of another proof."""
         return self._beside(certificate, "sums", certificate.sums)
 
     def _beside(self, certificate: Certificate, what: str, digest: str) -> Any:
@@ -202,7 +202,7 @@ def certify(rule: Rule, verdict: Verdict) -> Certificate:
     """The certificate of a PROVED verdict.
 
     Raises:
-        VerificationError: the verdict is another.
+        VerificationError: the verdict is not PROVED.
     """
     if verdict.domain is None or not verdict.proved:
         raise VerificationError(f"{rule.name} is {verdict.status}, it has no certificate")
@@ -247,7 +247,7 @@ def _from_certificate(rule: Rule, c: Certificate) -> Verdict:
 
 
 def verify_rules(rules: Sequence[Rule], ledger: Ledger | None = None, direction: str = "forward") -> list[Verdict]:
-    """The verdict of each rule in one direction, by the prover in its own process; without a ledger, from scratch."""
+    """The verdict on each rule in one direction, by the prover in its own process; without a ledger, from scratch."""
     return [_verify(rule, ledger, direction) for rule in rules]
 
 
@@ -265,7 +265,7 @@ def _kept(rule: Rule, verdict: Verdict, ledger: Ledger | None) -> Verdict:
 
 
 def _verify_all(rules: Sequence[Rule], ledger: Ledger, end_s: float) -> list[Verdict]:
-    """The forward verdict of each rule; those that are not on record by several provers at once."""
+    """The forward verdict on each rule; rules without a certificate are proved by several provers at once."""
     fresh = [rule for rule in rules if ledger.get(rule) is None]
     made = dict(zip(map(rule_key, fresh), check_all(fresh, end_s=end_s), strict=True))
     for rule in fresh:
@@ -284,10 +284,10 @@ def require_proved(
     """The rules that are proved, and their certificates by rule name.
 
     With `backward`, each usable backward reading that is proved follows as a rule of its own.  From `end_s` on, an
-    instant of `time.monotonic`, no proof is begun; what is not on record then is not proved.
+    instant of `time.monotonic`, no proof is begun; rules without a certificate then count as not proved.
 
     Raises:
-        VerificationError: `strict`, and a rule is not proved; the message holds its verdict.
+        VerificationError: `strict` is set and a rule is not proved; the message contains its verdict.
     """
     kept: list[Rule] = []
     certificates: dict[str, Certificate] = {}
@@ -310,7 +310,7 @@ def require_proved(
 
 
 def unusable(rule: Rule, certificate: Certificate) -> str:
-    """Why a proved rule must not be applied at any site of floats, of any rank; empty where it may be."""
+    """The reason why a proved rule may not be applied at float sites of every rank; empty where it may."""
     if rule.dtype:
         return f"it is proved for {rule.dtype} alone"
     low = [f"{role} up to {ranks} axes" for role, ranks in certificate.ranks.items() if ranks != ANY]
@@ -318,7 +318,7 @@ def unusable(rule: Rule, certificate: Certificate) -> str:
 
 
 def summary(verdicts: Sequence[Verdict], seconds: float) -> dict[str, Any]:
-    """What `superopt verify --json` prints: totals and one row per rule."""
+    """The output of `superopt verify --json`: totals and one row per rule."""
     count = {status: sum(v.status == status for v in verdicts) for status in (PROVED, REFUTED, UNKNOWN, UNSUPPORTED)}
     times = sorted(v.seconds for v in verdicts)
     return {

@@ -1,8 +1,8 @@
-"""Places at which a rule is looked at: sizes, attributes, an index of the result, inputs, and the values there.
+"""Points at which the checker evaluates a rule: sizes, attributes, an index of the result, inputs, and both values.
 
-Rules are built as graphs from their text, and the reference interpreter evaluates these; sizes are drawn, or those that
-a record names, where they meet the premises.  Names are those of records: `n@a.0` is the size token n on the first axis
-of the role a.
+Rules are built as graphs from their text, which the reference interpreter evaluates.  Sizes are drawn at random, or
+taken from the record, where they meet the premises.  Names are those of records: `n@a.0` is the size token n on the
+first axis of the role a.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rewrites.lift.generate import Instance, admissible, at_env, choose_env
 from superopt.ir.interp import evaluate
 
 META = {1: "tanh", 2: "sub", 3: "select_n"}
-"""What a function that a rule leaves open stands for, by its number of operands."""
+"""The function that stands for a meta-variable, by its number of operands."""
 
 
 @dataclass
@@ -34,7 +34,7 @@ class Point:
 
 
 def point(rule: Rule, row: Any, rng: random.Random, draw: int) -> Point | None:
-    """A point at which the rule has values, by its own text; None where none was met."""
+    """A point at which both sides have values, evaluated from the rule's text; None where the draw has none."""
     env = choose_env(rule, row["ranks"], rng, 2 if draw % 2 else 3, tries=200)
     env = env if env is not None else _witness(rule, row)
     if env is None:
@@ -81,7 +81,7 @@ def _names(env: Env) -> dict[str, int]:
 
 
 def _witness(rule: Rule, row: Any) -> Env | None:
-    """The sizes that the record names, where they meet the premises."""
+    """The environment with the sizes that the record names, or None where they do not meet the premises."""
     labels: dict[str, list[int]] = {}
     for r in rule.roles:
         if r not in rule.derived:

@@ -1,7 +1,7 @@
-"""Replay of the questions behind certificates: by Z3 again, and by cvc5 where it is installed.
+"""Replay of the solver queries behind certificates: by Z3 again, and by cvc5 where it is installed.
 
-The text that is replayed is what was kept, not what the prover would ask today.  A solver that gives up counts apart;
-two solvers that answer the same question differently are a disagreement, which must not happen.
+The replayed text is the recorded one, not that of the present prover.  An answer `unknown` is counted separately; two
+different answers to one query are a disagreement, which must not happen.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def solvers() -> dict[str, str]:
 
 
 def replay(texts: Sequence[str], milliseconds: int) -> list[dict[str, str]]:
-    """Solver -> answer (yes, no or unknown) for each question."""
+    """Answers (yes, no or unknown) to each query, by solver."""
     names = solvers()
     return [{name: _ASK[name](text, milliseconds) for name in names} for text in texts]
 
@@ -39,15 +39,15 @@ def replay(texts: Sequence[str], milliseconds: int) -> list[dict[str, str]]:
 def recheck(
     proofs: Iterable[tuple[Certificate, Sequence[Query] | None]], seconds: float = QUERY_SECONDS
 ) -> dict[str, Any]:
-    """Replay the questions of some certificates.
+    """Replay the queries of some certificates.
 
     Args:
-        proofs: certificates with their questions, None where these are missing or damaged.
-        seconds: of one question and solver.
+        proofs: certificates with their queries, None where these are missing or damaged.
+        seconds: time limit of one query and solver.
 
     Returns:
-        Counts per solver (`agree`, `disagree`, `unknown`), every disagreement with its text, certificates without
-        questions by name.
+        Counts per solver (`agree`, `disagree`, `unknown`), every disagreement with its text, and the rules whose
+        certificates have no queries.
     """
     counts: dict[str, Counter[str]] = {name: Counter() for name in solvers()}
     disagreements: list[dict[str, str]] = []
@@ -79,7 +79,7 @@ def recheck(
 
 
 def _replayed(asked: Sequence[Query], seconds: float) -> list[dict[str, str]]:
-    """Answers from a process that is killed when a solver does not keep its own limit."""
+    """Answers from the prover's process, which is killed when a solver exceeds its own limit."""
     out: list[dict[str, str]] = []
     asking = partial(shared().call, "verifier.record.recheck:replay", seconds=2 * seconds * _BATCH)
     for start in range(0, len(asked), _BATCH):
@@ -87,7 +87,7 @@ def _replayed(asked: Sequence[Query], seconds: float) -> list[dict[str, str]]:
         try:
             out += asking(texts, int(1e3 * seconds))
         except LimitExceededError:
-            for text in texts:  # one of them hangs: each by itself
+            for text in texts:  # one of them hangs: ask each by itself
                 try:
                     out += asking([text], int(1e3 * seconds))
                 except LimitExceededError:

@@ -1,8 +1,9 @@
-"""Proofs of the library's rules that come with the package, so that a first search need not make them.
+"""Certificates of the library's rules that ship with the package, so that a first search need not prove them.
 
-They are believed as the sources of the prover are, which come the same way.  One is used only under its key, which
-changes with the rule, what its ops mean, the prover and the version of Z3 (`verifier.record.ledger`); a rule that has
-none under its key is proved as if nothing shipped.  `superopt verify` and its recheck never look here.
+They are trusted like the sources of the prover, which ship the same way.  A certificate is used only under its key,
+which changes with the rule, the denotations of its ops, the prover and the version of Z3 (`verifier.record.ledger`).  A
+rule without a certificate under its key is proved as if nothing had shipped.  `superopt verify` and its recheck never
+read this file.
 
     python -m verifier.record.shipped    # after an edit of a rule, an op's meaning or the prover: proves and writes
 """
@@ -35,9 +36,9 @@ def shipped(path: Path = SHIPPED) -> Mapping[str, Mapping[str, Any]]:
 
 
 def write(path: Path = SHIPPED) -> int:
-    """Prove the library and write its certificates, one a line; how many there are."""
+    """Prove the library and write its certificates, one a line; return their number."""
     _, certificates = require_proved(load(), Ledger())
-    by_key = {found.key: found for found in certificates.values()}  # rules of one text have one
+    by_key = {found.key: found for found in certificates.values()}  # rules with the same text share one
     rows = [json.dumps(asdict(by_key[key]), sort_keys=True) for key in sorted(by_key)]
     path.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
     return len(rows)

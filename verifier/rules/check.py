@@ -1,9 +1,10 @@
 """One rule, one verdict: refute first, prove, refute again.
 
-A few tiny instances kill most wrong rules in milliseconds; what survives goes to the prover; what is not proved gets a
-longer search for arrays, at sizes where the solver sees a difference first, before it is called UNKNOWN; what is proved
-is evaluated where a wrong proof would show (`verifier.rules.watch`).  PROVED comes from the prover alone, REFUTED from
-the reference interpreter alone; that both happen for one rule is a defect of the trusted part, and is raised as such.
+A few tiny instances refute most wrong rules in milliseconds.  Rules that survive go to the prover.  A rule that is not
+proved gets a longer search for arrays, first at sizes where the solver sees a difference, before it is called UNKNOWN.
+A rule that is proved is evaluated where a wrong proof would show (`verifier.rules.watch`).  PROVED comes from the
+prover alone, REFUTED from the reference interpreter alone.  A rule that is both shows a defect of the trusted part,
+which is raised as such.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def check(
         return prove(rule, direction)
     attempts = Attempts()
     found = search(reading, before, attempts=attempts)
-    suspects: list[Env] = []  # or, of what is proved, where its conditions change
+    suspects: list[Env] = []  # for a proved rule: environments where its conditions change
     with recorded() as asked:
         verdict = prove(rule, direction, suspects)
     if verdict.proved:
@@ -62,7 +63,7 @@ def check(
         verdict
     ):  # integers wrap: where arrays show it, the rule is false as it stands
         found = found or search(reading, after, before, attempts)
-        if found is not None or reading.vars:  # of entries nothing says that they are small
+        if found is not None or reading.vars:  # entries of inputs may be large
             cause = f"proved only where {NO_OVERFLOW}"
             verdict = replace(verdict, status=UNKNOWN, domain=None, proved_when=NO_OVERFLOW, cause=cause)
     if found is None and verdict.domain is not None:
@@ -88,7 +89,7 @@ def check(
 
 
 def _only_in_range(verdict: Verdict) -> bool:
-    """Does a proof about integers hold only where none of them wraps?"""
+    """Whether a proof about integers assumes that no operation wraps."""
     return verdict.domain is not None and NO_OVERFLOW in verdict.domain.assumptions
 
 

@@ -1,8 +1,8 @@
-"""Fuzzing the verifier with mutants: is anything proved that is false, and how much stays undecided?
+"""Fuzzing of the verifier with mutants: counts of false proofs, and of mutants that stay undecided.
 
-Each mutant of each rule gets a verdict.  What is PROVED is evaluated on many more generated graphs than `check` looks
-at, with other ranks, sizes and axis orders: one difference is a *false proof*.  Mutants whose premises contradict each
-other state nothing; they are counted apart.
+Each mutant of each rule gets a verdict.  A mutant that is PROVED is evaluated on many more generated graphs than
+`check` tries, with other ranks, sizes and axis orders: one difference is a *false proof*.  Mutants whose premises
+contradict each other state nothing; they are counted separately.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from verifier.rules.shrink import readable, refute
 from verifier.verdict import PROVED, UNKNOWN, Counterexample
 
 FALSE_PROOF, VACUOUS = "FALSE PROOF", "VACUOUS"
-BY_ZERO = "division by zero"  # of a literal: where the right side alone did it, the interpreter would have seen it
+BY_ZERO = "division by zero"  # by a literal; if the right side alone divided, the interpreter would have seen it
 GRAPHS = 40
 """Further instances on which a proved mutant is evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
 class MutantOutcome:
-    """What became of one mutant.
+    """The outcome of one mutant.
 
     Attributes:
-        mutant: which.
+        mutant: the mutant.
         status: a verdict, or `VACUOUS`, or `FALSE PROOF`.
-        cause: of an open verdict.
-        counterexample: of a false proof.
-        seconds: for the verdict.
+        cause: cause of an open verdict.
+        counterexample: arrays that show a false proof.
+        seconds: time taken by the verdict.
     """
 
     mutant: Mutant
@@ -81,12 +81,12 @@ class Fuzzed:
 
     @property
     def unknown_fraction(self) -> float:
-        """Open mutants among those that state something."""
+        """Fraction of open mutants among those that state something."""
         stated = len(self.outcomes) - self.counts[VACUOUS]
         return len(self.open) / stated if stated else 0.0
 
     def summary(self) -> dict[str, Any]:
-        """Counts, and the mutants that matter."""
+        """Counts, and one row for each mutant that is open or falsely proved."""
         return {
             "mutants": len(self.outcomes),
             "false_proofs": len(self.false_proofs),
@@ -106,7 +106,7 @@ class Fuzzed:
 
 
 def draw(rules: Sequence[Rule], count: int, seed: int = 0) -> list[Mutant]:
-    """So many distinct mutants, about equally many of each rule as far as it has them; the same seed draws the same."""
+    """Draw `count` distinct mutants, about equally many of each rule; the same seed draws the same ones."""
     lists = [mutants(rule, limit, seed) for rule, limit in zip(rules, _shares(rules, count), strict=True)]
     seen: dict[str, Mutant] = {}
     own = {rule_key(rule) for rule in rules}
@@ -118,13 +118,13 @@ def draw(rules: Sequence[Rule], count: int, seed: int = 0) -> list[Mutant]:
 
 
 def _shares(rules: Sequence[Rule], count: int) -> Iterator[int]:
-    """Many rules are short and have few mutants: the others make up for them."""
+    """Mutants to draw of each rule: three times its share, since short rules have too few mutants."""
     for _ in rules:
         yield max(1, 3 * count // len(rules))
 
 
 def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> MutantOutcome:
-    """The verdict on a mutant, and the test of it where it is PROVED."""
+    """The outcome of a mutant: its verdict, tested by evaluation where it is PROVED."""
     start = time.perf_counter()
     try:
         verdict = check(mutant.rule, before=8, small=False)
@@ -147,14 +147,14 @@ def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> MutantOutcome:
 
 
 def try_text(of: str, kind: str, what: str, text: str) -> dict[str, Any]:
-    """The outcome of a mutant that is given by its text, as JSON: what a worker process is asked for."""
+    """Entry point of a worker process: the outcome, as JSON, of a mutant given by its text."""
     outcome = try_mutant(Mutant(of, kind, what, parse(text, where="<mutant>")))
     shown = None if outcome.counterexample is None else str(outcome.counterexample)
     return {"status": outcome.status, "cause": outcome.cause, "shown": shown, "seconds": outcome.seconds}
 
 
 def try_all(mutants: Sequence[Mutant], jobs: int = 1) -> Iterator[tuple[int, MutantOutcome]]:
-    """The outcomes of mutants by number as they come, by so many processes under the limits of `Prover`."""
+    """Yield the outcomes of mutants with their numbers as they come, from `jobs` processes limited as a `Prover` is."""
     with ExitStack() as stack:
         provers = [stack.enter_context(Prover()) for _ in range(jobs)]
         yield from stack.enter_context(closing(each(mutants, _asked, provers)))
@@ -170,12 +170,12 @@ def _asked(prover: Prover, mutant: Mutant) -> MutantOutcome:
 
 
 def fuzz(rules: Sequence[Rule], count: int, seed: int = 0) -> Fuzzed:
-    """The outcomes of so many mutants of some rules, by as many processes as there are cores to use."""
+    """The outcomes of `count` mutants of some rules, in as many processes as this process may use cores."""
     drawn = draw(rules, count, seed)
     outcomes = dict(try_all(drawn, cores()))
     return Fuzzed([outcomes[i] for i in range(len(drawn))])
 
 
 def cores() -> int:
-    """Cores that this process may use, where the system can say so."""
+    """Number of cores that this process may use; 1 where the system cannot say."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

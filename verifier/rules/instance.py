@@ -1,17 +1,17 @@
-"""A rule at given ranks, with symbolic sizes and attributes: what one proof is about.
+"""A rule at given ranks, with symbolic sizes and attributes: the subject of one proof.
 
 Every role gets its axes; every (size token, axis), (attribute, axis) and free parameter becomes a variable.  Premises
-are: sizes >= 0, parameters >= 1, the rule's `if` conditions, well-formedness of all left sides.  Right sides contribute
-goals: well-formedness, positive divisors, shapes equal to the left's.
+are: sizes >= 0, parameters >= 1, the rule's `if` conditions, and that all left sides are well formed.  Right sides
+contribute goals: they are well formed, their divisors are positive, their shapes equal those of the left sides.
 
 A premise about values (`given`) such as `ge(X, 0)` holds at every index of its operands.  A proof over uninterpreted
 inputs uses it at the indices at which the two sides read these operands, and at the index of the result where that has
-all its axes; each time under the condition that the index is in range.
+all its axes.  Each use is under the condition that the index is in range.
 
 For the refuter the solver proposes sizes and attributes, since random sampling rarely meets premises with many of them
-(a cropping pad before a strided window): first where an obligation of the right side fails, then at random points, each
-size and attribute pushed to a random small value where the premises still allow it.  What comes out is an environment
-of plain integers; whether it refutes anything is for the interpreter to say.
+(a cropping pad before a strided window).  It proposes points where an obligation of the right side fails, then random
+points, where each size and attribute takes a random small value if the premises still allow it.  The result is an
+environment of plain integers; whether it refutes the rule is decided by the interpreter.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from verifier.equal.terms import Term as Scalar
 
 
 class IllFormed(Exception):
-    """A side that cannot be given a shape at these ranks; the message says why."""
+    """Raised when a side has no shape at these ranks; the message says why."""
 
 
 class Impossible(IllFormed):
-    """The left side has no shape at these ranks, whatever the sizes are: it divides by zero."""
+    """Raised when the left side has no shape at these ranks, whatever the sizes are: it divides by zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class RankInstance:
     Attributes:
         ctx: solver context with the premises.
         env: axes, sizes and attributes.
-        divisors: what the premises divide by is positive; must follow from the premises.
+        divisors: conditions that divisors in the premises are positive; they must follow from the premises.
         goals: per root, conditions of the right side that must follow from the premises.
         shapes: per root, the named shape of the left side.
     """
@@ -125,7 +125,7 @@ def instantiate(rule: Rule, ranks: Mapping[str, int]) -> RankInstance:
 
 
 def _ignore(_: Cond) -> None:
-    """Divisors met while evaluating are those that were collected as premises and goals."""
+    """Ignore a divisor: those met while evaluating were already collected as premises and goals."""
 
 
 def _distinct(conds: Iterable[Any]) -> list[Cond]:
@@ -156,9 +156,12 @@ def _left(t: Term, env: Env, wf: list[Any]) -> NamedShape:
 
 
 def _straight(t: Term, env: Env, ctx: Context) -> None:
-    """Under a fold, sizes and what makes terms well formed are affine in the index: both ends say all of it.
+    """Check that sizes and well-formedness conditions under a fold are affine in its index, so that both ends suffice.
 
-    Attributes are (`unsupported`); products of two sizes and lengths of strided slices need not be.
+    Attributes are affine by `unsupported`; products of two sizes and lengths of strided slices need not be.
+
+    Raises:
+        IllFormed: one of them is not affine.
     """
     folds = [x for x in subterms((t,)) if x.op in ("fold", "stack")]
     inside = {x for fold in folds for x in subterms(fold.args)}
@@ -178,7 +181,7 @@ def _straight(t: Term, env: Env, ctx: Context) -> None:
 
 
 def unsupported(rule: Rule) -> str | None:
-    """Why a rule is outside the prover's language, or None."""
+    """The reason why a rule is outside the prover's language, or None."""
     for t in subterms((*rule.lhs, *rule.rhs)):
         if t.op in ("fold", "stack"):
             for inner in subterms(t.args):
@@ -206,7 +209,7 @@ def _affine(e: Expr, name: str) -> bool:
 
 
 def symbolic(instance: RankInstance, metas: Mapping[str, str]) -> Meaning[Scalar]:
-    """What terms mean at symbolic indices."""
+    """The denotations of an instance's terms at symbolic indices."""
     terms = Terms(instance.ctx, PremiseRanges(instance.ctx, untyped=True), settled=settled(instance.ctx))
     kinds = instance.env.rule.kinds
 
@@ -217,7 +220,7 @@ def symbolic(instance: RankInstance, metas: Mapping[str, str]) -> Meaning[Scalar
 
 
 def settled(ctx: Context) -> dict[str, Poly]:
-    """Sizes and attributes that a premise says in terms of others."""
+    """Sizes and attributes that an equation among the premises determines, as polynomials of the others."""
     out: dict[str, Poly] = {}
     for premise in ctx.premises:
         gap = premise.poly.subst(out) if premise.kind == "eq" and premise.poly is not None else const(0)
@@ -265,7 +268,7 @@ def premises_at(meaning: Meaning[Scalar], left: Scalar, right: Scalar, index: Wh
 
 
 def _index(meaning: Meaning[Scalar], t: Term, shape: NamedShape, read: Read) -> Premise | None:
-    """The premise at the index of a read, or None where the read does not say all of the index."""
+    """The premise at the index of a read, or None where the read does not determine the whole index."""
     env = meaning.env
     labels = [x for token in env.rule.vars[read.name] for x in env.labels[stem(token)]]
     index: dict[Any, Any] = {x: Sym(i) for x, i in zip(labels, read.index, strict=True)}

@@ -1,8 +1,8 @@
 """Rule instances as graphs: both sides of a rule with everything bound, after all side conditions were checked.
 
-What is checked here makes an instance true: the rule is proved for all that meets its premises, and these are evaluated
-with the numbers of the place by the same functions that the prover evaluates with symbols.  Both sides are then built
-from the bindings alone; where the instance came from does not matter.
+These checks make an instance true.  The rule is proved for all sizes and tensors that meet its premises; here the
+premises are evaluated with concrete numbers, by the same functions that the prover evaluates with symbols.  Both sides
+are then built from the bindings alone; the origin of the instance does not matter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Layout: TypeAlias = tuple[tuple[tuple[int, int], ...], ...]
 
 
 class NotAnInstance(Exception):
-    """Bindings that do not make an instance of the rule; the message says why."""
+    """Raised for bindings that are not an instance of the rule; the message says why."""
 
 
 def sides(

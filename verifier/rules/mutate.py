@@ -1,9 +1,9 @@
 """Mutants of a rule: texts with one thing changed, most of them false, some of them true in another way.
 
-A verifier that is wrong somewhere says PROVED to a false mutant sooner or later, so mutants of true rules are the test
-of the prover (`verifier.rules.fuzz`).  Changed are operators, operand order, signs, axes, roles, attributes, constants,
-reducers, operands and premises, on either side.  A mutant is made on terms, printed, and read again: what does not read
-is no rule.
+A verifier with a defect sooner or later proves a false mutant, so mutants of true rules test the prover
+(`verifier.rules.fuzz`).  A change concerns an operator, operand order, a sign, an axis, a role, an attribute, a
+constant, a reducer, an operand or a premise, on either side.  Mutants are made on terms, printed, and parsed again;
+those that do not parse are dropped.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Mutant:
 
     Attributes:
         of: name of the rule that it was made from.
-        kind: which sort of change.
-        what: the change in words.
+        kind: the sort of change.
+        what: description of the change.
         rule: the mutant.
     """
 
@@ -50,9 +50,9 @@ class Mutant:
 
 
 def mutants(rule: Rule, limit: int | None = None, seed: int = 0) -> list[Mutant]:
-    """Distinct mutants of a rule that read as rules and say something else than it.
+    """Distinct mutants of a rule that parse as rules and state something else.
 
-    With a limit, so many are drawn, each sort of change about equally often; the same seed draws the same ones.
+    At most `limit` are drawn, each sort of change about equally often; the same seed draws the same ones.
     """
     found: list[Mutant] = []
     seen = {rule_key(rule)}
@@ -62,7 +62,7 @@ def mutants(rule: Rule, limit: int | None = None, seed: int = 0) -> list[Mutant]
         try:
             text = show(made)
             mutant = parse(f"{rule.name}-mutant-{n}{text[text.index(':') :]}", rule.where)
-        except (RuleError, KeyError):  # a name or a role that the change left without meaning
+        except (RuleError, KeyError):  # the change left a name or a role undefined
             continue
         key = rule_key(mutant)
         if key not in seen and mutant.lhs != mutant.rhs:
@@ -112,7 +112,7 @@ def with_parts(rule: Rule, **parts: Any) -> Rule:
 
 
 def _replaced(t: Term, old: Term, new: Term) -> Term:
-    """A term in which one subterm, wherever it stands, is another."""
+    """The term with every occurrence of one subterm replaced by another."""
     done: dict[Term, Term] = {old: new}
 
     def go(x: Term) -> Term:
@@ -125,7 +125,7 @@ def _replaced(t: Term, old: Term, new: Term) -> Term:
 
 
 def _at(rule: Rule, t: Term) -> Iterator[tuple[str, str, Term]]:
-    """Changes of one term: sort, words, the new term."""
+    """Yield the changes of one term: sort, description, new term."""
     for name, change in _CHANGES.items():
         for what, new in change(rule, t):
             yield name, what, new
@@ -241,7 +241,7 @@ def _operands(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
 
 
 def _domains(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
-    """Equal where it has a value: a tensor times itself by itself, or the square of its root."""
+    """Yield terms that equal a tensor only where they are defined: A * A / A, and A plus sqrt(A) - sqrt(A)."""
     if t.op == "var" and rule.kinds[t["name"]] == "float" and not rule.dtype:
         twice = term("ew", t, t, f="mul", params=())
         yield f"{t['name']} * {t['name']} / {t['name']}", term("ew", twice, t, f="div", params=())

@@ -1,9 +1,9 @@
-"""What was seen of results: do the values occur of which a proof speaks?
+"""Nonvacuity: a check that the finite values that a proof assumes do occur.
 
-A proof of class real or range takes inputs and intermediate values to be finite.  Of a program that never has such
-values it says nothing, though every step of it is right: `x + 1 / 0` is `x + 1 / -0` then.  So after such a proof both
-sides are evaluated on inputs of many magnitudes, until every entry of a result was seen to be a number in both, or
-the same of what is none, and some entry to be a number.
+A proof of class real or range assumes that inputs and intermediate values are finite.  For a program that never has
+such values it is vacuous, though every step of it is right: it then proves `x + 1 / 0` equal to `x + 1 / -0`.  After
+such a proof both sides are therefore evaluated on inputs of many magnitudes.  A result passes once every entry of it
+was seen finite on both sides, or the same NaN or infinity on both, and some entry was seen finite.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from superopt.ir.types import FLOATS, INTEGERS
 
 ASSUMED = "the proof assumes finite values"
 Kinds = tuple[bool, bool]
-"""Has an array a NaN, has it an infinity?"""
+"""Whether an array has a NaN, and whether it has an infinity."""
 
 
 @dataclass(slots=True)
 class _Result:
-    """One result: on how many inputs it was looked at, which entries were alike, and whether one was a number."""
+    """Observations of one result: inputs tried, entries seen finite or alike on both sides, whether any was finite."""
 
     tried: int = 0
     alike: np.ndarray = field(default_factory=lambda: np.zeros((), bool))
@@ -32,23 +32,23 @@ class _Result:
 
 
 class Occurring:
-    """What was seen of some results of two programs, entry by entry."""
+    """Observations of the results of two programs, entry by entry, over the inputs tried so far."""
 
     def __init__(self, outputs: Iterable[int]) -> None:
         self._results = {i: _Result() for i in outputs}
 
     @property
     def left(self) -> list[int]:
-        """The results of which something never occurred so far."""
+        """The results whose proof may be vacuous: no finite entry so far, or some entry never alike on both sides."""
         return [i for i in self._results if self.missing(i)]
 
     @property
     def tried(self) -> int:
-        """On how many inputs results were looked at."""
+        """Number of inputs on which results were observed."""
         return max((result.tried for result in self._results.values()), default=0)
 
     def see(self, one: Mapping[int, np.ndarray], two: Mapping[int, np.ndarray], beyond: Collection[int] = ()) -> None:
-        """Results of both on the same inputs; what those `beyond` give there does not count."""
+        """Record the results of both programs on the same inputs; results in `beyond` count as tried only."""
         for i, a in one.items():
             result = self._results[i]
             result.tried += 1
@@ -58,11 +58,11 @@ class Occurring:
                 result.number = result.number or not a.size or bool(number.any())
 
     def unlike(self, output: int) -> bool:
-        """Was some entry of a result never a number in both, or the same of what is none?"""
+        """Whether some entry of a result was never finite on both sides, nor the same NaN or infinity on both."""
         return not bool(self._results[output].alike.all())
 
     def missing(self, output: int) -> str:
-        """What never occurred of a result, in words; empty where all did."""
+        """The message about values of a result that never occurred; empty where all did."""
         result, place = self._results[output], ""
         if result.number and not self.unlike(output):
             return ""
@@ -72,7 +72,10 @@ class Occurring:
 
 
 def _alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Where two results are numbers or the same of what is none, and where they are numbers; integers are the same."""
+    """Masks: entries that are finite or the same NaN or infinity in both results, and entries that are finite in both.
+
+    Entries of integers count as finite, and as alike where they are equal.
+    """
     if str(a.dtype) in (*INTEGERS, "bool"):
         return np.asarray(a == b), np.ones(a.shape, bool)
     x, y = (z.astype(np.complex128 if z.dtype.kind == "c" else np.float64) for z in (a, b))
@@ -81,15 +84,15 @@ def _alike(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def leaves_numbers(nodes: Iterable[Node], kinds: Mapping[Node, Kinds]) -> bool:
-    """Is a value no finite number, though what it is made of is, or NaN beside infinities alone?
+    """Whether some node makes NaN from operands without NaN, or an infinity from finite operands.
 
     Args:
-        nodes: of the program.
-        kinds: of the values of those that are known.
+        nodes: nodes of the program.
+        kinds: kinds of the known values, by node.
     """
     for node in nodes:
         nan, infinite = kinds.get(node, (False, False))
-        if any(len(x.types) > 1 for x in node.inputs):  # nothing is known of several results
+        if any(len(x.types) > 1 for x in node.inputs):  # kinds are not known for several results
             continue
         of = [kinds.get(x, (False, False)) for x in node.inputs]
         if node.inputs and ((nan and not any(n for n, _ in of)) or (infinite and not any(n or i for n, i in of))):
@@ -98,7 +101,7 @@ def leaves_numbers(nodes: Iterable[Node], kinds: Mapping[Node, Kinds]) -> bool:
 
 
 def leaves_finite(graph: Graph, output: int, values: Mapping[str, np.ndarray]) -> bool:
-    """Is a value that a result is made of no finite number where the interpreter evaluates a program in float64?"""
+    """Whether some op below a result leaves the finite numbers (`leaves_numbers`), evaluated in float64."""
     nodes = [n for n in topological([graph.outputs[output]]) if len(n.types) == 1 and n.dtype in FLOATS]
     found = evaluate(Graph(graph.inputs, tuple(nodes), graph.constants), values, wide=True)
     kinds = {n: (bool(np.isnan(x).any()), bool(np.isinf(x).any())) for n, x in zip(nodes, found, strict=True)}

@@ -1,4 +1,4 @@
-"""Weakest preconditions: is every premise of a rule needed, and which one does a wrong rule lack?
+"""Weakest preconditions: which premises of a rule are redundant, and which one a wrong rule lacks.
 
 Each premise is dropped in turn.  Arrays on which the two sides then differ show that it is needed; a proof without it,
 in a domain as wide, shows that it is redundant.  A premise may also be needed for the domain alone: without it the
@@ -6,12 +6,13 @@ rule still holds, but for fewer ranks, under more assumptions, or only over the 
 
 The condition that would make a refuted rule true comes from a small grammar:
 
-    l >= 0, h >= 0          comparisons of attributes and sizes of one role with 0, 1 and each other, at most two
+    l >= 0, h >= 0          comparisons of attributes and sizes of one role with 0, 1 and each other, at most two.
     S does not vary along k
-    S >= 0, L <= H          comparisons of values
+    S >= 0, L <= H          comparisons of values.
 
-Conditions are guessed from instances: one that holds at an instance with a difference is out, and of the others those
-that keep most of the instances come first.  A condition is named only when the prover proves the rule under it.
+Conditions are guessed from instances.  A condition that holds at an instance with a difference is discarded; of the
+others, those that keep most of the instances come first.  A condition is reported only when the prover proves the rule
+under it.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ NEEDED, REDUNDANT, DOMAIN, OPEN = "needed", "redundant", "needed for the domain"
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """What becomes of a rule without one of its premises.
+    """The verdict on a rule without one of its premises.
 
     Attributes:
-        rule: its name.
+        rule: name of the rule.
         premise: the premise as text.
         status: needed (refuted without it), redundant (proved without it), needed for the domain, or open.
-        counterexample: of a needed premise.
-        cause: what the domain loses, or why nothing is known.
+        counterexample: arrays that show that the premise is needed.
+        cause: the loss of the domain, or the cause of an open verdict.
     """
 
     rule: str
@@ -60,7 +61,7 @@ class Dropped:
 
 
 def preconditions(rule: Rule) -> list[Dropped]:
-    """Each premise of a proved rule, dropped in turn; nothing for a rule that is not proved."""
+    """The result of dropping each premise of a proved rule in turn; empty for a rule that is not proved."""
     weaker = list(_weaker(rule))
     whole = shared().check(rule) if weaker else None
     if whole is None or whole.domain is None:
@@ -86,12 +87,12 @@ def _weaker(rule: Rule) -> Iterator[tuple[str, Rule]]:
 
 
 def _reread(rule: Rule) -> Rule:
-    """The rule as its own text says it."""
+    """The rule printed and parsed again, so that derived fields agree with its text."""
     return parse(show(rule), rule.where)
 
 
 def _lost(whole: ValidityDomain, without: ValidityDomain) -> str:
-    """What a domain has that another has not."""
+    """The message about what a domain covers and another does not; empty where it loses nothing."""
     lost: list[str] = []
     if EXACTNESS.index(without.exactness) > EXACTNESS.index(whole.exactness):
         lost.append(f"only {without.exactness} without it")
@@ -103,7 +104,7 @@ def _lost(whole: ValidityDomain, without: ValidityDomain) -> str:
 
 
 def report(rules: Sequence[Rule]) -> tuple[dict[str, Any], str]:
-    """What `superopt verify --preconditions` prints: counts with one row per premise, and text."""
+    """The output of `superopt verify --preconditions`: counts with one row per premise, and the text."""
     found = [dropped for rule in rules for dropped in preconditions(rule)]
     counts = {status: sum(d.status == status for d in found) for status in (NEEDED, REDUNDANT, DOMAIN, OPEN)}
     words = ", ".join(f"{n} {status}" for status, n in counts.items())
@@ -117,7 +118,7 @@ SAMPLES, SOLVED = 40, 16
 """Instances on which conditions are tried: random ones, and ones chosen by the solver."""
 MORE = 20
 PROOFS = 16
-"""At most so many conditions of each sort go to the prover."""
+"""Most conditions of each sort that go to the prover."""
 _PAIRED = 60
 
 
@@ -139,7 +140,7 @@ def explained(rule: Rule, verdict: Verdict) -> Verdict:
 
 
 def remedy_of(text: str) -> str:
-    """`remedy` of a rule text: what the prover's process runs."""
+    """Entry point of the prover's process: `remedy` of a rule text."""
     return remedy(parse(text))
 
 
@@ -159,7 +160,7 @@ def remedy(rule: Rule) -> str:
 
 
 def _sized(rule: Rule, samples: list[_Sample], *, degenerate: bool) -> str:
-    """The first proved of the conditions that no instance contradicts; each that fails adds an instance."""
+    """The first condition on sizes that no instance contradicts and the prover proves; a failure adds an instance."""
     comparisons = list(_comparisons(rule, degenerate))
     for _ in range(PROOFS):
         conditions = _best(comparisons, samples)
@@ -178,11 +179,11 @@ def _sized(rule: Rule, samples: list[_Sample], *, degenerate: bool) -> str:
 
 
 def _best(comparisons: Sequence[Expr], samples: Sequence[_Sample]) -> tuple[Expr, ...]:
-    """One condition, else two, that hold at no instance with a difference and at most of the others."""
+    """The best one or two conditions that hold at no instance with a difference and at as many others as possible."""
     good = [s.env for s in samples if not s.differs]
     bad = [s.env for s in samples if s.differs]
     ranked: list[tuple[int, int, int, tuple[Expr, ...]]] = []
-    coarse = max(1, len(good) // 4)  # how many instances a condition keeps is a rough measure: simple ones first
+    coarse = max(1, len(good) // 4)  # a rough measure: among similar counts, simple conditions come first
     useful: list[tuple[Expr, frozenset[int], frozenset[int]]] = []
     for e in comparisons:
         kept = frozenset(i for i, env in enumerate(good) if _holds(e, env))
@@ -218,7 +219,7 @@ def _holds(e: Expr, env: Env) -> bool:
 
 
 def _comparisons(rule: Rule, degenerate: bool) -> Iterator[Expr]:
-    """Comparisons of the integers that the left side binds, or that a size is 1."""
+    """Yield comparisons of the integers that the left side binds, or with `degenerate`, that a size is 1."""
     names = [n for n in rule.owner if n not in rule.indices and rule.owner[n] not in rule.derived]
     if degenerate:
         yield from (("==", ("v", n), ("n", 1)) for n in names if n in rule.sizes)
@@ -234,7 +235,7 @@ def _comparisons(rule: Rule, degenerate: bool) -> Iterator[Expr]:
 
 
 def _comparable(rule: Rule, a: str, b: str) -> bool:
-    """Names of one role, or of single-axis roles only."""
+    """Whether two names belong to one role, or to single-axis roles only."""
     roles = {rule.owner[n] for n in per_axis_names(("+", ("v", a), ("v", b)))}
     return len(roles) == 1 or not roles & rule.many
 
@@ -283,7 +284,7 @@ def _compared(rule: Rule, f: str, a: Term, b: Term) -> Term:
 
 
 def _read(rule: Rule) -> Rule | None:
-    """The rule as its own text says it, or None where it says nothing new or cannot be said."""
+    """The rule printed and parsed again, or None where it is trivial or does not parse."""
     try:
         made = parse(show(rule), rule.where)
     except (RuleError, KeyError):

@@ -1,9 +1,9 @@
-"""The prover under hard limits: one long-lived process for many rules, killed when a rule takes too much.
+"""The prover under hard limits: one long-lived process for many rules, killed when a rule exceeds them.
 
-Z3 does not always honour limits of its own, and normal forms can explode before it is asked, so the prover as a whole
-runs in a process with limits on memory and on processor time, watched from here (a machine that is busy or was
-suspended decides nothing).  A rule or a statement that exceeds a limit is UNKNOWN with the limit as its cause; the next
-one gets a new process.
+Z3 does not always honour limits of its own, and normal forms can explode before it is called.  The whole prover
+therefore runs in a process with limits on memory and on processor time, enforced from here.  Processor time does not
+depend on whether the machine is busy or was suspended.  A rule or a statement that exceeds a limit is UNKNOWN with the
+limit as its cause; the next one gets a new process.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ R = TypeVar("R")
 SECONDS = 60.0
 MEMORY_BYTES = 4 << 30
 _START_S = 60.0
-_MOST_PROVERS, _RULES_EACH = 4, 8  # another prover starts for so many rules, since it takes half a second to start
+_MOST_PROVERS, _RULES_EACH = 4, 8  # most provers, and rules for each; one takes half a second to start
 LIMIT = "the prover's limit"
 
 
 class LimitExceededError(Exception):
-    """A limit of the prover's process was exceeded, it died, or the prover is at fault; the message says how."""
+    """Raised when the prover's process exceeds a limit or dies, or the prover fails; the message says how."""
 
 
 class Prover:
     """The prover in a process of its own; use it as a context manager, or close it.
 
     Args:
-        seconds: processor time of one rule; by the clock `WAITS` times as much.
-        memory_bytes: of the process.
+        seconds: limit of processor time for one rule; that of wall time is `WAITS` times as much.
+        memory_bytes: limit of the process's memory.
 
     Attributes:
-        turn: held while it is asked; one who holds it asks several things in a row, in time that is all his.
+        turn: lock held during a request; a caller may hold it for several requests in a row, to measure their time.
     """
 
     def __init__(self, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
@@ -69,10 +69,10 @@ class Prover:
         return self._judged("prove", rule, direction)
 
     def call(self, target: str, *arguments: Any, path: str | None = None, seconds: float = 0.0) -> Any:
-        """`module:function` applied to JSON values inside the process, in so many seconds in place of its own.
+        """Call `module:function` on JSON values inside the process; `seconds`, if given, replaces the usual limit.
 
         Raises:
-            LimitExceededError: it took too long or too much memory.
+            LimitExceededError: the call took too much time or memory.
         """
         request = {"request": "call", "target": target, "arguments": arguments, "path": path}
         return self._ask(request, seconds)["result"]
@@ -111,7 +111,7 @@ class Prover:
                 started = self._worker.started
                 self._worker.limits = ProcessLimits(_START_S, self.memory_bytes, processor=True)
                 if not started or not self._worker.alive:
-                    self._worker.ready()  # imports are not the rule's time
+                    self._worker.ready()  # imports do not count as time of the rule
                 self._worker.limits = ProcessLimits(seconds, self.memory_bytes, processor=True)
                 (event,) = self._worker.request(request)
             except RecursionError as deep:
@@ -132,13 +132,14 @@ class Prover:
 
 
 def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) -> list[Verdict]:
-    """The forward verdict on each rule, by as many provers at once as there are cores, four at most.
+    """The forward verdict on each rule, from as many provers at once as there are cores, four at most.
 
     The first is the shared one; the others start where there is work for them, and end with it.
 
     Args:
-        provers: in place of that number.
-        end_s: instant of `time.monotonic` from which on no proof is begun; what is left then is UNKNOWN.
+        rules: the rules.
+        provers: number of provers, in place of that default.
+        end_s: instant of `time.monotonic` from which on no proof is begun; the remaining rules are UNKNOWN.
 
     Raises:
         VerificationError: a rule is proved and refuted at once.
@@ -152,7 +153,7 @@ def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) 
             )
         return prover.check(rule)
 
-    # what takes longest is not left to the end; against a clock those come first that are soon proved
+    # the longest rules come first, to balance the provers; with a deadline the shortest do, so that most are proved
     sign = -1 if end_s == math.inf else 1
     order = sorted(range(len(rules)), key=lambda i: sign * len(show(rules[i])))
     with ExitStack() as stack:
@@ -163,7 +164,7 @@ def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) 
 
 
 def each(items: Sequence[T], ask: Callable[[Prover, T], R], provers: Sequence[Prover]) -> Generator[tuple[int, R]]:
-    """Answers about all items with their numbers, as they come; a prover that is idle takes the next item."""
+    """Yield the answers about all items, with their numbers, as they come; an idle prover takes the next item."""
     idle: SimpleQueue[Prover] = SimpleQueue()
     for prover in provers:
         idle.put(prover)
@@ -181,7 +182,7 @@ def each(items: Sequence[T], ask: Callable[[Prover, T], R], provers: Sequence[Pr
         for answer in as_completed(numbers):
             yield numbers[answer], answer.result()
     finally:
-        executor.shutdown(wait=False, cancel_futures=True)  # who closes the provers ends what still runs
+        executor.shutdown(wait=False, cancel_futures=True)  # closing the provers ends requests that still run
 
 
 _SHARED: list[Prover] = []
@@ -189,7 +190,7 @@ _STARTING = threading.Lock()
 
 
 def shared() -> Prover:
-    """The prover of this process, started when it is first asked and ended with it."""
+    """The prover shared by this process, started at its first request and ended with the process."""
     with _STARTING:
         if not _SHARED:
             _SHARED.append(Prover())
@@ -198,7 +199,7 @@ def shared() -> Prover:
 
 
 def processor_s() -> float:
-    """Processor time of this process, of those that it has ended, and of its prover."""
+    """Processor time in seconds of this process, of its finished children, and of its prover."""
     used = os.times()
     own = used.user + used.system + used.children_user + used.children_system
     return own + sum(prover.processor_s for prover in _SHARED)

@@ -1,11 +1,11 @@
-"""Proof of a rule: for every rank that ranks.py asks for, every reducer and every root, in this order.
+"""Proof of a rule: for every rank that ranks.py requires, every reducer and every root, in this order.
 
 1. Premises (sizes, conditions, well-formed left sides) are satisfiable, with concrete sizes as witness.
 2. Goals: the right side is well formed and in bounds, shapes are equal: proved, not assumed.
 3. Equality of the two scalars at a symbolic index: exact laws first, then real, then pointwise, then range.
-4. The right side divides by nothing new that may be zero.
+4. The right side has no new divisor that may be zero.
 
-Nothing here decides that a rule is wrong: a failed obligation is UNKNOWN with its cause; only refute.py refutes.
+No step decides that a rule is wrong: a failed obligation is UNKNOWN with its cause; only refute.py refutes.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _INFINITIES = (("n", math.inf), ("n", -math.inf))
 
 
 LOOKS = 3
-"""Places where conditions change, at which what is proved is evaluated."""
+"""Most places where conditions change at which a proved rule is evaluated."""
 
 
 class _StopAt(Stop):
-    """A proof that cannot go on at an instance of the rule."""
+    """Raised when a proof cannot go on at an instance of the rule."""
 
     def __init__(self, status: str, cause: str, instance: RankInstance) -> None:
         super().__init__(status, cause)
@@ -66,8 +66,8 @@ class _StopAt(Stop):
 def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = None) -> Verdict:
     """Prove one direction of a rule for all sizes and ranks; never refutes.
 
-    Sizes and attributes at which values should be compared are added to `suspects`: where the solver sees a difference,
-    or, of what is proved, where conditions on indices change.  The backward
+    Sizes and attributes at which values should be compared are added to `suspects`.  For an unproved rule these are
+    points where the solver sees a difference, for a proved one points where conditions on indices change.  The backward
     direction of a rule that cannot be used backwards is UNSUPPORTED with the reason.
     """
     start = time.perf_counter()
@@ -177,7 +177,7 @@ def _at_ranks(rule: Rule, ranks: Mapping[str, int], metas: Mapping[str, str], do
 
 def _premises(instance: RankInstance, done: Proof) -> None:
     ctx = instance.ctx
-    said = {name for e in instance.env.rule.cond for name in names_in(e)}  # a rule may speak of empty axes on purpose
+    said = {name for e in instance.env.rule.cond for name in names_in(e)}  # a rule may concern empty axes on purpose
     sizes = [str(n) for n in instance.env.tok.values()]
     witness = ctx.witness(positive=sizes)
     if witness is None and said:

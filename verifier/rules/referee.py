@@ -1,8 +1,8 @@
-"""The referee: XLA in a process of its own, which may end without taking the verdict with it.
+"""The referee: XLA in a separate process, so that a crash of XLA does not end the verification.
 
-What two programs give is asked of XLA, which ends its process on some of them (empty arrays), refuses others and may
-never come back.  A program goes there as the module that `jax.export` makes of it, arrays as files; what the process
-does not answer is a typed error, and the next question gets a new process.
+The referee evaluates programs by XLA, which crashes its process on some of them (empty arrays), refuses others and may
+never return.  A program is sent as the module that `jax.export` makes of it, arrays as files.  A request without an
+answer is a typed error, and the next one gets a new process.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SCRATCH_BYTES = 1 << 20
 
 
 class UnansweredError(Exception):
-    """The referee has no value: the program was refused, took too long, or ended the process; the message says how."""
+    """Raised when the referee has no result: XLA refused the program, took too long or crashed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class RefereeProgram:
     Attributes:
         module: StableHLO, as `jax.export` writes it.
         types: shapes and dtypes of arguments and results.
-        key: digest of all.
-        options: of XLA.
+        key: digest of the other fields.
+        options: compiler options of XLA.
     """
 
     module: bytes
@@ -54,23 +54,23 @@ class RefereeProgram:
 def exported(
     fn: Callable[..., Sequence[Any]], arguments: Sequence[Any], *, x64: bool, options: Mapping[str, int] | None = None
 ) -> RefereeProgram:
-    """A function of flat arrays as a program for the referee.
+    """Export a function of flat arrays as a program for the referee.
 
     Args:
-        fn: gives a sequence of arrays.
-        arguments: arrays, or what has their shape and dtype.
-        x64: JAX has types of 64 bits meanwhile.
-        options: of XLA.
+        fn: function that returns a sequence of arrays.
+        arguments: arrays, or objects with their shape and dtype.
+        x64: whether JAX has 64-bit types during the export.
+        options: compiler options of XLA.
 
     Raises:
-        UnansweredError: it has no module, since it is refused or calls into this process.
+        UnansweredError: JAX refuses to export it, or it calls back into this process.
     """
     types = [jax.ShapeDtypeStruct(np.shape(x), x.dtype) for x in arguments]
     try:
         with wide_types(x64):
             jitted: Any = jax_jit(lambda *xs: tuple(fn(*xs)), keep_unused=True)  # pyright: ignore
             found = jax.export.export(jitted, platforms=("cpu",))(*types)
-    except Exception as error:  # whatever JAX raises is why there is no program
+    except Exception as error:  # any exception of JAX means that there is no program
         raise UnansweredError(_first(error)) from error
     if found.ordered_effects or found.unordered_effects:
         raise UnansweredError("it has effects: a callback")
@@ -80,13 +80,13 @@ def exported(
 
 
 def wide_types(wanted: bool) -> Any:
-    """A context in which JAX has types of 64 bits where it has them anyway, or they are wanted."""
+    """A context manager in which JAX has 64-bit types if they are wanted or already enabled."""
     read: Callable[[str], bool] = jax.config.read  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return jax.enable_x64(wanted or read("jax_enable_x64"))
 
 
 class Referee:
-    """XLA in a process of its own, started when it is first asked, and again after it ended."""
+    """XLA in a separate process, started at the first request, and again after it ended."""
 
     def __init__(self) -> None:
         self._worker = Worker(ProcessLimits(_START_S, _MEMORY_BYTES), module="verifier.rules.referee_worker")
@@ -96,10 +96,10 @@ class Referee:
         self._sent: set[str] = set()
 
     def run(self, program: RefereeProgram, arrays: Sequence[Any], seconds: float = SECONDS) -> list[np.ndarray]:
-        """What a program gives.
+        """Run a program on arrays and return its results.
 
         Raises:
-            UnansweredError: it gives nothing.
+            UnansweredError: there is no result.
         """
         with self._turn:
             try:
@@ -137,7 +137,7 @@ _STARTING = threading.Lock()
 
 
 def referee() -> Referee:
-    """The referee of this process, which ends with it."""
+    """The referee shared by this process; it ends with the process."""
     with _STARTING:
         if not _SHARED:
             _SHARED.append(Referee())

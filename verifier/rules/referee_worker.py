@@ -20,13 +20,13 @@ from superopt.measure.session import Event
 from superopt.measure.worker import serve
 
 _MOST = 64
-"""Programs that are kept."""
+"""Most compiled programs that are kept."""
 _KNOWN: dict[str, Any] = {}
 _JIT: Any = jax_jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
 def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any:
-    """The program of a module: another one of its types, with its code in place of that one's."""
+    """The `jax.export.Exported` of a module: that of a dummy function of the same types, with the module put in."""
     given, found = ([jax.ShapeDtypeStruct(tuple(shape), bundles.dtype(kind)) for shape, kind in x] for x in types)
 
     def like(*_: Any) -> tuple[Any, ...]:
@@ -47,7 +47,7 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
                 _KNOWN[key] = _JIT(module.call, compiler_options=request["options"] or None)
             found = _KNOWN[key](*(np.array(given[str(i)]) for i in range(request["count"])))
             results = {str(i): np.asarray(x) for i, x in enumerate(found)}
-    except Exception as error:  # whatever XLA raises is why there is no value
+    except Exception as error:  # any exception of XLA means that there is no result
         _KNOWN.pop(key, None)
         yield {"event": "refused", "message": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
         return
@@ -60,7 +60,7 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
 
 def main(event_fd: int, memory_bytes: int) -> None:
     """Serve requests to run programs until the input closes."""
-    _JIT(lambda: 0)()  # loaded before the first program comes
+    _JIT(lambda: 0)()  # load XLA before the first program comes
     serve(event_fd, memory_bytes, {"run": _run})
 
 

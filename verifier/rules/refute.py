@@ -1,15 +1,15 @@
 """Refutation: concrete arrays on which the two sides of a rule differ, by the reference interpreter alone.
 
 Both sides are built as IR graphs from one environment that satisfies the premises (`rewrites.lift.generate`) and
-evaluated by `superopt.ir.interp`; nothing of the prover takes part.  Small sizes (0 included) and small integers come
-first, so most wrong rules fall in milliseconds.  A rule is refuted when, at an instance with a well-formed left side,
-the right side is ill-formed, has another shape, or has another value.  Entries at which the left side is undefined
-(NaN, or infinite by a division or a logarithm) say nothing: that is the assumption of finite values.  What is found
-here is made small and readable by `verifier.rules.shrink`.
+evaluated by `superopt.ir.interp`; no part of the prover is involved.  Small sizes (0 included) and small integers come
+first, so most wrong rules are refuted in milliseconds.  A rule is refuted when, at an instance with a well-formed left
+side, the right side is ill-formed, has another shape, or has another value.  Entries at which the left side is
+undefined (NaN, or infinite by a division or a logarithm) are ignored: that is the assumption of finite values.
+`verifier.rules.shrink` makes differences small and readable.
 
-A proof of class `exact` says that both sides agree in every bit, on zeros with signs, NaN, infinities and others: that
-is asked of the interpreter, too (`different_bits`).  All NaN are one value.  Which zero a maximum or minimum of both
-zeros is, is left open: IEEE 754 orders them, NumPy does not.
+A proof of class `exact` says that both sides agree in every bit, on zeros with signs, NaN, infinities and others.  The
+interpreter tests this, too (`different_bits`).  All NaN are one value.  The sign of a maximum or minimum of two zeros
+is left open: IEEE 754 orders them, NumPy does not.
 """
 
 from __future__ import annotations
@@ -45,17 +45,18 @@ STAGES = ((0, 2), (1, 2), (0, 3), (1, 4), (1, 5), (2, 5), (3, 8), (1, 3), (0, 4)
 """Smallest and largest size, in the order in which they are tried."""
 _EXTREMES = (-(2**31), 2**31 - 1, 46341, -1, 0, 1, 2, 3)
 MAGNITUDES = (1.0, 30.0, 1e-3, 1e3, 1e6)
-"""Of inputs: a root of `x - 100` has a value where some are as large."""
+"""Magnitudes of inputs: a square root of `x - 100` has a value only where some are as large."""
 
 
 @dataclass
 class Attempts:
-    """What a search for a counterexample did.
+    """Counts of a search for a counterexample.
 
     Attributes:
         built: instances compared.
         missing: seeds for which no environment was found.
-        unbuilt: instances of which the builder refused a side, with the last reason.
+        unbuilt: instances of which the builder refused a side.
+        reason: reason for the last of these.
     """
 
     built: int = 0
@@ -70,14 +71,14 @@ class Difference:
 
     Attributes:
         env: sizes and attributes.
-        seed: of axis orders, meta-variables and values.
+        seed: seed of axis orders, meta-variables and values.
         root: which equation of the rule.
         made: both sides as graphs, where they can be built.
         values: the inputs.
         index: first index at which the results differ; None when a whole side failed.
         results: the two results at that root.
         cause: why a whole side failed.
-        undefined: the right side is no number there (it divides by zero, or leaves a function's domain).
+        undefined: whether the right side is NaN there (it divides by zero, or leaves a function's domain).
     """
 
     env: Env
@@ -92,16 +93,16 @@ class Difference:
 
     @property
     def unclear(self) -> int:
-        """How little it says of numbers."""
+        """1 where the right side is NaN, 0 where two numbers differ."""
         return int(self.undefined)
 
 
 class Telling(Protocol):
-    """A difference that says how clear it is."""
+    """Interface of differences that can be ranked by how conclusive they are."""
 
     @property
     def unclear(self) -> int:
-        """How little it says of numbers; 0: it is a difference of these."""
+        """Rank of the difference: 0 where two numbers differ, more the less conclusive it is."""
         ...
 
 
@@ -109,7 +110,7 @@ D = TypeVar("D", bound=Telling)
 
 
 def clearest(found: Iterable[D | None]) -> D | None:
-    """The first difference of numbers, else the first of those that say most; no more are made than that takes."""
+    """The first difference of two numbers, else the first of the least unclear; reads `found` only as far as needed."""
     best: D | None = None
     for one in found:
         if one is not None and (best is None or one.unclear < best.unclear):
@@ -123,13 +124,14 @@ def clearest(found: Iterable[D | None]) -> D | None:
 class Search:
     """A search among random instances: `step` until `done`.
 
-    Values that differ say more than a right side without a value: `patience` more instances are tried for them.
+    Values that differ are better evidence than a right side without a value: `patience` more instances are tried to
+    find some.
 
     Attributes:
-        seed: of the instance that is next.
-        last: the seed before which the search ends; nearer once a right side had no value.
+        seed: seed of the next instance.
+        last: the seed before which the search ends; it is lowered once a right side has no value.
         found: the difference so far.
-        attempts: what was done.
+        attempts: counts of the search.
     """
 
     rule: Rule
@@ -210,7 +212,7 @@ def sizes_of(node: Node) -> tuple[int, ...]:
 
 
 def _work(roots: tuple[Node, ...]) -> int:
-    """Elements that the interpreter touches for the most expensive node, roughly."""
+    """Approximate number of elements that the interpreter touches for the most expensive node."""
     most = 0
     for node in topological(roots):
         read = math.prod(sizes_of(node.inputs[-1])) if node.op in CONTRACTIONS else 1
@@ -219,7 +221,7 @@ def _work(roots: tuple[Node, ...]) -> int:
 
 
 def difference(made: Instance, values: Arrays, seed: int = 0, tolerance: float = TOLERANCE) -> Difference | None:
-    """Where the two sides differ on these inputs, or None: nowhere, or the premises about values do not hold."""
+    """The first difference of the two sides on these inputs; None without one, or where premises about values fail."""
     if made.given and not all(bool(np.all(g)) for g in evaluate(made.given, values)):
         return None
     poles = any(t.op == "ew" and t["f"] in POLES for t in subterms(made.env.rule.lhs))
@@ -239,7 +241,7 @@ def _sides(made: Instance, values: Mapping[str, np.ndarray]) -> Iterator[tuple[A
 
 
 def seen_at(env: Env, seed: int) -> Occurring:
-    """What is seen of the results of both sides on inputs of some magnitudes; nothing where there are no elements."""
+    """Observations of the results of both sides on inputs of several magnitudes; none where an array is empty."""
     seen = Occurring(range(len(env.rule.lhs)))
     try:
         made = at_env(env.rule, env, random.Random(seed))
@@ -259,13 +261,13 @@ def seen_at(env: Env, seed: int) -> Occurring:
 
 
 def samples(values: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """Inputs of some magnitudes, of both signs and of one, made of ordinary ones; integers stay."""
+    """Yield inputs scaled to several magnitudes, with both signs and with one sign only; integers stay."""
     for scale, sign in itertools.product(MAGNITUDES, (0, 1, -1)):
         yield {name: _scaled(x, scale, sign) if str(x.dtype) in FLOATS else x for name, x in values.items()}
 
 
 def _scaled(x: np.ndarray, scale: float, sign: int) -> np.ndarray:
-    """A multiple of an array, with a sign of its own unless it is 0, within the numbers of its type."""
+    """A multiple of an array, clipped to the range of its dtype; a `sign` other than 0 makes all entries have it."""
     wide, most = x.astype(np.float64) * scale, extremes(str(x.dtype))[0]
     return np.clip(sign * np.abs(wide) if sign else wide, -most, most).astype(x.dtype)
 
@@ -371,7 +373,7 @@ _ORDER = frozenset({"max", "min", "maximum", "minimum", "clamp"})
 def strewn(x: np.ndarray, numbers: Sequence[Any], offset: int) -> np.ndarray:
     """An array with every other entry replaced by these numbers in turn, from the entry of this offset on.
 
-    With other offsets for other inputs such a number meets ordinary ones, and in a third input itself.
+    Different offsets for different inputs make special numbers meet ordinary ones, and in a third input each other.
     """
     turns = np.resize(np.array(numbers, x.dtype), x.size).reshape(x.shape)
     return np.where((np.arange(x.size) + offset).reshape(x.shape) % 2 == 0, turns, x)
@@ -379,7 +381,7 @@ def strewn(x: np.ndarray, numbers: Sequence[Any], offset: int) -> np.ndarray:
 
 @functools.cache
 def special(dtype: str) -> tuple[Any, ...]:
-    """Numbers of a type at which functions do something else: zeros, infinities, none, the largest, the least; ends."""
+    """Special numbers of a dtype: zeros of both signs, NaN, infinities, the largest and the least; ends of integers."""
     if dtype in INTEGERS:
         low, high = range_of(dtype)
         return low, high, high - 1, high // 2 + 1, low + 1, 0, 1, 2, 3
@@ -394,7 +396,7 @@ def epsilon(dtype: str) -> float:
 
 
 def extremes(dtype: str) -> tuple[float, float, float]:
-    """The largest number of a type of floats, the least normal one, and the least one."""
+    """The largest finite, the least positive normal and the least positive number of a float dtype."""
     read: Any = ml_dtypes.finfo  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     info: Any = read(dtype)
     return float(info.max), float(info.tiny), float(info.smallest_subnormal)
@@ -407,10 +409,10 @@ def different_bits(
 
     Args:
         rule: the rule.
-        tries: how many instances, from `first_seed` on.
-        first_seed: of the instances.
-        dtype: of the numbers; without one float64.
-        at: in place of random environments, those to look at with their seeds.
+        tries: number of instances, from `first_seed` on.
+        first_seed: seed of the first instance.
+        dtype: dtype of the numbers; float64 by default.
+        at: environments by seed, in place of random ones.
     """
     seeds = range(first_seed, first_seed + tries)
     for seed, env in (at or {n: env_of_seed(rule, n) for n in seeds}).items():
@@ -439,7 +441,10 @@ def _bits_at(rule: Rule, env: Env, seed: int, dtype: str) -> Difference | None:
 
 
 def first_other_bits(a: np.ndarray, b: np.ndarray, zeros: bool = True) -> tuple[int, ...] | None:
-    """First index at which two arrays of one type differ in bits, or None; NaN is NaN, `zeros` have signs."""
+    """First index at which two arrays of one dtype differ in bits, or None.
+
+    All NaN are alike; with `zeros`, zeros of different signs differ.
+    """
     same = a == b
     if str(a.dtype) in FLOATS:
         if zeros:
@@ -449,7 +454,7 @@ def first_other_bits(a: np.ndarray, b: np.ndarray, zeros: bool = True) -> tuple[
 
 
 def _special_draws(made: Instance, seed: int) -> Iterator[dict[str, Any]]:
-    """Special numbers in random orders, one after another through the draws: small inputs meet all of them, too."""
+    """Yield inputs of special numbers in random orders; each draw starts at another one, so small inputs get all."""
     rng = np.random.default_rng(seed)
     fixed: dict[str, Any] = {}
     turned: dict[str, tuple[tuple[int, ...], Any]] = {}
@@ -467,6 +472,6 @@ def _special_draws(made: Instance, seed: int) -> Iterator[dict[str, Any]]:
 
 
 def _turn(numbers: Any, draw: int, sizes: tuple[int, ...]) -> Any:
-    """Numbers over and over, each draw from another one on."""
+    """An array that repeats the numbers cyclically; each draw starts at another one."""
     first = draw * max(1, len(numbers) // DRAWN)
     return numbers[(np.arange(math.prod(sizes)) + first) % len(numbers)].reshape(sizes)

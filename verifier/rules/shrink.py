@@ -1,8 +1,8 @@
-"""Counterexamples that people can read: few axes, sizes of 1, attributes near 0, and zeros and ones as values.
+"""Shrinking of counterexamples, for people to read: few axes, sizes of 1, attributes near 0, zeros and ones as values.
 
-A difference that the refuter found is made smaller step by step; every step is kept only if the reference interpreter
-still sees a difference of the same kind, so the result is a counterexample whatever the steps are.  Axes are put in the
-order of the declarations first.
+A difference that the refuter found is made smaller step by step.  A step is kept only if the reference interpreter
+still sees a difference of the same kind, so the result is a counterexample whatever the steps are.  Axes are first put
+in the order of the declarations.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from verifier.verdict import Counterexample
 
 D = TypeVar("D")
 STEPS = 120
-"""At most so many smaller instances are tried, and at most so many simpler values."""
+"""Most smaller instances that are tried, and most simpler values."""
 CLEAR = 1e-3
 _SIMPLE = (0.0, 1.0, 2.0, -1.0, 3.0, -2.0, 0.5, -3.0)
 
@@ -38,7 +38,7 @@ def refute(rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | Non
 
 
 def readable(found: Difference, small: bool = True) -> Counterexample:
-    """The difference as a counterexample, made as small as a few steps make it unless `small` is off."""
+    """The difference as a counterexample; with `small`, shrunk and then simplified in at most `STEPS` steps each."""
     if not small:
         return _described(found)
     plain = _again(found, found.env)
@@ -48,7 +48,7 @@ def readable(found: Difference, small: bool = True) -> Counterexample:
 
 
 def _again(found: Difference, env: Env) -> Difference | None:
-    """A difference of the same kind at another environment, axes in the order of the declarations."""
+    """A difference of the same kind at another environment, axes in the order of the declarations, or None."""
     metas: Mapping[str, Any] = {} if found.made is None else found.made.match.metas
     other = differ_at(env, found.seed, metas=metas)
     if other is None and found.index is not None and found.undefined:  # few elements are rarely 0 by chance
@@ -79,7 +79,7 @@ def _smaller(found: Difference) -> Difference:
 
 
 def _reduced(env: Env) -> Iterator[Env]:
-    """Environments with one axis less, one smaller size, or one attribute nearer to its neutral value."""
+    """Yield environments with one axis less, one smaller size, or one attribute nearer to its neutral value."""
     rule = env.rule
     for role in rule.roles:
         if role in rule.many and role not in rule.derived:
@@ -127,7 +127,7 @@ def _lower(value: int, least: int) -> list[int]:
 
 
 def _simpler(found: Difference) -> Difference:
-    """Values as near to zeros and ones as a clear difference allows."""
+    """The difference with values as near to zeros and ones as a clear difference allows."""
     made = found.made
     if made is None or found.index is None:
         zeros = {k: np.ones_like(v) for k, v in found.values.items()}
@@ -142,12 +142,12 @@ def _simpler(found: Difference) -> Difference:
 
 
 def simplest(found: D, values_of: Callable[[D], Arrays], fits: Callable[[Arrays], D | None]) -> D:
-    """A difference with values as near to zeros and ones as some steps make them.
+    """A difference with values as near to zeros and ones as a limited number of steps reaches.
 
     Args:
         found: the difference to start from.
-        values_of: its inputs.
-        fits: the difference on other inputs, or None where it is none of the same kind.
+        values_of: the inputs of a difference.
+        fits: the difference on other inputs, or None where there is none of the same kind.
     """
     steps = 0
     for values in _whole(values_of(found)):
@@ -160,7 +160,7 @@ def simplest(found: D, values_of: Callable[[D], Arrays], fits: Callable[[Arrays]
             for value in _nearer(values_of(found)[name][place]):
                 if np.asarray(value).astype(array.dtype) != value:
                     continue  # the type has no such value
-                changed = np.array(values_of(found)[name])  # NumPy makes scalars of arrays without axes
+                changed = np.array(values_of(found)[name])  # also of a NumPy scalar, which is immutable
                 changed[place] = value
                 other = fits({**values_of(found), name: changed})
                 steps += 1
@@ -173,7 +173,7 @@ def simplest(found: D, values_of: Callable[[D], Arrays], fits: Callable[[Arrays]
 
 
 def _whole(values: Arrays) -> Iterator[Arrays]:
-    """All numbers rounded, to integers first."""
+    """Yield the values with all numbers rounded, to integers first."""
     for digits in (0, 1):
         yield {k: np.asarray(np.round(v, digits) + 0.0) if v.dtype.kind == "f" else v for k, v in values.items()}
 
@@ -231,7 +231,7 @@ def _texts(inputs: Mapping[str, Node], lhs: tuple[Node, ...], rhs: tuple[Node, .
 
 
 def _attributes(env: Env) -> Iterator[tuple[str, str]]:
-    """Attributes by name; at a role of several axes with the number of the axis."""
+    """Yield attributes by name; for a role of several axes the name has the number of the axis."""
     names = list(dict.fromkeys(name for name, _ in env.attr))
     for name in names:
         found = [v for (n, _), v in env.attr.items() if n == name]

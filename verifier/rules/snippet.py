@@ -1,7 +1,7 @@
 """A counterexample as a test to paste: both sides in `jax.lax`, the arrays, and the assertion that fails.
 
 The sides are the graphs that the reference interpreter evaluated, written out with the `lax` functions that the ops are
-named after.  Where the right side cannot be built, its last line is the op that does not take its operands.
+named after.  Where the right side cannot be built, its last line is the op that refuses its operands.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from superopt.ir.scalar import LOGICAL
 
 WIDTH = 88
 SHOWN = 1e-5
-"""Differences of results, relative to one, that tests to paste take for none."""
+"""Relative tolerance of the tests to paste."""
 _FOLDS = {"sum": ("0.0", "lax.add"), "max": ("-jnp.inf", "lax.max"), "min": ("jnp.inf", "lax.min")}
 
 
 class _Refused(Exception):
-    """The op that does not take its operands."""
+    """Raised with the op that refuses its operands."""
 
     def __init__(self, op: str, children: Sequence[Node], attrs: Mapping[str, Any]) -> None:
         super().__init__(op)
@@ -39,10 +39,14 @@ class _Refused(Exception):
 
 
 class _Strict(IRTarget):
-    """IR nodes; says which op was refused."""
+    """A target for IR nodes that reports the op that refuses its operands."""
 
     def mk(self, op: str, /, *children: Node, **attrs: Any) -> Node:
-        """The node, or `_Refused`."""
+        """The node `op{attrs}(children)`.
+
+        Raises:
+            _Refused: the op refuses its operands.
+        """
         try:
             return super().mk(op, *children, **attrs)
         except SuperoptError as error:
@@ -76,13 +80,13 @@ def written(
     """The test from the bodies of both sides.
 
     Args:
-        title: of the test.
+        title: name of the test.
         names: input -> its name as a parameter.
         values: input -> array.
         left, right: lines of the two functions.
         cause: why the right side fails, if it does.
-        tolerance: differences that are none.
-        wide: arrays have the 64 bits that they say.
+        tolerance: tolerance of the assertion; 0 for equality.
+        wide: whether the test enables 64-bit types.
     """
     arguments = ", ".join(names.values())
     both = f"right({arguments}), left({arguments})"
@@ -122,7 +126,7 @@ def identifier(name: str) -> str:
 
 
 def _failing(rule: Rule, made: Instance, root: int, nodes: Mapping[Node, str]) -> list[str]:
-    """The right side up to the op that is refused; or with the shape that it has."""
+    """The right side up to the op that refuses its operands; the whole side where only its shape is wrong."""
     builder = Builder(made.match, _Strict())
     try:
         value, _ = builder.go(rule.rhs[root], made.layouts[root], made.env)
@@ -140,7 +144,7 @@ def body(nodes: Mapping[Node, str], root: Node) -> list[str]:
     """A graph as the lines of a function.
 
     Raises:
-        KeyError: an op without a written form.
+        KeyError: an op has no written form.
     """
     table = dict(nodes)
     lines = _lines(table, (root,))
@@ -150,7 +154,7 @@ def body(nodes: Mapping[Node, str], root: Node) -> list[str]:
 
 
 def _lines(table: dict[Node, str], roots: Sequence[Node]) -> list[str]:
-    """Assignments for the nodes of several results; a short node with one reader is written where it is read."""
+    """Assignments for the nodes of several results; a short node with one reader is inlined there."""
     graph = Graph(tuple(n for n in table if n.op == "input"), tuple(roots))
     readers = Counter(x for node in graph.nodes() for x in node.inputs)
     lines: list[str] = []
@@ -167,7 +171,7 @@ def _lines(table: dict[Node, str], roots: Sequence[Node]) -> list[str]:
 
 
 def _bare(text: str) -> str:
-    """Without parentheses around all of it."""
+    """The text without parentheses around all of it."""
     if not (text.startswith("(") and text.endswith(")")):
         return text
     depth = 0

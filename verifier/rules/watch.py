@@ -1,10 +1,10 @@
-"""A watch over the prover: what it proved is evaluated, every time, where a wrong proof would show first.
+"""A watch over the prover: every proved rule is evaluated where a wrong proof would show first.
 
 The instances are random ones that the refuter has not seen, and those at which the solver says that a condition on
-indices changes.  Values are those of the refuter, in float64; where the certificate claims every bit, special values
-in the types of programs: zeros of both signs, NaN, infinities, the largest and the least number; where it claims
-integers, the ends of their types, beside which everything wraps.  Only the interpreter speaks here: what differs is a
-defect of the prover, unless the certificate excludes it.
+indices changes.  Values are those of the refuter, in float64.  Where the certificate claims bit equality, they are
+special values in the types of programs: zeros of both signs, NaN, infinities, the largest and the least number.  Where
+it claims integers, they are the ends of their types, next to which arithmetic wraps.  Results come from the interpreter
+alone: a difference is a defect of the prover, unless the certificate excludes it.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from verifier.rules.refute import (
 from verifier.verdict import ValidityDomain
 
 LOOKS = 3
-"""Random instances; those from the solver come on top."""
+"""Number of random instances; those from the solver come on top."""
 INSTANCES = 12
-"""Random ones that are asked for finite values; most have some at the first, and `LOOKS` are looked at anyway."""
+"""Most random instances searched for finite values; most rules have some at the first, and `LOOKS` are always tried."""
 
 
 def contradicted(
     rule: Rule, domain: ValidityDomain, changes: Sequence[Env], first_seed: int
 ) -> tuple[Difference, str] | None:
-    """A difference of the two sides of a proved rule, and the type of numbers in which it is one.
+    """A difference between the two sides of a proved rule, with the dtype in which it shows; None where there is none.
 
     Args:
-        rule: what is proved.
-        domain: what its certificate claims.
+        rule: the proved rule.
+        domain: the domain that its certificate claims.
         changes: environments at which conditions on indices change.
-        first_seed: of the instances.
+        first_seed: seed of the first instance.
     """
     drawn = {seed: env_of_seed(rule, seed) for seed in range(first_seed, first_seed + LOOKS)}
     envs = {**dict(enumerate(changes, first_seed + LOOKS)), **{n: env for n, env in drawn.items() if env is not None}}
@@ -58,11 +58,11 @@ def contradicted(
 
 
 def vacuous(rule: Rule, domain: ValidityDomain, first_seed: int) -> str:
-    """Why a proof about values that are finite, or defined, is about none; empty where instances have such values.
+    """The message that a proof which assumes finite or defined values is vacuous; empty where such values occur.
 
     Args:
-        rule, domain: what is proved.
-        first_seed: of the instances.
+        rule, domain: the proved rule and its domain.
+        first_seed: seed of the first instance.
     """
     left, looks, tried = set(range(len(rule.lhs))), 0, 0
     if domain.exactness == EXACT and not excludes_undefined(domain):
@@ -83,7 +83,7 @@ def vacuous(rule: Rule, domain: ValidityDomain, first_seed: int) -> str:
 
 
 def _types(rule: Rule, domain: ValidityDomain, seed: int) -> list[str]:
-    """Types in which a certificate claims every bit, one of each kind for each instance."""
+    """Dtypes in which a certificate claims bit equality, one of floats and one of integers for each instance."""
     out: list[str] = []
     if domain.exactness == EXACT and not rule.dtype and "float" in domain.dtypes:
         out.append(TYPED_FLOATS[seed % len(TYPED_FLOATS)])
@@ -93,5 +93,5 @@ def _types(rule: Rule, domain: ValidityDomain, seed: int) -> list[str]:
 
 
 def excludes_undefined(domain: ValidityDomain) -> bool:
-    """Does a certificate assume something about values, beyond their being finite numbers?"""
+    """Whether a certificate assumes that values are defined, beyond assuming that they are finite."""
     return any(a.startswith(DEFINED) for a in domain.assumptions)

@@ -33,12 +33,12 @@ def _check(request: Mapping[str, Any]) -> Iterator[Event]:
         yield {"event": "defect" if defect else "error", "message": str(error.args[0]), "hint": error.hint}
     except RecursionError:
         yield {"event": "deep"}
-    except Exception:  # a fault of ours, which the parent raises with its cause
+    except Exception:  # a fault of the prover, which the parent raises with its cause
         yield {"event": "fault", "traceback": traceback.format_exc()}
 
 
 def _call(request: Mapping[str, Any]) -> Iterator[Event]:
-    """`module:function` of JSON values, giving one."""
+    """Serve a call: apply `module:function` to JSON values and send the JSON result."""
     try:
         yield {"event": "result", "result": resolve(request["target"], request.get("path"))(*request["arguments"])}
     except RecursionError:

@@ -1,9 +1,9 @@
-"""Proofs about schedules: a loop program after a trace computes what it computed before, and touches nothing else.
+"""Proofs about schedules: a loop program after a trace computes the same outputs and accesses no other memory.
 
 `check_schedule(before, after)` discharges seven obligations, each proved, refuted with concrete iterator values, or
-unknown; only a program that is proved may run unchecked.  The arithmetic is over concrete extents: intervals and
-linear combinations first (`domain`), inverses of index maps by digits (`maps`), enumeration of small domains, Z3 and
-the prover of rules for what is left, in a process under a clock.
+unknown; only a program that is proved may run unchecked.  The arithmetic is over concrete extents.  It tries intervals
+and linear combinations first (`domain`), then inverses of index maps by digits (`maps`) and enumeration of small
+domains.  Questions still open go to Z3 and the prover of rules, in a process with a time limit.
 """
 
 from verifier.schedules.check import check_schedule

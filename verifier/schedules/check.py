@@ -1,4 +1,4 @@
-"""The check of a schedule: all obligations, first by the arithmetic of this package, what is left by the solver."""
+"""The check of a schedule: all obligations, by the arithmetic of this package and then, where open, by the solver."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def check_schedule(
     aliases: Sequence[tuple[str, str]] = (),
     answers: Answers | None = None,
 ) -> ScheduleVerdict:
-    """Prove or refute that a loop program after a trace is safe to run and computes what it computed before.
+    """Prove or refute that a loop program after a trace is safe to run and computes the same outputs as before.
 
     Args:
-        before: the program that the trace was applied to, whose stages are taken to be what is meant.
-        after: the program that code is generated from.
-        limits: of the check; the verdict is UNKNOWN beyond them.
+        before: the program to which the trace was applied; its stages are the specification.
+        after: the program from which code is generated.
+        limits: limits of the check; the verdict is UNKNOWN beyond them.
         aliases: outputs and the inputs whose memory they take.
-        answers: where answers of the solver are kept.
+        answers: cache of the solver's answers.
 
     Returns:
         A verdict with one finding per obligation and place; refutations hold iterator values as a witness.
@@ -63,7 +63,7 @@ def _discharge(
     out: Findings,
     answers: Answers | None,
 ) -> bool:
-    """All obligations; is a sum taken in another order?"""
+    """Check all obligations, with findings in `out`; return whether some sum is taken in another order."""
     budget = QuestionBudget(out.limits.steps, time.monotonic() + out.limits.seconds)
     old, new = View(before, budget), View(after, budget)
     for stage in after.stages:

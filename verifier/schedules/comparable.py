@@ -1,14 +1,14 @@
-"""Values in a form in which they can be compared: choices under guards, and 16-bit floats over the reals.
+"""Normalization of expressions before they are compared: selects as guarded choices, 16-bit floats over the reals.
 
-`select_n(c, a, b)` is b where c is true and a where it is not; where c compares affine positions, in integers that
-hold them, it is a guard.  Both sides of a comparison are brought to guards, so that a schedule may write either.
+`select_n(c, a, b)` is b where c is true and a where it is not.  Where c compares affine positions, in integers that
+hold them, it is a guard.  Both sides of a comparison are brought to guards, so that a schedule may write either form.
 
-`exp(where(g, x, -inf) - m)` is `where(g, exp(x - m), 0)`: m is taken to be a number, as a row's maximum is unless the
-row is masked as a whole.  A constant of at most -1e30 counts as minus infinity in a maximum over a row whose first
-element is never masked, and where that maximum is subtracted: scores are taken to be larger.
+`exp(where(g, x, -inf) - m)` is `where(g, exp(x - m), 0)`.  This assumes that m is a finite number, as the maximum of a
+row is unless the whole row is masked.  A constant of at most -1e30 counts as minus infinity in a maximum over a row
+whose first element is never masked, and where that maximum is subtracted: scores are assumed to be larger.
 
-Two expressions that are one expression without their roundings to 16-bit floats have one value over the reals.  A
-truth value, an integer and a neighbour in a dtype see how their operand was rounded, and keep it.
+Two expressions that agree after their roundings to 16-bit floats are removed have one value over the reals.  Roundings
+under a comparison, a conversion to integers or a `nextafter` stay, since their results depend on the rounded value.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from verifier.schedules.intervals import interval
 
 _MOST = (1 << 31) - 1
 _LEAST = -1e30
-_COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # sign of a - b, and what is added
+_COMPARISONS = {"ge": (1, 0), "gt": (1, -1), "le": (-1, 0), "lt": (-1, -1)}  # (s, k): it is s * (a - b) + k >= 0
 
 
 def guarded(root: Expr) -> Expr:
-    """The expression with guards in place of such choices."""
+    """The expression with guarded choices in place of `select_n` on affine comparisons; masked maxima normalized."""
     done: dict[Expr, Expr] = {}
     for e in subexpressions(root):
         operands = [done[x] for x in e.operands]
@@ -42,20 +42,20 @@ def guarded(root: Expr) -> Expr:
 
 
 def _vanishing(e: Expr) -> Expr:
-    """exp of what is minus infinity under a guard, less a number, as 0 under that guard."""
+    """Rewrite exp(where(g, x, -inf) - m) to where(g, exp(x - m), 0); any other expression stays."""
     if e.kind != "op" or e.args[0] != "exp" or e.operands[0].kind != "op" or e.operands[0].args[0] != "sub":
         return e
     masked, shift = e.operands[0].operands
     if masked.kind != "where" or masked.args[2].kind != "const" or masked.args[2].args[0] > _LEAST:
         return e
     if masked.args[2].args[0] != -math.inf and not any(_is_row(r, masked) for r in subexpressions(shift)):
-        return e  # a row that is masked as a whole counts the constant
+        return e  # in a row that is masked as a whole the constant takes part in the maximum
     inner = op("exp", e.args[1], op("sub", e.operands[0].args[1], masked.args[1], shift))
     return where(masked.args[0], lambda: inner, lambda: const(0, e.dtype))
 
 
 def _is_row(e: Expr, masked: Expr) -> bool:
-    """Is this the maximum, in the form of `_unseen`, of the row in which a masked value stands?"""
+    """Whether `e` is the maximum, as `_unseen` writes it, of the row that contains a masked value."""
     if e.kind != "reduce" or e.args[0] != "max" or len(e.args[1]) != 1:
         return False
     (it,), body = e.args[1:]
@@ -71,7 +71,7 @@ def _is_row(e: Expr, masked: Expr) -> bool:
 
 
 def _unseen(e: Expr) -> Expr:
-    """A maximum of a row with minus infinity for what a mask excludes, if the first element is never excluded."""
+    """Rewrite a maximum over a masked row to mask with minus infinity, if the first element is never masked."""
     if e.kind != "reduce" or e.args[0] != "max" or len(e.args[1]) != 1 or e.dtype not in FLOATS:
         return e
     (it,), body = e.args[1:]
@@ -92,7 +92,7 @@ def _unseen(e: Expr) -> Expr:
 
 
 def _truth(e: Expr) -> Truth | None:
-    """When a truth value is true; None where that is no guard."""
+    """The guard under which a truth value is true; None where no guard expresses it."""
     if e.dtype != "bool":
         return None
     if e.kind == "const":
@@ -125,7 +125,7 @@ def _opposite(guard: Truth | None) -> Truth | None:
 
 
 def _position(e: Expr) -> Size | None:
-    """An affine position that no step of its computation wraps."""
+    """The affine position that an integer expression computes; None unless no step of it can wrap."""
     if e.dtype not in ("int32", "int64"):
         return None
     if e.kind == "const":
@@ -148,12 +148,12 @@ _WIDE = "float32"
 
 
 def has_halves(e: Expr) -> bool:
-    """Is something computed in 16-bit floats, or rounded to them?"""
+    """Whether some subexpression is computed in 16-bit floats or rounded to them."""
     return any(x.dtype in HALVES and x.kind not in ("load", "const") for x in subexpressions(e))
 
 
 def unrounded(root: Expr) -> Expr:
-    """The expression in float32 wherever it was in 16-bit floats."""
+    """The expression in float32 instead of 16-bit floats, except where a result depends on the rounding itself."""
     done: dict[Expr, Expr] = {}
     for e in subexpressions(root):
         done[e] = e if _sees_rounding(e) else _over(e, [done[x] for x in e.operands])

@@ -1,14 +1,14 @@
-"""Boxes of iterators under guards, and what holds on them: intervals, then sums of guards, then enumeration.
+"""Domains: boxes of iterators under guards, and proofs that polynomials are nonnegative on them.
 
-A domain is a range for each iterator and polynomials that are >= 0.  `holds(p)` says that p >= 0 everywhere on it:
+A domain is a range for each iterator and polynomials that are >= 0.  `holds(p)` proves p >= 0 everywhere on it:
 
-    intervals   propagate every guard c*x + rest >= 0 into the range of x, then bound p term by term
-    linear      p = q + k*g for a guard g and k > 0, and q is bounded already (at most two guards are taken)
-    enumeration every point of a small domain is tried
+    intervals   propagate every guard c*x + rest >= 0 into the range of x, then bound p term by term.
+    linear      p = q + k*g for a guard g and k > 0, and q is bounded already (at most two guards are used).
+    enumeration try every point of a small domain.
 
 Each is sound by itself (docs/trust.md); none decides that something does not hold.  `violation(p)` looks for a point
-with p < 0, which is checked in exact integers before it is believed.  A proof by enumeration may forget guards and take
-any value of a clipped entry for possible: it then proves more than was asked.
+with p < 0, which is verified in exact integers.  A proof by enumeration may drop guards and admit any value of a
+clipped entry: it then proves a stronger statement.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ _SAMPLES = 1024
 _WIDE = 1 << 40  # entries of integer inputs are tried up to this size
 Terms = dict[Mono, int]
 _DEPTH = 2
-_TRIED = 8  # sums with one guard that a second guard is added to
-_SMALL = 1 << 12  # points of a domain that is enumerated for a question inside another
+_TRIED = 8  # most sums with one guard to which a second guard is added
+_SMALL = 1 << 12  # most points of a domain that is enumerated within another proof
 
 
 @dataclass(slots=True)
 class QuestionBudget:
-    """Questions that are left, and the time until which they may be asked."""
+    """Budget of a check: steps that are left, and the time at which it ends."""
 
     steps: int
     until: float = INF
@@ -47,7 +47,7 @@ class QuestionBudget:
         """Take one step.
 
         Raises:
-            ExhaustedError: none is left.
+            ExhaustedError: no step or no time is left.
         """
         self.steps -= 1
         if self.steps < 0:
@@ -57,7 +57,7 @@ class QuestionBudget:
 
 
 class ExhaustedError(Exception):
-    """A check takes more steps than its limit."""
+    """Raised when a check exceeds its limit of steps or time."""
 
 
 class Domain:
@@ -85,11 +85,11 @@ class Domain:
 
     @property
     def empty(self) -> bool:
-        """Is it known that there is no point?"""
+        """Whether the domain is known to have no point; False says nothing."""
         return self.box is None
 
     def under(self, *guards: Truth) -> Domain:
-        """The part where some guards hold too."""
+        """The part of the domain where some further guards hold."""
         added: list[Poly] = []
         for g in guards:
             if isinstance(g, Guard):
@@ -99,7 +99,7 @@ class Domain:
         return self._part(tuple(added)) if added else self
 
     def _part(self, facts: tuple[Poly, ...], symbols: tuple[Symbol, ...] = ()) -> Domain:
-        """The same part is the same object: what is known of it is known once."""
+        """The part under further facts, one object per set of facts, so that its proofs are shared."""
         found = self._parts.get((facts, symbols))
         if found is None:
             ranges = {**self.ranges, **{s: box_of(s) for s in symbols}}
@@ -114,7 +114,7 @@ class Domain:
         return self._part((negated,))
 
     def over(self, symbols: Iterable[Symbol]) -> Domain:
-        """The product with more iterators of constant range; one of the same name as another hides it."""
+        """The product with further iterators of constant range; an iterator hides another one of the same name."""
         added = tuple(symbols)
         hidden = frozenset(added) & self.ranges.keys()
         if not hidden:
@@ -127,13 +127,13 @@ class Domain:
         """An interval that holds all values of x; (0, -1) on an empty domain."""
         return (0, -1) if self.box is None else interval(x, self.box)
 
-    # ---- what holds
+    # ---- proofs
     def holds(self, p: Size) -> bool:
-        """Is p >= 0 at every point?  False says nothing."""
+        """Whether p >= 0 is proved at every point; False says nothing."""
         return bool(self.proof(p))
 
     def proof(self, p: Size) -> str:
-        """The tier that shows p >= 0, or nothing."""
+        """The tier that proves p >= 0, or an empty string."""
         if isinstance(p, int) and p >= 0:
             return "intervals"
         if p in self._known:
@@ -153,15 +153,15 @@ class Domain:
         return tier
 
     def zero(self, p: Size) -> bool:
-        """Is p = 0 at every point?"""
+        """Whether p = 0 is proved at every point."""
         return p == 0 or (self.holds(p) and self.holds(-p))
 
     def never(self, guard: Truth) -> bool:
-        """Does a guard hold nowhere?"""
+        """Whether it is proved that a guard holds at no point."""
         return not guard if not isinstance(guard, Guard) else any(self.holds(-1 - p) for p in guard.terms)
 
     def always(self, guard: Truth) -> bool:
-        """Does a guard hold everywhere?"""
+        """Whether it is proved that a guard holds at every point."""
         return guard if not isinstance(guard, Guard) else all(self.holds(p) for p in guard.terms)
 
     def tight(self, x: Size) -> Interval:
@@ -176,7 +176,7 @@ class Domain:
         return low, high
 
     def reduced(self, p: Size) -> Size:
-        """The same index with quotients, remainders and clips that the guards decide taken out."""
+        """The same index, with the quotients, remainders, minima, maxima and clips that the guards decide evaluated."""
         if isinstance(p, int) or self.box is None or all(isinstance(a, Symbol) for a in p.atoms):
             return p
         return evaluate(p, self._reduced_atom)
@@ -199,7 +199,7 @@ class Domain:
         return APPLY[atom.op](*args)
 
     def _linear(self, p: Terms, depth: int) -> bool:
-        """p >= 0 as k*p = q + c*g with a guard g, c >= 0 and q > -k."""
+        """Whether p >= 0 follows from k*p = q + c*g with a guard g, c >= 0 and q > -k."""
         if self._all is None:
             self._all = [dict(f.terms) for f in (*self.facts, *(d for g in self.facts for d in definitions(g)))]
         tried: list[tuple[float, Terms]] = []
@@ -223,7 +223,7 @@ class Domain:
         return any(self._linear(q, depth - 1) for _, q in tried[:_TRIED])
 
     def _least(self, p: Terms) -> float:
-        """A lower bound."""
+        """A lower bound of p on the box, term by term."""
         assert self.box is not None
         total: float = 0
         for mono, c in p.items():
@@ -236,11 +236,11 @@ class Domain:
 
     # ---- points
     def violation(self, p: Size, most: int) -> tuple[Point | None, bool]:
-        """A point with p < 0, and whether its absence is proved.
+        """A point with p < 0 or None, and whether its absence is proved.
 
         Args:
-            p: what should be >= 0.
-            most: a domain of at most so many points is enumerated.
+            p: the polynomial that should be >= 0.
+            most: a domain of at most this many points is enumerated.
         """
         if self.box is None:
             return None, True
@@ -271,7 +271,7 @@ def _nowhere(d: Domain) -> Domain:
 
 
 def everywhere(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: int) -> bool:
-    """Does p >= 0 hold at every point, by trying them?  Only guards that share iterators with p are looked at."""
+    """Whether p >= 0 at every point, by enumeration; only guards that share iterators with p are considered."""
     near, left = [p], list(facts)
     known = p.symbols if isinstance(p, Poly) else frozenset[Symbol]()
     while True:
@@ -301,7 +301,7 @@ def violation(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: in
 
 
 def some(count: int, box: Box, ranges: Ranges, facts: Sequence[Poly]) -> list[Point]:
-    """At most so many points."""
+    """At most `count` points of a domain."""
     atoms = variables(facts, ranges, False)
     if atoms is None or any(not isinstance(a, Symbol) for a in atoms):
         return []
@@ -317,7 +317,7 @@ def some(count: int, box: Box, ranges: Ranges, facts: Sequence[Poly]) -> list[Po
 def elements(
     box: Box | None, ranges: Ranges, facts: Sequence[Poly], index: Sequence[Size], most: int
 ) -> list[tuple[int, ...]] | None:
-    """The different values of an index; None where there are too many points, or something is read."""
+    """The distinct values of an index; None where there are too many points, or an index reads a tensor."""
     if box is None:
         return []
     atoms = variables((*facts, *index), ranges, False)
@@ -335,7 +335,7 @@ def elements(
 
 
 def variables(polys: Iterable[Size], ranges: Ranges, loose: bool) -> list[Atom] | None:
-    """Iterators and entries of integer inputs that a point gives values to; None where something else is read.
+    """Iterators and entries of integer inputs to which a point assigns values; None where a computed value is read.
 
     With `loose` a clipped entry is itself a variable, which may take values that the program never gives it.
     """
@@ -368,7 +368,7 @@ def _grid(atoms: Sequence[Atom], box: Box) -> dict[Atom, Any]:
 
 
 def _samples(p: Size, atoms: Sequence[Atom], box: Box) -> dict[Atom, Any]:
-    """Corners of the box above all, the corner where p is least among them."""
+    """Sampled points of the box, most of them corners, among them the corner where p is least."""
     rng = np.random.default_rng(0)
     columns: dict[Atom, Any] = {}
     signs = {mono[0]: c for mono, c in p.terms if len(mono) == 1} if isinstance(p, Poly) else {}
@@ -384,7 +384,7 @@ def _samples(p: Size, atoms: Sequence[Atom], box: Box) -> dict[Atom, Any]:
 
 
 def _bad(columns: Mapping[Atom, Any], p: Size, facts: Sequence[Poly]) -> dict[Atom, int] | None:
-    """The first point of some where all guards hold and p < 0."""
+    """The first of these points where all guards hold and p < 0, or None."""
     wrong = values(p, columns) < 0
     for f in facts:
         wrong = wrong & (values(f, columns) >= 0)
@@ -430,7 +430,7 @@ def value_at(x: Size, at: Point) -> int:
 
 
 def shown(index: Sequence[Size], at: Point) -> list[int | str]:
-    """An index at a point, for people; what the point says nothing of stays as it is."""
+    """An index at a point, for messages; a component with atoms that the point lacks stays symbolic."""
     out: list[int | str] = []
     for x in index:
         free = variables((x,), {}, False)

@@ -1,9 +1,9 @@
 """Equality of two expressions on a domain, up to proved index arithmetic and the order of sums.
 
-Equal expressions are one object, so what a schedule did not touch costs nothing.  Where two differ: choices are
-decided by the domain or split it, loads must read one buffer at indices whose difference is zero, functions are
-compared operand by operand, and folds are brought to sums of `[guard] body` over iterators and matched by a map
-between their iterators, found by comparing what they read and then proved to be a bijection between their domains.
+Equal expressions are one object, so parts that a schedule did not touch cost nothing.  Where two differ, choices are
+decided by the domain or split it.  Loads must read one buffer at indices whose difference is zero; functions are
+compared operand by operand.  Folds are brought to sums of `[guard] body` over iterators and matched by a map between
+their iterators.  The map is guessed from the indices that both read, then proved to be a bijection of their domains.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Equality:
     _kept: list[Domain] = field(default_factory=list[Domain])
 
     def same(self, l: Expr, r: Expr, d: Domain) -> bool:
-        """Are two expressions equal at every point of a domain?  False says nothing."""
+        """Whether two expressions are proved equal at every point of a domain; False says nothing."""
         if l is r or d.empty:
             return True
         key = (l, r, id(d))
@@ -105,7 +105,7 @@ class Equality:
         )
 
     def _zero(self, e: Expr, d: Domain) -> bool:
-        """Is an expression 0 at every point?"""
+        """Whether an expression is proved to be 0 at every point."""
         if is_zero(e) or d.empty:
             return True
         if e.kind == "where":
@@ -121,7 +121,7 @@ class Equality:
 
     # ---- ring laws
     def _ring(self, l: Expr, r: Expr, d: Domain) -> bool:
-        """Are two sums of products equal term by term, when terms that cancel are left out?"""
+        """Whether two sums of products are equal term by term, once terms that cancel are removed."""
         if self._expanding or l.dtype != r.dtype or not may_expand(l, r):
             return False
         expansion = Expansion(l.dtype)
@@ -163,7 +163,7 @@ class Equality:
         return False
 
     def _seamed(self, left: Sequence[Part], right: Sequence[Part], d: Domain, monoid: str) -> bool:
-        """Is one fold two others, of what lies before a place and of what follows it?"""
+        """Whether one fold equals two others, one over the iterations before a seam and one over those after it."""
         (whole,), two = (left, right) if len(left) == 1 else (right, left)
         if len(whole.iterators) != 1:
             return False
@@ -185,7 +185,7 @@ class Equality:
         return True
 
     def _part(self, l: Part, r: Part, d: Domain, monoid: str) -> bool:
-        """Is one fold another under a change of iterators?"""
+        """Whether one fold equals another under a change of iterators."""
         names = {s.name for s in (*d.ranges, *l.body.symbols, *r.body.symbols)}
         prefix = "~"
         while any(f"{prefix}.{s.name}" in names for s in r.iterators):
@@ -205,7 +205,7 @@ class Equality:
         return False
 
     def _maps(self, l: Part, r: Part, left: Domain) -> Iterator[dict[Symbol, Size]]:
-        """Candidates for the iterators of one fold as functions of those of another."""
+        """Candidate maps that give the iterators of one fold as functions of those of another."""
         seen: list[dict[Symbol, Size]] = []
         for equations in unified(l.body, r.body):
             at = _paired(l, r, solve(*_sides(equations), l.iterators, left))
@@ -217,7 +217,7 @@ class Equality:
             yield at
 
     def _bijection(self, l: Part, r: Part, at: dict[Symbol, Size], left: Domain, right: Domain, onto: bool) -> bool:
-        """Does `at` map the iterations of r one to one onto those of l (for `onto`: onto)?"""
+        """Whether `at` maps the iterations of r one to one onto those of l; with `onto`, it need not be one to one."""
         for s, value in at.items():
             low, high = box_of(s)
             if not (right.holds(value - low) and right.holds(high - value)):
@@ -242,7 +242,7 @@ class Equality:
 
 
 def seams(whole: Part, two: Sequence[Part], d: Domain) -> Iterator[Size]:
-    """Where one of two folds may begin or end, in terms of the iterator of the fold that is both."""
+    """Candidate seams: places, in the iterator of the whole fold, where one of the two others begins or ends."""
     (s,) = whole.iterators
     seen: list[Size] = []
     for part in two:
@@ -272,7 +272,7 @@ def _guards(polys: Sequence[Poly]) -> list[Guard]:
 
 
 def _paired(l: Part, r: Part, at: dict[Symbol, Size]) -> dict[Symbol, Size] | None:
-    """Iterators that nothing determines stand for unused ones of equal extent, in order."""
+    """Complete a map: iterators that it leaves open take unused ones of equal extent, in order; None if none fits."""
     missing = [s for s in l.iterators if s not in at]
     used = frozenset[Symbol]().union(*(v.symbols for v in at.values() if isinstance(v, Poly)))
     spare = [s for s in r.iterators if s not in used]

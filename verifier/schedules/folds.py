@@ -1,13 +1,13 @@
 """Guarded sums: folds of `[guards] body` over iterators, sums of products of them, and guesses at how two correspond.
 
 A fold over a fold is one fold; a choice whose other branch is neutral is a guard; a factor that is 0 unless a guard
-holds makes it a guard of the product.  What is guessed here (from the indices at which two bodies read the same
-buffers, or from extents) is proved by who asks.
+holds makes it a guard of the product.  Correspondences guessed here (from the indices at which two bodies read the same
+buffers, or from extents) are proved by the caller.
 
 Ring laws: products distribute over sums, terms cancel, an iterator that nothing depends on is a factor.  They hold
-modulo 2^n, so for integers as they wrap; for floats over the reals.  A conversion between integers is transparent where
-nothing inside it wraps and its target holds the value: the byte that is offset by 128, stored unsigned and widened
-again is itself plus 128.
+modulo 2^n, so for integers that wrap, and for floats over the reals.  A conversion between integers is transparent
+where nothing inside it wraps and its target holds the value.  For example, a byte that is offset by 128, stored
+unsigned and widened again is itself plus 128.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Part:
 
     @property
     def body(self) -> Expr:
-        """The one factor."""
+        """The factor of a part with exactly one."""
         (body,) = self.factors
         return body
 
@@ -64,11 +64,11 @@ class Part:
         return replace(self, iterators=tuple([new.get(s, s) for s in self.iterators]), guards=guards, factors=factors)
 
     def apart(self, taken: frozenset[Symbol]) -> Part:
-        """The same fold with iterators under other names than those taken."""
+        """The same fold, with iterators renamed to avoid the names taken."""
         return self.named(unlike(self.iterators, taken))
 
     def multiplied(self, dtype: str) -> Part:
-        """The same fold with the product of its factors, 1 of none, as one."""
+        """The same fold with the product of its factors as its one factor; the product of none is 1."""
         found: Expr | None = None
         for f in self.factors:
             same = f if f.dtype == dtype else convert(f, f.dtype, dtype)
@@ -77,12 +77,12 @@ class Part:
 
 
 def is_zero(e: Expr) -> bool:
-    """Is an expression the constant 0?"""
+    """Whether an expression is the constant 0."""
     return e.kind == "const" and e.args[0] == 0
 
 
 def row_major(left: Sequence[Symbol], right: Sequence[Symbol]) -> dict[Symbol, Size] | None:
-    """Each iterator as a number whose digits are the next iterators of the other side, as a split makes it."""
+    """Map each iterator to a number whose digits are the next iterators of the other side, as a split makes it."""
     found: dict[Symbol, Size] = {}
     rest = list(right)
     for s in left:
@@ -109,7 +109,7 @@ def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
     Args:
         e: the expression.
         monoid: of the fold.
-        split: take the operands of the monoid's own function apart.
+        split: whether to split at the monoid's binary function, so that `a + b` is two parts of a sum.
     """
     neutral = identity(monoid, e.dtype)
     if e.kind == "reduce" and e.args[0] == monoid:
@@ -137,7 +137,7 @@ def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
 
 
 def widened(e: Expr) -> Expr:
-    """A sum or product of 16-bit floats as what it denotes: formed in float32, and rounded once."""
+    """A sum or product of 16-bit floats written as its denotation: accumulated in float32, and rounded once."""
     if e.kind != "reduce" or e.args[0] not in ("sum", "prod") or accumulator(e.dtype) == e.dtype:
         return e
     wide = accumulator(e.dtype)
@@ -165,7 +165,7 @@ def unlike(symbols: Sequence[Symbol], taken: frozenset[Symbol]) -> dict[Symbol, 
 
 
 def _stripped(e: Expr) -> tuple[tuple[Poly, ...], Expr]:
-    """Guards under which factors of a product are not 0, and the product without them."""
+    """Guards outside of which a product is 0, and the product without them."""
     if e.kind == "where" and is_zero(e.args[2]):
         guards, core = _stripped(e.args[1])
         return (*e.args[0].ordered, *guards), core
@@ -185,7 +185,7 @@ def _is_const(e: Expr, value: float) -> bool:
 
 
 def written_out(found: list[Part], count: int) -> list[Part]:
-    """Short folds as their terms, when that may give the number that the other side has."""
+    """Short folds unrolled into their terms, where that may give the other side's number of parts."""
     if len(found) >= count or any(p.guards for p in found):
         return found
     if sum(prod(extent(s) for s in p.iterators) for p in found) > _WRITTEN_OUT:
@@ -203,11 +203,11 @@ def extent(s: Symbol) -> int:
     return high - low + 1
 
 
-# ---- what two bodies read
+# ---- correspondence of the loads of two bodies
 
 
 def unified(l: Expr, r: Expr) -> Iterator[Equations]:
-    """Equations between indices under which two bodies may be the same: a guess, which is checked by who asks."""
+    """Equations between indices under which two bodies may be the same: guesses, which the caller checks."""
     for swap in (False, True):
         found: Equations = []
         if _unify(l, r, found, swap, set()):
@@ -250,7 +250,7 @@ def _unify(l: Expr, r: Expr, found: Equations, swap: bool, seen: set[tuple[Expr,
 
 
 def _swapped(a: list[Expr], b: list[Expr], swap: bool) -> bool:
-    """Do two operands read the same buffers only when they change places?"""
+    """Whether two operands should change places: only then do they read the same buffers, or `swap` asks for it."""
     left, right = [_buffers(x) for x in a], [_buffers(x) for x in b]
     if left == right:
         return swap and left[0] == left[1]
@@ -265,12 +265,12 @@ _MOST = 24
 
 
 class TooManyError(Exception):
-    """An expression has more terms than are compared."""
+    """Raised when an expression has more terms than are compared."""
 
 
 @dataclass
 class Expansion:
-    """Expressions of one dtype as terms."""
+    """Expansion of expressions of one dtype into sums of terms by ring laws."""
 
     dtype: str
     ranges: Ranges = field(default_factory=Ranges)
@@ -280,7 +280,7 @@ class Expansion:
         """The terms of an expression.
 
         Raises:
-            TooManyError: there are too many.
+            TooManyError: there are more than 24.
         """
         found = [self._counted(t) for t in self._terms(e)]
         if len(found) > _MOST:
@@ -326,7 +326,7 @@ class Expansion:
             return False
         inner = e.args[1]
         if inner.kind == "load":
-            return False  # an atom either way: kept as the conversion that it is
+            return False  # a load is an atom either way, so the conversion stays
         low, high = self.ranges.of(inner)
         least, most = range_of(e.dtype)
         return self.ranges.whole.get(inner, False) and least <= low and high <= most
@@ -347,14 +347,14 @@ class Expansion:
         )
 
     def _apart(self, t: Part) -> Part:
-        """The same term with iterators under names of their own."""
+        """The same term with fresh names for its iterators."""
         if not t.iterators:
             return t
         self._fresh += 1
         return t.named({s: Symbol(f"{self._fresh}'{s.name}", s.low, s.high) for s in t.iterators})
 
     def _counted(self, t: Part) -> Part:
-        """Iterators that nothing depends on are factors."""
+        """The same term, with each iterator that nothing depends on replaced by its extent as a factor."""
         used = t.symbols
         k = t.coefficient
         for s in t.iterators:
@@ -369,13 +369,13 @@ def _negated(found: Sequence[Part]) -> list[Part]:
 
 
 def _key(e: Expr) -> tuple[tuple[str, ...], str, str, int, str]:
-    """An order of factors that two ways to write them agree on, as far as what they are made of tells them apart."""
+    """Sort key that orders the factors of a product canonically, as far as their buffers, ops and text differ."""
     names = sorted({x.args[0] for x in subexpressions(e) if x.kind == "load"})
     return tuple(names), e.kind, e.args[0] if e.kind == "op" else "", e.height, e.key
 
 
 def may_expand(l: Expr, r: Expr) -> bool:
-    """Is there something for ring laws to do?"""
+    """Whether ring laws apply: the dtype is a number and one side is a sum, product, quotient or negation."""
     if l.dtype not in INTEGERS and l.dtype not in FLOATS:
         return False
     return any(_is_sum(x) for x in (l, r))

@@ -1,6 +1,6 @@
 """Interval arithmetic: bounds of indices in a box, ranges narrowed by guards, ranges of integer values.
 
-All numbers are exact integers, or infinite where nothing is known.  Products of intervals ignore that two factors may
+All bounds are exact integers, or infinite where none is known.  Products of intervals ignore that two factors may
 be the same atom, and forms bound their own arguments, so every interval may be too wide and none is too narrow.
 
 The range of a value follows from those of the dtypes that it reads: `int32(u8) * int32(s8)` is in -255*128 .. 255*127,
@@ -81,7 +81,7 @@ def propagated(ranges: Mapping[Symbol, tuple[int, int]], facts: tuple[Poly, ...]
             break
         for atom in [a for a in box if isinstance(a, Form)]:
             known += [d for d in _inverted(atom, box[atom], box) if d not in known]
-    for atom in [a for a in box if isinstance(a, Form)]:  # what guards say of a form, and what its arguments say
+    for atom in [a for a in box if isinstance(a, Form)]:  # intersect the bounds from guards and from arguments
         low, high = box.pop(atom)
         l, h = interval_of(atom, box)
         if max(low, l) > min(high, h):
@@ -91,7 +91,7 @@ def propagated(ranges: Mapping[Symbol, tuple[int, int]], facts: tuple[Poly, ...]
 
 
 def _inverted(atom: Atom, within: Interval, box: Mapping[Atom, Interval]) -> Iterator[Poly]:
-    """What the range of a quotient says about the dividend, and that of a remainder where the quotient is known."""
+    """Bounds of a dividend from the range of its quotient, or of its remainder where the quotient is known."""
     if not isinstance(atom, Form) or not isinstance(d := atom.args[-1], int) or max(map(abs, within)) == INF:
         return
     x, low, high = atom.args[0], int(within[0]), int(within[1])
@@ -163,7 +163,7 @@ class Ranges:
         return self._held(root)
 
     def _held(self, e: Expr) -> Interval:
-        """The range of what the dtype holds."""
+        """The range of the value in its dtype; the whole range of the dtype where the value may wrap."""
         if e.dtype == "bool":
             return 0, 1
         found = self.exact.get(e)

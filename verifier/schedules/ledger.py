@@ -1,12 +1,11 @@
-"""Verdicts on record: by content, so that a program is checked once; by structure, so that a search asks once.
+"""A cache of verdicts about schedules: by content, so that a program is checked once, and by structure, for a search.
 
-Three kinds of entries, all under the digest of the sources of the checker, of the prover that it asks, and of what both
-read:
+Three kinds of entries, all under a digest of the sources of the checker, the prover and what both read of programs:
 
-    verdicts    (program before, program after, aliases) -> a proof, with its counts
-    lemmas      statement -> proved for all sizes and decisions
-    structures  both programs with every number taken out -> how many candidates of this structure were proved, in what
-                time, and what the solver had to answer: those answers serve the next candidate that asks the same
+    verdicts    (program before, program after, aliases) -> a proof, with its counts.
+    lemmas      statement -> proved for all sizes and decisions.
+    structures  both programs with every number removed -> number of candidates of this structure that were proved, time
+                spent, and number of solver answers; those answers serve the next candidate with the same questions.
 
 Only proofs are kept.  A table of JSON objects holds them (`superopt.store.Store`, or a dict).
 """
@@ -32,7 +31,7 @@ from verifier.verdict import PROVED
 
 TABLE = "certificates"
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
-_PROVER = ("", "equal", "schedules", "statements")  # folders of the verifier, and of what it reads of programs
+_PROVER = ("", "equal", "schedules", "statements")  # folders of the verifier, and sources of programs that it reads
 _PROGRAMS = ("ir", "ir/ops", "kernels/loops", "kernels/schedule/intrinsics.py")
 
 
@@ -58,7 +57,7 @@ def key_of(before: LoopProgram, after: LoopProgram, aliases: Sequence[tuple[str,
 
 
 def structure_of(before: LoopProgram, after: LoopProgram) -> str:
-    """Digest of two programs without their numbers: equal for candidates of one trace with other decisions."""
+    """Digest of two programs without their numbers: candidates of one trace with different decisions share it."""
     text = "\n".join(_NUMBER.sub("#", show(p)) for p in (before, after))
     return hashlib.sha256(f"{text}\n{checker()}".encode()).hexdigest()[:32]
 
@@ -94,7 +93,7 @@ class ScheduleLedger:
         limits: CheckLimits | None = None,
         aliases: Sequence[tuple[str, str]] = (),
     ) -> ScheduleVerdict:
-        """The verdict on a schedule: on record, or by `check_schedule`."""
+        """The verdict on a schedule: from the table, or by `check_schedule`."""
         key = key_of(before, after, aliases)
         known = self.get("verdict", key)
         if known is not None:
@@ -118,7 +117,7 @@ class ScheduleLedger:
         })  # fmt: skip
 
     def structure(self, before: LoopProgram, after: LoopProgram) -> Mapping[str, Any] | None:
-        """What is known of the structure of a schedule."""
+        """Counts of the proved candidates with the structure of a schedule; None before the first."""
         return self.get("structure", structure_of(before, after))
 
 

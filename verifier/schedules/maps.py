@@ -1,11 +1,11 @@
 """Index maps and their inverses: the iteration that writes an element, as a function of the element.
 
-An equation `c1*a1 + ... + cn*an = t` between iterators (or quotients and remainders of them) and a target determines
-the iterator with the greatest coefficient when that coefficient exceeds what all others together can add up to:
+An equation `c1*a1 + ... + cn*an = t` relates iterators (or quotients and remainders of them) to a target.  It
+determines the iterator with the greatest coefficient when that coefficient exceeds the greatest sum of all others:
 a1 = t' // c1, the rest is t' % c1, and so on.  `x // d` and `x % d` together determine x, also where `x // d` is part
-of a sum.  Every step follows from the equations and the ranges, so what is solved is the only iteration that may write
-the target: an index map that is solved for fresh targets is injective, and the target is written exactly when the
-solution is in the stage's domain.
+of a sum.  Every step follows from the equations and the ranges, so a solution is the only iteration that may write the
+target.  An index map that is solved for fresh targets is therefore injective, and the target is written exactly when
+the solution is in the stage's domain.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _System:
     joined: set[tuple[Size, int]] = field(default_factory=set[tuple[Size, int]])
 
     def add(self, left: Size, right: Size) -> None:
-        """The equation left = right; one that is not linear in unknown atoms says nothing here."""
+        """Add the equation left = right; one that is not linear in unknown atoms is ignored."""
         parts: dict[Atom, int] = {}
         target = right
         if isinstance(left, int):
@@ -113,14 +113,17 @@ class _System:
         return done
 
     def _below(self, size: int, parts: Sequence[tuple[int, Atom, int, int, int]]) -> bool:
-        """Does what the domain says of these parts together (a padded digit, say) keep their sum below `size`?"""
+        """Whether the guards of the domain keep the sum of these parts below `size` (a padded digit, say)."""
         total: Size = size - 1
         for k, atom, c, base, _ in parts:
             total = total - k * ((of_atom(atom) - base) if c > 0 else (base - of_atom(atom)))
         return self.domain.holds(total)
 
     def _join(self) -> bool:
-        """Quotient and remainder of the same x by the same d give x, also where the quotient stands in a sum."""
+        """Add equations from pairs of a quotient and a remainder of x by d, which give x; return whether any is new.
+
+        The quotient may stand in a sum.
+        """
         found = False
         for atom in list(self.solved):
             if not isinstance(atom, Form) or atom.op != "//" or not isinstance(d := atom.args[1], int):
@@ -158,14 +161,14 @@ class _System:
         return found
 
     def _once(self, x: Size, d: int) -> bool:
-        """Is this an equation that was not there yet, about something unknown?"""
+        """Whether an equation about x is new and concerns an unknown; marks it as added."""
         if (x, d) in self.joined or isinstance(x, int) or x.symbols.isdisjoint(self.unknown):
             return False
         self.joined.add((x, d))
         return True
 
     def _remainders(self) -> list[tuple[Size, int]]:
-        """What is known modulo what."""
+        """Pairs (x, d) for which x % d is solved."""
         known = [a for a in self.solved if isinstance(a, Form) and a.op == "%" and isinstance(a.args[1], int)]
         return [(a.args[0], a.args[1]) for a in known]
 
@@ -206,7 +209,7 @@ def solve(
     Args:
         index: over the unknowns, and symbols that it shares with the target.
         target: over other symbols.
-        unknown: what to solve for.
+        unknown: the symbols to solve for.
         domain: where solutions may lie; it gives the ranges of the unknowns.
     """
     system = _System(frozenset(unknown), domain)
@@ -218,7 +221,7 @@ def solve(
 
 
 def renamed(symbols: Iterable[Symbol], prefix: str) -> dict[Symbol, Size]:
-    """The same iterators under names of their own."""
+    """Map each iterator to a fresh copy whose name begins with the prefix."""
     return {s: of_atom(Symbol(f"{prefix}.{s.name}", s.low, s.high)) for s in symbols}
 
 

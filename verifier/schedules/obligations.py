@@ -1,14 +1,14 @@
 """Obligations: accesses in bounds, index maps one to one, outputs complete, reads after writes, memory, overflow.
 
-*Buffers that share memory.*  An output that takes the place of an input overwrites nothing that is still read.  What a
-phase before has read does no harm; what a later phase reads is gone.  In the phase that writes, an element may be read
-by the iteration that writes it, since operands are loaded before the result is stored, and by a stage placed inside the
-writer's loops in the iteration of these loops in which it is written; by no other.
+*Buffers that share memory.*  An output that takes the place of an input overwrites nothing that is still read.  Reads
+of earlier phases are safe, reads of later phases are not.  In the phase that writes, an element may be read by the
+iteration that writes it, since operands are loaded before the result is stored.  A stage placed inside the writer's
+loops may read it in the iteration of these loops in which it is written.  No other iteration may.
 
-*Integer sums* do not leave their type, or wrap exactly as the sum that they stand for.  A sum of k products of bytes
-stays below k * 255 * 128.  Where that fits the accumulator nothing wraps.  Where it does not, the accumulator must have
-the type in which the program before sums, and the machine's integers wrap as that type does; a narrower one is refuted
-by the number of terms and the values that take it over the edge.
+*Integer sums* stay in the range of their type, or wrap exactly as the sum that they stand for.  A sum of k products of
+bytes stays below k * 255 * 128.  Where that fits the accumulator nothing wraps.  Where it does not, the accumulator
+must have the type in which the program before sums, whose wrapping it then shares.  A narrower one is refuted by a
+number of terms and values that overflow it.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 Pair = tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]]
 """Two iterations, and the element that both write."""
-_TRIED = 1 << 16  # iterations that are looked at for two that write one element
+_TRIED = 1 << 16  # iterations that are searched for two that write one element
 
 
 def sequence(program: LoopProgram, out: Findings) -> bool:
-    """Every buffer that a stage reads is filled by an earlier stage, or is no buffer of the program's own."""
+    """Check that every buffer that a stage reads is filled by an earlier stage or not filled by the program at all."""
     place = {s.buffer: k for k, s in enumerate(program.stages)}
     for k, stage in enumerate(program.stages):
         for e in loads(stage):
@@ -54,9 +54,9 @@ def sequence(program: LoopProgram, out: Findings) -> bool:
 
 
 def reads(view: View, stage: Stage, refine: bool = False) -> list[Access]:
-    """What a stage reads: in its value where it is computed, in its index and guard wherever it runs.
+    """The loads of a stage: those of its value where it is computed, those of its index and guard wherever it runs.
 
-    Without `refine` the iterations of a load may be more than those in which it happens.
+    Without `refine` the domain of a load may be larger than the iterations in which it happens.
     """
     key = (stage.buffer, refine)
     if key not in view.reads:
@@ -75,7 +75,7 @@ def reads(view: View, stage: Stage, refine: bool = False) -> list[Access]:
 
 
 def refined(view: View, stage: Stage, access: Access) -> list[Access]:
-    """The same load, in parts that are exactly the iterations in which it happens."""
+    """The same load, split into parts whose domains are exactly the iterations in which it happens."""
     return [a for a in reads(view, stage, True) if a.load is access.load]
 
 
@@ -83,7 +83,7 @@ def refined(view: View, stage: Stage, access: Access) -> list[Access]:
 
 
 def bounds(view: View, stage: Stage, out: Findings) -> None:
-    """Every element that a stage writes or reads is inside its buffer, under the guards of that access."""
+    """Check that every element that a stage writes or reads is inside its buffer, under the guards of that access."""
     buffer = view.program.buffer(stage.buffer)
     _inside(out, stage, buffer, stage.index, view.domain(stage), "writes")
     done: set[Expr] = set()
@@ -127,7 +127,7 @@ def _flat(element: Sequence[int | str], buffer: Buffer) -> int | str:
 
 
 def layout(view: View, stage: Stage, out: Findings) -> None:
-    """The index map of a stage is one to one: on all of its padded axes, or at least where its guard holds."""
+    """Check that the index map of a stage is one to one: on all of its padded axes, or where its guard holds."""
     placed = stage.at[1] if stage.at is not None else 0
     plain = view.plain(stage)
     own = [a.symbol for a in plain.axes[placed:]]
@@ -161,7 +161,7 @@ def layout(view: View, stage: Stage, out: Findings) -> None:
 
 
 def accumulation(stage: Stage, out: Findings) -> None:
-    """A stage that accumulates rounds nothing that the sum that it stands for does not."""
+    """Report a stage that accumulates in 16-bit floats: it rounds partial results, its specification does not."""
     dtype = stage.value.dtype
     if stage.combine in ("sum", "prod") and accumulator(dtype) != dtype:
         out.add(VALUE, stage.buffer, f"partial results of the {stage.combine} are kept as {dtype}", UNKNOWN, "")
@@ -170,7 +170,7 @@ def accumulation(stage: Stage, out: Findings) -> None:
 def _tasks(
     stage: Stage, out: Findings, pair: tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]] | None
 ) -> None:
-    """Tasks write disjoint regions: a consequence of the index map, or a race at two iterations."""
+    """Check that tasks write disjoint regions: it follows from the index map, or two iterations are a race."""
     parallel = [a.symbol for a in stage.axes if a.kind == "parallel"]
     if not parallel or stage.at is not None:
         return
@@ -190,7 +190,7 @@ def _tasks(
 def _collision(
     stage: Stage, needed: Sequence[Symbol], domain: Domain
 ) -> tuple[tuple[Mapping[Any, int], Mapping[Any, int]] | None, bool]:
-    """Two iterations that write one element and differ in a needed axis; and was every iteration looked at?
+    """Two iterations that write one element and differ in a needed axis, or None; and whether all were tried.
 
     Iterations that differ in parallel axes are preferred: they are a race.
     """
@@ -216,7 +216,7 @@ def _collision(
 
 
 def _corner(symbols: Sequence[Symbol], first: Sequence[Symbol]) -> dict[Atom, Any]:
-    """All iterations, or a corner of them with room along the axes named first."""
+    """All iterations, or a corner of them that extends furthest along the axes in `first`."""
     sizes = {s: box_of(s)[1] + 1 for s in symbols}
     taken = dict.fromkeys(symbols, 1)
     left = _TRIED
@@ -233,7 +233,7 @@ def _corner(symbols: Sequence[Symbol], first: Sequence[Symbol]) -> dict[Atom, An
 
 
 def _twice(keys: list[Any], marks: list[Any], count: int) -> tuple[int, int] | None:
-    """Two rows with equal keys and different marks."""
+    """Indices of two rows with equal keys and different marks, or None."""
     if count < 2:
         return None
     order = np.lexsort([*marks[::-1], *keys[::-1]])
@@ -248,7 +248,7 @@ def _twice(keys: list[Any], marks: list[Any], count: int) -> tuple[int, int] | N
 
 
 def complete(view: View, stage: Stage, out: Findings) -> None:
-    """A stage writes every element of its buffer."""
+    """Check that a stage writes every element of its buffer."""
     buffer = view.program.buffer(stage.buffer)
     symbols = [Symbol(f"{buffer.name}.{d}", 0, n - 1) for d, n in enumerate(buffer.shape)]
     element: list[Size] = [of_atom(s) if s.high else 0 for s in symbols]
@@ -257,7 +257,7 @@ def complete(view: View, stage: Stage, out: Findings) -> None:
 
 
 def order(view: View, stage: Stage, out: Findings) -> None:
-    """What a stage reads from buffers that the program fills was written before, and by the same task if local."""
+    """Check that elements that a stage reads were written before, and by the same task where the buffer is local."""
     position = {s.buffer: k for k, s in enumerate(view.program.stages)}
     for access in reads(view, stage):
         name = access.load.args[0]
@@ -281,7 +281,7 @@ def order(view: View, stage: Stage, out: Findings) -> None:
 
 
 def _inside_of(view: View, writer: Stage, reader: Stage) -> bool:
-    """Is a reader placed inside the stage that fills what it reads?"""
+    """Whether a reader is placed inside the stage that fills the buffer that it reads."""
     while reader.at is not None:
         reader = view.stages[reader.at[0]]
         if reader is writer:
@@ -298,7 +298,7 @@ def written(
     out: Findings,
     about: tuple[str, str, str],
 ) -> bool:
-    """Does a stage write an element, at every point of a domain?"""
+    """Check that a stage writes an element at every point of a domain; return whether it is proved."""
     source = view.source(writer, element, shared)
     if domain.empty:
         return out.add(*about, PROVED, "intervals")
@@ -321,7 +321,7 @@ def _tried(
     out: Findings,
     about: tuple[str, str, str],
 ) -> bool:
-    """The same question by trying every iteration of both sides, where they are few."""
+    """As `written`, by enumeration of the iterations of both sides; UNKNOWN where they are too many."""
     plain = view.plain(writer)
     kept = [a.symbol for a in plain.axes[:shared]]
     ranges = {a.symbol: box_of(a.symbol) for a in plain.axes}
@@ -340,7 +340,7 @@ def _tried(
 
 
 def aliases(view: View, pairs: Sequence[tuple[str, str]], out: Findings) -> None:
-    """The obligations of outputs that take the memory of inputs; and that no stage writes an input otherwise."""
+    """Check outputs that take the memory of inputs, and that no stage writes an input otherwise."""
     program = view.program
     for stage in program.stages:
         scope = program.buffer(stage.buffer).scope
@@ -399,7 +399,7 @@ def _pair(view: View, output: str, source: str, out: Findings) -> None:
 
 
 def _common(view: View, stage: Stage, writer: Stage) -> int:
-    """Axes of the writer that a stage placed inside it shares; 0 where it is none of these."""
+    """Number of the writer's axes that a stage placed inside it shares; 0 for a stage that is not placed inside it."""
     count = 0
     while stage.at is not None:
         count = stage.at[1]
@@ -410,7 +410,7 @@ def _common(view: View, stage: Stage, writer: Stage) -> int:
 
 
 def overflow(before: View, after: View, out: Findings) -> None:
-    """The obligations of all sums of integers in a program."""
+    """Check that no sum of integers of a program overflows, or that it wraps as the sum of the program before."""
     known = {_width(e) for s in before.program.stages for e in sums(before.plain(s).value)}
     ranges = Ranges()
     for stage in after.program.stages:

@@ -1,6 +1,6 @@
-"""Questions about schedules, inside the prover's process: goals about indices, and pairs of expressions.
+"""Entry points of the prover's process for schedules: index goals decided by Z3, and equality of two expressions.
 
-Goals are asked of Z3.  Two expressions become terms of the prover by folding them over its algebra.
+Two expressions become terms of the prover by folding them over its algebra.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ RLIMIT = 2_000_000
 
 
 def settle(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Whether each goal follows, and a model where it does not."""
+    """Decide by Z3 whether each goal follows from the facts; a goal that does not gets a model."""
     read = decoder(message["ranges"], message["nodes"])
     ctx = Context(rlimit=RLIMIT)
     names = [f"i{k}" for k in range(len(read.symbols))]
@@ -47,7 +47,7 @@ def settle(message: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Lower:
-    """Indices as polynomials of the prover; what is read from tensors is a variable of its own."""
+    """Conversion of indices to polynomials of the prover; each value read from a tensor is a fresh variable."""
 
     def __init__(self, names: Mapping[Symbol, str]) -> None:
         self.names = names
@@ -64,12 +64,12 @@ class _Lower:
         return var(name)
 
     def ranges(self) -> list[Cond]:
-        """Ranges of what is read."""
+        """Conditions that keep every value read in the range of its dtype."""
         return [x for name, low, high in self.values.values() for x in (c.ge(var(name), low), c.ge(high, var(name)))]
 
 
 def equal(message: Mapping[str, Any]) -> dict[str, Any]:
-    """Are two expressions equal by laws of the prover that keep ranges?"""
+    """Whether two expressions are equal by laws of the prover, other than those that assume no overflow of `exp`."""
     read = decoder(message["ranges"], message["nodes"])
     ctx = Context(rlimit=RLIMIT)
     env: dict[Symbol, Any] = {}

@@ -1,7 +1,7 @@
-"""Questions about indices, and how they become findings: the arithmetic of this package first, then a point, then Z3.
+"""Questions about indices, and the findings that answer them.
 
-A question asks whether polynomials are >= 0 on a domain.  What is neither proved nor refuted here is kept, so that
-all that is open is put to the solver at once.
+A question asks whether polynomials are >= 0 on a domain.  It is settled by a proof with this package's arithmetic, or
+by a point that refutes it.  Questions that stay open are collected, so that the solver gets them all at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Says = Callable[[Point], str]
 
 @dataclass
 class Open:
-    """A question for the solver: its finding becomes PROVED when every goal holds, REFUTED by a point of one."""
+    """A question for the solver: its finding becomes PROVED when all goals hold, REFUTED by a point where one fails."""
 
     at: int
     domain: Domain
@@ -29,11 +29,11 @@ class Open:
 
 @dataclass
 class Findings:
-    """What was found so far.
+    """Findings of one check so far, and the questions that are still open.
 
     Attributes:
-        limits: of the check.
-        inputs: names of the buffers whose entries may be anything.
+        limits: limits of the check.
+        inputs: names of the buffers whose entries are arbitrary.
         found: findings, in the order in which they were made.
         open: questions for the solver, by the place of their finding.
     """
@@ -46,7 +46,7 @@ class Findings:
     def add(
         self, obligation: str, stage: str, what: str, status: str, tier: str, witness: Witness | None = None
     ) -> bool:
-        """A finding that is settled; is it proved?"""
+        """Record a settled finding; return whether it is proved."""
         self.found.append(Finding(obligation, stage, what, status, tier, witness))
         return status == PROVED
 
@@ -60,14 +60,14 @@ class Findings:
         says: Says,
         last: bool = False,
     ) -> bool:
-        """Are all goals >= 0 on the domain?  The answer becomes a finding; is it proved?
+        """Ask whether all goals are >= 0 on the domain; record the answer as a finding and return whether it is proved.
 
         Args:
             obligation, stage, what: of the finding.
-            domain: where.
-            goals: what should be >= 0.
-            says: what goes wrong at a point where a goal is negative.
-            last: do not ask the solver.
+            domain: the points in question.
+            goals: polynomials that should be >= 0.
+            says: describes what goes wrong at a point where a goal is negative.
+            last: whether to keep the question from the solver.
         """
         tiers: set[str] = set()
         left: list[Size] = []
@@ -92,14 +92,14 @@ class Findings:
         return False
 
     def settle(self, question: Open, status: str, tier: str, at: Point | None = None) -> None:
-        """The solver's answer to a question."""
+        """Record the solver's answer to a question."""
         known = self.found[question.at]
         witness = None if at is None else Witness(point(at), (), question.says(at))
         self.found[question.at] = replace(known, status=status, tier=tier, witness=witness)
 
 
 def possible(at: Point, inputs: frozenset[str]) -> bool:
-    """May the entries at a point be those of a program's inputs: none is computed, and none has two values?"""
+    """Whether a program's inputs can have the entries at a point: none is computed, and none has two values."""
     known: dict[tuple[str, tuple[int | str, ...]], int] = {}
     for atom, value in at.items():
         if isinstance(atom, Form):

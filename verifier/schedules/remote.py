@@ -1,7 +1,7 @@
-"""What the arithmetic of this package leaves open, asked of Z3 and of the prover of rules, in a process under a clock.
+"""Open questions put to Z3 and to the prover of rules, in a separate process with a time limit.
 
-A question about indices is a conjunction of ranges, guards and the negated goal; its model is a witness only after it
-was checked here in exact integers.  What runs inside is `verifier.schedules.prover`.
+A question about indices is a conjunction of ranges, guards and the negated goal.  A model is a witness only after it
+was verified here in exact integers.  The process runs `verifier.schedules.prover`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from verifier.schedules.questions import Findings
 from verifier.schedules.wire import Encoder
 from verifier.verdict import PROVED, REFUTED
 
-_LEAST_S = 0.1  # that a question gets: one that runs out of time ends a process that all proofs share
+_LEAST_S = 0.1  # least time of a query: one that exceeds its limit kills a process that all proofs share
 
 
 class Answers(Protocol):
-    """Where answers are kept (`verifier.schedules.ledger.ScheduleLedger`)."""
+    """Interface of a cache of answers (`verifier.schedules.ledger.ScheduleLedger`)."""
 
     def get(self, kind: str, key: str) -> Mapping[str, Any] | None:
         """An entry, or None."""
@@ -37,7 +37,7 @@ class Answers(Protocol):
 
 
 def settle_all(out: Findings, pairs: Sequence[tuple[int, Expr, Expr, Domain]], answers: Answers | None) -> bool:
-    """Ask about every open question and pair of expressions; did a proof take sums in another order?"""
+    """Ask about every open question and pair of expressions; return whether a proof takes sums in another order."""
     if not out.limits.solver or not (out.open or pairs):
         return False
     ask = _Asking(out.limits.seconds, answers)
@@ -56,7 +56,7 @@ def settle_all(out: Findings, pairs: Sequence[tuple[int, Expr, Expr, Domain]], a
     real = False
     for at, left, right, domain in pairs:
         message = _pair(left, right, domain)
-        answer = ask.about("equal", general(message))  # for all extents at once, where they are only extents
+        answer = ask.about("equal", general(message))  # first for all extents at once
         if answer is None or not answer["proved"]:
             answer = ask.about("equal", message)
         if answer is not None and answer["proved"]:
@@ -103,7 +103,7 @@ def _encoded(domain: Domain, goals: Sequence[Size]) -> dict[str, Any]:
 
 
 def _checked(model: Sequence[int] | None, domain: Domain, goal: Size) -> Mapping[Atom, int] | None:
-    """The solver's point, if it is one."""
+    """The solver's model as a point, if it is in the domain and the goal is negative there; else None."""
     if model is None or len(model) < len(domain.ranges):
         return None
     at: dict[Atom, int] = dict(zip(domain.ranges, model, strict=False))
@@ -117,7 +117,7 @@ def _checked(model: Sequence[int] | None, domain: Domain, goal: Size) -> Mapping
 
 @dataclass
 class _Asking:
-    """The prover, for so many seconds of its own; answers that are proofs are kept."""
+    """Access to the prover within a limit of seconds for one schedule; answers that are proofs are cached."""
 
     left_s: float
     answers: Answers | None
@@ -138,7 +138,7 @@ class _Asking:
         if self.left_s <= 0:
             return None
         prover = shared()
-        with prover.turn:  # what others ask it is not the time of this schedule
+        with prover.turn:  # time spent on the questions of others does not count
             begin = time.monotonic()
             try:
                 return prover.call(f"verifier.schedules.prover:{name}", message, seconds=max(self.left_s, _LEAST_S))

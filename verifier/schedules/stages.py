@@ -1,8 +1,8 @@
-"""Stages as facts: their domains, what they read and where, and the iteration that writes an element.
+"""Facts about stages: their domains, their loads, and the iteration that writes an element.
 
-A stage that is placed inside another begins with axes of its host; its local buffer is another one in each iteration
-of these, so for a reader below the same iteration they are parameters, not unknowns.  A stage that combines is the
-reduction over those of its axes that its index does not contain.
+A stage that is placed inside another begins with axes of its host.  Each iteration of these axes has its own copy of
+the stage's local buffer, so for a reader below the same iteration they are parameters, not unknowns.  A stage that
+combines is the reduction over those of its axes that its index does not contain.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from verifier.schedules.maps import renamed, solve
 
 
 class OpaqueError(Exception):
-    """The index map of a stage does not say which iteration writes an element; the message names the stage."""
+    """Raised where an index map does not determine which iteration writes an element; the message names the buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A load at one place: where it happens and under which guards."""
+    """A load and the domain of iterations in which it happens."""
 
     load: Expr
     domain: Domain
@@ -35,7 +35,7 @@ class Access:
 
 @dataclass(frozen=True, slots=True)
 class ElementSource:
-    """The iteration of a stage that writes an element, and what must hold there.
+    """The iteration of a stage that writes an element, and the conditions under which it does.
 
     Attributes:
         at: own iterators -> index of the iteration.
@@ -52,13 +52,13 @@ class ElementSource:
 
 @dataclass
 class View:
-    """A program whose stages are asked about; answers are kept.
+    """Cached facts about the stages of a program.
 
     Attributes:
         program: the program.
         budget: steps that are left.
-        stages: by the buffer that they fill.
-        reads: what stages read, with or without what is known where a guard does not hold.
+        stages: stages by the buffer that they fill.
+        reads: loads of stages, by buffer and by whether domains are split by guards that do not hold.
     """
 
     program: LoopProgram
@@ -91,7 +91,7 @@ class View:
         return found
 
     def shared(self, writer: Stage, reader: Stage) -> int | None:
-        """Leading axes that a reader shares with the stage that fills a local buffer; None: it cannot read it."""
+        """Number of leading axes that a reader shares with the writer of a local buffer; None if it cannot read it."""
         if writer.at is None:
             return 0
         host, count = self.stages[writer.at[0]], writer.at[1]
@@ -157,7 +157,7 @@ def _symbols(index: Sequence[Size]) -> frozenset[Symbol]:
 
 
 def _parted(stage: Stage) -> Stage:
-    """The stage with each axis that the index sees through `//` alone split there: a fused axis of both kinds."""
+    """The stage with axes split where the index uses only their quotients: axes fused from kept and summed ones."""
     for axis in stage.axes[stage.at[1] if stage.at is not None else 0 :]:
         own = of_atom(axis.symbol)
         seen = [a for x in stage.index if isinstance(x, Poly) for a in x.atoms if axis.symbol in a.symbols]
@@ -186,8 +186,9 @@ def accesses(root: Expr, domain: Domain, refine: bool = True) -> Iterator[Access
 
     Args:
         root: the expression.
-        domain: where it is computed.
-        refine: use that a guard does not hold in the other branch of a choice; it takes a part for each condition.
+        domain: the iterations in which it is computed.
+        refine: whether to use that a guard does not hold in the other branch of a choice; this makes one part for
+            each condition of the guard.
     """
     loads: dict[Expr, bool] = {}
     seen: set[tuple[Expr, int]] = set()
@@ -213,7 +214,7 @@ def accesses(root: Expr, domain: Domain, refine: bool = True) -> Iterator[Access
 
 
 def outside(d: Domain, guard: Truth) -> list[Domain]:
-    """Parts that together are where a guard does not hold."""
+    """Disjoint parts that together are the points where a guard does not hold."""
     if not isinstance(guard, Guard):
         return [] if guard else [d]
     parts: list[Domain] = []
@@ -241,18 +242,18 @@ def _has_load(root: Expr, known: dict[Expr, bool]) -> bool:
 
 
 def resolved(view: View, stage: Stage, keep: Callable[[str], bool], done: dict[str, Expr]) -> Expr:
-    """The value of a stage with values of buffers in place of loads, down to inputs and to buffers that are kept.
+    """The value of a stage with loads inlined, down to inputs and to buffers that are kept.
 
-    Whether the elements that it reads are written is a question of its own (`order`).
+    Whether the elements that it reads are written is checked separately (`order`).
 
     Args:
         view: the program.
         stage: the stage.
-        keep: is a buffer left as it is?
+        keep: whether the loads of a buffer stay.
         done: values of stages so far.
 
     Raises:
-        OpaqueError: an element that is read does not say which iteration writes it.
+        OpaqueError: an element that is read does not determine the iteration that writes it.
     """
     found = done.get(stage.buffer)
     if found is not None:

@@ -1,10 +1,10 @@
-"""Tensorized stages: the sum that a register tile replaces is the declared intrinsic, and its windows are in memory.
+"""Tensorized stages: the declared intrinsic computes the sum that a register tile replaces, and its windows are valid.
 
 The semantics of an intrinsic is a loop nest on windows `a[g]` and `b[l, g]`.  With the operands of the stage put in
 their place, and summed over the other steps of the depth, it must be the sum of the stage.  A tile broadcasts one A to
-all lanes, so A may not depend on the lane; it reads lanes and groups as one piece of memory, so they must be next to
-each other; and it reads whole vectors, so that lanes beyond the guard must be inside the buffer where loads are not
-masked: in the padding of a panel, never beyond it.
+all lanes, so A may not depend on the lane.  It reads lanes and groups as one piece of memory, so they must be
+contiguous.  It reads whole vectors, so where loads are not masked, lanes beyond the guard must be inside the buffer: in
+the padding of a panel, never beyond it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class _Tiled:
 
 
 def tile(view: View, stage: Stage, out: Findings) -> None:
-    """The obligations of a tensorized stage; none for others."""
+    """Check the obligations of a tensorized stage; other stages have none."""
     if stage.tile is None:
         return
     found = _parts(stage)
@@ -60,7 +60,7 @@ def tile(view: View, stage: Stage, out: Findings) -> None:
 
 
 def _parts(stage: Stage) -> _Tiled | str:
-    """The parts of a tensorized stage, or what is wrong with it."""
+    """The parts of a tensorized stage, or a message that says what is wrong with it."""
     assert stage.tile is not None
     kind = INTRINSICS.get(stage.tile.intrinsic)
     if kind is None:
@@ -100,7 +100,7 @@ def _parts(stage: Stage) -> _Tiled | str:
 
 
 def _semantics(t: _Tiled, domain: Domain, out: Findings) -> None:
-    """The declared loop nest, with the operands in place of its windows, is the sum of the stage."""
+    """Check that the declared loop nest, with the operands in place of its windows, is the sum of the stage."""
     what = f"the sum is that of {t.kind.name}"
     group = t.kind.group
     if group > 1 and box_of(t.depth[-1])[1] + 1 != group:
@@ -146,7 +146,7 @@ def _flat(view: View, e: Expr) -> Size:
 
 
 def _windows(view: View, t: _Tiled, domain: Domain, out: Findings) -> None:
-    """Lanes and groups are next to each other; B is shared by nothing that it depends on."""
+    """Check that lanes and groups of B are contiguous in memory, and that A is the same for all lanes."""
     whole = Domain(domain.ranges, (), view.budget)  # also where the guard does not hold: a tile is read as a whole
     b, last, group = _flat(view, t.b), t.depth[-1], t.kind.group
     _apart(t, out, whole, b, t.lane, group, f"lanes of {t.b.args[0]} are next to each other")
@@ -167,7 +167,7 @@ def _loads(e: Expr) -> Iterator[Expr]:
 
 
 def _apart(t: _Tiled, out: Findings, domain: Domain, place: Size, s: Symbol, by: int, what: str) -> None:
-    """Is an element `by` further for each step of an iterator?"""
+    """Check that the address grows by `by` for each step of an iterator."""
     low, high = box_of(s)
     if low == high:
         return
@@ -182,12 +182,12 @@ def _apart(t: _Tiled, out: Findings, domain: Domain, place: Size, s: Symbol, by:
 
 
 def _lanes(view: View, t: _Tiled, out: Findings) -> None:
-    """Whole vectors of B are in memory, unless the loads are masked."""
+    """Check that whole vectors of B are inside its buffer, unless the loads are masked."""
     buffer = view.program.buffer(t.b.args[0])
     index = t.b.args[1]
     along = [(i, n) for i, n in zip(index, buffer.shape, strict=True) if isinstance(i, Poly) and t.lane in i.symbols]
     if t.kind.group == 1 and any(bounds(i)[1] >= n for i, n in along):
-        return  # masked loads: what the guard lets exist is what is read
+        return  # masked loads read only the lanes that the guard admits
     ranges = view.domain(t.stage).ranges
     first = [substitute(p, {t.lane: 0}) for p in _conditions(t.stage)]  # a tile is visited when its first lane exists
     kept = [p for p in first if isinstance(p, Poly)]

@@ -1,9 +1,9 @@
-"""The value after a schedule is the value before: every output, at every element that is written.
+"""Equality of values before and after a schedule: every output, at every element that is written.
 
 The expression that the stage of an output writes, with the buffers that the schedule introduced inlined back, is
 compared with that of the program before, at the iteration that writes the same element.  Buffers that both programs
-fill are compared one after another; those shown equal stay loads in what follows.  Where no proof is found the two
-expressions are evaluated at some points with the interpreter's algebra: a difference there is a refutation.
+fill are compared one after another; those proved equal stay loads in later comparisons.  Where no proof is found the
+two expressions are evaluated at some points with the interpreter's algebra: a difference there is a refutation.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 _FEWEST, _POINTS = 6, 24
 _TOLERANCE = 1e-6
-_MOST = 1 << 16  # iterations of the reductions that are evaluated at a point
+_MOST = 1 << 16  # most iterations of reductions that are evaluated at a point
 
 
 @dataclass
 class Values:
-    """What is known about buffers that both programs fill.
+    """Comparison of the buffers that both programs fill.
 
     Attributes:
         before, after: the programs.
         out: findings.
-        equal: names of buffers shown equal.
-        real: was an order of sums changed?
+        equal: names of buffers proved equal.
+        real: whether the order of some sum has changed.
         left_over: pairs of expressions that are neither proved equal nor seen to differ, by place of the finding.
     """
 
@@ -68,7 +68,7 @@ class Values:
                 self._compare(stage, old, buffer.scope == "output")
 
     def _signature(self) -> None:
-        """Outputs are the same buffers, and inputs are inputs of the program before."""
+        """Check that outputs are the same buffers, and that inputs are inputs of the program before."""
         old = {b.name: (b.shape, b.dtype, b.scope) for b in self.before.program.buffers}
         new = {b.name: (b.shape, b.dtype, b.scope) for b in self.after.program.buffers}
         outputs = [b.name for b in self.before.program.buffers if b.scope == "output"]
@@ -172,7 +172,7 @@ def difference(left: Expr, right: Expr, domain: Domain) -> tuple[Point, float, f
 
 
 def _iterations(e: Expr) -> int:
-    """Iterations of the innermost reductions."""
+    """Number of iterations of the innermost reductions, with those around them."""
     known: dict[Expr, int] = {}
 
     for x in subexpressions(e):

@@ -1,8 +1,14 @@
-"""What is said about a schedule: one finding per obligation and place, and the verdict over all of them.
+"""The verdict on a schedule: one finding per obligation and place, and the status over all of them.
 
-The seven obligations, in the order of `OBLIGATIONS`: layouts and splits are bijections; accesses are in bounds; every
-element of an output is written exactly once; tasks are free of races and nothing is read before it is written; values
-and intrinsics are those of the program before; buffers that share memory do no harm; integer sums do not overflow.
+The seven obligations:
+
+    layout    layouts and splits are bijections.
+    bounds    accesses are in bounds.
+    once      every element of an output is written exactly once.
+    order     tasks are free of races and nothing is read before it is written.
+    value     values and intrinsics are those of the program before.
+    alias     buffers that share memory overwrite nothing that is still read.
+    overflow  integer sums do not overflow.
 """
 
 from __future__ import annotations
@@ -23,10 +29,10 @@ class CheckLimits:
     """Bounds of one check.
 
     Attributes:
-        seconds: wall time, and again so much for what is asked of the solver; then the verdict is UNKNOWN.
-        points: a domain with at most so many points is enumerated.
-        steps: comparisons of expressions and questions about indices; what needs more is left to the solver.
-        solver: ask Z3 about what the arithmetic of this package leaves open.
+        seconds: wall time of the check, and again as much for the solver; then the verdict is UNKNOWN.
+        points: a domain with at most this many points is enumerated.
+        steps: comparisons of expressions and questions about indices; beyond them the check is UNKNOWN.
+        solver: whether to ask Z3 about questions that the arithmetic of this package leaves open.
     """
 
     seconds: float = 10.0
@@ -42,7 +48,7 @@ class Witness:
     Attributes:
         at: values of the iterators.
         other: values of a second iteration that collides with the first; empty where one is enough.
-        says: what goes wrong there: an address, two tasks, an element.
+        says: message about the failure: an address, two tasks, an element.
     """
 
     at: tuple[tuple[str, int], ...]
@@ -61,7 +67,7 @@ class Finding:
     Attributes:
         obligation: one of `OBLIGATIONS`.
         stage: the stage that it is about.
-        what: the question, for people.
+        what: the statement in question, for messages.
         status: PROVED, REFUTED or UNKNOWN.
         tier: how it was settled: intervals, linear, digits, enumeration, structure, solver, prover.
         witness: of a refutation.
@@ -87,10 +93,10 @@ class ScheduleVerdict:
         program: name of the program.
         key: digest of both programs, of aliases, and of the checker.
         status: PROVED when all findings are; REFUTED when one is; else UNKNOWN.
-        findings: what is not proved first.
+        findings: all findings, those that are not proved first.
         exactness: exact: no operation is added, dropped or reordered; real: sums are taken in another order.
-        seconds: of the check.
-        cached: was the verdict on record?
+        seconds: duration of the check.
+        cached: whether the verdict was read from the ledger.
     """
 
     program: str
@@ -108,12 +114,12 @@ class ScheduleVerdict:
 
     @property
     def cause(self) -> str:
-        """What is not proved, in one line; empty for a proof."""
+        """The findings that are not proved, in one line; empty for a proof."""
         return "; ".join(str(f) for f in self.findings if f.status == self.status) if not self.proved else ""
 
     @property
     def witness(self) -> Witness | None:
-        """The first witness."""
+        """The first witness of a refutation, or None."""
         return next((f.witness for f in self.findings if f.witness is not None), None)
 
     def count(self) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""Indices, guards and expressions as JSON and back: how questions travel to the solver's process.
+"""Indices, guards and expressions as JSON and back: the format of questions to the solver's process.
 
 An expression is a list of nodes, operands first; iterators are numbered per message, since two may share a name.
 """
@@ -16,18 +16,18 @@ from superopt.ir.index import APPLY, Atom, Guard, Size, Symbol, Truth, all_of, n
 
 @dataclass
 class Encoder:
-    """What was said so far: iterators and expressions, by number."""
+    """Encoder of one message; it numbers iterators and expressions in order of first use."""
 
     symbols: dict[Symbol, int] = field(default_factory=dict[Symbol, int])
     nodes: list[Any] = field(default_factory=list[Any])
     _numbers: dict[Expr, int] = field(default_factory=dict[Expr, int])
 
     def symbol(self, s: Symbol) -> int:
-        """The number of an iterator of constant range."""
+        """The number of an iterator of constant range in this message."""
         return self.symbols.setdefault(s, len(self.symbols))
 
     def size(self, x: Size) -> Any:
-        """An index."""
+        """Encode an index."""
         if isinstance(x, int):
             return x
         return [[c, [self._atom(a) for a in mono]] for mono, c in x.terms]
@@ -40,11 +40,11 @@ class Encoder:
         return [a.op, *[self.size(x) for x in a.args]]
 
     def guard(self, g: Truth) -> Any:
-        """A guard as the list of what is >= 0."""
+        """Encode a guard as the list of polynomials that are >= 0."""
         return [self.size(p) for p in g.ordered] if isinstance(g, Guard) else g
 
     def expr(self, root: Expr) -> int:
-        """The number of an expression."""
+        """Encode an expression; return its number."""
         for e in expr.subexpressions(root):
             if e not in self._numbers:
                 self.nodes.append([e.kind, e.dtype, *self._parts(e)])
@@ -70,13 +70,13 @@ class Encoder:
                 return [self.size(e.args[0])]
 
     def ranges(self) -> list[Any]:
-        """Name, least and greatest value of the iterators, by number."""
+        """Names, least and greatest values of the iterators, in the order of their numbers."""
         return [[s.name, s.low, s.high] for s in self.symbols]
 
 
 @dataclass
 class Decoder:
-    """What an `Encoder` said."""
+    """Decoder of a message that an `Encoder` wrote."""
 
     symbols: Sequence[Symbol]
     nodes: Sequence[Any]
@@ -84,7 +84,7 @@ class Decoder:
     _made: dict[int, Expr] = field(default_factory=dict[int, Expr])
 
     def size(self, x: Any) -> Size:
-        """An index."""
+        """Decode an index."""
         if isinstance(x, int):
             return x
         total: Size = 0
@@ -103,11 +103,11 @@ class Decoder:
         return APPLY[a[0]](*(self.size(x) for x in a[1:]))
 
     def guard(self, g: Any) -> Truth:
-        """A guard."""
+        """Decode a guard."""
         return g if isinstance(g, bool) else all_of(*(nonnegative(self.size(p)) for p in g))
 
     def expr(self, number: int) -> Expr:
-        """An expression."""
+        """Decode the expression with a number."""
         for k in range(number + 1):
             if k not in self._made:
                 self._made[k] = self._node(self.nodes[k])
@@ -144,7 +144,7 @@ def _number(text: str) -> bool | int | float:
 
 
 def decoder(ranges: Sequence[Any], nodes: Sequence[Any]) -> Decoder:
-    """A reader of a message with these iterators and nodes; a range may end at a size, given by its name."""
+    """A decoder of a message with these iterators and nodes; a range may end at a size, given by its name."""
     sizes = {high: Symbol(high, 1, None) for _, _, high in ranges if isinstance(high, str)}
     symbols: list[Symbol] = []
     for name, low, high in ranges:

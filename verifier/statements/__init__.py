@@ -1,1 +1,1 @@
-"""Statements about JAX functions: proof, refutation, and what people see of both."""
+"""Statements that two JAX functions are equal: proof, refutation, evaluation of proofs, and counterexamples."""

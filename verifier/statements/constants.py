@@ -1,4 +1,4 @@
-"""Arrays that functions close over: one name for equal contents, different names for different ones."""
+"""Naming of arrays that functions close over by their contents, so that equal arrays have one name."""
 
 from __future__ import annotations
 

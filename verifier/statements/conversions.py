@@ -1,4 +1,4 @@
-"""Explicit conversions to fewer bits: values in float64, rounded only where a program says so."""
+"""Evaluation in float64 with explicit conversions to fewer bits kept as the only roundings."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _MOVES = frozenset(
     ["input", "literal", "convert_element_type", "reshape", "transpose", "broadcast_in_dim", "slice", "concatenate",
      "pad", "rev", "gather", "dynamic_slice", "dynamic_update_slice", "select_n", "neg", "abs", "squeeze", "copy"]
 )  # fmt: skip
-"""What rounds nothing: where 16-bit floats meet only these, float64 is a referee of explicit conversions."""
+"""Ops that do not round: where only these have 16-bit floats, float64 can judge explicit conversions."""
 
 
 def converts(graphs: Iterable[Graph]) -> bool:
-    """Whether programs convert explicitly to fewer bits, and float64 is a referee of that."""
+    """Whether programs convert explicitly to fewer bits, and float64 can judge these conversions."""
     several = tuple(graphs)
     return all(map(_rounds_nothing, several)) and any(_narrows(node) for graph in several for node in graph.nodes())
 
 
 def with_conversions(graph: Graph, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Results in float64, rounded only where the program says so."""
+    """Results in float64, rounded only by the program's explicit conversions."""
     known = {**graph.constants, **values}
     found: dict[Node, np.ndarray] = {}
     with np.errstate(all="ignore"):
@@ -44,7 +44,7 @@ def with_conversions(graph: Graph, values: Mapping[str, np.ndarray]) -> list[np.
 
 
 def _narrows(node: Node) -> bool:
-    """Is this a conversion to floats that lack values of its operand?"""
+    """Whether a node is a conversion to a float type that lacks values of its operand's type."""
     if node.op != "convert_element_type" or node.dtype not in FLOATS:
         return False
     source = node.inputs[0].dtype
@@ -54,7 +54,7 @@ def _narrows(node: Node) -> bool:
 
 
 def _rounds_nothing(graph: Graph) -> bool:
-    """Are 16-bit floats only moved and converted, so that no rounding is left out but that of wider ones?"""
+    """Whether 16-bit floats are only moved and converted, so that float64 omits the roundings of wider types only."""
     nodes = topological((*graph.inputs, *graph.outputs))
     if any(node.op in ("scan", "while", "cond", "result") for node in nodes):
         return False

@@ -1,7 +1,7 @@
-"""Further inputs for two functions: such as the ordinary ones rarely hold, and such as a program's own numbers suggest.
+"""Further inputs for two functions: values that ordinary inputs rarely contain, and values near a program's literals.
 
-Maxima over windows of numbers below zero, halves, ties and rows that are False decide what small integers leave open; a
-guard (`x > 1e6`) opens beside the literal that it compares with, and beyond it.
+Negative numbers (for maxima over windows), halves, ties and rows of False show differences that small integers do not.
+A guard (`x > 1e6`) becomes true near the literal with which it compares, or beyond it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from superopt.ir.types import DTYPES, FLOATS, INTEGERS
 from verifier.rules.refute import extremes, sizes_of
 
 _TOLD = 6
-"""Literals of a program that inputs are drawn beside: the greatest ones."""
+"""Most literals of a program near which inputs are drawn; the greatest are taken."""
 
 
 def literals(graphs: Iterable[Graph]) -> tuple[float, ...]:
-    """Numbers that programs name, by their magnitude, but those that ordinary inputs reach."""
+    """Magnitudes of the greatest literals of programs, except those that ordinary inputs reach."""
     found = {
         abs(node["value"])
         for graph in graphs
@@ -32,7 +32,7 @@ def literals(graphs: Iterable[Graph]) -> tuple[float, ...]:
 
 
 def magnitudes(inputs: Sequence[Node], attempt: int) -> dict[str, np.ndarray]:
-    """Inputs by name, floats of many magnitudes, so that rounding decides comparisons."""
+    """Inputs by name, with floats of many magnitudes, so that rounding decides comparisons."""
     rng, found = np.random.default_rng((attempt, 3)), dict[str, np.ndarray]()
     for x in inputs:
         shape = sizes_of(x)
@@ -44,11 +44,11 @@ def magnitudes(inputs: Sequence[Node], attempt: int) -> dict[str, np.ndarray]:
 
 
 def further_values(inputs: Sequence[Node], told: Sequence[float]) -> list[dict[str, np.ndarray]]:
-    """Inputs by name: below zero; ties of halves beside rows of False; and beside and beyond numbers that are told.
+    """Inputs by name: negative ones; ties of halves with rows of False; values near and beyond the literals.
 
     Args:
-        inputs: of the functions.
-        told: see `literals`.
+        inputs: input nodes of the functions.
+        told: magnitudes of literals, see `literals`.
     """
     kinds = ["negative", "ties"] + (["beside", "beyond", "below", "far"] if told else [])
     return [

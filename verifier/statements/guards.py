@@ -1,13 +1,14 @@
-"""Guards opened: what stands behind conditions that no input tried has met is evaluated as well.
+"""Evaluation of branches behind guards, that is, behind conditions that no input tried has met.
 
 `where(arange(n) > 1_000_000, a, 0)` is 0 at every size that can be tried, whatever a is.  After a proof both graphs are
-evaluated again where comparisons that had one answer on all inputs and sizes tried get others.  Those of positions and
-sizes alone are answered together, as in an array that is longer than can be made: beside the literals of the program
-and beyond; so are numbers that are made of positions by clips, quotients, narrow types and the like, which hide as much
-as comparisons do.  Then comparisons are turned, those that were nearest to another answer first.
+evaluated again with other answers for comparisons that had one answer on all inputs and sizes tried.  Comparisons of
+positions and sizes alone are answered together, as in an array longer than can be allocated, with positions near the
+literals of the program and beyond.  Numbers made of positions by clips, quotients, narrow types and the like get their
+values in that array, too, since they hide as much as comparisons do.  Then answers of comparisons are inverted, first
+where operands came nearest to another answer.
 
-None of this is an input, so a difference refutes nothing; it takes a proof away.  A comparison that the prover sees to
-have one answer always (`abs(x) >= 0`) is no guard and keeps it.
+No input corresponds to such an evaluation, so a difference refutes nothing; it only withdraws a proof.  A comparison
+that the prover shows to be constant (`abs(x) >= 0`) is no guard and keeps its answer.
 """
 
 from __future__ import annotations
@@ -37,24 +38,24 @@ from verifier.verdict import ValidityDomain
 COMPARISONS = ("lt", "le", "gt", "ge", "eq", "ne")
 TOLERANCE = 1e-6
 _SETS, _CONSTANT, _SIZES = 12, 6, 4
-"""Sets of comparisons that are turned, comparisons of which it is asked whether they are constant, and sizes."""
+"""Most sets of comparisons to invert, most comparisons to prove constant, and most sizes."""
 _SIZE = 64
-"""The place in a row of positions whose number is the size of the array."""
+"""The place in a list of positions whose entry is the size of the array."""
 _MOST_ELEMENTS = 1 << 12
 _PLAIN = frozenset(
     ["add", "sub", "mul", "neg", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy", "slice", "rev",
      "concatenate", "reduce_sum", *CONTRACTIONS, *COMPARISONS]
 )  # fmt: skip
-"""Operations on positions that select nothing."""
+"""Operations on positions that do not select among them."""
 _INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
-"""The first operand of an operation that is an index."""
+"""Operation -> number of its first operand that is an index."""
 _POWERS = (1 << 10, 46341, 1 << 17, 1 << 20, 3_000_000, 1 << 24, 1 << 28, 1 << 30)
 _BOUND = re.compile(r"at most 2\^(\d+)")
 
 
 @dataclass
 class _Seen:
-    """A comparison: its answers on the inputs tried, and how far the nearest operands were from another one."""
+    """Observations of a comparison: its answers on the inputs tried, and the least relative gap of its operands."""
 
     true: bool = False
     false: bool = False
@@ -63,11 +64,11 @@ class _Seen:
 
     @property
     def one(self) -> bool:
-        """Whether it had one answer of numbers."""
+        """Whether it had one answer only, and on finite operands."""
         return self.true != self.false and not self.special
 
     def note(self, node: Node, operands: tuple[Any, ...], answers: np.ndarray) -> None:
-        """Note the answers on one kind of inputs."""
+        """Record the answers on one kind of inputs."""
         self.true, self.false = self.true or bool(answers.any()), self.false or not bool(answers.all())
         a, b = (np.asarray(x, np.float64) for x in operands)
         if node.inputs[0] is node.inputs[1] or not (np.isfinite(a).any() and np.isfinite(b).any()):
@@ -83,11 +84,11 @@ class _Opened:
     """Two graphs at one size.
 
     Attributes:
-        outputs: of both, in pairs.
-        inputs: of both.
+        outputs: outputs of both, in pairs.
+        inputs: inputs of both.
         constants: arrays that they close over.
         small: node at symbolic sizes -> node at this size.
-        origin: node at this size -> those at symbolic sizes that it is.
+        origin: node at this size -> the nodes at symbolic sizes from which it comes.
     """
 
     outputs: tuple[tuple[Node, Node], ...]
@@ -97,7 +98,7 @@ class _Opened:
     origin: dict[Node, list[Node]]
 
     def watch(self, values: Mapping[str, np.ndarray], seen: dict[Node, _Seen]) -> None:
-        """Evaluate both and note the answers of comparisons."""
+        """Evaluate both graphs and record the answers of comparisons in `seen`."""
 
         def instead(node: Node, operands: tuple[Any, ...], found: tuple[Any, ...]) -> tuple[Any, ...]:
             if node.op in COMPARISONS and found[0].size:
@@ -108,7 +109,7 @@ class _Opened:
         evaluate([x for pair in self.outputs for x in pair], {**self.constants, **values}, wide=True, instead=instead)
 
     def reads_inside(self, x: Node, value: np.ndarray) -> bool:
-        """Whether numbers are inside of all that is read at them, if they are indices at all."""
+        """Whether the value of a node is within bounds wherever the node is used as an index."""
         here = self.small[x]
         for node in topological([y for pair in self.outputs for y in pair]):
             at = _INDEX.get(node.op)
@@ -119,7 +120,7 @@ class _Opened:
         return True
 
     def run(self, values: Mapping[str, np.ndarray], answers: Mapping[Node, Any]) -> str:
-        """The first difference of numbers where comparisons have given answers, in words; empty where there is none."""
+        """Evaluate with given answers of comparisons; the first difference of numbers as text, empty without one."""
 
         def instead(node: Node, _: tuple[Any, ...], found: tuple[Any, ...]) -> tuple[Any, ...]:
             for x in self.origin[node]:
@@ -137,7 +138,7 @@ class _Opened:
 
 
 def _apart(a: np.ndarray, b: np.ndarray) -> tuple[int, ...] | None:
-    """The first place where two results are different numbers."""
+    """The first index at which two results are different finite numbers, or None."""
     if a.dtype.kind in "biu":
         bad = a != b
     else:
@@ -149,11 +150,11 @@ def _apart(a: np.ndarray, b: np.ndarray) -> tuple[int, ...] | None:
 
 
 def differing_behind_guards(pair: Pairing, domain: ValidityDomain, tried: Sequence[Sizes]) -> str:
-    """A difference of two functions behind conditions that no input tried has met, in words; empty: none is seen.
+    """A difference of two functions behind conditions that no input tried has met, as text; empty without one.
 
     Args:
         pair: the functions, proved equal.
-        domain: what is claimed.
+        domain: the domain of the proof.
         tried: sizes at which they have values.
     """
     if pair.traced is None or not any(_selecting(t.graph) for t in pair.traced):
@@ -165,7 +166,7 @@ def differing_behind_guards(pair: Pairing, domain: ValidityDomain, tried: Sequen
     for at in fit[-_SIZES:]:
         try:
             made = _at(pair, at)
-        except SuperoptError:  # a graph has no such size
+        except SuperoptError:  # a graph cannot be resized to this size
             continue
         inputs = [x for x in made.inputs if x["name"] in pair.specs.names]
         draws = [make_values(inputs, pair.specs.names, attempt) for attempt in range(ATTEMPTS)]
@@ -215,9 +216,9 @@ def _stretched(
     told: Sequence[float],
     answers: Mapping[Node, bool],
 ) -> tuple[str, set[Node]]:
-    """A difference where what is made of positions and sizes alone is as in longer arrays.
+    """A difference, as text, where values made of positions and sizes alone are those of longer arrays.
 
-    Beside it stand the comparisons that were given their other answer in this way, with the numbers that belong to it.
+    Also returns the comparisons that got their other answer in this way, together with the numbers that go with it.
     """
     assert pair.traced is not None
     roots = [x for t in pair.traced for x in t.graph.outputs]
@@ -244,7 +245,7 @@ def _stretched(
         longer = dict(zip((*of_positions, *numbers), found, strict=True))
         longer = {x: value for x, value in longer.items() if x in of_positions or made.reads_inside(x, value)}
         ways = [longer]
-        if numbers:  # numbers that hide nothing are those of the array, or those of the longer one
+        if numbers:  # numbers that hide nothing may be those of the short array or of the longer one: try both
             ways.append({x: value for x, value in longer.items() if x in of_positions or x in stepped})
         text = next(filter(None, (_in_all(made, values, ways) for values in draws)), "")
         if text:
@@ -254,13 +255,13 @@ def _stretched(
 
 
 def _in_all(made: _Opened, values: Mapping[str, np.ndarray], ways: Sequence[Mapping[Node, Any]]) -> str:
-    """The first of differences that are seen in all ways to answer; empty where one way shows none."""
+    """The first difference, as text, if every assignment of answers in `ways` shows one; else empty."""
     found = [made.run(values, way) for way in ways]
     return found[0] if all(found) else ""
 
 
 def _given(roots: Sequence[Node]) -> set[Node]:
-    """Nodes that are made of positions and sizes alone."""
+    """Nodes that are computed from positions and sizes alone."""
     found = set[Node]()
     for node in topological(roots):
         if node.op != "input" and all(x in found for x in node.inputs):
@@ -269,13 +270,13 @@ def _given(roots: Sequence[Node]) -> set[Node]:
 
 
 def _met(roots: Sequence[Node], given: set[Node]) -> list[Node]:
-    """Nodes made of positions and sizes that meet inputs, or are results."""
+    """Nodes computed from positions and sizes alone that are read by nodes that depend on inputs, or are results."""
     met = {x: None for node in topological(roots) if node not in given for x in node.inputs if x in given}
     return list(met | {x: None for x in roots if x in given})
 
 
 def _hides(node: Node) -> bool:
-    """Whether an operation on positions may have other results far away than it has nearby."""
+    """Whether an operation on positions may behave differently at large positions than at small ones."""
     if node.op == "convert_element_type":
         return node.dtype not in ("int32", "int64", "float32", "float64")
     return bool(node.inputs) and node.op not in _PLAIN
@@ -284,7 +285,7 @@ def _hides(node: Node) -> bool:
 def _longer(
     wanted: Sequence[Node], small: Mapping[Node, Node], positions: Sequence[int]
 ) -> tuple[list[Node], dict[str, np.ndarray]]:
-    """Graphs of positions and sizes with both as inputs, and what these are in a longer array."""
+    """Graphs with positions and sizes replaced by inputs, and the values of these inputs in a longer array."""
     values, done = dict[str, np.ndarray](), dict[Node, Node]()
     longer: dict[Symbol, int] = {}
     for node in topological(wanted):
@@ -308,7 +309,7 @@ def _longer(
 
 
 def _starts(told: Sequence[float]) -> Iterator[list[int]]:
-    """The first positions: beside each number that is told, beyond it, and at powers of two."""
+    """Yield the first positions of longer arrays: near each literal, beyond it, and at powers of two."""
     for n in dict.fromkeys(int(x) for x in reversed(told) if 2 < x < 1 << 30):
         yield [n - 1, n, n + 1]
         yield [1, n + 1, 2 * n + 3]
@@ -318,7 +319,7 @@ def _starts(told: Sequence[float]) -> Iterator[list[int]]:
 
 
 def _reached(pair: Pairing, positions: Sequence[int]) -> bool:
-    """Whether constraints allow arrays so long."""
+    """Whether constraints allow arrays of this length."""
     return not pair.specs.premises or pair.specs.admits(dict.fromkeys(pair.specs.sizes, positions[_SIZE]))
 
 
@@ -326,7 +327,7 @@ def _reached(pair: Pairing, positions: Sequence[int]) -> bool:
 
 
 def _turned(pair: Pairing, made: _Opened, draws: Sequence[dict[str, np.ndarray]], answers: Mapping[Node, bool]) -> str:
-    """A difference where comparisons that had one answer have the other, unless the prover sees them to have one."""
+    """A difference, as text, where comparisons that had one answer get the other; those proved constant keep theirs."""
     guards, known = list(answers), dict[Node, bool]()
     for count in list(range(len(guards), 0, -1))[:_SETS]:
         turned = guards[:count]
@@ -346,7 +347,7 @@ def _turned(pair: Pairing, made: _Opened, draws: Sequence[dict[str, np.ndarray]]
 
 
 def _always(pair: Pairing, guard: Node, answer: bool) -> bool:
-    """Whether the prover sees a comparison to have one answer."""
+    """Whether the prover shows that a comparison always has this answer."""
     assert pair.traced is not None
     shape = guard.shape
     constant = mk("broadcast_in_dim", literal(answer, "bool"), shape=shape, broadcast_dimensions=())

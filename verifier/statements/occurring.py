@@ -1,7 +1,8 @@
-"""Do the values occur of which a proof about two functions speaks (`verifier.rules.occurring`), at every size tried?
+"""Nonvacuity of statements: the finite values that a proof assumes occur in both functions, at every size tried.
 
-Which entries there are is a matter of sizes, so every entry of a result is looked at wherever no size is 0: it has to
-be a number in both, or the same of what is none, on some input.  A number among them is wanted at one size.
+See `verifier.rules.occurring`.  The entries of a result depend on sizes, so every entry is checked wherever no size is
+0.  On some input it must be finite in both functions, or the same NaN or infinity.  Some finite entry is required at
+one size.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, by_jax_alone, m
 
 
 def never(pair: Pairing, tried: Sequence[Sizes], strict: bool) -> dict[int, str]:
-    """Which results of two functions never have the values that a proof speaks of, in words.
+    """Messages about results that never have the values that a proof assumes, by number of the result.
 
-    Results that are one graph, stored arrays included, need none.
+    Results that are one graph, stored arrays included, are not checked.
 
     Args:
         pair: the functions.
-        tried: the sizes; results without elements say nothing.
-        strict: they differ where intermediate values are not finite, and what they give there does not count.
+        tried: the sizes; results without elements are ignored.
+        strict: whether to ignore results on inputs with intermediate values that are not finite, where the functions
+            were seen to differ.
     """
     unlike, absent = dict[int, str](), dict[int, str]()
     for at in tried:
@@ -51,7 +53,7 @@ def never(pair: Pairing, tried: Sequence[Sizes], strict: bool) -> dict[int, str]
 
 
 def _seen(sides: Sequence[Graph], asked: Sequence[int], names: Sequence[str], strict: bool) -> Occurring:
-    """What is seen of some results."""
+    """Observations of some results of both functions, by number of the result."""
     seen, inputs = Occurring(asked), sides[0].inputs
     drawn = [make_values(inputs, names, attempt) for attempt in range(ATTEMPTS)]
     for values in itertools.chain(drawn, samples(drawn[2])):

@@ -1,8 +1,8 @@
-"""Products of floats at several precisions: what they are to each other.
+"""Products of floats at several precisions: operands below the highest precision are rounded by an unknown function.
 
-On a CPU the precision of a product says nothing.  Elsewhere operands of a product that is not of the highest precision
-are rounded first, in a way that is the device's own.  Such a product is the product of two values of which nothing is
-known but that equal operands of one precision give equal values; at the highest precision it is the product itself.
+On a CPU the precision of a product has no effect.  Other devices first round the operands of a product below the
+highest precision, each in its own way.  Such operands are therefore uninterpreted values: equal operands at one
+precision give equal values.  At the highest precision operands are exact.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ def of_product(node: Node) -> str:
 
 
 def several(roots: Sequence[Node]) -> bool:
-    """Are there products of floats at several precisions?"""
+    """Whether there are products of floats at several precisions."""
     return len({of_product(node) for node in topological(roots)} - {""}) > 1
 
 
 def apart(graph: Graph, root: Node, rounded: dict[Node, tuple[Node, str]]) -> Node:
-    """A result where products read operands as their precision has them.
+    """A result in which products read rounded operands, each a fresh input.
 
     Args:
         graph: the program, whose names are taken.
         root: the result.
-        rounded: gets an input for each such operand, with what it stands for and the precision.
+        rounded: gets each fresh input, with the operand for which it stands and the precision.
     """
     taken = {x["name"] for x in graph.inputs} | {x["name"] for x in rounded}
     names = (name for i in itertools.count() if (name := f"rounded{i}") not in taken)

@@ -4,14 +4,14 @@ The graphs are denoted over `Terms` and their outputs compared at a symbolic ind
 order:
 
 1. Premises (sizes from 0 or 1 on, constraints, input axes not negative) hold for a concrete witness.
-2. Every axis of either graph is not negative, every divisor of a size positive, every read inside its input: proved of
-   both sides, although JAX has checked the shapes that it could.
+2. Every axis of either graph is not negative, every divisor of a size positive, every read inside its input.  This is
+   proved for both sides, although JAX has checked the shapes that it could.
 3. Both outputs have one shape and one value at every index: `verifier.equal.equality.equal_terms`; integers by ring
    laws that hold modulo 2^width, or by the tier of machine integers at their width.
 
-The proof runs in the prover's process: two graphs travel there as bytes, and what was proved comes back.  Hashes of
-sizes hold for one process only, and nodes are made through the table of nodes alone, so both are taken apart.  Nothing
-but the prover's own process reads these bytes.
+The proof runs in the prover's process: two graphs are sent there as bytes, and the result comes back.  Hashes of sizes
+are valid in one process only, and nodes are made only through the table of nodes, so both are serialised by parts.
+Only the prover's own process reads these bytes.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ from verifier.statements.precision import CPU, apart, several
 from verifier.verdict import UNKNOWN, UNSUPPORTED, Query, ValidityDomain, decode, encode
 
 Suspect: TypeAlias = "tuple[dict[str, int], dict[str, Any]]"
-"""Sizes, and entries of inputs in row-major order, integers of the machine without their sign."""
+"""Sizes, and entries of inputs in row-major order; machine integers are unsigned."""
 NEAR, FAR, LOOKS, MOST = 9, 140, 4, 512
-"""Bounds of sizes at which values are compared, how many of them, and entries of an input that a model gives."""
+"""Bounds on sizes at which values are compared, most such sizes, and most entries of an input taken from a model."""
 MOST_PARTS = 8
-"""Parts of axes that are looked at one after another."""
+"""Most parts of axes that are proved one after another."""
 SMALL = 64
-"""Elements of a constant array that is written out."""
+"""Most elements of a constant array that is written out."""
 _Sides: TypeAlias = "tuple[Term, Term, tuple[Cond, ...]]"
-"""Both sides at one index, and what is known of it."""
+"""Both sides at one symbolic index, and the facts about it."""
 
 
 @dataclass
@@ -71,7 +71,8 @@ class Pair:
         sizes: names of the free sizes.
         lowest: the least value of every size.
         premises: polynomials of sizes that are at least 0.
-        compared: sizes that a function asked to be 0 while it was traced as if they never were, and the question.
+        compared: comparisons of sizes made while tracing: the size that the trace assumed to be nonzero (None for a
+            comparison of another kind), and the comparison as text.
     """
 
     left: Graph
@@ -84,7 +85,7 @@ class Pair:
 
 @dataclass
 class _Work:
-    """One proof: obligations first, then equality of the outputs."""
+    """State of one proof: obligations first, then equality of the outputs."""
 
     pair: Pair
     ctx: Context
@@ -97,7 +98,7 @@ class _Work:
     rounded: dict[Node, tuple[Node, str]] = field(default_factory=dict[Node, tuple[Node, str]])
 
     def premises(self) -> None:
-        """Sizes that meet the premises exist; what a function asked of sizes is as it was traced."""
+        """Prove that sizes meet the premises, and that comparisons of sizes come out as they did while tracing."""
         ctx, pair = self.ctx, self.pair
         ctx.premises += [c.ge(var(name), pair.lowest) for name in pair.sizes]
         ctx.premises += [c.ge(to_poly(p), 0) for p in pair.premises]
@@ -117,7 +118,7 @@ class _Work:
                 raise Stop(UNKNOWN, f"code that depends on sizes: traced as if not {question}")
 
     def well_formed(self, graph: Graph) -> None:
-        """No axis is negative, and no size is divided by what may be 0."""
+        """Prove that no axis is negative, and that no size is divided by a possible 0."""
         for node in graph.nodes():
             if node.op == "literal":
                 continue
@@ -137,7 +138,7 @@ class _Work:
         self.checked[goal, facts] = None
 
     def _in_bounds(self, term: Term, facts: tuple[Cond, ...]) -> None:
-        """Every entry that a term reads, under the conditions under which it is read, is inside its input."""
+        """Prove that every entry that a term reads, under the conditions of that read, is inside its input."""
         seen: set[tuple[int, tuple[Cond, ...]]] = set()
         todo: list[tuple[Term, tuple[Cond, ...]]] = [(term, facts)]
         while todo:
@@ -166,7 +167,7 @@ class _Work:
                 self._read_inside(*inner, path)
 
     def equal(self, a: Node, b: Node) -> None:
-        """Two outputs have one shape, and one value at every index."""
+        """Prove that two outputs have one shape, and one value at every index."""
         done = self.done
         sizes = [to_poly(n) for n in a.shape]
         for n, m in zip(sizes, map(to_poly, b.shape), strict=True):
@@ -186,7 +187,7 @@ class _Work:
             done.assume(CPU)
 
     def _equal_values(self, a: Node, b: Node) -> None:
-        """Two outputs of one shape have one value at every index."""
+        """Prove that two outputs of one shape have one value at every index."""
         try:
             self._equal_everywhere(a, b)
         except Stop as stop:
@@ -202,12 +203,12 @@ class _Work:
                 self.part = ()
 
     def _parts_of(self, n: Any) -> int:
-        """How many parts of one size reshapes make of an axis, outermost; 0 where that is no number."""
+        """The number of equal outermost parts into which reshapes split an axis; 0 where it is not a constant."""
         found = self.products.get(to_poly(n), ())
         return int(found[0].value or 0) if len(found) > 1 else 0
 
     def _equal_everywhere(self, a: Node, b: Node) -> None:
-        """Two outputs of one shape have one value at every index, or at every one inside of a part of each axis."""
+        """Prove that two outputs have one value at every index, or at every index inside the present parts of axes."""
         done = self.done
         terms = self._terms()
         sides = self._denoted(terms, a, b)
@@ -227,7 +228,7 @@ class _Work:
             done.assume(MIXED)
 
     def _equal_apart(self, a: Node, b: Node) -> bool:
-        """Are outputs equal in class exact where functions of floats of several types are different functions?"""
+        """Whether outputs are proved equal in class exact with functions of different float types kept different."""
         terms = self._terms(apart=True)
         left, right, facts = self._denoted(terms, a, b)
         self._compared(left, right, facts, a, b)
@@ -239,7 +240,7 @@ class _Work:
         return True
 
     def _compared(self, left: Term, right: Term, facts: tuple[Cond, ...], a: Node, b: Node) -> None:
-        """Both sides read inside their inputs; of maxima of floats it is said that a zero may have either sign."""
+        """Prove that both sides read inside their inputs; for float maxima, assume that a zero may have either sign."""
         for side in (left, right):
             self._in_bounds(side, facts)
             self.guards |= {t.guard: None for t in walk_terms(side) if isinstance(t, Where)}
@@ -285,7 +286,7 @@ class _Work:
         return sides[0], sides[1], facts
 
     def _inside_part(self, a: Node, index: Sequence[Any], made: list[tuple[str, Poly]]) -> Any:
-        """The index where each axis with parts is in one of them: variables of parts are numbers."""
+        """The index inside the present part of each axis that has parts: the variables of parts become constants."""
         numbers, left = iter(self.part), dict(made)
         for at, n in enumerate(a.shape):
             if self._parts_of(n):
@@ -313,9 +314,9 @@ class _Work:
         return read
 
     def _by_machine(self, a: Node, b: Node, *, mixed: bool) -> bool:
-        """Integers, by the tiers that know how they wrap: those of one width by arithmetic, else each by its bits.
+        """Whether the tiers of machine integers prove outputs equal: by arithmetic at one width, else by bits.
 
-        What they are told of floats beside them is which truth values and integers made of these are the same.
+        Truth values and integers made of floats are opaque there; exact laws decide which of them are the same.
         """
         kinds = {x.dtype for x in topological((a, b))} - {"bool", *(FLOATS if mixed else ())}
         if a.dtype in FLOATS or not kinds <= set(INTEGERS):
@@ -359,7 +360,7 @@ class _Work:
         return proved
 
     def suspects(self) -> Iterator[Suspect]:
-        """Small sizes at which the solver sees a difference, and the entries of inputs that it sees it on."""
+        """Yield small sizes at which the solver sees a difference, with the entries of inputs in its model."""
         for sizes, entry in itertools.islice(self.ctx.inputs(NEAR), LOOKS):
             at = {name: const(n) for name, n in sizes.items()}
             values: dict[str, Any] = {}
@@ -374,10 +375,10 @@ class _Work:
 
 
 def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
-    """Prove two graphs equal; what is gathered on the way is in `done`.
+    """Prove two graphs equal; `done` records the proof.
 
     Raises:
-        Stop: they are not proved equal; holds status and cause.
+        Stop: they are not proved equal; contains status and cause.
     """
     for graph in (pair.left, pair.right):
         foreign = unsupported_ops(graph)
@@ -403,8 +404,8 @@ def prove_pair(pair: Pair, done: Proof) -> ValidityDomain:
         done.assume(FINITE)
     dtypes = tuple(dict.fromkeys(x.dtype for x in pair.left.inputs))
     ranks = tuple((name, "1") for name in pair.sizes)
-    assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # of a constant that is no number
-    if done.laws:  # signs of zeros are free there
+    assumptions = tuple(a for a in done.assumptions or () if "nan()" not in a)  # those on a NaN constant are dropped
+    if done.laws:  # class real ignores signs of zeros
         assumptions = tuple(a for a in assumptions if a != ANY_ZERO)
     assumptions = tuple(map(readable, assumptions))
     return ValidityDomain(ORDER[done.laws], ranks, dtypes, assumptions, done.sizes)
@@ -422,18 +423,18 @@ def unsupported_ops(graph: Graph) -> list[str]:
 
 
 def _kind(terms: Terms, left: Term, right: Term, a: Node) -> str:
-    """What stands in two terms for an output; floats have zeros of two signs, also where they are constants alone."""
+    """`Terms.kind` of an output's terms; a float output with integers is `mixed`, since floats have a -0."""
     kind = terms.kind(left, right)
     return "mixed" if kind and a.dtype in FLOATS else kind
 
 
 def _plain(n: Poly) -> bool:
-    """A sum of products of sizes: not negative as it stands."""
+    """Whether a polynomial is a sum of products of sizes, and so not negative."""
     return not n.forms and all(k >= 0 for _, k in n.terms)
 
 
 def _ordered(*sides: Term) -> bool:
-    """Is there a maximum or a minimum over a range?"""
+    """Whether there is a maximum or a minimum over a range."""
     return any(kind in ("max", "min") for side in sides for kind in reductions(side))
 
 
@@ -460,14 +461,14 @@ def _entries(p: Poly) -> Iterator[str]:
                 yield from _entries(a)
 
 
-# ---- to the prover's process and back
+# ---- exchange with the prover's process
 
 
 def prove_elsewhere(pair: Pair, done: Proof) -> tuple[ValidityDomain, tuple[Query, ...]]:
-    """What `prove_pair` says in the prover's process, and the questions that it asked.
+    """Run `prove_pair` in the prover's process; return its domain and its solver queries.
 
     Raises:
-        Stop: not proved; UNKNOWN where a limit was exceeded.
+        Stop: they are not proved equal; UNKNOWN where a limit was exceeded.
     """
     try:
         told = decode(shared().call("verifier.statements.prove:prove_bytes", _written(pair)))
@@ -483,7 +484,7 @@ def prove_elsewhere(pair: Pair, done: Proof) -> tuple[ValidityDomain, tuple[Quer
 
 
 def prove_bytes(text: str) -> Any:
-    """The prover's side of `prove_elsewhere`."""
+    """Entry point of the prover's process for `prove_elsewhere`."""
     done, domain, status, cause = Proof(), None, "", ""
     with recorded() as asked:
         try:

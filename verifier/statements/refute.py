@@ -1,11 +1,11 @@
 """Refutation of statements: both functions at tiny sizes, on small integers.
 
 The functions are traced once more at concrete sizes and evaluated by the reference interpreter with floats in float64
-(by JAX itself, where they hold operations that the op table does not know).  Nothing of the prover takes part.  The
-graphs at symbolic sizes are compared on the way: a function whose Python code takes another branch at some size does
-not have the graph that a proof would be about.
+(by JAX itself, where they contain operations that the op table lacks).  No part of the prover is involved.  The results
+are also compared with those of the graphs at symbolic sizes: a function whose Python code takes another branch at some
+size does not have the graph that a proof would be about.
 
-Where a proof fails and the solver has a model, the sizes and the entries of inputs that it names are tried as well.
+Where a proof fails and the solver has a model, its sizes and entries of inputs are tried as well.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ from verifier.statements.prove import unsupported_ops
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
 ROUNDINGS = 16
-"""Units in the last place that are no difference where there is no float64 to ask: a few operations round each side."""
+"""Units in the last place that count as rounding where float64 is not available: each side rounds a few operations."""
 ATTEMPTS, FURTHER = 5, 2
-"""Kinds of inputs at every size, and sizes that have further ones (`draws.further_values`)."""
+"""Kinds of inputs at every size, and number of sizes with further ones (`draws.further_values`)."""
 MANY = 120
-"""Tiny sizes, of which the largest shows what conversions leave."""
+"""Number of tiny sizes of which the largest is used to compare conversions."""
 TIES = (257, 2049, (1 << 24) + 1)
-"""Integers between two neighbours in a type of floats: bfloat16, float16, float32."""
+"""Integers midway between two neighbouring floats: of bfloat16, float16, float32."""
 TOLD, LARGEST = 4, 1 << 13
-"""Integers of a statement that sizes are tried beside, and elements of all inputs there."""
+"""Most integers of a statement near which sizes are tried, and most elements of all inputs there."""
 Sizes = dict[str, int]
 
 
@@ -64,9 +64,9 @@ class StatementDifference:
         index: the first index at which it does, None where a whole side failed.
         results: both results of that output.
         cause: why a side failed.
-        undefined: the right side is no number there.
-        infinite: a value that a side is made of is no finite number there.
-        tolerance: differences of results, relative to one, beyond which they are told apart.
+        undefined: whether the right side is NaN there.
+        infinite: whether an intermediate value of a side is not finite there.
+        tolerance: relative difference beyond which results count as different.
     """
 
     sizes: Sizes
@@ -82,16 +82,16 @@ class StatementDifference:
 
     @property
     def unclear(self) -> int:
-        """How little it says of numbers that are made of numbers; 0: it is a difference of these."""
+        """Rank of the difference: 0 where numbers differ that come from finite ones, more the less conclusive."""
         return 2 * self.undefined + self.infinite
 
 
 class OtherGraph(Exception):
-    """A function that has another graph at some size than at symbolic ones; the message says where."""
+    """Raised where a function has another graph at some size than at symbolic ones; the message says where."""
 
 
 class Unevaluated(Exception):
-    """A function has no value on these inputs; the message says why."""
+    """Raised where a function cannot be evaluated on some inputs; the message says why."""
 
 
 @dataclass(slots=True)
@@ -108,12 +108,12 @@ class Pairing:
     programs: dict[Any, RefereeProgram] = field(default_factory=dict[Any, RefereeProgram])
 
     def elements(self, sizes: Mapping[str, int]) -> int:
-        """Entries of all inputs at some sizes."""
+        """Number of elements of all inputs at some sizes."""
         return sum(math.prod(shape) for shape in self.specs.shapes(sizes))
 
 
 def tiny_sizes(specs: Specs, lowest: int) -> Iterator[Sizes]:
-    """Sizes to try, those that separate most first; only such as meet the constraints."""
+    """Yield sizes that meet the constraints, first those that separate the most functions."""
     names, seen = specs.sizes, set[tuple[int, ...]]()
     count = len(names)
     first: list[tuple[int, ...]] = [
@@ -136,7 +136,7 @@ def tiny_sizes(specs: Specs, lowest: int) -> Iterator[Sizes]:
 
 
 def telling_sizes(pair: Pairing) -> Iterator[Sizes]:
-    """Sizes at which a guard may change: beside the integers of constraints, comparisons of sizes and literals."""
+    """Yield sizes at which a guard may change: near integers of constraints, of comparisons of sizes, and literals."""
     told: dict[int, None] = {}
     for premise in pair.specs.premises:
         told |= dict.fromkeys(_integers(premise))
@@ -161,7 +161,7 @@ def telling_sizes(pair: Pairing) -> Iterator[Sizes]:
 
 
 def _integers(x: Any) -> Iterator[int]:
-    """The integers of a size but the least ones, as they stand."""
+    """Yield the magnitudes of the integers above 2 in a size expression."""
     if isinstance(x, int):
         if abs(x) > 2:
             yield abs(x)
@@ -183,7 +183,7 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
     try:
         left = trace_concrete(pair.left, pair.specs, sizes)
     except ArgumentError:
-        return None  # the left side has no value there
+        return None  # the left side cannot be traced there
     try:
         right = trace_concrete(pair.right, pair.specs, sizes)
     except ArgumentError as error:
@@ -196,7 +196,7 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
 
 
 def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Iterator[StatementDifference | None]:
-    """Comparisons on one kind of inputs after another, as far as the functions have values."""
+    """Yield the difference on one kind of inputs after another, or None; ends where a function cannot be evaluated."""
     alone = any(by_jax_alone(t.graph) for t in (left, right))
     for attempt, values in enumerate(_inputs(pair, left, right)):
         try:
@@ -212,7 +212,7 @@ def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Itera
 
 
 def _inputs(pair: Pairing, left: Traced, right: Traced) -> Iterator[dict[str, np.ndarray]]:
-    """One kind of inputs after another; further ones at the first sizes of several elements."""
+    """Yield one kind of inputs after another, with further ones at the first sizes that have elements."""
     for attempt in range(ATTEMPTS):
         yield make_values(left.graph.inputs, pair.specs.names, attempt)
     inputs = left.graph.inputs[: len(pair.specs.names)]
@@ -222,9 +222,9 @@ def _inputs(pair: Pairing, left: Traced, right: Traced) -> Iterator[dict[str, np
 
 
 def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]]) -> StatementDifference | None:
-    """Compare the two functions at some sizes where inputs have given entries in row-major order, as far as they fit.
+    """Compare the two functions at some sizes on inputs with given entries, in row-major order, as far as they fit.
 
-    Integers of the machine are given without their sign.
+    Machine integers are given as unsigned.
 
     Raises:
         OtherGraph: one of them has another graph there than at symbolic sizes.
@@ -246,9 +246,9 @@ def differ_on(pair: Pairing, sizes: Sizes, entries: Mapping[str, Sequence[Any]])
 
 
 def differ_by_conversions(pair: Pairing) -> StatementDifference | None:
-    """Compare what explicit conversions to fewer bits leave, where float64 and JAX agree that they leave another value.
+    """Compare results after explicit conversions to fewer bits; both float64 and JAX must see the difference.
 
-    A difference counts beyond what a few operations round in the type of the result.
+    A difference counts only if it exceeds the rounding of a few operations in the type of the result.
     """
     if pair.traced is None or not converts(t.graph for t in pair.traced):
         return None
@@ -293,7 +293,7 @@ def _as_type(given: Sequence[Any], like: np.ndarray) -> np.ndarray:
 
 
 def _mismatch(left: Traced, right: Traced) -> str:
-    """Why two functions are no two forms of one: structures, dtypes, shapes."""
+    """The message that two functions differ in structure, dtype or shape; empty where they agree."""
     if left.tree != right.tree:
         return f"has the structure {right.tree}, not {left.tree}"
     for n, (a, b) in enumerate(zip(left.graph.outputs, right.graph.outputs, strict=True)):
@@ -310,12 +310,12 @@ def _by_interpreter(left: Traced, right: Traced, values: Mapping[str, np.ndarray
 
 
 def by_jax(pair: Pairing, values: Mapping[str, np.ndarray], x64: bool = False) -> list[list[np.ndarray]]:
-    """Both sides by JAX: one of them by the interpreter would have no roundings, conversions to few bits included.
+    """Evaluate both sides by JAX; mixing it with the interpreter would compare rounded results with unrounded ones.
 
-    The referee's process runs them, unless they call into this one.
+    The referee's process runs them, unless they call back into this one.
 
     Raises:
-        Unevaluated: XLA has no such operation here, or what a function calls fails.
+        Unevaluated: XLA lacks an operation here, or a callback fails.
     """
     x64 = x64 or pair.specs.wide
     given = [values[name] for name in pair.specs.names]
@@ -340,7 +340,7 @@ def _side_by_jax(pair: Pairing, fn: Callable[..., Any], given: Sequence[np.ndarr
 
 
 def flat(pair: Pairing, fn: Callable[..., Any]) -> Callable[..., list[Any]]:
-    """A function of flat arguments that gives flat results."""
+    """The function with flat arguments and flat results."""
 
     def made(*leaves: Any) -> list[Any]:
         args, kwargs = pair.specs.unflatten(list(leaves))
@@ -350,10 +350,10 @@ def flat(pair: Pairing, fn: Callable[..., Any]) -> Callable[..., list[Any]]:
 
 
 def _is_rounding(pair: Pairing, found: StatementDifference, left: Traced, right: Traced) -> bool:
-    """Is a difference that JAX's own arithmetic shows one of rounding?
+    """Whether a difference seen by JAX's own arithmetic is one of rounding.
 
-    It is if there is none where JAX computes in float64; where it cannot, since the functions say types themselves, if
-    it is small for the narrowest of these.
+    It is if there is none where JAX computes in float64.  Where that fails, since the functions name dtypes themselves,
+    it is if the difference is small for the narrowest of these.
     """
     values = {name: x.astype(np.float64) if str(x.dtype) in FLOATS else x for name, x in found.values.items()}
     floor = 0.0
@@ -392,7 +392,10 @@ def show_sizes(sizes: Mapping[str, int]) -> str:
 
 
 def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> dict[str, np.ndarray]:
-    """Inputs: small integers, positive ones, fractions, integers at ends and ties beside halves, many zeros."""
+    """Inputs by name, of a kind that depends on the attempt.
+
+    The kinds are small integers, positive ones, fractions, ends of integer types and ties with halves, and many zeros.
+    """
     rng = np.random.default_rng((attempt, len(names)))
     out: dict[str, np.ndarray] = {}
     for node in inputs[: len(names)]:
@@ -415,20 +418,20 @@ def make_values(inputs: Sequence[Node], names: Sequence[str], attempt: int) -> d
             made = rng.choice(np.array([0, 0, 1, -1]), shape)
         elif attempt >= 2:
             made = rng.standard_normal(shape)
-            made = made if attempt == 2 else np.rint(6.0 * made) / 2  # halves, which rounding to integers decides
+            made = made if attempt == 2 else np.rint(6.0 * made) / 2  # halves: ties of rounding to integers
         if node.dtype in DTYPES:
             out[node["name"]] = np.asarray(made, np.float64).astype(numpy_dtype(node.dtype))
         else:  # complex numbers, and numbers of 8 bits and fewer
             if node.dtype.startswith("complex"):
                 made = made + 1j * rng.permuted(made)
-            elif "int" in node.dtype:  # what the narrowest holds
+            elif "int" in node.dtype:  # the range of the narrowest type
                 made = np.clip(made, -2 * (not node.dtype.startswith("u")), 1)
             out[node["name"]] = np.asarray(made).astype(jax.numpy.dtype(node.dtype))
     return out
 
 
 def by_jax_alone(graph: Graph) -> bool:
-    """Holds it operations or types that only JAX itself evaluates?"""
+    """Whether a graph contains operations or dtypes that only JAX itself evaluates."""
     return bool(unsupported_ops(graph)) or any(x.dtype not in DTYPES for node in graph.nodes() for x in node.types)
 
 
@@ -467,7 +470,7 @@ def _rounded(node: Node) -> bool:
 
 
 def smaller(pair: Pairing, found: StatementDifference, tries: int = 12) -> StatementDifference:
-    """A difference of the same kind at smaller sizes, where one is met soon."""
+    """A difference of the same kind at smaller sizes, if a few tries find one."""
     best, total = found, sum(found.sizes.values())
     for n, sizes in enumerate(sorted(itertools.islice(tiny_sizes(pair.specs, pair.lowest), 60), key=_elements)):
         if n >= tries or _elements(sizes) >= total:
@@ -484,9 +487,9 @@ def smaller(pair: Pairing, found: StatementDifference, tries: int = 12) -> State
 
 
 def simpler(pair: Pairing, found: StatementDifference) -> StatementDifference:
-    """The difference on values as near to zeros and ones as some steps make them."""
+    """The difference on values as near to zeros and ones as a limited number of steps reaches."""
     if found.index is None or not found.values or found.tolerance != SHOWN:
-        return found  # rounding decides it, which other values may not show
+        return found  # the difference is one of rounding, which simpler values may not show
     left = trace_concrete(pair.left, pair.specs, found.sizes)
     right = trace_concrete(pair.right, pair.specs, found.sizes)
     if by_jax_alone(left.graph) or by_jax_alone(right.graph):

@@ -1,9 +1,9 @@
 """Statements: two JAX functions are equal for all sizes of their arguments and all inputs.
 
 One statement, one verdict: refute at a few tiny sizes, prove at symbolic sizes, refute at more sizes.  PROVED comes
-from the prover alone, REFUTED from the reference interpreter alone.  The domain says the sizes: from 0 on, or from 1 on
-where JAX traces a function for non-empty arrays only; ranks are those of the specifications, unless the statement lifts
-to a rule (`rewrites.lift.lifting`), widened as far as the prover goes, whose proof covers groups of axes.
+from the prover alone, REFUTED from the reference interpreter alone.  The domain states the sizes: from 0 on, or from 1
+on where JAX traces a function for non-empty arrays only.  Ranks are those of the specifications, unless the statement
+lifts to a rule (`rewrites.lift.lifting`), widened as far as the prover allows, whose proof covers groups of axes.
 """
 
 from __future__ import annotations
@@ -69,10 +69,10 @@ UNDECIDED = "no tier of the prover decides it"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Statement:
-    """Two functions of the same arguments, said to be equal.
+    """The statement that two functions of the same arguments are equal.
 
     Attributes:
-        name: for reports.
+        name: name in reports.
         left, right: the functions.
         specs: their arguments.
         given: the specifications as written, by position and by name.
@@ -102,7 +102,7 @@ def make_statement(
     constraints: Sequence[str] = (),
     where: str = "",
 ) -> Statement:
-    """A statement from functions and specifications.
+    """Make a statement from functions and specifications.
 
     Raises:
         InputError: a specification or a constraint cannot be read.
@@ -135,7 +135,7 @@ def proved_alone(statement: Statement) -> Verdict:
 
 
 def seen_wrong(statement: Statement) -> str:
-    """What evaluation sees of a false statement that a prover would take for true, in words; empty where it is none."""
+    """The message by which evaluation would detect this statement if it were falsely proved; empty if it would not."""
     pair, _ = traced_pair(statement)
     claimed = ValidityDomain(EXACTNESS[1], (), (), (FINITE,), ())
     tried = [at for at, _ in zip(tiny_sizes(statement.specs, pair.lowest), range(BEFORE), strict=False)]
@@ -147,7 +147,7 @@ def seen_wrong(statement: Statement) -> str:
 
 
 def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
-    """The rule over named axes that a statement is, and its verdict; without a rule, the statement's verdict and why.
+    """The rule over named axes that states the same, with its verdict; without one, None and the statement's verdict.
 
     Raises:
         VerificationError: see `check_statement`.
@@ -223,7 +223,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
 
 
 def _by_machine(done: Proof) -> bool:
-    """Did a tier of machine integers prove it?  A rule speaks of all widths at once, which may take minutes."""
+    """Whether a tier of machine integers was used; a rule would cover all widths at once, which may take minutes."""
     return any(tier == "bits" or tier.startswith("integers (") for tier in done.tiers or ())
 
 
@@ -249,19 +249,19 @@ def _tried_in_earnest(
 
 
 def _never(pair: Pairing, verdict: Verdict, tried: Sequence[dict[str, int]], strict: bool) -> dict[int, str]:
-    """Results that never have the finite values of which a proof of class real or range speaks, in words."""
+    """Messages about results that never have the finite values that a proof of class real or range assumes."""
     if verdict.domain is None or verdict.domain.exactness == EXACTNESS[0]:
         return {}
     return never(pair, tried, strict)
 
 
 def _within(pair: Pairing, at: dict[str, int]) -> bool:
-    """Are sizes such as the statement speaks of, and not too many elements?"""
+    """Whether sizes are among those of the statement and inputs there are small enough."""
     return min(at.values(), default=0) >= pair.lowest and pair.specs.admits(at) and pair.elements(at) <= LARGEST
 
 
 def _excluded(found: StatementDifference, verdict: Verdict) -> bool:
-    """Does the certificate exclude the inputs: sizes below its least one, values that are undefined or not finite?"""
+    """Whether the certificate excludes the difference: by an empty size, or by undefined or infinite values."""
     assumed = () if verdict.domain is None else verdict.domain.assumptions
     empty = 0 in found.sizes.values() and NOT_EMPTY in assumed
     undefined = found.undefined and any(a.startswith(DEFINED) for a in assumed)
@@ -269,7 +269,7 @@ def _excluded(found: StatementDifference, verdict: Verdict) -> bool:
 
 
 def traced_pair(statement: Statement) -> tuple[Pairing, str]:
-    """Both functions at symbolic sizes from 0 on, else from 1 on; with the problem where neither is possible."""
+    """Both functions traced at symbolic sizes from 0 on, else from 1 on; with an error message where neither works."""
     problem = ""
     for lowest in (0, 1) if statement.specs.sizes else (0,):
         try:
@@ -310,7 +310,7 @@ def _proved(pair: Pairing, verdict: Verdict, done: Proof, problem: str) -> Verdi
 
 
 def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> tuple[ValidityDomain, tuple[Query, ...]]:
-    """Prove for sizes from 0 on; where that fails and nothing speaks against it, from 1 on."""
+    """Prove for sizes from 0 on; where that fails for no other reason, from 1 on."""
     sizes = pair.specs.sizes
     compared = tuple((q.zero, str(q)) for q in dict.fromkeys((*left.comparisons, *right.comparisons)))
     made = Pair(left.graph, right.graph, sizes, pair.lowest, pair.specs.premises, compared)
@@ -332,7 +332,7 @@ def _at_lowest(pair: Pairing, left: Traced, right: Traced, done: Proof) -> tuple
 
 
 def _weakest(statement: Statement, pair: Pairing) -> str:
-    """A condition on sizes under which a refuted statement is proved."""
+    """A condition on sizes under which a refuted statement is proved, as text; empty where none is found."""
     names = [*(n for n, _ in statement.specs.solved), *(n for n in statement.specs.sizes if not n.endswith("_"))]
     if pair.traced is None or not names:
         return ""
@@ -360,7 +360,7 @@ def lifted(statement: Statement, pair: Pairing) -> Lifted:
     """The statement as rule text over single axes.
 
     Raises:
-        Unliftable: no rule text speaks of it.
+        Unliftable: the rule language cannot express it.
     """
     if pair.traced is None:
         raise Unliftable("it cannot be traced at symbolic sizes")
@@ -371,10 +371,10 @@ def lifted(statement: Statement, pair: Pairing) -> Lifted:
 def general(
     statement: Statement, pair: Pairing, judge: Callable[[Rule], Verdict] | None = None
 ) -> tuple[Rule | None, Verdict | None]:
-    """The most general rule that the judge (without one, the prover) proves, and its verdict; else the last verdict.
+    """The most general rule that `judge` (by default the prover) proves, and its verdict; else None and the last one.
 
     Raises:
-        Unliftable: no rule text speaks of it.
+        Unliftable: the rule language cannot express the statement.
     """
     text = lifted(statement, pair)
     try:
@@ -397,7 +397,7 @@ def general(
 
 
 def any_rank(statement: Statement, pair: Pairing, domain: ValidityDomain) -> ValidityDomain:
-    """The domain with the ranks that the lifted rule is proved for; as it was where there is no such rule."""
+    """The domain with the ranks for which the lifted rule is proved; unchanged where there is no such rule."""
     try:
         made, verdict = general(statement, pair)
     except Unliftable:
@@ -458,7 +458,7 @@ def _test(statement: Statement, found: StatementDifference) -> str:
             values.setdefault(x["name"], np.zeros([int(str(n)) for n in x.shape], x.dtype))
     try:
         sides = [_body(graph, found.output, found.cause) for graph in (left, right)]
-    except (KeyError, IndexError):  # an operation without a written form, or another number of outputs
+    except (KeyError, IndexError):  # an operation has no written form, or the numbers of outputs differ
         return ""
     names = {name: identifier(name) for name in values}
     whole = found.index is not None and np.asarray(found.results[0]).dtype.kind in "biu"

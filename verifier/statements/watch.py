@@ -1,15 +1,15 @@
-"""A watch over the prover: statements that it proved are evaluated in their own dtypes, by the interpreter and by XLA.
+"""A watch over the prover: proved statements are evaluated in their own dtypes, by the interpreter and by XLA.
 
-There integers wrap, floats are rounded, and what both the prover and the interpreter take from the op table is for once
-taken from JAX.  Sizes are tiny ones, those beside integers of the statement, and those at which the solver says that a
-condition on indices changes.  Values are those of the refuter, the ends of the types of integers among them; where a
-proof claims bits, or takes values that are tested for being numbers to be such, also inputs strewn with NaN and
-infinities, and, for bits, zeros of both signs, the largest and the least numbers.
+In these dtypes integers wrap and floats are rounded.  XLA also uses JAX's own semantics, whereas prover and interpreter
+share those of the op table.  Sizes are tiny ones, those near integers of the statement, and those at which the solver
+says that a condition on indices changes.  Values are those of the refuter, with the ends of integer types.  Further
+inputs contain NaN and infinities, where a proof claims bit equality or assumes that values tested for NaN are numbers.
+Where it claims bit equality, they also contain zeros of both signs, the largest and the least numbers.
 
-What differs is a defect of the prover (`ProverDefectError`) where rounding cannot explain it: results of integers
-alone, bits of class exact, and numbers of class real in float64 with every explicit conversion kept.  Two things are
-none.  Sums that are one term may be added up in another order by another operation: where that is all, the class
-becomes real.  And where class real differs by what the dtypes do to numbers, the verdict is UNKNOWN.
+A difference is a defect of the prover (`ProverDefectError`) where rounding cannot explain it: results of integers
+alone, bits of class exact, and numbers of class real in float64 with every explicit conversion kept.  Two differences
+are no defect.  Sums that are one term may be added up in another order by another operation; if only that differs, the
+class becomes real.  Where results of class real differ by rounding or overflow in their dtypes, the verdict is UNKNOWN.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, Unevaluated, by
 from verifier.verdict import ValidityDomain
 
 ROUNDING = {"float64": 1e-9, "float32": 1e-3, "float16": 1e-1, "bfloat16": 1e-1}
-"""What rounding in a type may make of small integers, relative to the greatest result: ten times what was seen."""
+"""Tolerance for results from small integers by dtype, relative to the greatest one: ten times the errors observed."""
 KEPT_TOLERANCE = 1e-6
 XLA_SIZES = 3
-"""Sizes at which XLA compiles both functions: the first ones, and the last, which a condition told."""
+"""Number of sizes at which XLA compiles both functions: the first ones, and the last, where a condition changes."""
 _FURTHER, _MAGNITUDES = 99, 3
-"""Number of an attempt whose values may cancel, and of attempts on many magnitudes."""
+"""Number that stands for attempts whose values may cancel, and count of attempts with floats of many magnitudes."""
 _NUMBERS, _NO_NUMBERS = ("zeros", "largest", "least", "mixed"), ("nan", "inf", "-inf")
 _ORDER = ("max", "min", "clamp", "cummax", "cummin", "argmax", "argmin")
 _REORDERED = ("reduce", "cum", "conv", "dot", "scan", "scatter", "add_any")
@@ -48,11 +48,11 @@ _REORDERED = ("reduce", "cum", "conv", "dot", "scan", "scatter", "add_any")
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Values on which two functions differ that are proved equal.
+    """A difference of two functions that are proved equal.
 
     Attributes:
-        text: the values, the sizes and who evaluated them.
-        defect: rounding cannot be why.
+        text: the values, the sizes and the evaluator.
+        defect: whether rounding cannot explain it.
     """
 
     text: str
@@ -62,7 +62,11 @@ class Contradiction:
 def watched(
     pair: Pairing, domain: ValidityDomain, tried: Sequence[Sizes]
 ) -> tuple[ValidityDomain, Contradiction | None]:
-    """What a certificate may claim after both functions were evaluated, and what speaks against it."""
+    """Evaluate two functions that are proved equal.
+
+    Returns:
+        The domain that a certificate may claim, and the contradiction found, or None.
+    """
     for number, at in enumerate(tried):
         try:
             sides = [trace_concrete(fn, pair.specs, at) for fn in (pair.left, pair.right)]
@@ -83,7 +87,7 @@ def watched(
 
 @dataclass
 class _Look:
-    """Two functions at concrete sizes."""
+    """Evaluation of two functions at concrete sizes."""
 
     pair: Pairing
     domain: ValidityDomain
@@ -99,7 +103,7 @@ class _Look:
         self.wide = any("64" in n.dtype for side in self.sides for n in (*side.graph.inputs, *side.graph.nodes()))
 
     def _values(self, *, denormal: bool) -> Iterator[tuple[int, str, dict[str, np.ndarray]]]:
-        """Inputs, with the number of the attempt and what special numbers they have."""
+        """Yield number of the attempt, kind of special numbers (or empty), and inputs."""
         inputs, names = self.sides[0].graph.inputs, self.pair.specs.names
         for attempt in range(ATTEMPTS):
             yield attempt, "", make_values(inputs, names, attempt)
@@ -116,7 +120,7 @@ class _Look:
             yield attempt, kind, _strewn(make_values(inputs, names, attempt), kind)
 
     def by_interpreter(self, exactness: str) -> Contradiction | None:
-        """What the interpreter sees in the dtypes."""
+        """The first contradiction seen by the interpreter in the dtypes of the statement, or None."""
         for attempt, kind, values in self._values(denormal=True):
             results = [[np.asarray(x) for x in evaluate(t.graph, values)] for t in self.sides]
             found = self._first(results, exactness, attempt, kind, "")
@@ -129,13 +133,13 @@ class _Look:
         return None
 
     def by_xla(self) -> Contradiction | None:
-        """What the functions themselves give, compiled by XLA, which flushes the least numbers to zero."""
+        """The first contradiction between the functions compiled by XLA, which flushes denormals to zero, or None."""
         if self.wide:
             return None
         for attempt, kind, values in self._values(denormal=False):
             try:
                 results = by_jax(self.pair, values)
-            except Unevaluated:  # XLA has no such operation or type here, or ended its process
+            except Unevaluated:  # XLA lacks an operation or type here, or crashed
                 return None
             found = self._first(results, REAL, attempt, kind, " by XLA")
             if found is not None:
@@ -163,7 +167,7 @@ class _Look:
         return None
 
     def _conversions_kept(self, values: Mapping[str, np.ndarray]) -> Contradiction | None:
-        """What differs in float64 where every conversion to fewer bits is made."""
+        """A difference in float64 with every explicit conversion to fewer bits kept, or None."""
         if excludes_undefined(self.domain) or not converts(t.graph for t in self.sides):
             return None
         lefts, rights = (with_conversions(t.graph, values) for t in self.sides)
@@ -176,7 +180,7 @@ class _Look:
 
 
 def _strewn(values: Mapping[str, np.ndarray], kind: str) -> dict[str, np.ndarray]:
-    """Every other float of the inputs replaced by special numbers of a kind."""
+    """The inputs with every other float replaced by special numbers of a kind."""
     out: dict[str, np.ndarray] = {}
     for number, (name, x) in enumerate(values.items()):
         out[name] = x
@@ -192,7 +196,10 @@ def _special(kind: str, dtype: str) -> Sequence[float]:
 
 
 def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str) -> tuple[int, ...] | None:
-    """The first place where numbers are not near, or where others differ: what rounding decides is none of a proof."""
+    """The first index at which two results differ by more than rounding, or None.
+
+    Differences that rounding may decide are ignored.
+    """
     if str(a.dtype) not in FLOATS:
         bad = a != b
     else:
@@ -206,7 +213,7 @@ def _beyond_rounding(a: np.ndarray, b: np.ndarray, attempt: int, kind: str) -> t
             scale = 1.0 + (float(finite.max()) if finite.size else 0.0)
             numbers = np.isfinite(x) & np.isfinite(y)
             close = np.abs(x - y) <= ROUNDING[str(a.dtype)] * scale
-            same |= numbers & (close if attempt <= 1 else True)  # other values than small integers may cancel
+            same |= numbers & (close if attempt <= 1 else True)  # values other than small integers may cancel
             same |= ~numbers & (not none)
         bad = ~same
     return None if not bad.any() else tuple(int(i) for i in np.argwhere(bad)[0])
