@@ -65,7 +65,7 @@ class Begun:
 
     @property
     def interrupted(self) -> bool:
-        """Has the user ended it?"""
+        """Whether the user has ended the search."""
         return self.bodies.interrupted or self.run.interrupted
 
 
@@ -210,7 +210,7 @@ class _Run:
         self.done = self._ended()
 
     def _ended(self) -> bool:
-        """Is there to be no more of this?"""
+        """Whether the search ends here."""
         over = len(self.searches) == self.rounds or self.limits.left_s <= 0.0
         return self.interrupted or bool(self.barrier.lost) or over
 

@@ -118,7 +118,7 @@ class _Entry:
     inside: Callable[..., Any] | None
 
     def fits(self, tree: Any, avals: list[Any], context: Any, *, weakly: bool = False) -> bool:
-        """Is it for such arguments; `weakly`, but for which of them are weakly typed?"""
+        """Whether it is for such arguments; with `weakly`, whichever of them are weakly typed."""
         if len(avals) != len(self.avals) or context != self.context or tree != self.tree:
             return False
         same = _same_but_weak if weakly else _same
@@ -126,7 +126,7 @@ class _Entry:
 
 
 class Jitted(Unique, Generic[P, R]):
-    """What `superopt.jit` returns: called like the function, optimised on first calls."""
+    """A function under `superopt.jit`: called like the function, optimised on first calls."""
 
     def __init__(self, fn: Callable[P, R], options: Mapping[str, Any]) -> None:
         functools.update_wrapper(self, fn, updated=())
@@ -168,7 +168,7 @@ class Jitted(Unique, Generic[P, R]):
 
     @property
     def programs(self) -> tuple[Optimized[P, R], ...]:
-        """What was made so far, with reports."""
+        """The programs made so far, with their reports."""
         return tuple({id(entry.made): entry.made for entry in self._entries if entry.made is not None}.values())
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:

@@ -383,7 +383,7 @@ class Run:
         return self.begun is not None and self.begun.interrupted
 
     def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
-        """What the search finds, where there is time left for it, and kernels of these regions made by now."""
+        """Search for programs in the time that is left, with the kernels of regions that are made by now."""
         if self.limits.is_kept and limits.left_s < LEAST_S and self.begun is None:
             self.clock.say("no time was left to search")
             return

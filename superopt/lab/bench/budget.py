@@ -1,4 +1,4 @@
-"""The budget suite: is a budget the wall time of the call, and does Ctrl-C end it?
+"""The budget suite: whether calls end within their budget, and within a second of Ctrl-C.
 
 Twelve programs with five budgets each, every call in a process of its own, store and cache of kernels empty,
 as on the first day of a user.  A call keeps its budget where it takes at most 1.15 times as long.  Originals of ten
