@@ -30,6 +30,7 @@ BAR = 1 / 1.1
 SIZES = tuple(range(100, 1100, 100))
 _ROUNDS, _MOST_ROUNDS, _SAMPLE_S = 31, 310, 0.02
 _TIMEOUT_S = 600.0
+_AT_ONCE = 100
 _COLUMNS = (
     ("case", "calls", ""),
     ("base_us", "of JAX, or optimised, us", ".1f"),
@@ -73,6 +74,15 @@ def _jitted(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], budget
     return _in_turn(jax.jit(fn), arguments), _in_turn(ours, arguments)
 
 
+def _at_once(calls: tuple[Call, Call]) -> tuple[Call, Call]:
+    """A hundred calls of which the last one is waited for."""
+
+    def many(call: Call) -> Call:
+        return lambda: [call() for _ in range(_AT_ONCE)][-1]
+
+    return many(calls[0]), many(calls[1])
+
+
 def _loaded(fn: Callable[..., Any], arguments: tuple[Any, ...], frozen: Any, budget: str) -> tuple[Call, Call]:
     made = superopt.optimize(fn, *arguments, frozen=frozen, budget=budget, store=False)
     with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
@@ -90,6 +100,9 @@ CASES: dict[str, Callable[[str], tuple[Call, Call]]] = {
     "jit, a tree": lambda budget: _jitted(_nested, [({"a": x, "b": (x, x)},) for x in _vectors(SIZES[:1])], budget),
     "jit, ten types of layers": lambda budget: _jitted(
         _layers, [(_weights(3), jnp.ones((n, 16))) for n in range(1, 11)], budget
+    ),
+    "jit, a hundred not waited for": lambda budget: _at_once(
+        _jitted(lambda x: (x * 3) % 7, [(jnp.arange(4096),)], budget)
     ),
     "loaded, nothing frozen": lambda budget: _loaded(_small, tuple(_vectors(SIZES[:1])), None, budget),
     "loaded, two frozen": lambda budget: _loaded(_layers, (_weights(2), jnp.ones((4, 16))), 0, budget),
