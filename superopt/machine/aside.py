@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import logging
 import math
 import os
@@ -99,6 +100,7 @@ def end_with(status: int) -> NoReturn:
 
 def _at_exit() -> None:
     """Wait for what was left behind; after Ctrl-C or an error, end the process here."""
+    gc.freeze()  # the interpreter's last collection walks over all that a search has made: a second for nothing
     raised: Any = None if hasattr(sys, "ps1") else getattr(sys, "last_type", None)  # by which the program ends
     if raised is not None and issubclass(raised, KeyboardInterrupt):  # to take the interpreter down takes longest
         _end(_interrupted)

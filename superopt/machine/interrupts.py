@@ -47,7 +47,9 @@ def _raise(number: int, frame: FrameType | None) -> Any:
     while at is not None:
         code = at.f_code
         if code in deaf or code.co_name == "__del__" or code.co_filename in _DEAF:
-            threading.Timer(_AGAIN_S, signal.raise_signal, (number,)).start()
+            main = threading.main_thread().ident
+            assert main is not None
+            threading.Timer(_AGAIN_S, signal.pthread_kill, (main, number)).start()  # it may wait by then
             return
         at = at.f_back
     HEARD.set()

@@ -109,3 +109,30 @@ def test_work_of_python_alone_is_left_at_the_end() -> None:
     begin_s = time.monotonic()
     assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0
     assert time.monotonic() - begin_s < 45.0
+
+
+_IN_A_FINALISER = """
+import os, signal, time
+from superopt.machine.aside import Aside
+from superopt.machine.interrupts import heard
+
+class Dropped:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            pass
+
+begin = time.monotonic()
+try:
+    with heard():
+        Dropped()
+        Aside(lambda: time.sleep(8)).result()
+except KeyboardInterrupt:
+    print(time.monotonic() - begin, flush=True)
+os._exit(0)
+"""
+
+
+def test_ctrl_c_in_a_finaliser_wakes_the_thread_that_waits() -> None:
+    ran = subprocess.run([sys.executable, "-c", _IN_A_FINALISER], capture_output=True, text=True, timeout=60, check=True)
+    assert float(ran.stdout) < 4.0

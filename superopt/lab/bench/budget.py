@@ -151,6 +151,8 @@ def _interrupted(name: str, number: int, seed: int) -> dict[str, Any]:
         words = errors.read().strip().splitlines()[-1:]
     row = {"case": name, "seconds": seconds, "ended_s": ended_s, "status": process.returncode, "words": words}
     forms = {-signal.SIGINT: "KeyboardInterrupt", 130: "KeyboardInterrupt", 0: f"a result: {rest.strip()[-80:]}"}
+    if how == "jit":
+        forms[1] = "the error of jax.jit"  # to which a function with callbacks is left
     row["form"] = forms.get(process.returncode, f"status {process.returncode}: {' '.join(words)}")
     kept = seconds <= INTERRUPTED_S and not left and process.returncode in forms
     return {**row, "left": len(left), "kept": kept}
