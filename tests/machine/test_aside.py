@@ -134,5 +134,6 @@ os._exit(0)
 
 
 def test_ctrl_c_in_a_finaliser_wakes_the_thread_that_waits() -> None:
-    ran = subprocess.run([sys.executable, "-c", _IN_A_FINALISER], capture_output=True, text=True, timeout=60, check=True)
+    command = [sys.executable, "-c", _IN_A_FINALISER]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     assert float(ran.stdout) < 4.0
