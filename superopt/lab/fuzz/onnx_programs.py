@@ -223,6 +223,8 @@ def _is_defined(op: str, operands: Sequence[np.ndarray]) -> bool:
         return False
     if op in _SUMS and operands[0].dtype.kind in "iu":
         return False  # for sums that overflow, and for the type of int32's squares, the runtimes differ
+    if op == "Shrink" and operands[0].dtype.kind in "iu":
+        return False  # ONNX Runtime makes an integer of a float32 beyond the integers
     if op == "Pow" and operands[0].dtype.kind in "iu":
         return False  # of powers beyond the type, too
     if op == "Gemm" and any(x.ndim != 2 for x in operands):
