@@ -19,11 +19,9 @@ import numpy.typing as npt
 from superopt.ir.graph import Node, topological
 from superopt.ir.interp import apply_op
 from superopt.ir.scalar import numpy_dtype
-from superopt.ir.types import FLOATS
+from superopt.ir.types import FLOATS, UNIT_ROUNDOFF
 
 Wide: TypeAlias = "npt.NDArray[np.float64]"
-UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-"""Relative error of one correctly rounded operation."""
 MOVES = frozenset(
     ("broadcast_in_dim", "transpose", "reshape", "slice", "rev", "concatenate", "pad", "regroup", "barrier", "gather")
 )
@@ -96,7 +94,7 @@ def _moved(node: Node, xs: list[Enclosed]) -> Enclosed | None:
 
 
 def _computed(node: Node, xs: list[Enclosed]) -> Enclosed | None:
-    unit = UNIT[node.dtype]
+    unit = UNIT_ROUNDOFF[node.dtype]
     if not all(x.dtype in FLOATS for x in node.inputs):
         return None
     a = xs[0]
@@ -105,7 +103,7 @@ def _computed(node: Node, xs: list[Enclosed]) -> Enclosed | None:
     if op == "neg":
         return Enclosed(-a.value, a.error)
     if op == "convert_element_type":
-        if UNIT[node.inputs[0].dtype] >= unit:
+        if UNIT_ROUNDOFF[node.inputs[0].dtype] >= unit:
             return a
         return Enclosed(a.value, np.asarray(a.off() + unit * np.abs(a.value)))
     if op in ("add", "sub"):
@@ -152,7 +150,7 @@ def same(stored: npt.NDArray[Any], dtype: str, term: Enclosed) -> float | None:
     size = float(np.max(np.abs(term.value), initial=0.0))
     if not np.isfinite(term.error).all() or not (apart <= term.error).all():
         return None
-    if float(np.max(term.error, initial=0.0)) > UNIT[dtype] ** 0.5 * size:
+    if float(np.max(term.error, initial=0.0)) > UNIT_ROUNDOFF[dtype] ** 0.5 * size:
         return None
     return float(np.max(apart, initial=0.0)) / size if size else 0.0
 

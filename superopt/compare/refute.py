@@ -18,14 +18,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from superopt.backends.xla import to_jax
-from superopt.compare.constants import UNIT
 from superopt.compare.sharing import Shared, arguments
 from superopt.errors import ProverDefectError, SuperoptError
 from superopt.ir.graph import Graph, Node, mk, topological
 from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTROL
-from superopt.ir.types import FLOATS, INTEGERS, TensorType, range_of
+from superopt.ir.types import FLOATS, INTEGERS, UNIT_ROUNDOFF, TensorType, range_of
 from superopt.machine.jitting import jax_jit
+from superopt.measure.conditioning import in_last_place
 from verifier.rules.occurring import Occurring, leaves_numbers
 from verifier.rules.process import processor_s
 from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee
@@ -197,7 +197,7 @@ class Evaluation:
             if wide and node.dtype in FLOATS:
                 array = array.astype(np.float64)
                 if noise is not None and not all(self.shared.names[node["name"]]):
-                    array = array * (1.0 + 2 * UNIT[node.dtype] * rng.uniform(-1.0, 1.0, array.shape))
+                    array = in_last_place(array, node.dtype, rng)
             arrays.append(array)
         if wide:
             arrays = [np.asarray(x, np.float64) if np.asarray(x).dtype.name in FLOATS else x for x in arrays]
@@ -310,7 +310,7 @@ class Look:
             apart = _apart(wide[0][i], wide[1][i])
             if str(one[i].dtype) in FLOATS:
                 most = max(float(np.max(np.abs(w[i]), initial=0.0, where=_finite(w[i]))) for w in wide)
-                rounding += (KEPT * UNIT[str(one[i].dtype)] if self.both.kept else EQUAL) * most
+                rounding += (KEPT * UNIT_ROUNDOFF[str(one[i].dtype)] if self.both.kept else EQUAL) * most
             if apart <= MARGIN * rounding or not np.isfinite(apart):
                 continue
             rounding += sum(_apart(w[i], x[i]) for w, x in zip(wide, self.shaken, strict=True))
@@ -476,7 +476,9 @@ def _same_kinds(a: np.ndarray, b: np.ndarray) -> bool:
     if not np.array_equal(np.isnan(x), np.isnan(y)) or not np.array_equal(np.isinf(x), np.isinf(y)):
         return False
     finite = np.isfinite(x)
-    near = 64 * UNIT[str(a.dtype)] * max(1.0, math.sqrt(x.size)) * (1.0 + np.max(np.abs(x[finite]), initial=0.0))
+    near = (
+        64 * UNIT_ROUNDOFF[str(a.dtype)] * max(1.0, math.sqrt(x.size)) * (1.0 + np.max(np.abs(x[finite]), initial=0.0))
+    )
     return bool(np.all(np.abs(x[finite] - y[finite]) <= near)) and np.array_equal(x[np.isinf(x)], y[np.isinf(y)])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from superopt.ir.types import UNIT_ROUNDOFF
 from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, output_errors
 
 _DRAWS = 4
@@ -60,11 +61,11 @@ def _wide(x: Any) -> np.ndarray:
 
 
 def _moved(x: Any, rng: np.random.Generator) -> np.ndarray:
-    """An input over float64, each number by up to one ulp of its type away from what it is."""
-    array, wide = np.asarray(x), _wide(x)
-    if str(array.dtype) not in FLOAT_TOLERANCE:
-        return wide
-    return wide * (1.0 + _EPS[str(array.dtype)] * rng.uniform(-1.0, 1.0, wide.shape))
+    """An input over float64, its floats with another last digit."""
+    kind = str(np.asarray(x).dtype)
+    return in_last_place(_wide(x), kind, rng) if kind in FLOAT_TOLERANCE else _wide(x)
 
 
-_EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+def in_last_place(wide: np.ndarray, dtype: str, rng: np.random.Generator) -> np.ndarray:
+    """Values over float64, each by up to one unit in the last place of a type away from what it is."""
+    return wide * (1.0 + 2 * UNIT_ROUNDOFF[dtype] * rng.uniform(-1.0, 1.0, wide.shape))

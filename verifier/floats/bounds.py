@@ -19,10 +19,9 @@ from superopt.ir.interp import Numbers
 from superopt.ir.matmul import Product
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.scalar import DTYPE, PREDICATES, SCALARS
-from superopt.ir.types import FLOATS, Size
+from superopt.ir.types import FLOATS, UNIT_ROUNDOFF, Size
 
 Array = Any
-_UNIT = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}  # half of a last place
 _LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 _MOST = {"float16": 65504.0, "bfloat16": 3.38e38, "float32": 3.4028e38, "float64": 1.797e308}
 _FUNCTION = 16.0  # roundings that a function counts as: 6 units in the last place, and those of its operands
@@ -47,7 +46,7 @@ def joined(value: Array, bound: Array) -> Array:
 
 def rounded(value: Array, bound: Array, dtype: str, times: float = 1.0) -> Array:
     """The value and bound after `times` roundings in a dtype; the bound is infinite where the value may overflow."""
-    unit, least, most = _UNIT[dtype], _LEAST[dtype], _MOST[dtype]
+    unit, least, most = UNIT_ROUNDOFF[dtype], _LEAST[dtype], _MOST[dtype]
     size = np.abs(value)
     bound = bound + (times * unit * size + times * least)
     return joined(value, np.where(size + bound > most, np.inf, bound))
@@ -87,7 +86,7 @@ class Bounds(Numbers):
             return _applied("ne", source, [parts(value), (np.float64(0.0), np.float64(0.0))])
         if target not in FLOATS or source not in (*FLOATS, "bool"):
             return super().convert(value, source, target)
-        if source == "bool" or (_UNIT[source] >= _UNIT[target] and _MOST[source] <= _MOST[target]):
+        if source == "bool" or (UNIT_ROUNDOFF[source] >= UNIT_ROUNDOFF[target] and _MOST[source] <= _MOST[target]):
             return value
         return rounded(*parts(value), target)
 
@@ -101,7 +100,7 @@ class Bounds(Numbers):
                 total = _applied("mul" if monoid == "prod" else monoid, dtype, [parts(total), parts(x)])
             return _in_any_order(total, factors, dtype) if monoid == "prod" else total
         within = accumulator(dtype)
-        grown = (2.0 + 2.0 * math.sqrt(math.prod(sizes))) * _UNIT.get(within, 0.0)
+        grown = (2.0 + 2.0 * math.sqrt(math.prod(sizes))) * UNIT_ROUNDOFF.get(within, 0.0)
 
         def terms(*at: Array) -> Array:
             x = body(*at)

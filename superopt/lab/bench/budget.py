@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.bench.programs.slow import KINDS, original
 from superopt.pipeline.jitted import jit
 from superopt.pipeline.optimizer import optimize
+from superopt.report.data import Report
 
 PROGRAMS = (*CASES, "transformer_block", "mobilenet_v2")
 BUDGETS_S = (10, 15, 20, 25, 30)
@@ -173,47 +174,38 @@ def _left(mark: str, end_s: float) -> list[int]:
 
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
     """The wall time of one call in this process, with nothing stored."""
-
     if case.startswith(SLOW):
-        return _measure_slow(case, budget, seed)
+        _, kind, text = case.split(":")
+        fn, args = original(kind, float(text))
+        row, _ = _timed(case, budget, lambda: optimize(fn, *args, budget=budget, seed=seed).report)
+        call_s = float(text)
+        return {**row, "call_s": call_s, "kept": row["seconds"] <= row["budget_s"] + call_s}
     program = build_case(case, seed)
+    row, report = _timed(
+        case, budget,
+        lambda: optimize(program.fn, program.params, *program.inputs, frozen=0, budget=budget, seed=seed).report,
+    )  # fmt: skip
+    share = row["seconds"] / row["budget_s"]
+    more = {"share": share, "kept": share <= OVER, "speedup": report.speedup.ratio, "notes": list(report.notes)}
+    return {**row, **more}
+
+
+def _timed(case: str, budget: str, call: Callable[[], Report]) -> tuple[dict[str, Any], Report]:
+    """The part of a row that all cases have, and the report of the call."""
     with tempfile.TemporaryDirectory() as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         begin = time.perf_counter()
-        result = optimize(program.fn, program.params, *program.inputs, frozen=0, budget=budget, seed=seed)
+        report = call()
         seconds = time.perf_counter() - begin
-    budget_s = float(budget.removesuffix("s"))
-    report = result.report
-    form = "original" if report.original_returned else str(report.implementation.get("form") or "XLA")
-    return {
+    row = {
         "case": case,
-        "budget_s": budget_s,
+        "budget_s": float(budget.removesuffix("s")),
         "seconds": seconds,
-        "share": seconds / budget_s,
-        "kept": seconds <= OVER * budget_s,
-        "speedup": report.speedup.ratio,
-        "form": form,
+        "form": "original" if report.original_returned else str(report.implementation.get("form") or "XLA"),
         "verdict": report.verdict,
         "stages": {stage.name: round(stage.seconds, 2) for stage in report.stages},
-        "notes": list(report.notes),
     }
-
-
-def _measure_slow(case: str, budget: str, seed: int) -> dict[str, Any]:
-    """The wall time of one call for an original that takes long."""
-    _, kind, text = case.split(":")
-    fn, args = original(kind, float(text))
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_CACHE_HOME"] = folder
-        begin = time.perf_counter()
-        report = optimize(fn, *args, budget=budget, seed=seed).report
-        seconds = time.perf_counter() - begin
-    budget_s, call_s = float(budget.removesuffix("s")), float(text)
-    return {
-        "case": case, "budget_s": budget_s, "call_s": call_s, "seconds": seconds, "kept": seconds <= budget_s + call_s,
-        "form": "original" if report.original_returned else str(report.implementation.get("form") or "XLA"),
-        "verdict": report.verdict, "stages": {stage.name: round(stage.seconds, 2) for stage in report.stages},
-    }  # fmt: skip
+    return row, report
 
 
 def _be_interrupted(case: str, how: str, seed: int) -> None:
