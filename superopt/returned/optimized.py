@@ -28,7 +28,7 @@ from superopt.certify.taking import take_kernels
 from superopt.errors import ArgumentError, InputError
 from superopt.files.reading import typed
 from superopt.files.trees import STATIC, bound, held_back, misfit, places_of, read_tree, tree_data
-from superopt.frontends.jax.arguments import as_taken, as_weak, check_leaf, is_weak
+from superopt.frontends.jax.arguments import as_taken, as_weak, check_leaf, is_weak, widened_in_trace
 from superopt.frontends.jax.boundary import ADAPTED, FUNCTIONS, enter, leave, outside, user_function
 from superopt.frontends.jax.call import (
     Convention,
@@ -545,7 +545,8 @@ class Loaded(Unique):
         weak = self._weak.get(_weak_of(leaves))
         if weak is None or not self.in_tree.matches(tree):
             raise OtherTypesError
-        live = [leaves[i] for i in self.live]
+        widened = [place for place, i in enumerate(self.live) if i in self.widened]
+        live = widened_in_trace([leaves[i] for i in self.live], [kind for _, kind in self._types], widened)
         left_out = all(isinstance(leaves[i], jax.ShapeDtypeStruct) for i, *_ in self._frozen)
         if not left_out or [(x.shape, str(x.dtype)) for x in live] != self._types:
             raise OtherTypesError

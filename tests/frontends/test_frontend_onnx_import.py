@@ -277,3 +277,15 @@ def test_a_result_made_of_symbolic_sizes_is_an_array() -> None:
     assert [one.name for one in load_model(made, symbolic=True).outputs] == ["y", "s", "n"]
     y, shape, size = load_model(made, dims={"N": 2, "M": 3})(-np.ones((2, 3), np.float32))
     assert (np.asarray(y).any(), np.asarray(shape).tolist(), int(size)) == (False, [2, 3], 6)
+
+
+def test_integers_of_32_bits_take_the_direct_call_of_a_program_for_64(tmp_path: Path) -> None:
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    inputs, outputs = [info("ids", (2,), np.int64)], [info("y", (2, 3))]
+    take = model([node("Gather", "table ids", "y")], inputs, outputs, {"table": table})
+    made = superopt.optimize(load_model(take), budget="10steps", deterministic=True, store=False)
+    ids = jnp.array([1, 3], jnp.int32)
+    for program in (made, superopt.load(made.save(tmp_path / "take.superopt"))):
+        np.testing.assert_array_equal(program(ids)[0], table[[1, 3]])
+        assert program.direct is not None
+        np.testing.assert_array_equal(program.direct(ids)[0], table[[1, 3]])  # raises for types that it does not take

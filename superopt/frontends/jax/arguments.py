@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax.core import Tracer
 
 from superopt.errors import ArgumentError
@@ -26,6 +28,14 @@ def as_taken(value: Any, dtype: str, widened: bool) -> Any:
         with jax.enable_x64(True):
             return jax.numpy.asarray(value, dtype)
     return value
+
+
+def widened_in_trace(leaves: Sequence[Any], kinds: Sequence[str], widened: Container[int]) -> list[Any]:
+    """Traced arguments with 32-bit integers converted to these dtypes at the widened positions."""
+    return [
+        lax.convert_element_type(x, np.dtype(kind)) if i in widened and x.dtype == np.int32 else x
+        for i, (x, kind) in enumerate(zip(leaves, kinds, strict=True))
+    ]
 
 
 def _is_int32(value: Any) -> bool:

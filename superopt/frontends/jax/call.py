@@ -30,6 +30,7 @@ import numpy as np
 from jax import lax, tree_util
 from jax.core import Tracer
 
+from superopt.frontends.jax.arguments import widened_in_trace
 from superopt.frontends.jax.boundary import Inside, enter, fix, holds_static, leave, leave_keys, outside
 from superopt.frontends.jax.held import NO_SETTINGS, JitSettings, hold, is_jit_disabled, is_jitted, settings_of_jax
 from superopt.frontends.jax.placed import has_several_devices, is_placed, is_sharded
@@ -286,11 +287,14 @@ def _leaves_of_types(
     Raises:
         OtherTypesError: they are not of the types of the import.
     """
-    leaves, tree = tree_util.tree_flatten(imported.positional(args, kwargs))
-    inputs = imported.graph.inputs[: len(leaves)]
-    if tree != imported.in_tree or [(x.shape, str(x.dtype)) for x in leaves] != [(n.shape, n.dtype) for n in inputs]:
+    given, tree = tree_util.tree_flatten(imported.positional(args, kwargs))
+    inputs = imported.graph.inputs[: len(given)]
+    if tree != imported.in_tree:
         raise OtherTypesError
-    weak = imported.weak_results(leaves, find=False)
+    leaves = widened_in_trace(given, [n.dtype for n in inputs], imported.widened)
+    if [(x.shape, str(x.dtype)) for x in leaves] != [(n.shape, n.dtype) for n in inputs]:
+        raise OtherTypesError
+    weak = imported.weak_results(given, find=False)
     if weak is None:
         raise OtherTypesError
     return leaves, weak
