@@ -1,4 +1,4 @@
-"""Parts of the site beside the pages of this folder: files of the project, help of commands, captions, colours.
+"""Parts of the site beside the pages of this folder: files of the project, help of commands, tables, captions, colours.
 
 A code block says in its first line what it is and, behind that, the file that it changes or why it does not run:
 ```text a formula.  On the site that is its caption.
@@ -6,6 +6,7 @@ A code block says in its first line what it is and, behind that, the file that i
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,7 @@ PAGES = {
 COMMANDS = "<!-- commands -->"
 GROUPS = {"train": train, "kernels": kernels}  # loaded by their commands when these run
 LEXERS = {"file": "python", "rule": "text"}
+_TABLE = re.compile(r"^\[table\]\((data/[\w-]+\.csv)\)$", re.M)
 _FENCE = re.compile(r"^( *)```(\w+)(?: (.+))?$", re.M)
 
 
@@ -59,8 +61,15 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         space, kind, caption = found.groups()
         return f"{space}```{LEXERS.get(kind, kind)}" + (f' title="{caption}"' if caption else "")
 
-    markdown = _FENCE.sub(fence, markdown)
+    markdown = _TABLE.sub(lambda found: table(ROOT / "docs" / found[1]), _FENCE.sub(fence, markdown))
     return markdown.replace(COMMANDS, "\n".join(helps(cli, "superopt"))) if COMMANDS in markdown else markdown
+
+
+def table(path: Path) -> str:
+    """Return a file of values as a table of a page."""
+    with path.open(encoding="utf-8", newline="") as lines:
+        head, *rows = csv.reader(lines)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (head, ["---"] * len(head), *rows))
 
 
 def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:

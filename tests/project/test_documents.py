@@ -234,3 +234,13 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
 
 def test_the_citation_is_of_this_version() -> None:
     assert f"version: {superopt.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_every_file_of_values_is_a_table_of_a_page() -> None:
+    named = {
+        name for page in PAGES for name in re.findall(r"^\[table\]\((data/.*)\)$", (ROOT / page).read_text(), re.M)
+    }
+    assert named == {f"data/{path.name}" for path in (ROOT / "docs/data").iterdir()}
+    for name in named:
+        lines = _site().table(ROOT / "docs" / name).split("\n")
+        assert len({line.count(" | ") for line in lines}) == 1, name
