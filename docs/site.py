@@ -61,6 +61,8 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
         space, kind, caption = found.groups()
         return f"{space}```{LEXERS.get(kind, kind)}" + (f' title="{caption}"' if caption else "")
 
+    for page, name in PAGES.items():
+        markdown = markdown.replace(f"](../{name})", f"]({page})")
     markdown = _TABLE.sub(lambda found: table(ROOT / "docs" / found[1]), _FENCE.sub(fence, markdown))
     return markdown.replace(COMMANDS, "\n".join(helps(cli, "superopt"))) if COMMANDS in markdown else markdown
 
