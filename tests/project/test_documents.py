@@ -244,3 +244,12 @@ def test_every_file_of_values_is_a_table_of_a_page() -> None:
     for name in named:
         lines = _site().table(ROOT / "docs" / name).split("\n")
         assert len({line.count(" | ") for line in lines}) == 1, name
+
+
+MOST_WORDS = 30_000
+
+
+def test_the_pages_stay_short() -> None:
+    """Histories of experiments go into decision records, which do not count."""
+    pages = (ROOT / "docs").glob("*.md")
+    assert sum(len(page.read_text().split()) for page in pages) <= MOST_WORDS
