@@ -76,7 +76,7 @@ def table(path: Path) -> str:
 
 def helps(command: click.Command, name: str, parent: click.Context | None = None) -> Iterator[str]:
     """Headings and help of a command and of those below it."""
-    context = click.Context(command, parent, info_name=name.rpartition(" ")[2], max_content_width=100)
+    context = click.Context(command, parent, info_name=name.rpartition(" ")[2], terminal_width=100)
     yield f"## {name}\n\n```text\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
         for sub in command.list_commands(context):
