@@ -13,11 +13,15 @@ too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from superopt.ir.graph import Graph, Node, bodies_of
+from superopt.ir.ops.table import lookup
+
+_REAL = {"complex64": "float32", "complex128": "float64"}  # the type of both parts
 FLOAT_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 
 
@@ -39,8 +43,28 @@ class Tolerance:
 
     def accepts(self, error: OutputError, dtype: str) -> bool:
         """Whether an output with this error counts as the same value."""
-        bound = FLOAT_TOLERANCE.get(dtype, 0.0)
+        bound = FLOAT_TOLERANCE.get(_REAL.get(dtype, dtype), 0.0)
         return error.normwise <= self.normwise * bound and error.elementwise <= self.elementwise * bound
+
+
+def computed_in(graph: Graph) -> tuple[str, ...]:
+    """Return, for each output, the float type with the coarsest rounding that it depends on.
+
+    A half-precision model whose results are converted to float32 is no more exact than half precision.  Outputs that
+    are no floats have their own type.
+    """
+    coarsest: dict[Node, str] = {}
+    for node in graph.nodes():
+        kinds = [coarsest[x] for x in node.inputs]
+        if lookup(node.op).family not in ("leaf", "movement"):
+            kinds += [t.dtype for t in node.types]
+            kinds += [n.dtype for body in bodies_of(node) for n in body.nodes() if n.op != "input"]
+        coarsest[node] = _coarsest(kinds)
+    return tuple(_coarsest((x.dtype, coarsest[x])) if x.dtype in FLOAT_TOLERANCE else x.dtype for x in graph.outputs)
+
+
+def _coarsest(dtypes: Iterable[str]) -> str:
+    return max(dtypes, key=lambda dtype: FLOAT_TOLERANCE.get(dtype, 0.0), default="")
 
 
 def output_errors(reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> tuple[OutputError, ...]:
