@@ -13,7 +13,7 @@ too.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,7 @@ from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops.table import lookup
 
 _REAL = {"complex64": "float32", "complex128": "float64"}  # the type of both parts
+_QUANTISED = dict.fromkeys(("int8", "uint8"), "bfloat16")  # floats rounded to 8 bits of a range: as coarse as 8 bits
 FLOAT_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 
 
@@ -50,17 +51,26 @@ class Tolerance:
 def computed_in(graph: Graph) -> tuple[str, ...]:
     """Return, for each output, the float type with the coarsest rounding that it depends on.
 
-    A half-precision model whose results are converted to float32 is no more exact than half precision.  Outputs that
-    are no floats have their own type.
+    A half-precision model whose results are converted to float32 is no more exact than half precision, and one that
+    quantises to 8 bits no more than those.  Outputs that are no floats have their own type.
     """
     coarsest: dict[Node, str] = {}
     for node in graph.nodes():
-        kinds = [coarsest[x] for x in node.inputs]
-        if lookup(node.op).family not in ("leaf", "movement"):
-            kinds += [t.dtype for t in node.types]
-            kinds += [n.dtype for body in bodies_of(node) for n in body.nodes() if n.op != "input"]
-        coarsest[node] = _coarsest(kinds)
+        before = [coarsest[x] for x in node.inputs]
+        coarsest[node] = _coarsest([*before, *_roundings(node, before)])
     return tuple(_coarsest((x.dtype, coarsest[x])) if x.dtype in FLOAT_TOLERANCE else x.dtype for x in graph.outputs)
+
+
+def _roundings(node: Node, before: Sequence[str]) -> Iterator[str]:
+    """Yield the float types to which a node rounds its results, given those of its operands."""
+    if lookup(node.op).family in ("leaf", "movement"):
+        return
+    of_floats = any(kind in FLOAT_TOLERANCE for kind in (*before, *(x.dtype for x in node.inputs)))
+    for dtype in (t.dtype for t in node.types):
+        yield _QUANTISED.get(dtype, dtype) if of_floats else dtype
+    for body in bodies_of(node):
+        for inner in body.nodes():
+            yield from _roundings(inner, before)
 
 
 def _coarsest(dtypes: Iterable[str]) -> str:

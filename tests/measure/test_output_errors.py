@@ -80,12 +80,25 @@ def test_a_body_in_half_precision_makes_results_of_half_precision() -> None:
 
 
 def test_half_weights_that_are_only_moved_and_widened_round_nothing() -> None:
-    graph = import_function(lambda w, x: x @ w.T.astype(jnp.float32), (jnp.ones((4, 8), jnp.float16), jnp.ones(8))).graph
+    weights = jnp.ones((4, 8), jnp.float16)
+    graph = import_function(lambda w, x: x @ w.T.astype(jnp.float32), (weights, jnp.ones(8))).graph
     assert computed_in(graph) == ("float32",)
 
 
-@pytest.mark.parametrize(("dtype", "gap", "same"), [("complex64", 1e-6, True), ("complex64", 1e-2, False),
-                                                    ("complex128", 1e-12, True), ("complex128", 1e-6, False)])  # fmt: skip
+def test_floats_in_8_bits_make_results_of_8_bits() -> None:
+    def quantised(x: Any) -> tuple[Any, Any]:
+        bins = jnp.clip(jnp.round(x * 10), -128, 127).astype(jnp.int32).astype(jnp.int8)
+        return bins, bins.astype(jnp.float32) * 0.1
+
+    assert computed_in(import_function(quantised, (jnp.ones(8),)).graph) == ("int8", "bfloat16")
+    stored = import_function(lambda w, x: x * w.astype(jnp.float32), (jnp.ones(8, jnp.int8), jnp.ones(8))).graph
+    assert computed_in(stored) == ("float32",), "weights that come in 8 bits are exact"
+
+
+@pytest.mark.parametrize(
+    ("dtype", "gap", "same"),
+    [("complex64", 1e-6, True), ("complex64", 1e-2, False), ("complex128", 1e-12, True), ("complex128", 1e-6, False)],
+)
 def test_complex_results_have_the_tolerance_of_their_parts(dtype: str, gap: float, same: bool) -> None:
     x = np.array([1 + 2j, -3 + 0.5j], dtype)
     (error,) = output_errors([x], [x * (1 + gap)])
