@@ -65,7 +65,7 @@ def _roundings(node: Node, before: Sequence[str]) -> Iterator[str]:
     """Yield the float types to which a node rounds its results, given those of its operands."""
     if lookup(node.op).family in ("leaf", "movement"):
         return
-    of_floats = any(kind in FLOAT_TOLERANCE for kind in (*before, *(x.dtype for x in node.inputs)))
+    of_floats = any(kind in FLOAT_TOLERANCE for kind in (*before, *(t.dtype for x in node.inputs for t in x.types)))
     for dtype in (t.dtype for t in node.types):
         yield _QUANTISED.get(dtype, dtype) if of_floats else dtype
     for body in bodies_of(node):

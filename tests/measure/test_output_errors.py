@@ -76,7 +76,12 @@ def test_a_body_in_half_precision_makes_results_of_half_precision() -> None:
         step = lambda c, _: (jnp.tanh(c.astype(jnp.float16)).astype(jnp.float32), None)  # noqa: E731
         return jax.lax.scan(step, x, None, 3)[0]
 
+    def with_both_results(x: Any) -> Any:
+        last, steps = jax.lax.scan(lambda c, _: (jnp.tanh(c), c), loop(x), None, 3)
+        return last, steps.sum(0)
+
     assert computed_in(import_function(loop, (jnp.ones(8),)).graph) == ("float16",)
+    assert computed_in(import_function(with_both_results, (jnp.ones(8),)).graph) == ("float16", "float16")
 
 
 def test_half_weights_that_are_only_moved_and_widened_round_nothing() -> None:
