@@ -22,7 +22,7 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower, phases
 from superopt.kernels.schedule.trace import apply, trace
-from superopt.lab.bench.pallas.ptx import modules, triton_text
+from superopt.lab.bench.pallas.ptx import lowered, modules, triton_text
 from superopt.lab.bench.programs.pallas_cases import CASES as CASES_TIMED
 from tests.support.pallas_runs import inputs, run
 
@@ -44,8 +44,7 @@ def built(fn: Callable[..., Any], args: tuple[Array, ...]) -> tuple[LoopProgram,
 
 def triton(program: LoopProgram, arrays: Mapping[str, Array]) -> str:
     """The module with the program's kernels as Triton code."""
-    traced = jax.jit(lower(program, interpret=False)).trace(*inputs(program, arrays))
-    return traced.lower(lowering_platforms=("cuda",)).as_text()
+    return lowered(lower(program, interpret=False), *inputs(program, arrays)).as_text()
 
 
 def check(program: LoopProgram, arrays: Mapping[str, Array], wanted: list[Array], tolerance: float = 2e-6) -> None:
