@@ -4,6 +4,8 @@ First each operator is computed at small odd sizes under all of its schedules an
 interpreter in float64.  Without a GPU, kernels are interpreted, under the first two schedules, and nothing is timed.
 On a GPU each operator is then tuned by timing, its schedule is fixed, and it is timed afresh in interleaved rounds
 beside XLA's version (and cuDNN's attention).  Ratios are theirs over ours; XLA has the same precision of products.
+`untuned` is the same ratio for the first schedule of the space, the one that programs get.  `roofline` is the price of
+`costmodel.model.card` over the measured time.
 
     superopt bench --suite pallas [--case TEXT ...] [--json]
 
@@ -20,15 +22,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from costmodel.model.card import CardRoofline, card_of
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph, topological
 from superopt.ir.interp import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import Result, Say, geomean, table, wanted
-from superopt.lab.bench.pallas.tune import chained, interleaved, tune
+from superopt.lab.bench.pallas.tune import all_built, attempt, chained, interleaved, tune
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 
 ROUNDS = 15
@@ -39,9 +43,11 @@ _COLUMNS = (
     ("ours_us", "ours, us", ".4g"),
     ("xla_us", "XLA, us", ".4g"),
     ("xla", "XLA", ".2f"),
+    ("guess", "untuned", ".2f"),
     ("peer", "cuDNN", ".2f"),
     ("tflops", "TFLOP/s", ".0f"),
     ("gbytes", "GB/s", ".0f"),
+    ("priced", "roofline", ".2f"),
     ("error", "error", ".1e"),
     ("tried", "tried", "d"),
 )
@@ -100,12 +106,12 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
     arrays = [known[b.name] for b in program.buffers if b.scope in ("input", "frozen")]
     options = space.candidates(program, "out0", case.precision)
     options = options if every else options[:2]
+    makes = [lambda trace=trace: lower(apply(program, trace)) for trace in options]
     worst, wrong = 0.0, []
-    for trace in options:
-        try:
-            found = jax.jit(lower(apply(program, trace)))(*arrays)
-        except (NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as reason:
-            wrong.append({"trace": trace, "failure": f"{type(reason).__name__}: {reason}"[:300]})
+    for trace, code in zip(options, all_built(makes, *arrays), strict=True):
+        found = code if isinstance(code, str) else attempt(lambda code=code: code(*arrays))
+        if isinstance(found, str):
+            wrong.append({"trace": trace, "failure": found})
             continue
         error = max(_distance(np.asarray(x, np.float64), y) for x, y in zip(found, wanted, strict=True))
         worst = max(worst, error)
@@ -117,8 +123,9 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
 def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = None) -> dict[str, Any]:
     """Tune a case over at most so many schedules, then time it afresh beside XLA."""
     count = max(2, min(16, -(-CACHE_BYTES // case.bytes_moved)))
-    sets = [tuple(jax.numpy.asarray(x) for x in case.arguments(seed + 1 + j)) for j in range(count)]
-    program, _, names = loop_program(case, sets[0])
+    first = tuple(jnp.asarray(x) for x in case.arguments(seed + 1))
+    sets = [first, *(tuple(jnp.roll(x, j) for x in first) for j in range(1, count))]
+    program, outputs, names = loop_program(case, first)
     order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
     ours = [tuple(arrays[j] for j in order) for arrays in sets]
     try:
@@ -137,13 +144,19 @@ def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = 
             del calls[name]
     samples = interleaved([lambda fn=fn, args=args: fn(args) for fn, args in calls.values()], rounds)
     seconds = {name: median(s) / count for name, s in zip(calls, samples, strict=True)}
-    result = calls["ours"][0](ours[:1])[0][0]
+    result = calls["ours"][0](ours)[0][0]
+    guess = space.candidates(program, "out0", case.precision)[0]
+    guessed = [t.seconds for t in trials if t.trace == guess and t.seconds is not None]
+    graph = Graph(tuple(x for x in topological(outputs) if x.op == "input"), outputs)
+    (priced,) = CardRoofline(card_of(jax.devices()[0].device_kind)).price([graph])
     exact = jax.jit(_exact(case))(*sets[0])
     figure = case.flops / seconds["ours"] / 1e12 if case.flops else None
     return {
         "ours_us": seconds["ours"] * 1e6,
         "xla_us": seconds["xla"] * 1e6,
         "xla": seconds["xla"] / seconds["ours"],
+        "guess": seconds["xla"] / guessed[0] if guessed else None,
+        "priced": float(priced) / seconds["ours"],
         **({"peer": seconds["peer"] / seconds["ours"]} if "peer" in seconds else {}),
         "tflops": figure,
         "gbytes": None if case.flops else case.bytes_moved / seconds["ours"] / 1e9,
