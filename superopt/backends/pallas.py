@@ -21,7 +21,7 @@ from superopt.backends.protocol import INTERPRETED, PALLAS, Backend, CompiledReg
 from superopt.backends.xla import card_model
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.graph import Graph, Node, make_input, mk
-from superopt.ir.ops.table import PREFIXES
+from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.regions import is_inside
 from superopt.kernels.loops.program import from_graph
@@ -100,10 +100,21 @@ interpreted = functools.partial(Pallas, interpret=True)
 
 @functools.lru_cache(maxsize=1024)
 def _default_traces(region: Graph) -> tuple[tuple[Any, ...], ...]:
-    program = from_graph(region.outputs)
-    stages = [space.candidates(program, stage.buffer)[:_DEFAULTS] for stage in program.stages]
+    program, precision = from_graph(region.outputs), _precision(region)
+    stages = [space.candidates(program, stage.buffer, precision)[:_DEFAULTS] for stage in program.stages]
     count = max(map(len, stages))
     return tuple(tuple(itertools.chain(*(some[min(i, len(some) - 1)] for some in stages))) for i in range(count))
+
+
+def _precision(region: Graph) -> str:
+    """Return the precision in which XLA multiplies float32 on a GPU as the region asks for it, or a higher one.
+
+    Products that ask for none are `tf32` there.
+    """
+    asked = {node["precision"] for node in region.nodes() if node.op in CONVOLUTIONS | PRODUCTS}
+    if not asked or "highest" in asked:
+        return "ieee"
+    return "tf32x3" if "high" in asked else "tf32"
 
 
 @functools.lru_cache(maxsize=1024)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -148,6 +149,24 @@ def test_a_backend_builds_runs_times_and_proves(name: str) -> None:
     call, operands, _ = backend.time(region, list(arrays.values()), {})
     np.testing.assert_allclose(call(*operands)[0], want, rtol=1e-4, atol=1e-5)
     assert backend.prove(region, trace).proved
+
+
+@pytest.mark.parametrize(("precision", "made"), [(None, "tf32"), ("high", "tf32x3"), ("highest", "ieee")])
+def test_products_have_the_precision_that_the_program_asks_for(precision: str | None, made: str) -> None:
+    backend = backend_of(INTERPRETED)
+    fn = functools.partial(jnp.matmul, precision=precision)
+    graph = import_function(fn, (values(64, 48), values(48, 64)), frozen=1).graph
+    (region,) = [r.graph for r in partition(graph)]
+    for trace in backend.default_traces(region):
+        knobs = {step[2]: step[3] for step in trace if step[0] == "set_knob"}
+        assert knobs.get("precision", "ieee") == made
+        assert backend.prove(region, trace).proved
+
+
+def test_sums_without_a_product_are_exact() -> None:
+    fn = lambda a, b: (a[:, :, None] * b[None]).sum(1)  # noqa: E731
+    graph = import_function(fn, (values(64, 48), values(48, 64)), frozen=1).graph
+    assert not any("precision" in step for step in default_trace(backend_of(INTERPRETED), graph))
 
 
 def test_what_pallas_does_not_run_is_priced_and_computed_by_xla() -> None:

@@ -14,6 +14,8 @@ Summary: `checked` and `wrong` schedules, `*_vs_xla` geometric means by kind.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -36,7 +38,9 @@ from superopt.lab.bench.pallas.tune import all_built, attempt, chained, interlea
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 
 ROUNDS = 15
-CACHE_BYTES = 400_000_000  # data of one call, so that no level of cache holds it
+CACHE_BYTES = 400_000_000  # data of different runs in one call, so that no level of cache holds it
+LONG_S = 5e-3  # of runs in one call by their price, since a call takes 0.1 ms itself; at most so many runs
+MOST = 64
 _CHECKED = (("case", "operator", ""), ("checked", "schedules", "d"), ("worst", "error", ".1e"))
 _COLUMNS = (
     ("case", "operator", ""),
@@ -122,10 +126,14 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
 
 def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = None) -> dict[str, Any]:
     """Tune a case over at most so many schedules, then time it afresh beside XLA."""
-    count = max(2, min(16, -(-CACHE_BYTES // case.bytes_moved)))
     first = tuple(jnp.asarray(x) for x in case.arguments(seed + 1))
-    sets = [first, *(tuple(jnp.roll(x, j) for x in first) for j in range(1, count))]
     program, outputs, names = loop_program(case, first)
+    graph = Graph(tuple(x for x in topological(outputs) if x.op == "input"), outputs)
+    priced_s = float(CardRoofline(card_of(jax.devices()[0].device_kind)).price([graph])[0])
+    runs = max(2, min(MOST, math.ceil(LONG_S / priced_s)))
+    count = min(runs, max(2, -(-CACHE_BYTES // case.bytes_moved)))
+    apart = [first, *(tuple(jnp.roll(x, j) for x in first) for j in range(1, count))]
+    sets = list(itertools.islice(itertools.cycle(apart), runs))
     order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
     ours = [tuple(arrays[j] for j in order) for arrays in sets]
     try:
@@ -142,29 +150,38 @@ def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = 
             if name != "peer":
                 return {"failure": f"{name}: {reason}"[:300]}
             del calls[name]
-    samples = interleaved([lambda fn=fn, args=args: fn(args) for fn, args in calls.values()], rounds)
-    seconds = {name: median(s) / count for name, s in zip(calls, samples, strict=True)}
-    result = calls["ours"][0](ours)[0][0]
+    seconds = dict(zip(calls, _seconds(list(calls.values()), rounds), strict=True))
+    result = calls["ours"][0](ours[:1])[0][0]
+    exact = jax.jit(_exact(case))(*first)
     guess = space.candidates(program, "out0", case.precision)[0]
     guessed = [t.seconds for t in trials if t.trace == guess and t.seconds is not None]
-    graph = Graph(tuple(x for x in topological(outputs) if x.op == "input"), outputs)
-    (priced,) = CardRoofline(card_of(jax.devices()[0].device_kind)).price([graph])
-    exact = jax.jit(_exact(case))(*sets[0])
-    figure = case.flops / seconds["ours"] / 1e12 if case.flops else None
+    tuned = [t.seconds for t in trials if t.trace == trace and t.seconds is not None]
     return {
         "ours_us": seconds["ours"] * 1e6,
         "xla_us": seconds["xla"] * 1e6,
         "xla": seconds["xla"] / seconds["ours"],
-        "guess": seconds["xla"] / guessed[0] if guessed else None,
-        "priced": float(priced) / seconds["ours"],
+        "guess": seconds["xla"] / seconds["ours"] * tuned[0] / guessed[0] if guessed and tuned else None,
+        "priced": priced_s / seconds["ours"],
+        "priced_xla": priced_s / seconds["xla"],
         **({"peer": seconds["peer"] / seconds["ours"]} if "peer" in seconds else {}),
-        "tflops": figure,
+        "tflops": case.flops / seconds["ours"] / 1e12 if case.flops else None,
         "gbytes": None if case.flops else case.bytes_moved / seconds["ours"] / 1e9,
         "error": float(_distance(result.astype(exact.dtype), exact)),
         "tried": len(trials),
         "failed": [t.failure for t in trials if t.seconds is None],
         "trace": trace,
+        "trials": [(t.seconds, t.trace) for t in trials],
     }
+
+
+def _seconds(calls: Sequence[tuple[Any, Sequence[Any]]], rounds: int) -> list[float]:
+    """Seconds of one run: the time of a call of all runs over that of a call of one, so that no call itself counts."""
+    makes = [lambda fn=fn, args=args: fn(args) for fn, sets in calls for args in (sets, sets[:1])]
+    times = [median(s) for s in interleaved(makes, rounds)]
+    return [
+        (long_s - short_s) / (len(sets) - 1)
+        for (_, sets), long_s, short_s in zip(calls, times[::2], times[1::2], strict=True)
+    ]
 
 
 def loop_program(case: PallasCase, arguments: Sequence[Any]) -> tuple[Any, Any, list[str]]:
