@@ -31,6 +31,9 @@ from superopt.kernels.pallas.scalars import has_code
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.jitting import jax_jit
 
+_COPIED = (
+    3.0  # time of `tf32` and int8 products over XLA's, measured (docs/kernels.md): Triton copies operands by element
+)
 _DEFAULTS = 3  # schedules that are tried for a region: where a third is not proved either, XLA computes it
 _FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # errors of Pallas and Triton
 
@@ -56,7 +59,7 @@ class Pallas(Backend):
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Return the seconds of regions by a roofline from the GPU's data sheet."""
-        return self._model.price(kernels)
+        return self._model.price(kernels) * [_COPIED if _is_copied(kernel) else 1.0 for kernel in kernels]
 
     def can_run(self, region: Graph) -> bool:
         """Whether all ops of the region have code, at most 32 bits, and no prefixes, which would be quadratic."""
@@ -115,6 +118,12 @@ def _precision(region: Graph) -> str:
     if not asked or "highest" in asked:
         return "ieee"
     return "tf32x3" if "high" in asked else "tf32"
+
+
+def _is_copied(region: Graph) -> bool:
+    """Whether a region has products on matrix units of other than 16 bits."""
+    kinds = {x.dtype for node in region.nodes() if node.op in CONVOLUTIONS | PRODUCTS for x in node.inputs}
+    return "int8" in kinds or ("float32" in kinds and _precision(region) != "ieee")
 
 
 @functools.lru_cache(maxsize=1024)

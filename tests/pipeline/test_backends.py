@@ -192,10 +192,10 @@ def test_a_card_is_priced_by_its_data_sheet() -> None:
     a, b = make_input("a", (100, 100)), make_input("b", (100, 100))
     short = [make_input(n, (100, 100), "bfloat16") for n in "ab"]
     dot = {"dimension_numbers": (((1,), (0,)), ((), ()))}
-    copy, product, matrix = model.price(
-        [Graph((x,), (mk("neg", x),)) for x in (a,)]
-        + [Graph((a, b), (mk("dot_general", a, b, **dot),)), Graph(tuple(short), (mk("dot_general", *short, **dot),))]
-    )
+    exact = mk("dot_general", a, b, **dot, precision="highest")
+    roots = [mk("neg", a), exact, mk("dot_general", *short, **dot), mk("dot_general", a, b, **dot)]
+    copy, product, matrix, halved = model.price([Graph(root.inputs, (root,)) for root in roots])
     assert copy == pytest.approx(8e4 / 1e9, rel=0.1)  # bytes decide
     assert product == pytest.approx(2e6 / 1e9, rel=0.1)  # operations do
     assert matrix == pytest.approx(6e4 / 1e9, rel=0.1)  # matrix units leave it to bytes
+    assert halved == pytest.approx(12e4 / 1e9, rel=0.1)  # as do those that round float32

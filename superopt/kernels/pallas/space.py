@@ -34,6 +34,7 @@ SHARED_BYTES = 200_000  # operands of all steps in flight
 ROW = 1 << 13  # longest row that a block holds at once
 THREAD = 32 * 64  # elements that the 32 threads of a warp hold at most
 CORES = 132  # programs that run at a time; fewer leave a GPU idle
+BUSY = 2 * CORES // 3  # programs from which on larger blocks are better than more of them
 WORTH = 1 << 20  # iterations that pay for a second kernel
 
 Knobs = Mapping[str, int | str]
@@ -184,6 +185,7 @@ def _merged(program: LoopProgram, stage: Stage, groups: Iterable[Sequence[str]])
 # rows, columns, step, warps, stages
 _LARGE = ((128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 32, 8, 4), (64, 256, 64, 8, 3))
 _MEDIUM = ((128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 3))
+_THIN = ((16, 64, 128, 4, 4),)
 _SMALL = ((64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (32, 32, 128, 4, 3), (16, 64, 128, 4, 4), (16, 128, 64, 4, 4),
           (16, 16, 64, 1, 3))  # fmt: skip
 
@@ -201,7 +203,7 @@ def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, p
     depth = max(contract.extent(s) for s in found.depth)
     seen: set[tuple[int, ...]] = set()
     tiles: list[tuple[tuple[int, ...], Trace]] = []
-    for bm, bn, bk, warps, stages in (*_LARGE, *_MEDIUM, *_SMALL):
+    for bm, bn, bk, warps, stages in (*(_THIN if m <= 16 else ()), *_LARGE, *_MEDIUM, *_SMALL):
         k = min(bk * 2 // bytes_each, max(16, _power(depth)))
         tile = (min(bm, max(16, _power(m))), min(bn, max(16, _power(n))), k, warps, stages)
         if tile in seen or stages * k * (tile[0] + tile[1]) * bytes_each > SHARED_BYTES:
@@ -213,7 +215,8 @@ def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, p
         if bytes_each >= 4 and precision != "ieee":
             knobs["precision"] = precision
         tiles.append((tile, (*steps, *_tiled(merged, {row: tile[0], column: tile[1]}, knobs, group=8))))
-    full = [t for t in tiles if batch * -(-m // t[0][0]) * -(-n // t[0][1]) >= CORES]
+    enough = 1 if m <= 16 else BUSY  # few rows: bound by the memory of columns, whose long steps decide
+    full = [t for t in tiles if batch * -(-m // t[0][0]) * -(-n // t[0][1]) >= enough]
     rest = [t for t in tiles if t not in full]
     yield from (steps for _, steps in (*full, *sorted(rest, key=lambda t: t[0][0] * t[0][1])))
 
@@ -243,8 +246,9 @@ def _attention(stage: Stage, found: contract.Contraction, precision: str) -> Ite
     row, column = found.rows[-1].name, found.columns[-1].name
     m, n = stage.axis(row).extent, stage.axis(column).extent
     half = all(DTYPE[e.dtype].itemsize == 2 for e in subexpressions(found.total) if e.kind == "load")
-    tiles = ((128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 32, 4, 3), (128, 32, 4, 3),
-             (64, 128, 4, 2), (32, 64, 4, 3), (32, 32, 4, 3))  # fmt: skip
+    first = (128, 128, 8, 2) if n > 64 else (64, 128, 4, 2)
+    tiles = (first, (128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 32, 4, 3),
+             (128, 32, 4, 3), (64, 128, 4, 2), (32, 64, 4, 3), (32, 32, 4, 3))  # fmt: skip
     seen: set[tuple[int, ...]] = set()
     for rows, keys, warps, stages in tiles:
         tile = (min(rows, max(16, _power(m))), keys if half else min(keys, 64), warps, stages)
@@ -281,7 +285,8 @@ def _rows(stage: Stage, inner: str) -> Iterator[Trace]:
     width = _power(n)
     if width > ROW:
         for chunk, warps in ((4096, 8), (8192, 16), (2048, 4), (4096, 16)):
-            yield _tiled(stage, {inner: chunk}, {"warps": warps, "stages": 2, "limit": chunk}, serial=[inner])
+            knobs = {"warps": warps, "stages": 2, "limit": chunk, "depth": chunk}
+            yield _tiled(stage, {inner: chunk}, knobs, serial=[inner])
         for warps in (16, 32):
             if width <= warps * THREAD:
                 yield _tiled(stage, {inner: n}, {"warps": warps, "stages": 1, "limit": width})
@@ -334,7 +339,7 @@ def _pointwise(program: LoopProgram, stage: Stage) -> Iterator[Trace]:
     steps, merged = _merged(program, stage, [names])
     whole = "_".join(names)
     total = merged.axis(whole).extent
-    flat = [(1024, 4), (2048, 8), (512, 4), (2048, 4), (4096, 8), (256, 4)]
+    flat = [(2048, 4), (1024, 4), (2048, 8), (512, 4), (4096, 8), (256, 4)]
     options: list[Trace] = []
     for size, warps in dict.fromkeys((min(size, _power(total)), warps) for size, warps in flat):
         options.append((*steps, *_tiled(merged, {whole: size}, {"warps": warps})))
