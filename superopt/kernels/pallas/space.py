@@ -174,6 +174,11 @@ def _tiled(stage: Stage, blocks: Mapping[str, int], knobs: Knobs, serial: Iterab
     return trace(steps)
 
 
+def _ordered(stage: Stage, blocks: Mapping[str, int]) -> dict[str, int]:
+    """Return extents by axis in the order of the stage's axes."""
+    return {a.symbol.name: blocks[a.symbol.name] for a in stage.axes if a.symbol.name in blocks}
+
+
 def _merged(program: LoopProgram, stage: Stage, groups: Iterable[Sequence[str]]) -> tuple[list[Step], Stage]:
     """Return steps that fuse groups of neighbouring axes, and the stage afterwards."""
     steps: list[Step] = [("fuse", stage.buffer, tuple(axes)) for axes in groups if len(axes) > 1]
@@ -234,16 +239,19 @@ def _neighbours(stage: Stage, side: Sequence[Symbol]) -> list[str]:
     return group
 
 
-def _exponentials(found: contract.Contraction) -> bool:
-    """Whether the sum goes over exp(s - max s)."""
+def _exponentials(found: contract.Contraction) -> list[Expr]:
+    """Return the factors exp(s - max s) over which the sum goes."""
     own = frozenset(found.depth)
     inner = [e for e in subexpressions(found.total) if e.kind == "op" and e.args[0] == "exp" and e.symbols & own]
-    return any(p.kind == "reduce" and p.args[0] == "max" and not p.symbols & own for e in inner
-               for p in subexpressions(e))  # fmt: skip
+    return [e for e in inner if any(p.kind == "reduce" and p.args[0] == "max" and not p.symbols & own
+                                    for p in subexpressions(e))]  # fmt: skip
 
 
 def _attention(stage: Stage, found: contract.Contraction, precision: str) -> Iterator[Trace]:
-    row, column = found.rows[-1].name, found.columns[-1].name
+    scored = frozenset[Symbol]().union(*(e.symbols for e in _exponentials(found)))
+    sides = found.rows, found.columns
+    queries, values = sides if scored & {*found.rows} else sides[::-1]  # the order of the result decides
+    row, column = queries[-1].name, values[-1].name
     m, n = stage.axis(row).extent, stage.axis(column).extent
     half = all(DTYPE[e.dtype].itemsize == 2 for e in subexpressions(found.total) if e.kind == "load")
     first = (128, 128, 8, 2) if n > 64 else (64, 128, 4, 2)
@@ -258,7 +266,7 @@ def _attention(stage: Stage, found: contract.Contraction, precision: str) -> Ite
         knobs: dict[str, int | str] = {"depth": tile[1], "warps": warps, "stages": stages}
         if not half and precision != "ieee":
             knobs["precision"] = precision
-        yield _tiled(stage, {row: tile[0], column: n}, knobs)
+        yield _tiled(stage, _ordered(stage, {row: tile[0], column: n}), knobs)
 
 
 # ---- rows, reductions, pointwise
@@ -301,8 +309,7 @@ def _rows(stage: Stage, inner: str) -> Iterator[Trace]:
             continue
         seen.add((rows, warps))
         blocks = {beside: rows, inner: n} if rows > 1 else {inner: n}
-        ordered = {a.symbol.name: blocks[a.symbol.name] for a in stage.axes if a.symbol.name in blocks}
-        yield _tiled(stage, ordered, {"warps": warps, **knobs})
+        yield _tiled(stage, _ordered(stage, blocks), {"warps": warps, **knobs})
 
 
 def _reductions(stage: Stage) -> Iterator[Trace]:
