@@ -2,7 +2,8 @@
 
     seconds = launch + max(bytes / bandwidth, products / rate of matrix units + other operations / rate)
 
-Nothing here was fitted or measured: kernels timed during the search correct it, as they do every model.
+Nothing here was fitted: kernels timed during the search correct it, as they do every model.  `docs/costmodel.md` says
+how far it is from times on an H200.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class Card:
         name: part of JAX's name for the device.
         bandwidth: bytes a second from its memory.
         flops: float32 operations a second.
-        matrix_flops: operations a second of products of 16-bit floats, dense; of narrower types at least as many.
+        matrix_flops: operations a second of products of 16-bit floats, dense; of narrower types at least as many, of
+            float32 as `tf32` half as many.
     """
 
     name: str
