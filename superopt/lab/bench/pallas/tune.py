@@ -167,7 +167,7 @@ def _race(
         if not isinstance(results, str):
             wanted = results if wanted is None else wanted
             results = results if _close(results, wanted) else "results differ from those of the default schedule"
-        if isinstance(results, str):
+        if isinstance(results, str) or isinstance(code, str):
             dropped.append((PallasTrial(trace, None, results), option))
         else:
             running.append((trace, option, functools.partial(code, sets)))
