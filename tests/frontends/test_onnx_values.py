@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import superopt
@@ -333,3 +335,40 @@ def test_a_quantised_product_is_the_rounding_of_the_exact_one() -> None:
     assert decided.mean() > 0.99
     np.testing.assert_array_equal(got[decided], wanted[decided])
     assert np.max(np.abs(got - wanted)) <= 1
+
+
+def _halves() -> Any:
+    """Sums of halves beyond 65,504 between two nodes, a rounding that the model asks for, a branch, and a constant."""
+    branch = model([node("Cast", "h", "out", to=10)], [], [info("out", (2,), np.float16)]).graph
+    other = model([node("Add", "h one", "out")], [], [info("out", (2,), np.float16)]).graph
+    nodes = [
+        node("MatMul", "x w", "h"), node("Mul", "h small", "y"), node("Cast", "y", "r", to=10),
+        node("If", "go", "b", then_branch=branch, else_branch=other), node("Mul", "b small", "z"),
+    ]  # fmt: skip
+    stored = {"w": np.full((4, 2), 200, np.float16), "small": np.float16(0.01), "one": np.float16(1)}
+    half = [info(n, (2,), np.float16) for n in "yrz"]
+    inputs = [info("x", (4,), np.float16), info("go", (), bool)]
+    return model(nodes, inputs, half, {k: np.asarray(v) for k, v in stored.items()})
+
+
+def test_float16_is_held_in_float32_between_nodes_where_that_is_asked() -> None:
+    x = np.full(4, 100, np.float16)  # products of 80,000
+    plain = load_model(_halves())(x, np.array(False))
+    assert all(np.isinf(np.asarray(y, np.float32)).all() for y in plain)
+    y, rounded, z = (np.asarray(v) for v in load_model(_halves(), singles=True)(x, np.array(False)))
+    assert y.dtype == rounded.dtype == z.dtype == np.float16
+    for found in (y, rounded, z):
+        np.testing.assert_allclose(found.astype(np.float32), 800, rtol=1e-3)
+    *_, cast = load_model(_halves(), singles=True)(x, np.array(True))
+    assert np.isinf(np.asarray(cast, np.float32)).all(), "a model that rounds is taken at its word"
+
+
+def test_optimised_models_in_float16_are_those_and_verify_against_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "half.onnx"
+    onnx.save(_halves(), path)
+    x = np.full(4, 100, np.float16)
+    made = superopt.optimize(path, x, np.array(False), budget="10steps", deterministic=True, store=False)
+    np.testing.assert_allclose(np.asarray(made(x, np.array(False))[0], np.float32), 800, rtol=1e-3)
+    assert any("float16 is computed in float32" in note for note in made.report.notes)
+    assert made.validate(path).valid
+    assert superopt.load(made.save(tmp_path / "half.superopt")).validate(path).valid
