@@ -39,8 +39,8 @@ from superopt.ir.scalar import SCALARS
 ROOT = Path(__file__).resolve().parents[2]
 TOPS = ("superopt", "rewrites", "verifier", "costmodel")
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("superopt.commands",),
     ("superopt.lab",),
+    ("superopt.commands",),
     ("superopt.pipeline",),
     ("superopt.choose", "superopt.compare", "superopt.explain", "superopt.returned"),
     ("superopt.contest", "superopt.schedules"),

@@ -31,7 +31,7 @@ from verifier.rules.refute import clearest
 from verifier.rules.snippet import body, identifier, written
 from verifier.statements.constants import by_contents
 from verifier.statements.guards import differing_behind_guards
-from verifier.statements.occurring import never
+from verifier.statements.nonvacuity import never
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
     LARGEST,
