@@ -94,9 +94,10 @@ def _request(files: Sequence[str], asked: Mapping[str, Any], *, compared: bool) 
         ("--no-limit", asked["no_limit"], one == "--program"),
     ):
         if given and not fits:
-            raise UsageError(f"{option} is not for {one or 'two programs' if one or compared else 'rules'}")
-    if len(wanted) > 1 or (wanted and compared):
-        raise UsageError(f"{' and '.join(wanted) or one} are two requests", hint="give one at a time")
+            raise UsageError(f"{option} is not for {one or ('two programs' if compared else 'rules')}")
+    wanted += ["two programs"] * compared
+    if len(wanted) > 1:
+        raise UsageError(f"{' and '.join(wanted)} are two requests", hint="give one at a time")
     if one == "--program" and files:
         raise UsageError(f"--program names the file to validate, and {files[0]} is another", hint="give one at a time")
     return one

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,41 @@ def test_counterexample_without_a_right_side() -> None:
     assert wrong.status == REFUTED
     assert "cannot be traced" in wrong.counterexample.right
     assert "raise ValueError" in wrong.counterexample.code
+
+
+def whole(x: Any) -> Any:
+    return x
+
+
+def only_of_three(x: Any) -> Any:
+    return x.reshape(3)
+
+
+def never(x: Any) -> Any:
+    return x.absent
+
+
+@pytest.mark.parametrize(("fails", "how"), [(only_of_three, "cannot be traced: "), (never, "raises AttributeError: ")])
+def test_both_sides_that_fail_are_told_alike(fails: Callable[..., Any], how: str) -> None:
+    for side, pair in (("left", (fails, whole)), ("right", (whole, fails))):
+        found = superopt.verify(*pair, "n")
+        assert found.status == REFUTED
+        shown = found.counterexample
+        assert shown is not None
+        assert shown.failed == side
+        assert str(found).splitlines()[-1].startswith(f"  the {side} side {how}")
+        assert f"# the {side} side {how}" in shown.code
+        scope: dict[str, Any] = {}
+        exec(shown.code, scope)
+        with pytest.raises(ValueError, match=how):
+            next(run for name, run in scope.items() if name.startswith("test_"))()
+        assert "the function" not in str(found)
+
+
+def test_two_sides_that_fail_have_no_verdict() -> None:
+    found = superopt.verify(never, never, "n")
+    assert found.status == UNSUPPORTED
+    assert found.cause.startswith("at symbolic sizes, the left side raises AttributeError: ")
 
 
 # ---- domains
@@ -385,7 +421,8 @@ if __name__ == "__main__":
     raise SystemExit("not run as a program")
 '''
     )
-    data, text = verify_files([str(file)])
+    found = verify_files([str(file)])
+    data, text = found.to_json(), str(found)
     assert [(row["rule"], row["status"]) for row in data["rows"]] == [
         ("dot-assoc", PROVED),
         ("scale-moves", PROVED),
@@ -400,7 +437,7 @@ if __name__ == "__main__":
     exec(textwrap.dedent(tests[0]), pasted)
     with pytest.raises(AssertionError):
         pasted["test_commutes"]()
-    chosen, _ = verify_files([str(file)], ["comm"])
+    chosen = verify_files([str(file)], ["comm"]).to_json()
     assert [row["rule"] for row in chosen["rows"]] == ["commutes"]
 
 

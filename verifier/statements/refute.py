@@ -37,6 +37,7 @@ from verifier.rules.snippet import SHOWN
 from verifier.statements.conversions import converts, with_conversions
 from verifier.statements.draws import further_values, literals, magnitudes
 from verifier.statements.prove import unsupported_ops
+from verifier.verdict import LEFT, RIGHT
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
 ROUNDINGS = 16
@@ -63,7 +64,7 @@ class StatementDifference:
         output: which output differs.
         index: the first index at which it does, None where a whole side failed.
         results: both results of that output.
-        cause: why a side failed.
+        cause: how a side failed, as the predicate of a sentence about it.
         undefined: whether the right side is NaN there.
         infinite: whether an intermediate value of a side is not finite there.
         tolerance: relative difference beyond which results count as different.
@@ -79,6 +80,11 @@ class StatementDifference:
     undefined: bool = False
     infinite: bool = False
     tolerance: float = SHOWN
+
+    @property
+    def failed(self) -> str:
+        """The side that failed as a whole; empty where both have results."""
+        return "" if self.index is not None else LEFT if self.graphs[0] is None else RIGHT
 
     @property
     def unclear(self) -> int:
@@ -180,19 +186,31 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
     Raises:
         OtherGraph: one of them has another graph there than at symbolic sizes.
     """
-    try:
-        left = trace_concrete(pair.left, pair.specs, sizes)
-    except ArgumentError:
-        return None  # the left side cannot be traced there
-    try:
-        right = trace_concrete(pair.right, pair.specs, sizes)
-    except ArgumentError as error:
-        return StatementDifference(sizes, (left.graph, None), cause=str(error.args[0]))
+    left, right = (_traced(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
+    if isinstance(left, ArgumentError):
+        if isinstance(right, ArgumentError):
+            return None  # neither function takes arguments of these sizes
+        return StatementDifference(sizes, (None, right.graph), cause=failure(left))
+    if isinstance(right, ArgumentError):
+        return StatementDifference(sizes, (left.graph, None), cause=failure(right))
     pair.tried += 1
     whole = _mismatch(left, right)
     if whole:
         return StatementDifference(sizes, (left.graph, right.graph), cause=whole)
     return clearest(_attempts(pair, left, right, sizes))
+
+
+def _traced(fn: Callable[..., Any], specs: Specs, sizes: Sizes) -> Traced | ArgumentError:
+    """The graph of a function at some sizes, or the error of its trace."""
+    try:
+        return trace_concrete(fn, specs, sizes)
+    except ArgumentError as error:
+        return error
+
+
+def failure(error: ArgumentError) -> str:
+    """The error of a trace as the predicate of a sentence about a side: `cannot be traced: ...`."""
+    return str(error.args[0]).removeprefix("the function ")
 
 
 def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Iterator[StatementDifference | None]:
