@@ -38,11 +38,11 @@ from verifier.rules.preconditions import explained, report
 from verifier.verdict import PROVED, REFUTED, UNKNOWN, Verdict
 
 _MAKERS = ("statement", "rule")
-Named = TypeVar("Named", "Rule", "Claim")
+Named = TypeVar("Named", "Rule", "Proposition")
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class Proposition:
     """A rule or statement of a file, to be judged.
 
     Attributes:
@@ -128,7 +128,7 @@ def verify_library(names: Sequence[str] = ()) -> Verified:
     Raises:
         InputError: no rule has such a name.
     """
-    return _judged([Claim(rule) for rule in chosen_rules(load(), names)])
+    return _judged([Proposition(rule) for rule in chosen_rules(load(), names)])
 
 
 def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> Verified:
@@ -138,26 +138,26 @@ def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> Verified:
         InputError: a file that cannot be read or run, or without rules and statements, or nothing of such a name.
         RuleError: no text among them is a rule; beside others one that is none is UNKNOWN.
     """
-    chosen = chosen_rules([claim for file in files for claim in claims(file)], names)
-    misread = [claim.made.error for claim in chosen if isinstance(claim.made, Misread)]
+    chosen = chosen_rules([proposition for file in files for proposition in propositions(file)], names)
+    misread = [proposition.made.error for proposition in chosen if isinstance(proposition.made, Misread)]
     if len(misread) == len(chosen):
         raise misread[0]
     return _judged(chosen)
 
 
-def claims(file: str) -> list[Claim]:
+def propositions(file: str) -> list[Proposition]:
     """Return the rules and statements of a file, unproved; a Python file that makes statements is run.
 
     Raises:
         InputError: the file cannot be read or run, or is Python without rules and statements.
     """
     made = _run(file) if _makes_statements(file) else []
-    return [*map(Claim, _read(file, needed=not made)), *(Claim(x, lift) for x, lift in made)]
+    return [*map(Proposition, _read(file, needed=not made)), *(Proposition(x, lift) for x, lift in made)]
 
 
-def _judged(chosen: Sequence[Claim]) -> Verified:
+def _judged(chosen: Sequence[Proposition]) -> Verified:
     begin = time.perf_counter()
-    verdicts = tuple(claim.judged() for claim in chosen)
+    verdicts = tuple(proposition.judged() for proposition in chosen)
     tried = any(v.proved for v in verdicts)
     return Verified(verdicts, time.perf_counter() - begin, without_xla() if tried else "")
 

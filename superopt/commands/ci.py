@@ -28,11 +28,11 @@ def junit(found: Verified) -> str:
         for v in members:
             line = _place(v)[1]
             case = ElementTree.SubElement(
-                suite, "testcase", name=v.rule, classname=file, file=file, line=line, time=f"{v.seconds:.3f}"
+                suite, "testcase", name=printable(v.rule), classname=file, file=file, line=line, time=f"{v.seconds:.3f}"
             )
             if v.status != PROVED:
                 kind = "failure" if v.status == REFUTED else "error"
-                told = ElementTree.SubElement(case, kind, type=v.status, message=printable(_headline(v)))
+                told = ElementTree.SubElement(case, kind, type=v.status, message=_headline(v))
                 told.text = printable(v.told())
     ElementTree.indent(root)
     return ElementTree.tostring(root, encoding="utf-8", xml_declaration=True).decode() + "\n"
@@ -63,12 +63,12 @@ def _totals(verdicts: Iterable[Verdict]) -> dict[str, str]:
 def _place(verdict: Verdict) -> tuple[str, str]:
     """Return the file and the line of a rule."""
     file, _, line = verdict.where.rpartition(":")
-    return file, line
+    return printable(file), line
 
 
 def _headline(verdict: Verdict) -> str:
     """Return the status and the name of a rule."""
-    return f"{verdict.status} {verdict.rule}"
+    return printable(f"{verdict.status} {verdict.rule}")
 
 
 def _escaped(text: str, also: str = "") -> str:

@@ -16,7 +16,7 @@ import pytest
 from superopt.errors import SuperoptError
 
 if TYPE_CHECKING:
-    from superopt.certify.rule_files import Claim
+    from superopt.certify.rule_files import Proposition
     from verifier.verdict import Verdict
 
 FILES = "superopt_files"
@@ -55,22 +55,22 @@ class RuleFile(pytest.File):
         Raises:
             CollectError: the file cannot be read, or there is none in it.
         """
-        from superopt.certify.rule_files import chosen_rules, claims  # late: loads the solver
+        from superopt.certify import rule_files  # late: pytest loads this module wherever it runs
 
         try:
-            found = chosen_rules(claims(os.path.relpath(self.path)))
+            found = rule_files.chosen_rules(rule_files.propositions(os.path.relpath(self.path)))
         except SuperoptError as error:
             raise self.CollectError(str(error)) from error
-        for claim in found:
-            yield RuleItem.from_parent(self, name=claim.name, claim=claim)
+        for proposition in found:
+            yield RuleItem.from_parent(self, name=proposition.name, proposition=proposition)
 
 
 class RuleItem(pytest.Item):
     """The test that a rule or statement is proved."""
 
-    def __init__(self, *, claim: Claim, **given: Any) -> None:
+    def __init__(self, *, proposition: Proposition, **given: Any) -> None:
         super().__init__(**given)
-        self.claim = claim
+        self.proposition = proposition
 
     def runtest(self) -> None:
         """Judge the rule.
@@ -78,7 +78,7 @@ class RuleItem(pytest.Item):
         Raises:
             NotProvedError: it is not proved.
         """
-        verdict = self.claim.judged()
+        verdict = self.proposition.judged()
         if not verdict.proved:
             raise NotProvedError(verdict)
 
@@ -90,7 +90,7 @@ class RuleItem(pytest.Item):
 
     def reportinfo(self) -> tuple[Path, int, str]:
         """Return the file, the line from 0 on, and the name of the rule."""
-        return self.path, int(self.claim.where.rpartition(":")[2]) - 1, self.name
+        return self.path, int(self.proposition.where.rpartition(":")[2]) - 1, self.name
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -79,7 +79,7 @@ LIMITS = {
     "loose": 3,
     "largest_room": 25,
     "repeated": 1,
-    "late": 28,
+    "late": 27,
     "file_circles": 0,
     "type_circles": 3,
     "room_circles": 0,

@@ -63,19 +63,23 @@ def test_help_is_there_without_the_lab(product: Path, arguments: tuple[str, ...]
     assert done.stdout.startswith("Usage: superopt")
 
 
-def test_the_product_works_without_the_lab(product: Path) -> None:
+PROGRAM = "import numpy as np\ndef make(): return (lambda x: x + x), (np.ones(3, 'float32'),)\n"
+
+
+@pytest.mark.parametrize(
+    ("told", "arguments"),
+    [
+        ("PROVED good", ("verify", "rules.txt")),
+        ("program.py:make", ("optimize", "program.py:make", "--budget", "20steps", "--deterministic", "--no-store")),
+        ("trace", ("kernels", "show", "dot f32 8x8x8")),
+    ],
+)
+def test_the_product_works_without_the_lab(product: Path, told: str, arguments: tuple[str, ...]) -> None:
     (product / "rules.txt").write_text("good: A[*a]\n  A + A  ==  A * 2\n")
-    (product / "program.py").write_text(
-        "import numpy as np\ndef make(): return (lambda x: x + x), (np.ones(3, 'float32'),)\n"
-    )
-    for arguments, told in (
-        (("verify", "rules.txt"), "PROVED good"),
-        (("optimize", "program.py:make", "--budget", "20steps", "--deterministic", "--no-store"), "program.py:make"),
-        (("kernels", "show", "dot f32 8x8x8"), "trace"),
-    ):
-        done = superopt(product, *arguments)
-        assert done.returncode == 0, done.stderr
-        assert told in done.stdout
+    (product / "program.py").write_text(PROGRAM)
+    done = superopt(product, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert told in done.stdout
 
 
 def test_a_command_of_a_package_that_is_gone(product: Path) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import superopt.certify.rule_files
+import superopt.certify.xla_rules  # noqa: F401  # pytester forgets what its runs load, and JAX is loaded once a process
+
 RULES = """
 good: A[*a]
   A + A  ==  A * 2

@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from superopt.errors import ArgumentError, SuperoptError
-from superopt.frontends.symbolic.graphs import Traced, trace_concrete
+from superopt.frontends.symbolic.graphs import Traced, UntracedError, trace_concrete
 from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Graph, Node
 from superopt.ir.index import Form, Poly, Symbol
@@ -187,6 +187,8 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
         OtherGraph: one of them has another graph there than at symbolic sizes.
     """
     left, right = (_traced(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
+    if isinstance(left, UntracedError) or isinstance(right, UntracedError):
+        return None  # it may have results
     if isinstance(left, ArgumentError):
         if isinstance(right, ArgumentError):
             return None  # neither function takes arguments of these sizes
