@@ -115,6 +115,17 @@ def test_both_sides_that_fail_are_told_alike(fails: Callable[..., Any], how: str
         assert "the function" not in str(found)
 
 
+def test_a_side_that_refuses_empty_arrays_restricts_the_sizes() -> None:
+    def not_empty(x: Any) -> Any:
+        return x.reshape(1 if x.shape[0] == 0 else x.shape[0])
+
+    for pair in ((not_empty, whole), (whole, not_empty)):
+        found = superopt.verify(*pair, "n")
+        assert found.status == PROVED
+        assert found.domain is not None
+        assert "every size is at least 1" in found.domain.assumptions
+
+
 def test_two_sides_that_fail_have_no_verdict() -> None:
     found = superopt.verify(never, never, "n")
     assert found.status == UNSUPPORTED

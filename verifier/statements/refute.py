@@ -102,7 +102,10 @@ class Unevaluated(Exception):
 
 @dataclass(slots=True)
 class Pairing:
-    """Two functions over one list of arguments, and their graphs at symbolic sizes where these exist."""
+    """Two functions over one list of arguments, and their graphs at symbolic sizes where these exist.
+
+    `refuses_empty` is set where one of them was seen to refuse empty arrays.
+    """
 
     left: Callable[..., Any]
     right: Callable[..., Any]
@@ -111,6 +114,7 @@ class Pairing:
     lowest: int = 0
     tried: int = 0
     drawn: int = 0
+    refuses_empty: bool = False
     programs: dict[Any, RefereeProgram] = field(default_factory=dict[Any, RefereeProgram])
 
     def elements(self, sizes: Mapping[str, int]) -> int:
@@ -187,19 +191,31 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
         OtherGraph: one of them has another graph there than at symbolic sizes.
     """
     left, right = (_traced(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
-    if isinstance(left, UntracedError) or isinstance(right, UntracedError):
-        return None  # it may have results
-    if isinstance(left, ArgumentError):
-        if isinstance(right, ArgumentError):
-            return None  # neither function takes arguments of these sizes
-        return StatementDifference(sizes, (None, right.graph), cause=failure(left))
-    if isinstance(right, ArgumentError):
-        return StatementDifference(sizes, (left.graph, None), cause=failure(right))
+    if isinstance(left, ArgumentError) or isinstance(right, ArgumentError):
+        return _refusal(pair, sizes, left, right)
     pair.tried += 1
     whole = _mismatch(left, right)
     if whole:
         return StatementDifference(sizes, (left.graph, right.graph), cause=whole)
     return clearest(_attempts(pair, left, right, sizes))
+
+
+def _refusal(
+    pair: Pairing, sizes: Sizes, left: Traced | ArgumentError, right: Traced | ArgumentError
+) -> StatementDifference | None:
+    """The difference that one of two functions does not accept some sizes; None where neither does.
+
+    A function that refuses empty arrays restricts the sizes of the statement and refutes nothing.
+    """
+    graphs = tuple(None if isinstance(x, ArgumentError) else x.graph for x in (left, right))
+    if any(isinstance(x, UntracedError) for x in (left, right)) or not any(graphs):
+        return None  # one may have results all the same, or neither has
+    if 0 in sizes.values():
+        pair.refuses_empty = True
+        return None
+    refused = left if isinstance(left, ArgumentError) else right
+    assert isinstance(refused, ArgumentError)
+    return StatementDifference(sizes, (graphs[0], graphs[1]), cause=failure(refused))
 
 
 def _traced(fn: Callable[..., Any], specs: Specs, sizes: Sizes) -> Traced | ArgumentError:

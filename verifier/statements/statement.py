@@ -191,7 +191,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
                     aside, found = aside or found, None
                 if found is None:
                     tried += changes
-                    verdict = _tried_in_earnest(statement, pair, verdict, tried)
+                    verdict = _without_empty(pair, _tried_in_earnest(statement, pair, verdict, tried))
                     missing = _never(pair, verdict, tried, aside is not None)
                     if missing:
                         cause = next(iter(missing.values()))
@@ -228,6 +228,14 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
 def _by_machine(done: Proof) -> bool:
     """Whether a tier of machine integers was used; a rule would cover all widths at once, which may take minutes."""
     return any(tier == "bits" or tier.startswith("integers (") for tier in done.tiers or ())
+
+
+def _without_empty(pair: Pairing, verdict: Verdict) -> Verdict:
+    """The verdict for sizes from 1 on where one function was seen to refuse empty arrays."""
+    if verdict.domain is None or not pair.refuses_empty:
+        return verdict
+    assumptions = tuple(dict.fromkeys((NOT_EMPTY, *verdict.domain.assumptions)))
+    return replace(verdict, domain=replace(verdict.domain, assumptions=assumptions))
 
 
 def _tried_in_earnest(
