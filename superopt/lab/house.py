@@ -41,8 +41,8 @@ from superopt.lab.picture import svg
 ROOT = Path(__file__).resolve().parents[2]
 TOPS = ("superopt", "rewrites", "verifier", "costmodel")
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("superopt.commands",),
     ("superopt.lab",),
+    ("superopt.commands",),
     ("superopt.pipeline",),
     ("superopt.choose", "superopt.compare", "superopt.explain", "superopt.returned"),
     ("superopt.contest", "superopt.schedules"),
@@ -81,7 +81,7 @@ LIMITS = {
     "loose": 3,
     "largest_room": 25,
     "repeated": 1,
-    "late": 28,
+    "late": 27,
     "file_circles": 0,
     "type_circles": 3,
     "room_circles": 0,

@@ -75,6 +75,8 @@ def validate_file(
         InputError: the file is not a saved program, or has no plan.
         FileLimitError: the file exceeds a limit.
     """
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {path}")
     with typed(f"{path} cannot be validated"):
         most = _LEAST_ELEMENTS + _ELEMENTS_OF_BYTE * os.path.getsize(path) if limited else math.inf
         return _validated(path, original, store, most)

@@ -32,16 +32,13 @@ from onnx import TensorProto, helper
 import superopt
 from superopt.commands.main import cli
 from superopt.lab.bench import SUITES
-from superopt.lab.training.cli import train
 from superopt.machine.budget import parse_budget
-from superopt.schedules.cli import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     *(name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 ]
-GROUPS = {"train": train, "kernels": kernels}
 TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 ENTRIES = [f"superopt.{name}" for name in superopt.__all__ if not name.startswith("_")]
@@ -95,8 +92,7 @@ def _ours(words: list[str]) -> None:
     context = click.Context(cli, info_name="superopt")
     while isinstance(command, click.Group):
         name, *words = words
-        found = GROUPS.get(name) if command is cli else None
-        found = found or command.get_command(context, name)
+        found = command.get_command(context, name)
         assert found is not None, f"there is no command {name}"
         command = found
     options = command.make_context(command.name, words).params
