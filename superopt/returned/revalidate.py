@@ -162,7 +162,7 @@ def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> I
         need("onnx", "an ONNX model")
         from superopt.frontends.onnx.frontend import import_onnx  # late: an optional dependency
 
-        return import_onnx(original, *[np.zeros(x.shape, x.dtype) for x in args])
+        return import_onnx(original, *[np.zeros(x.shape, x.dtype) for x in args], singles=True)
     if not callable(original):
         raise UsageError(f"a {type(original).__name__} is neither a function nor a path")
     return import_function(original, args, kwargs)

@@ -108,11 +108,14 @@ class AxisRule:
 
     Attributes:
         follows: whether operands may lie as the result is wanted; else they lie as the attributes name them.
-        data: number of leading operands that hold data; those behind are positions. None: all hold data.
     """
 
     follows = True
-    data: int | None = None
+
+    @property
+    def data(self) -> int | None:
+        """Number of leading operands that hold data where those behind them are positions; None where all hold data."""
+        return None
 
     def flow(self, v: Values, shapes: Shapes, shape: Sequence[Any]) -> Flow:
         """Return the flow of axes for these attributes, operand shapes and result shape."""
@@ -167,8 +170,8 @@ class KeptAxes(AxisRule):
     complete: bool | Callable[[Values], bool] = True
 
     @property
-    def data(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Number of leading operands that hold data."""
+    def data(self) -> int | None:
+        """Number of tensors, where starts stand behind them."""
         return self.tensors if self.starts else None
 
     def flow(self, v: Values, shapes: Shapes, shape: Sequence[Any]) -> Flow:

@@ -157,7 +157,11 @@ class _Gathered(AxisRule):
     """The result has the rows of the indices and the axes of the slices, those that are not collapsed."""
 
     follows = False
-    data = 1
+
+    @property
+    def data(self) -> int:
+        """One: indices stand behind the operand."""
+        return 1
 
     def flow(self, v: Values, shapes: Shapes, shape: Sequence[Size]) -> Flow:
         """Return atoms for axes of the operand and for rows of the indices; complete for rows of a table alone."""
