@@ -299,6 +299,7 @@ _NAMED: dict[str, tuple[str, ...]] = {
     **{op: () for op in ELEMENTWISE - LOGICAL if not TABLE[op].attrs},
     **dict.fromkeys(REDUCE, ("axes",)),
     "integer_pow": ("y",),
+    "round": ("rounding_method",),
     **dict.fromkeys(PRODUCTS, ("dimension_numbers",)),
     "reshape": ("new_sizes",),
     "transpose": ("permutation",),
