@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -57,17 +58,31 @@ class Commands(click.Group):
             raise UsageError(f"the command {cmd_name} is not installed: there is no {error.name}") from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the commands with a line of help; of those from installed packages, their module."""
+        """Write the commands with a line of help."""
         with formatter.section("Commands"):
             formatter.write_dl(list(PRODUCT.items()))
         added = _added()
         if added:
             with formatter.section("Commands of installed packages"):
-                formatter.write_dl([(name, point.module) for name, point in added.items()])
+                formatter.write_dl([(name, _line_of(point)) for name, point in added.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Load and run the command that is named, under the rules of `guarded`."""
         guarded(lambda: super(Commands, self).invoke(ctx), as_json="--json" in ctx.args)
+
+
+def _line_of(point: EntryPoint) -> str:
+    """Return the first line of a command's module, which is not imported for it; the module's name if it has none."""
+    import ast  # late: only for help
+    from importlib.util import find_spec
+
+    try:
+        spec = find_spec(point.module)
+        source = None if spec is None or spec.origin is None else Path(spec.origin).read_text(encoding="utf-8")
+        text = ast.get_docstring(ast.parse(source or "")) or ""
+    except (ImportError, OSError, SyntaxError, ValueError):
+        text = ""
+    return text.partition("\n")[0] or point.module
 
 
 def _added() -> dict[str, EntryPoint]:

@@ -111,3 +111,12 @@ def test_optimize_without_a_program(capsys: pytest.CaptureFixture[str]) -> None:
         main_with(["optimize", ""])
     assert done.value.code == 1
     assert capsys.readouterr().err.startswith("superopt: [SO100] no program is named")
+
+
+def test_help_has_a_line_for_each_command_and_imports_none_of_them() -> None:
+    command = [sys.executable, "-X", "importtime", "-m", "superopt.commands.main", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    shown = done.stdout.partition("Commands of installed packages")[2]
+    assert "Measure suites of benchmarks" in shown
+    assert "superopt.lab.commands" not in shown
+    assert "superopt.lab.bench" not in done.stderr

@@ -1,4 +1,4 @@
-"""The command `superopt bench`."""
+"""Measure suites of benchmarks, each with its table and summary."""
 
 from __future__ import annotations
 

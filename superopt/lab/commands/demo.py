@@ -1,4 +1,4 @@
-"""`superopt demo`: optimises a few real networks and prints the gains.
+"""Optimise a few real networks and print the gains.
 
 Two ONNX networks that ship with the onnx package (random weights of the right scale, since theirs are constants) and
 two JAX programs.  Prints each report and writes a page for each; the program that gained most has the plain name.

@@ -1,4 +1,4 @@
-"""The command `superopt discover`."""
+"""Find rules by machine, and prove them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command `superopt fuzz`: runs random programs and kernels, and counts both together."""
+"""Run random programs and kernels against oracles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands `superopt train ...`."""
+"""Collect labels of kernels, fit and judge the learned models."""
 
 from __future__ import annotations
 
