@@ -18,7 +18,6 @@ seconds and the size of the file (`too_large`); the rest waits for the first cal
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
 from superopt.machine.barrier import in_one_line
+from superopt.machine.deadline import Deadline
 from superopt.machine.facts import own
 from superopt.measure.numerics import Tolerance, output_errors
 from verifier.kernels.check import KernelVerdict, version
@@ -236,10 +236,10 @@ def validate_code(
     cases = _cases(hot, choices)
     verdicts = {case: _recorded(case) for case in cases}
     seconds = {case: _field_s(case[0]) for case, said in verdicts.items() if said is None}
-    end_s = time.monotonic() + most_s
+    deadline = Deadline.within(most_s)
     for case in sorted(seconds, key=lambda case: seconds[case]):
         verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)
-        if not halted() and time.monotonic() + seconds[case] <= end_s:
+        if not halted() and seconds[case] <= deadline.left_s:
             verdicts[case] = validated(backend_of(case[2]), case[0], case[1], most_elements)
     unknown, refuted, untried = Counter[str](), dict[int, str](), set[int]()
     for case, verdict in verdicts.items():

@@ -14,7 +14,6 @@ from __future__ import annotations
 import ast
 import runpy
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -27,6 +26,7 @@ from superopt.certify.proving import collected, statements
 from superopt.certify.xla_rules import by_xla
 from superopt.errors import DEFECT, InputError, ProverDefectError, SuperoptError
 from superopt.files.reading import text_file
+from superopt.machine.deadline import Stopwatch
 from superopt.machine.shared import parse_module
 from superopt.store import Store
 from verifier.record.checker import Checked, check
@@ -196,13 +196,13 @@ def _nothing(rules: Sequence[Any]) -> InputError:
 
 
 def _verify(rules: Sequence[Rule | Misread], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
-    begin = time.perf_counter()
+    watch = Stopwatch()
     texts = [*rules, *(x for x, _ in made if isinstance(x, Rule))]
     verdicts = [_barred(rule, _proved_and_tried) for rule in texts]
     for x, lift in made:
         if not isinstance(x, Rule):
             verdicts.append(_barred(x, _as_rule if lift else statements().check_statement))
-    data = summary(verdicts, time.perf_counter() - begin)
+    data = summary(verdicts, watch.elapsed_s)
     data["defects"] = [v.rule for v in verdicts if v.cause.startswith(DEFECT)]
     lines = [f"{v}{_as_test(v)}" for v in verdicts]
     lines.append(
@@ -268,7 +268,7 @@ def recheck_certificates(
         InputError: no rule has such a name, or a file cannot be read.
     """
     rules = chosen_rules([*(load() if library else ()), *rules_of_files(files)], names)
-    begin = time.perf_counter()
+    watch = Stopwatch()
     opened = Store() if store is None else store
     try:
         ledger = Ledger(opened)
@@ -283,7 +283,7 @@ def recheck_certificates(
     open_rules = sorted({r.name for r in rules} - {r.name for r in kept})
     sound = not open_rules and not told["disagreements"] and not told["without_queries"] and not added.refused
     data = {**told, "sums": asdict(added), "rules": len(rules), "not_proved": open_rules, "sound": sound}
-    data["seconds"] = time.perf_counter() - begin
+    data["seconds"] = watch.elapsed_s
     return data, _rechecked(data)
 
 

@@ -13,8 +13,6 @@ region that no default can make, or for which there is no time, is left to XLA.
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -39,6 +37,7 @@ from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region, is_inside
 from superopt.kernels.choose.relayout import channels_last
 from superopt.machine.aside import Aside
+from superopt.machine.deadline import Deadline, Stopwatch, thread_s
 from superopt.machine.facts import usable_cores
 from superopt.measure import Worker
 from superopt.report.data import NativeKernel
@@ -137,10 +136,10 @@ class KernelMaker:
         self._taken = _Taken()
         self._written = set[Graph]()  # regions whose code is on disk beside those that were made
 
-    def make(self, form: KernelProgram, budget_s: float = math.inf) -> KernelProgram:
+    def make(self, form: KernelProgram, deadline: Deadline | None = None) -> KernelProgram:
         """The program with those of its regions as kernels that the model prefers and that can be made in the time."""
         mine = self.own(form.regions)
-        self._compile(mine, budget_s)
+        self._compile(mine, deadline or Deadline())
         usable = [(r, t.trace) for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure]
         choices = choices_of(form.program.hot, usable, self.backend.name)
         if not fits(form.name, form.program, choices, self._most_bytes, self._progress):
@@ -171,7 +170,7 @@ class KernelMaker:
             return f"{self.backend.name} has no code for it"
         return "no kernel of it could be timed" if self.model and self.model.refused(region.graph) else "faster there"
 
-    def searched(self, form: KernelProgram, budget_s: float, worker: Worker, seed: int) -> KernelProgram | None:
+    def searched(self, form: KernelProgram, deadline: Deadline, worker: Worker, seed: int) -> KernelProgram | None:
         """The program with searched schedules where these beat the defaults; None where no searched one does.
 
         Args:
@@ -183,7 +182,7 @@ class KernelMaker:
         pairs = zip(regions, form.choices, strict=True)
         made = {r.graph: Trial(str(r), r.kind, cost_of(r), choice.trace) for r, choice in pairs}
         stage = ScheduleStage(self._pool, worker, seed, self._store, self._progress)
-        tried = stage.searched(regions, made, self._seconds(list(made)), budget_s)
+        tried = stage.searched(regions, made, self._seconds(list(made)), deadline)
         if not any(trial.searched for trial in tried.values()):
             return None
         choices = tuple(
@@ -243,29 +242,28 @@ class KernelMaker:
             {region.graph: region for region in self.own(form.regions) if region.graph not in self._made}.values()
         )
 
-    def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
+    def _compile(self, regions: Sequence[Region], deadline: Deadline) -> None:
         """Make the missing kernels, a batch at a time; prove the schedules of one batch while the next is made."""
         count = Counter(region.graph for region in regions if region.graph not in self._made)
         example = {region.graph: region for region in regions if region.graph in count}
         seconds = self._seconds(list(count))
         order = [example[g] for g in sorted(count, key=lambda g: -count[g] * seconds[g])]
-        end_s = time.monotonic() + budget_s
         self._pool.start()
-        if not self._pool.ready(end_s):  # the start of processes is not a time of kernels
+        if not self._pool.ready(deadline.end_s):  # the start of processes is not a time of kernels
             self._progress("no kernels made: their processes had not started when the time was over")
             return
-        begin, done, spent_s, proof_s = time.monotonic(), 0, self._pool.spent_s, 0.0
+        watch, done, spent_s, proof_s = Stopwatch(), 0, self._pool.spent_s, 0.0
         waiting: dict[Graph, Trial] = {}
         while done < len(order):
             size = max(self._pool.batch, done)  # the clock is looked at whenever twice as much is done
             if done:
-                each_s = max(1e-9, (time.monotonic() - begin) / done)
-                size = min(size, int(min(len(order), max(0.0, end_s - time.monotonic()) / each_s)))
+                each_s = max(1e-9, watch.elapsed_s / done)
+                size = min(size, int(min(len(order), deadline.left_s / each_s)))
             batch = order[done : done + size]
             if not batch:
                 break
             jobs = [(region.graph, None) for region in batch]
-            making = Aside(lambda jobs=jobs: self._pool.make_all(jobs, end_s))
+            making = Aside(lambda jobs=jobs: self._pool.make_all(jobs, deadline.end_s))
             proof_s += self._prove(waiting)
             waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
             done += len(batch)
@@ -273,27 +271,27 @@ class KernelMaker:
         operations = sum(len(region.nodes) for region in order[:done])
         self._taken = self._taken.and_more(operations, self._pool.spent_s - spent_s, proof_s)
         for region in order[:done]:
-            if self._made[region.graph].failure and time.monotonic() < end_s:
-                self._made[region.graph] = self._plainer(region, self._made[region.graph], end_s)
+            if self._made[region.graph].failure and not deadline.is_over:
+                self._made[region.graph] = self._plainer(region, self._made[region.graph], deadline)
         if order:
-            self._progress(f"{done} of {len(order)} kernels made in {time.monotonic() - begin:.1f} s")
+            self._progress(f"{done} of {len(order)} kernels made in {watch.elapsed_s:.1f} s")
 
     def _prove(self, made: Mapping[Graph, Trial]) -> float:
         """Record kernels, those with proved schedules as usable; return the processor time of the proofs."""
-        begin_s = time.thread_time()
+        watch = Stopwatch(thread_s)
         self._made |= proved(self.backend, made, self._store, self._progress)
-        return time.thread_time() - begin_s
+        return watch.elapsed_s
 
-    def _plainer(self, region: Region, failed: Trial, end_s: float) -> Trial:
+    def _plainer(self, region: Region, failed: Trial, deadline: Deadline) -> Trial:
         """The kernel with the next plainer default that can be made and is proved; the failed one if there is none.
 
-        None is begun, and what is begun is ended, at the instant `end_s`.
+        None is begun, and what is begun is ended, at the deadline.
         """
         try:
             refused = failed.trace or default_trace(self.backend, region.graph)
             for trace in self.backend.default_traces(region.graph):
-                if trace != refused and time.monotonic() < end_s:
-                    (found,) = self._pool.make_all([(region.graph, trace)], end_s)
+                if trace != refused and not deadline.is_over:
+                    (found,) = self._pool.make_all([(region.graph, trace)], deadline.end_s)
                     made = {region.graph: _made(region, found)}
                     trial = proved(self.backend, made, self._store, self._progress)[region.graph]
                     if not trial.failure:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 from superopt.contest.rounds import Entry, Rounds, Series
 from superopt.explore.found import Exploration
-from superopt.machine.budget import HALF, PROGRAMS
+from superopt.machine.budget import PROGRAMS
+from superopt.machine.deadline import HALF
 from superopt.machine.speedup import Speedup
 from superopt.search.finalists import without_rules
 from superopt.search.search import Finalist

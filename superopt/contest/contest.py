@@ -24,7 +24,8 @@ from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.graph import every_node
-from superopt.machine.budget import HALF, WORTH
+from superopt.machine.budget import WORTH
+from superopt.machine.deadline import HALF
 from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
 from superopt.measure.result import ENOUGH_ROUNDS

@@ -8,7 +8,6 @@ ratios of both.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,7 +16,8 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
-from superopt.machine.budget import HALF, LEAST_KERNELS_S, WORTH
+from superopt.machine.budget import LEAST_KERNELS_S, WORTH
+from superopt.machine.deadline import HALF, Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Tuned, Worker, as_called, compare
 from superopt.measure.result import ENOUGH_ROUNDS
@@ -106,7 +106,7 @@ class Rounds:
     @property
     def left_s(self) -> float:
         """Seconds until the end of the stage; infinite where it has none."""
-        return self.request.budget.left_s
+        return self.request.deadline.left_s
 
     def timed(
         self, entries: Sequence[Entry], *, second: bool = False, whole: bool = False, base: Entry | None = None
@@ -135,7 +135,8 @@ class Rounds:
         settings = replace(settings, prune=0.0) if whole else settings
         if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
             settings = replace(settings, check=False)
-        settings = replace(settings, end_s=time.monotonic() + max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s)
+        end = Deadline.within(max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s)
+        settings = replace(settings, end_s=end.end_s)
         first = self.subject.original if base is None else base.candidate
         return compare(
             first, [x.candidate for x in entries], self.subject.live, self.subject.frozen, settings,

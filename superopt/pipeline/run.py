@@ -7,7 +7,6 @@ fails, that earlier program is returned, and the report says so.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -48,7 +47,8 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import regions_of
 from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, SearchBudget
+from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, Budget
+from superopt.machine.deadline import HALF, Deadline, Stopwatch, now_s
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.beside import peers_of
@@ -75,12 +75,17 @@ class Clock:
     def __init__(self, progress: Progress | None) -> None:
         self.progress = progress
         self.stages: list[StageTime] = []
-        self.begin_s = time.monotonic()
+        self._watch = Stopwatch()
+
+    @property
+    def begin_s(self) -> float:
+        """The instant of the call."""
+        return self._watch.begin_s
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the call."""
-        return time.monotonic() - self.begin_s
+        return self._watch.elapsed_s
 
     def say(self, line: str) -> None:
         if self.progress is not None:
@@ -88,11 +93,11 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
+        watch = Stopwatch()
         try:
             yield
         finally:
-            seconds = time.perf_counter() - begin
+            seconds = watch.elapsed_s
             self.stages.append(StageTime(name, seconds))
         self.say(f"{name}: {seconds:.1f} s")
 
@@ -111,8 +116,9 @@ class Run:
     """One optimisation: state that its stages share, and their results.
 
     Attributes:
+        budget: the budget of the stages before the last; `request.deadline` is its end.
         model: the file of the model, where the program is one.
-        whole_s: seconds of the whole call; the stages before the last have a little less.
+        whole: the deadline of the whole call; the stages before the last have a little less.
     """
 
     imported: Imported
@@ -123,8 +129,9 @@ class Run:
     maker: KernelMaker | None
     clock: Clock
     barrier: Barrier
+    budget: Budget
+    whole: Deadline
     model: Path | None = None
-    whole_s: float | None = None
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
     ready: Judgement | None = None
@@ -132,9 +139,9 @@ class Run:
     _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
-    def limits(self) -> SearchBudget:
-        """The budget of the whole call."""
-        return self.request.budget
+    def deadline(self) -> Deadline:
+        """The deadline of all stages before the last."""
+        return self.request.deadline
 
     @property
     def builds(self) -> Builds:
@@ -144,7 +151,8 @@ class Run:
     @property
     def kernels(self) -> bool:
         """Whether the budget, a maker and the backend allow our kernels."""
-        return self.limits.tries_kernels and self.maker is not None and not self.pool.backend.unavailable()
+        wanted = bool(self.request.kernels_by) and self.budget.suffices_for_kernels
+        return wanted and self.maker is not None and not self.pool.backend.unavailable()
 
     def timed_again(self, known: Optimized, key: str) -> Optimized | None:
         """Time an answer of the store anew whose speed was in doubt; None where the original is faster.
@@ -154,7 +162,7 @@ class Run:
         entry = Entry(
             name="kept", program=known.program, kernels=known.kernels, options=known.report.compiler_options
         )  # fmt: skip
-        request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
+        request = self.request.within(Deadline.within(LEAST_S))
         subject = Subject.of(self.imported)
         builds_s = len(_CONTEST) * LEAST_KERNELS_S
         with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
@@ -175,12 +183,13 @@ class Run:
 
     def unsearched(self) -> Judgement:
         """The judgement without a search: the plain candidate, as soon as it is ready."""
-        self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
+        self.builds.end_s = self.deadline.end_s
         if not self.builds.on_disk:  # the check's reference values are computed while other processes make kernels
             self.builds.begin()
             Aside(lambda: self.builds.truth, native=False)
         with self.clock.stage("plain"):
-            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
+            wanted = bool(self.request.kernels_by)
+            plain = self._plain(Deadline(), wanted and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
         if plain.same_as_original:
@@ -202,7 +211,7 @@ class Run:
         """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
         self.builds.rest_s = LEAST_S
         _ = self.builds.wanted
-        request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
+        request = self.request.within(Deadline.within(LEAST_S))
         builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a build may include the start of a process
         subject = Subject.of(self.imported)
         known_s = self._known_s(LEAST_S)
@@ -228,26 +237,26 @@ class Run:
 
     def searched(self) -> Judgement:
         """The judgement with a search: the fastest of the plain candidate, the programs found, and the original."""
-        self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
+        self.builds.end_s = self.deadline.end_s
         if self.request.deterministic:
             self._prove()
-            self._explore(self.limits.after(self.clock.elapsed_s).until(time.monotonic()).stage(share=_TWO))
+            self._explore(self.deadline.reserve().share(_TWO))
             return self._predicted()
         made: list[KernelProgram] = []
-        whole = self.limits.until(self.clock.begin_s)
+        whole = self.deadline
         self.builds.begin()
         # else weights are not read for it while other processes are there
         yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth, native=False)
         if self.kernels:
-            left_s = whole.stage().left_s
-            making = Aside(lambda: self._plain(left_s))
+            making_until = whole.share()
+            making = Aside(lambda: self._plain(making_until))
             if (
-                self.limits.is_kept and whole.left_s >= LEAST_S
+                self.budget.is_kept and whole.left_s >= LEAST_S
             ):  # this process has nothing to do while others start and make kernels
                 self._prove()
                 self._begin(whole)
             with self.clock.stage("plain"):  # what it has left to do
-                plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
+                plain = making.by(now_s()) if self._interrupted_early else making.result()
             if plain is not None and not plain.same_as_original:
                 made.append(plain)
                 self.ready = candidate_of(plain)[1]
@@ -256,15 +265,15 @@ class Run:
         with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
-                yardstick.by(whole.stage().end_s)
+                yardstick.by(whole.share().end_s)
         code_s = self._code_s(made, whole)
-        if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
+        if self.kernels and whole.share().left_s < build_s:  # once more for the contest; programs in kernels are fast
             judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
-            whole = self.limits.after(code_s).until(self.clock.begin_s)
+            whole = self.deadline.reserve(code_s)
             if self.begun is not None:
-                self._explore(whole.stage(share=0.0))
+                self._explore(whole.share(0.0))
                 if self.found is not None:
-                    self._in_kernels(made, whole.stage(), 0.0, 0.0)
+                    self._in_kernels(made, whole.share(), 0.0, 0.0)
             return self._contested(made, judgement, whole, apart=False)
         known_s = self._known_s(self._for_rounds_s(whole))
         entries = [candidate_of(form)[0] for form in made]
@@ -275,17 +284,19 @@ class Run:
         with self.clock.stage("ahead"), validating:
             again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
         build_s = min(build_s, again_s)  # both ran beside other work, the second with the start of its process
-        limits = self._limits(build_s + code_s)
+        limits = self.deadline.reserve(build_s + code_s)
         follow_s = len(_CONTEST) * build_s + rounds_s
-        self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
+        self._explore(limits.share(HALF if self.kernels else _TWO, follow_s), [g for form in made for g in form.chosen])
         cause = _NO_TIME if self.found is None else "nothing faster was found"
         judgement = original_returned(self.imported, cause, build_s=build_s)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
-            limits = self._limits(build_s + self._code_s(made, whole))  # some of it was validated beside the search
+            code_s = self._code_s(made, whole)  # some of it was validated beside the search
+            limits = self.deadline.reserve(build_s + code_s)
             self._in_kernels(made, limits, follow_s, build_s)
             if not self.barrier.interrupted:
-                self._search_schedules(made, limits.part_s((len(made) + 1) * build_s + rounds_s))
-        if self.limits.kernels and not self.kernels:
+                follow_s = (len(made) + 1) * build_s + rounds_s
+                self._search_schedules(made, limits.share(reserve_s=follow_s).or_within(LEAST_KERNELS_S))
+        if self.request.kernels_by and not self.kernels:
             why = (
                 self.pool.backend.unavailable()
                 or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
@@ -300,21 +311,17 @@ class Run:
         call_s = self.builds.call_s
         return 0.0 if rounds_fit(call_s, left_s) and not self.builds.given_up else call_s
 
-    def _for_rounds_s(self, limits: SearchBudget) -> float:
+    def _for_rounds_s(self, limits: Deadline) -> float:
         return max(limits.left_s, HALF * LEAST_KERNELS_S)
 
-    def _limits(self, follow_s: float) -> SearchBudget:
-        """The budget left of the whole call after `follow_s` is set aside for later stages."""
-        return self.limits.after(self.clock.elapsed_s + follow_s).until(time.monotonic())
-
-    def _ran(self, whole: SearchBudget) -> float:
+    def _ran(self, whole: Deadline) -> float:
         """Seconds of the original's first call, the build included; waits until its results are there for the check.
 
         Raises:
             OriginalLostError: there are no results, or only one call fits in the time and there is no program to
                 compare.
         """
-        self.builds.rest_s = whole.stage().left_s
+        self.builds.rest_s = whole.share().left_s
         _ = self.builds.wanted
         call_s = self.builds.call_s
         if self.ready is None and self._known_s(self._for_rounds_s(whole)):
@@ -347,29 +354,28 @@ class Run:
         found = self.found is not None and self.found.interrupted
         return found or judgement.interrupted or self.barrier.interrupted
 
-    def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
+    def _plain(self, deadline: Deadline, kernels: bool = True) -> KernelProgram | None:
         form, maker = own_form(self.imported.graph), self.maker
         if not kernels or maker is None:
             return KernelProgram("own form", form)
         return self.barrier.around(
-            "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
+            "the plain candidate", lambda: maker.make(in_regions("own form", form), deadline), None, let=FIRST
         )
 
     def _prove(self) -> None:
         """Load the proved rules of the search; prove missing ones as far as their share of the time allows."""
-        left_s = self.limits.after(self.clock.elapsed_s).seconds
-        end_s = time.monotonic() + HALF * left_s if self.limits.is_kept and left_s is not None else math.inf
+        deadline = self.deadline.reserve().share() if self.budget.is_kept else Deadline()
         with self.clock.stage("rules"):
             self.library = self.barrier.around(
                 "the library of rules",
-                lambda: proved_library(self.tools.store, self.request.rules, self.request.numerics, end_s),
+                lambda: proved_library(self.tools.store, self.request.rules, self.request.numerics, deadline),
                 self.library,
                 let=(SuperoptError, *FIRST),
             )
 
-    def _begin(self, whole: SearchBudget) -> None:
+    def _begin(self, whole: Deadline) -> None:
         """The first round of the search, by the models alone, in a part of the time."""
-        request = self.request.within(whole.stage(share=1.0 - _TWO))
+        request = self.request.within(whole.share(1.0 - _TWO))
         with self.clock.stage("first round"):
             self.begun = self.barrier.around(
                 "the first round of the search",
@@ -382,9 +388,9 @@ class Run:
     def _interrupted_early(self) -> bool:
         return self.begun is not None and self.begun.interrupted
 
-    def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
+    def _explore(self, limits: Deadline, made: Sequence[Graph] = ()) -> None:
         """Search for programs in the time that is left, with the kernels of regions that are made by now."""
-        if self.limits.is_kept and limits.left_s < LEAST_S and self.begun is None:
+        if self.budget.is_kept and limits.left_s < LEAST_S and self.begun is None:
             self.clock.say("no time was left to search")
             return
         with self.clock.stage("explore"):
@@ -403,41 +409,41 @@ class Run:
                 None,
             )
 
-    def _in_kernels(self, made: list[KernelProgram], limits: SearchBudget, follow_s: float, build_s: float) -> None:
+    def _in_kernels(self, made: list[KernelProgram], limits: Deadline, follow_s: float, build_s: float) -> None:
         """Predict the plain candidate, and make kernels of the search's best programs as far as there is time."""
         with self.clock.stage("forms"):
             self.barrier.around(
                 "programs of the search in kernels", lambda: self._make_forms(made, limits, follow_s, build_s), None
             )
 
-    def _make_forms(self, made: list[KernelProgram], whole: SearchBudget, follow_s: float, build_s: float) -> None:
+    def _make_forms(self, made: list[KernelProgram], whole: Deadline, follow_s: float, build_s: float) -> None:
         found, maker = self.found, self.maker
         assert found is not None
         assert maker is not None
         maker.model = found.model
         apart = apart_s(found, found.result.original)
         made[:] = [replace(form, apart_s=apart) for form in made]
-        forms, contest_s = forms_of(found), whole.end_s
-        limits = whole.stage(follow_s, 1.0 if _gains(maker, forms, made) else _TWO)
-        ready = self._whole(maker, forms, limits.stage(share=_TWO))
+        forms = forms_of(found)
+        limits = whole.share(1.0 if _gains(maker, forms, made) else _TWO, follow_s)
+        ready = self._whole(maker, forms, limits.share(_TWO))
         for form in self._distinguished(ready, made, limits)[:PROGRAMS]:
-            if (len(made) + 2) * build_s > contest_s - time.monotonic():
+            if (len(made) + 2) * build_s > whole.left_s:
                 self.clock.say(f"{form.name}: the time does not suffice to build it")
                 continue
-            done = maker.make(form, limits.left_s)  # regions that XLA was timed to compute faster are left out
+            done = maker.make(form, limits)  # regions that XLA was timed to compute faster are left out
             if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
                 seconds = found.by_xla_s(finalist)
                 done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
             made.append(done)
         made[:] = [maker.told(form) if form.regions else form for form in made]
 
-    def _whole(self, maker: KernelMaker, forms: Sequence[KernelProgram], limits: SearchBudget) -> list[KernelProgram]:
+    def _whole(self, maker: KernelMaker, forms: Sequence[KernelProgram], limits: Deadline) -> list[KernelProgram]:
         """Make forms of kernels in worker processes, before any are timed; return those whose kernels are all made."""
         whole: list[KernelProgram] = []
         for form in forms:
             left_s, takes_s = limits.left_s, maker.seconds_for(form)
             if takes_s <= left_s:
-                maker.make(form, left_s)
+                maker.make(form, limits)
             if not maker.has_made(form):
                 self.clock.say(f"{form.name}: not made, it takes {takes_s:.1f} s and {left_s:.1f} are left")
             else:
@@ -445,7 +451,7 @@ class Run:
         return whole
 
     def _distinguished(
-        self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: SearchBudget
+        self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: Deadline
     ) -> list[KernelProgram]:
         """The forms worth building, once the regions that tell them apart are timed."""
         found = self.found
@@ -453,21 +459,21 @@ class Run:
         model = found.model
         if found.timer is not None and model.own is not None and forms:
             programs = [own_regions(model, form) for form in (*forms, *made)]
-            timed = found.timer.distinguish(programs, limits.part_s())
+            timed = found.timer.distinguish(programs, limits.share().or_within(LEAST_KERNELS_S))
             self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
         return that_differ(model, priced(model, forms), made)
 
-    def _search_schedules(self, made: list[KernelProgram], seconds: float) -> None:
+    def _search_schedules(self, made: list[KernelProgram], deadline: Deadline) -> None:
         """Search schedules for the program that is fastest by prediction; append it if that makes it faster."""
         maker = self.maker
         priced = [form for form in made if form.predicted_s is not None and form.choices]
-        if maker is None or not priced or HALF * seconds < LEAST_S:  # half of it, processes start
+        if maker is None or not priced or HALF * deadline.left_s < LEAST_S:  # half of it, processes start
             return
         best = min(priced, key=lambda form: form.predicted_s or 0.0)
         with self.clock.stage("schedules"):
             done = self.barrier.around(
                 "the search of schedules",
-                lambda: maker.searched(best, seconds, self.tools.worker, self.request.seed),
+                lambda: maker.searched(best, deadline, self.tools.worker, self.request.seed),
                 None,
             )
         made += [] if done is None else [done]
@@ -485,7 +491,7 @@ class Run:
         return self._first(chosen, original_returned(self.imported, "the model finds nothing cheaper"))
 
     def _contested(
-        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, *, apart: bool = True
+        self, made: Sequence[KernelProgram], judgement: Judgement, limits: Deadline, *, apart: bool = True
     ) -> Judgement:
         """The fastest program that passes the check: one in kernels, or else one that XLA computes."""
         found = self.found
@@ -501,7 +507,7 @@ class Run:
         return self._first(*held)
 
     def _held(
-        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, apart: bool
+        self, made: Sequence[KernelProgram], judgement: Judgement, limits: Deadline, apart: bool
     ) -> tuple[list[Judgement], Judgement]:
         """Judgements of the contest on the programs that may be returned, the best first, and on the original."""
         found, request = self.found, self.request.within(limits)
@@ -567,7 +573,7 @@ class Run:
         interrupted = self._interrupted(judgement)
         if interrupted:
             halted.set()
-            self._interrupted_s = min(self._interrupted_s, time.monotonic())
+            self._interrupted_s = min(self._interrupted_s, now_s())
         with self.clock.stage("check"):
             self._end(self.pool, self.alone)
             if self.builds.has_run:
@@ -592,12 +598,11 @@ class Run:
         """The judgement after its check; returns the original if the program's or its own calls do not end in time."""
         if not judgement.unchecked:
             return judgement
-        now_s = time.monotonic()
         calls_s = 4.0 * (self.builds.build_s + self.builds.call_s)
         end_s = (
             self._interrupted_s + AFTER_S
             if interrupted
-            else max(self.builds.end_s, now_s + MOST_VALIDATION_S + calls_s)
+            else max(self.builds.end_s, now_s() + MOST_VALIDATION_S + calls_s)
         )
         self.builds.end_s = min(self.builds.end_s, end_s)
 
@@ -612,20 +617,19 @@ class Run:
 
         return self.barrier.around("the check", check, None)
 
-    def _code_s(self, made: Sequence[KernelProgram], whole: SearchBudget) -> float:
+    def _code_s(self, made: Sequence[KernelProgram], whole: Deadline) -> float:
         """Seconds reserved for validating machine code: the plain candidate's estimate, at most half of the rest."""
         every = [(form.program.hot, form.choices) for form in made]
         takes_s = self.barrier.around(
             "the time of validation", lambda: sum(code_s(*one) for one in every), 0.0, let=FIRST
         )
-        return min(takes_s, HALF * whole.stage().left_s)
+        return min(takes_s, HALF * whole.share().left_s)
 
     def _code_end_s(self) -> float:
         """The instant at which the validation of machine code, which runs beside the check, has to end."""
-        now = time.monotonic()
         if not self.request.searches:  # it is to be quick, whatever the budget
-            return now + HALF * self.clock.elapsed_s
-        return min(self.limits.until(self.clock.begin_s).end_s, now + MOST_VALIDATION_S)
+            return Deadline.within(HALF * self.clock.elapsed_s).end_s
+        return self.deadline.at_most(MOST_VALIDATION_S).end_s
 
     def _without(self, judgement: Judgement, refuted: Mapping[int, str]) -> Judgement:
         """The judgement with regions of refuted machine code left to XLA; each refutation is reported as a defect."""
@@ -652,8 +656,7 @@ class Run:
             with of_the_program():
                 executable = executable or self._built(judgement)
                 if self.imported.whole:  # on a thread of its own: the compiler hears no Ctrl-C
-                    end_s = self.limits.until(self.clock.begin_s).end_s
-                    Aside(lambda: executable.compile(*self.imported.live_values)).by(end_s)
+                    Aside(lambda: executable.compile(*self.imported.live_values)).by(self.deadline.end_s)
             if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
                 with suppress(OriginalLostError):
                     _ = self.builds.wanted
@@ -662,7 +665,7 @@ class Run:
         if self.library.unproved:
             note = f"{self.library.unproved} rules were not proved in the time, and not used"
             judgement = replace(judgement, notes=(*judgement.notes, note))
-        self.barrier.hurried = judgement.returns_original and self.clock.elapsed_s > (self.whole_s or math.inf)
+        self.barrier.hurried = judgement.returns_original and self.whole.is_over
         with self.clock.stage("explain"):
             memory = {
                 "frozen_bytes": executable.frozen_bytes,
@@ -699,8 +702,8 @@ class Run:
         """Timings of the returned program beside other runtimes; none where nothing may be measured any more."""
         if self.request.deterministic or self.barrier.interrupted or self.imported.whole:
             return ()
-        whole_s = math.inf if self.whole_s is None or not self.request.searches else self.whole_s
-        return peers_of(self.model, self.imported, executable, whole_s - self.clock.elapsed_s, self.request.seed)
+        left_s = self.whole.left_s if self.request.searches else math.inf
+        return peers_of(self.model, self.imported, executable, left_s, self.request.seed)
 
     def _built(self, judgement: Judgement) -> XlaExecutable:
         return self.builds.candidate(judgement.program, judgement.options, judgement.kernels)
@@ -713,7 +716,7 @@ class Run:
 
 def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
     """The verdicts of validation on the machine code of the program's kernels."""
-    most_s = end_s - time.monotonic()
+    most_s = Deadline(end_s).left_s
     return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_IN_FIELD, halted)
 
 
@@ -728,7 +731,7 @@ def _defect(what: str) -> None:
 
 
 def _built_in(
-    worker: Worker, imported: Imported, entries: Sequence[Entry], whole: SearchBudget, known_s: float
+    worker: Worker, imported: Imported, entries: Sequence[Entry], whole: Deadline, known_s: float
 ) -> tuple[float, float]:
     """Have the comparing worker build the original, then these programs; it keeps those that are slow to build.
 

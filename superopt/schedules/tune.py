@@ -39,6 +39,7 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
+from superopt.machine.deadline import Deadline, Stopwatch, process_s
 from superopt.machine.facts import beyond_caches, last_cache_bytes
 from superopt.measure.kernels import LARGEST_FOOTPRINT
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError, ended_by_interrupts
@@ -142,7 +143,7 @@ class _Search:
 
     Attributes:
         earlier: measurements of other operators.
-        until: time of `perf_counter` after which no round begins.
+        deadline: from then on no round begins.
         rounds: number of rounds made.
         default: the default schedule, once it is measured.
         measured: the candidates in order of timing.
@@ -156,7 +157,7 @@ class _Search:
     how: ScheduleSearch
     rng: random.Random
     earlier: Rows
-    until: float = math.inf
+    deadline: Deadline = field(default_factory=Deadline)
     rounds: int = 0
     default: Candidate | None = None
     measured: list[Candidate] = field(default_factory=list[Candidate])
@@ -191,7 +192,7 @@ def tune(
     Raises:
         InputError: the graph is no kernel.
     """
-    begin = time.perf_counter()
+    watch, deadline = Stopwatch(), Deadline.within(how.budget_s * (1 - _FINAL_SHARE))
     with ExitStack() as stack:
         own = processes or [stack.enter_context(worker) for worker in builders(how.workers)]
         executor = stack.enter_context(ThreadPoolExecutor(len(own)))
@@ -208,19 +209,19 @@ def tune(
             job.result()
         pool = _Pool(executor, [CandidateBuilder(worker, graph, how.threads, problem, how.footprint) for worker in own])
         search = _begun(_Search(space, how, random.Random(how.seed), earlier), pool)
-        search.until = begin + how.budget_s * (1 - _FINAL_SHARE)
+        search.deadline = deadline
         while not _done(search):
             _step(search, pool)
             if search.measured and not search.exhausted:
                 best = min(search.measured, key=lambda c: c.seconds)
                 say(f"round {search.rounds}: {len(search.measured)} timed, best {1e6 * best.seconds:.4g} us")
         winner, seconds, default_seconds = _final(search, pool.builders[0], how.budget_s * _FINAL_SHARE)
-    spent = time.perf_counter() - begin
+    spent_s = watch.elapsed_s
     records.add(search.measured)
     trace = winner.trace if winner is not None else space.base
     return TunedSchedule(
         apply(program, trace), trace, seconds, default_seconds, candidates=len(search.measured),
-        candidates_per_s=len(search.measured) / spent / len(own),
+        candidates_per_s=len(search.measured) / spent_s / len(own),
         compile_ms=1e3 * float(np.median(search.compiled_s or [0.0])), space_size=space.size,
         history=tuple(search.measured), refused=search.refused,
     )  # fmt: skip
@@ -238,14 +239,14 @@ def _begun(search: _Search, pool: _Pool) -> _Search:
 
 
 def _done(search: _Search) -> bool:
-    return search.exhausted or len(search.measured) >= search.how.most or time.perf_counter() >= search.until
+    return search.exhausted or len(search.measured) >= search.how.most or search.deadline.is_over
 
 
 def _step(search: _Search, pool: _Pool) -> None:
     """Make a round: propose, build, time; only propose where that uses up the time."""
     proposals = _proposed(search, min(_BATCH * len(pool.builders), search.how.most - len(search.measured)))
     search.exhausted = not proposals
-    if proposals and time.perf_counter() < search.until:
+    if proposals and not search.deadline.is_over:
         search.rounds += 1
         _measure(search, pool, proposals)
 
@@ -265,7 +266,7 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
     guided = search.how.strategy == "model"
     wanted = _POOL if guided else count
     misses = 0
-    while len(fresh) < wanted and misses < 2 * wanted and not (fresh and time.perf_counter() >= search.until):
+    while len(fresh) < wanted and misses < 2 * wanted and not (fresh and search.deadline.is_over):
         point = _point(search, parents)
         key = json.dumps(search.space.trace(point))
         if key in search.seen or key in fresh:
@@ -430,9 +431,9 @@ def _timed(
 def _rest() -> None:
     """Wait until threads of this process that poll for work (those of NumPy's products) have gone to sleep."""
     for _ in range(40):
-        begin, used = time.perf_counter(), time.process_time()
+        wall, used = Stopwatch(), Stopwatch(process_s)
         time.sleep(_REST_S)
-        if time.process_time() - used < _RESTED * (time.perf_counter() - begin):
+        if used.elapsed_s < _RESTED * wall.elapsed_s:
             return
 
 

@@ -21,7 +21,7 @@ from superopt.contest.rounds import ORIGINAL, WORTH, Entry, Series, rounds_fit
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
-from superopt.machine.budget import SearchBudget
+from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Failure, Timing, Tuned, Worker
 from superopt.measure.session import ComparisonSettings
@@ -62,7 +62,7 @@ def held(
     speed: Speed,
     *,
     original_s: float = FAST_S,
-    budget: SearchBudget | None = None,
+    deadline: Deadline | None = None,
     options: bool = False,
     instead: list[Any] | None = None,
 ) -> tuple[Outcome, list[tuple[int, list[int], ComparisonSettings]]]:
@@ -91,7 +91,7 @@ def held(
         return Comparison(first, rows, again_s=tuple(base))
 
     monkeypatch.setattr(module, "compare", compare)
-    request = Request(budget or SearchBudget(30.0, None))
+    request = Request(deadline or Deadline())
     with Worker() as worker:
         said = contest(IMPORTED, entries, request, worker, options=options)
     return said, batches
@@ -143,8 +143,8 @@ def test_a_short_program_is_confirmed_in_two_processes(monkeypatch: pytest.Monke
     long_program, batches = held(monkeypatch, entries, lambda p, x, base: steady(1.5, base), original_s=SLOW_S)
     assert long_program.order
     assert {process for process, _, _ in batches} == {0}
-    over = SearchBudget(30.0, None).until(-1e6, 1.0)
-    short_of_time, batches = held(monkeypatch, entries, speed, budget=over)
+    over = Deadline(0.0)
+    short_of_time, batches = held(monkeypatch, entries, speed, deadline=over)
     assert short_of_time.order[0] == 0
     assert len(batches) == 1, "what chose is all there is"
 
@@ -199,8 +199,8 @@ def test_where_time_is_short_no_options_are_tried_and_nothing_is_built_late(monk
         return replace(steady(1.5, base), build_s=3.0)
 
     entries = [entry("one", by_xla=None), entry("another")]
-    over = SearchBudget(30.0, None).until(-1e6, 1.0)
-    said, batches = held(monkeypatch, entries, slow, original_s=SLOW_S, budget=over, options=True)
+    over = Deadline(0.0)
+    said, batches = held(monkeypatch, entries, slow, original_s=SLOW_S, deadline=over, options=True)
     assert said.order
     assert said.build_s == 3.0
     assert said.tried == {}
@@ -267,9 +267,7 @@ def test_exact_results_are_compared_in_every_bit_and_no_options_are_tried(monkey
 
     monkeypatch.setattr(module, "compare", compare)
     with Worker() as worker:
-        said = contest(
-            IMPORTED, [entry("one", by_xla=None)], Request(SearchBudget(30.0, None), numerics="exact"), worker
-        )
+        said = contest(IMPORTED, [entry("one", by_xla=None)], Request(Deadline(), numerics="exact"), worker)
     assert said.order == (0,)
     assert said.tried == {}
     assert all(settings.tolerance.normwise == 0.0 for settings in asked)
@@ -375,13 +373,13 @@ def test_rounds_that_are_not_apart_are_of_one_process_and_end_in_time(monkeypatc
     imported: Imported = IMPORTED
     entries = [Entry(name=name, program=PROGRAM) for name in "ab"]
     with Worker() as worker:
-        said = contest(imported, entries, Request(SearchBudget(None, 5)), worker, apart=False)
+        said = contest(imported, entries, Request(Deadline()), worker, apart=False)
         assert said.final.processes == 1
         assert len(ways) > 1
         assert all(way["worker"] is worker for way in ways)
         assert {way["end_s"] for way in ways} == {math.inf}
         begin_s = time.monotonic()
-        contest(imported, entries, Request(SearchBudget(30.0, None).until(begin_s)), worker, apart=False)
+        contest(imported, entries, Request(Deadline(begin_s + 30.0)), worker, apart=False)
         assert begin_s + 29.0 < ways[-1]["end_s"] < begin_s + 40.0
 
 
@@ -420,7 +418,7 @@ def test_the_plain_candidate_is_returned_unless_another_one_is_surely_faster(
         gains = (1.0, 1.0) if program.program is entries[0].program else (faster, slower)
         return timing([s / (2.0 * gains[i % 2]) for i, s in enumerate(base)], base)
 
-    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, budget=SearchBudget(None, 100))
+    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, deadline=Deadline())
     assert entries[said.order[0]].name == first
     assert said.final.samples_s(0), "the plain candidate takes part to the end"
 
@@ -438,7 +436,7 @@ def test_a_final_that_others_disturb_leaves_the_plain_candidate_if_all_rounds_sa
         gains = (1.3, 1.3) if len(rows) <= len(entries) else (0.9, 0.99)
         return timing([s / gains[i % 3 > 0] for i, s in enumerate(base)], base)
 
-    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, budget=SearchBudget(None, 100))
+    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, deadline=Deadline())
     assert [entries[i].name for i in said.order] == (["own"] if plain else [])
     ratio = said.ratio(0)
     assert ratio is not None
@@ -460,9 +458,7 @@ def test_rounds_between_candidates_are_without_an_original_that_is_known_to_be_s
         return timing([s / gains[i % 2] for i, s in enumerate(base)], base)
 
     instead: list[Any] = []
-    said, batches = held(
-        monkeypatch, entries, speed, original_s=original_s, budget=SearchBudget(None, 100), instead=instead
-    )
+    said, batches = held(monkeypatch, entries, speed, original_s=original_s, deadline=Deadline(), instead=instead)
     short = original_s / 3.0 < module.SHORT_S
     assert bool(instead) != short, "short programs alternate between processes as they did"
     assert sum(not settings.check for _, _, settings in batches) == len(instead), "each is as far as allowed"
@@ -493,14 +489,14 @@ def test_the_plain_candidate_loses_only_to_evidence(monkeypatch: pytest.MonkeyPa
     def swinging(process: int, what: Any, base: list[float]) -> Timing:
         return timing([s / 1.66 * (2.5 if i % 2 else 1.0) for i, s in enumerate(base)], base)
 
-    said, _ = held(monkeypatch, [plain], swinging, original_s=SLOW_S, budget=SearchBudget(30.0, None).until(-1e6))
+    said, _ = held(monkeypatch, [plain], swinging, original_s=SLOW_S, deadline=Deadline(0.0))
     ratio = said.ratio(0)
     assert ratio is not None
     assert ratio.low < 1.0 / WORTH < 1.0 < ratio.ratio
     assert said.order == (0,)
     other, _ = held(
         monkeypatch, [entry("other", kernels=True)], swinging, original_s=SLOW_S,
-        budget=SearchBudget(30.0, None).until(-1e6),
+        deadline=Deadline(0.0),
     )  # fmt: skip
     assert other.order == (), "what the search found has to be surely not slower"
     slow, _ = held(monkeypatch, [plain], lambda p, x, base: steady(0.9, base), original_s=SLOW_S)

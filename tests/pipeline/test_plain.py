@@ -35,6 +35,7 @@ from superopt.explore.kernel_timer import KernelTimer
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
+from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing, Worker
 from superopt.measure.kernels import XLA
@@ -132,9 +133,9 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     assert not maker.has_made(three)
     several = import_function(lambda x: (jnp.tanh(x), jnp.exp(x).sum(0), jnp.sin(x), x @ x.T), (values(20, 30),))
     form = in_regions("own form", own_form(several.graph))
-    some = KernelMaker(Slow()).make(form, 3.0)  # pyright: ignore[reportArgumentType]
+    some = KernelMaker(Slow()).make(form, Deadline.within(3.0))  # pyright: ignore[reportArgumentType]
     assert 0 < len(some.choices) < 4  # the first batch, which takes all of the time
-    assert not KernelMaker(Counting()).make(form, 0.0).choices  # pyright: ignore[reportArgumentType]
+    assert not KernelMaker(Counting()).make(form, Deadline.within(0.0)).choices  # pyright: ignore[reportArgumentType]
 
 
 def test_code_that_was_made_beside_the_search_takes_no_time(pool: TrialPool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +447,7 @@ def test_nothing_is_timed_when_the_time_is_over() -> None:
     model: Any = Joint(load_objective(None), library_expander(()), Native())
     worker: Any = None  # is not asked
     graph = in_regions("", own_form(import_function(jnp.tanh, (values(8, 64),)).graph)).regions[0].graph
-    assert KernelTimer(model, worker).distinguish([[graph], []], 0.0) == 0
+    assert KernelTimer(model, worker).distinguish([[graph], []], Deadline(0.0)) == 0
 
 
 def test_regions_in_which_programs_differ_are_timed_and_nothing_else() -> None:
@@ -457,9 +458,9 @@ def test_regions_in_which_programs_differ_are_timed_and_nothing_else() -> None:
     )
     with Worker(inline=True) as worker:
         timer = KernelTimer(model, worker)
-        assert timer.distinguish([[one, two], [one, three], [one, three, three]], 60.0) == 2
-        assert timer.distinguish([[one, two], [one, two]], 60.0) == 0
-        assert timer.distinguish([], 60.0) == 0
+        assert timer.distinguish([[one, two], [one, three], [one, three, three]], Deadline.within(60.0)) == 2
+        assert timer.distinguish([[one, two], [one, two]], Deadline.within(60.0)) == 0
+        assert timer.distinguish([], Deadline.within(60.0)) == 0
     assert [model.timed(g) for g in (one, two, three)] == [[], [NATIVE], [NATIVE]]
 
 

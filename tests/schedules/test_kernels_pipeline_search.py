@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.loops.program import from_graph
+from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import UNTIMED
 from superopt.measure import Comparison, Failure, Timing, Worker
 from superopt.measure.process import WorkerDiedError
@@ -120,7 +120,7 @@ def test_a_searched_schedule_gets_into_the_program(
     made: KernelProgram, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds_in_which(2e-5, monkeypatch)
-    form = KernelMaker(Pool()).searched(made, 30.0, Worker(), 0)
+    form = KernelMaker(Pool()).searched(made, Deadline.within(30.0), Worker(), 0)
     assert form is not None
     assert all(row.xla_ms and row.own_ms and row.ratio for row in form.rows)
     assert {choice.trace for choice in form.choices} == set(tuned.values())
@@ -140,7 +140,8 @@ def test_the_default_schedule_stays_otherwise(
 
     monkeypatch.setattr(Native, "prove", doubting)
     rounds_in_which(6e-5 if slow else 2e-5, monkeypatch)
-    assert KernelMaker(Pool()).searched(made, 0.5 if change == "no time" else 30.0, Worker(), 0) is None
+    deadline = Deadline.within(0.5 if change == "no time" else 30.0)
+    assert KernelMaker(Pool()).searched(made, deadline, Worker(), 0) is None
 
 
 def test_the_search_itself_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +149,10 @@ def test_the_search_itself_in_processes(monkeypatch: pytest.MonkeyPatch) -> None
     (region,) = cut(lambda x, w: jnp.tanh(x @ w), *inputs()[:2])
     lines: list[str] = []
     default = Trial(str(region), region.kind, cost_of(region), native.default_trace(region.graph))
+    made, seconds = {region.graph: default}, {region.graph: 1e-5}
     with TrialPool(processes=1) as pool, Worker() as worker:
         stage = ScheduleStage(pool, worker, say=lines.append, most=4)
-        trial = stage.searched([region], {region.graph: default}, {region.graph: 1e-5}, 60.0)[region.graph]
+        trial = stage.searched([region], made, seconds, Deadline.within(60.0))[region.graph]
     assert trial.candidates == 4
     assert "4 schedules" in lines[-1]
     assert trial.searched or trial.trace == default.trace
@@ -166,7 +168,7 @@ def test_schedules_are_timed_with_each_other_and_with_xla_where_values_have_to_b
     default, other = native.default_trace(region.graph), another_trace(region.graph)
     with TrialPool(processes=1) as pool, Worker() as worker:
         assert pool.make_all([(region.graph, other)]) == [other]
-        series = ScheduleStage(pool, worker)._timed(region.graph, (default, other), time.monotonic() + 60.0)
+        series = ScheduleStage(pool, worker)._timed(region.graph, (default, other), Deadline.within(60.0))
     assert series.failures == {}
     assert series.processes == 1
     assert all(series.median_s(i) for i in (ORIGINAL, 0, 1))

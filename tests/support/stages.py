@@ -10,12 +10,12 @@ from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_fo
 from superopt.choose.trials import TrialPool
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.machine.budget import SearchBudget
+from superopt.machine.deadline import Deadline
 
 
 def steps(count: int, objective: Objective | None = None, seed: int = 0) -> Request:
     """A search of so many steps in which nothing is measured."""
-    return Request(SearchBudget(None, count), objective or load_objective(None), seed=seed, deterministic=True)
+    return Request(Deadline(steps=count), objective or load_objective(None), seed=seed, deterministic=True)
 
 
 def own_kernels(imported: Imported, pool: TrialPool | None = None, **asked: Any) -> KernelProgram:

@@ -25,6 +25,7 @@ from superopt.ir.program import original_program
 from superopt.lab.bench import Result, Say, told, wanted
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
 from superopt.machine.budget import parse_budget
+from superopt.machine.deadline import now_s
 from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, Worker, compare
 from superopt.pipeline.optimizer import optimize
 
@@ -127,5 +128,5 @@ def judge_copies(imported: Imported, budget: str, seed: int) -> Outcome:
     """The contest of copies of the program itself, with the same compiler options."""
     copies = [Entry(name=f"copy {i + 1}", program=original_program(imported.graph)) for i in range(COPIES)]
     with Worker() as worker:
-        limits = parse_budget(budget).until(time.monotonic())
-        return contest(imported, copies, Request(limits, seed=seed), worker, options=False)
+        deadline = parse_budget(budget).deadline(now_s())
+        return contest(imported, copies, Request(deadline, seed=seed), worker, options=False)

@@ -17,7 +17,6 @@ timed interleaved with the original, in fresh rounds that choose nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +38,8 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.lab.bench import Result, Say, geomean, told, wanted
 from superopt.lab.bench.programs.programs import build_case
-from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.machine.budget import parse_budget
+from superopt.machine.deadline import Deadline
 from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
 from superopt.measure.compare import KERNELS
 from superopt.measure.process import ONE_KERNEL
@@ -160,9 +160,8 @@ def picked(
     worker: Worker,
 ) -> KernelProgram:
     """The program that a variant prices least, its kernels made."""
-    budget = SearchBudget(seconds, None, kernels=variant.kernels, end_s=time.monotonic() + seconds)
     own = None if variant.own is None else _Told(variant.own)
-    request = Request(budget, variant.by_xla, own, kernels_by=Native.name, seed=seed)
+    request = Request(Deadline.within(seconds), variant.by_xla, own, kernels_by=Native.name, seed=seed)
     explored = explore(
         imported.graph, rules if variant.rewrites else (), request, worker=worker if variant.timed else None
     )

@@ -33,7 +33,7 @@ from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.bench import Result, Say, geomean, table, told, wanted
 from superopt.lab.bench.programs import nets
 from superopt.machine.budget import parse_budget
-from superopt.search.budget import Budget
+from superopt.machine.deadline import Deadline
 from superopt.search.pricing import Pricer
 from superopt.search.search import SearchSettings, search
 from superopt.search.snapshot import Forms
@@ -111,7 +111,7 @@ def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
     expand = library_expander(rules)
     model = Joint(load_objective(), expand, backend_of(NATIVE))
     pricer, forms = Pricer(model), Forms()
-    settings = SearchSettings(Budget(steps=DEEP_PROPOSALS), seed, in_kernels=True)
+    settings = SearchSettings(Deadline(steps=DEEP_PROPOSALS), seed, in_kernels=True)
     row: dict[str, Any] = {"case": case}
 
     @contextmanager
@@ -126,8 +126,8 @@ def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
         plain = in_regions("own form", own_form(graph))
     with stage("growth"):
         eg = import_into(ProvingEGraph(), graph)
-        limits = GrowthLimits(seconds=math.inf, enodes=100 * len(graph.nodes()))
-        grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], limits)
+        limits = GrowthLimits(enodes=100 * len(graph.nodes()))
+        grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], limits, deadline=Deadline())
     with stage("search"):
         found = search(eg, model, settings, pricer=pricer, forms=forms)
     with stage("again"):
@@ -154,12 +154,14 @@ def measure_case(case: str, seconds: float, seed: int) -> dict[str, Any]:
     rules, objective = proved_library(None).rules, load_objective()
     eg = import_graph(graph)
     begin = time.perf_counter()
-    grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], GrowthLimits(seconds=_GROWTH_SECONDS))
+    tame = [r for r in rules if r.mode in ("saturate", "macro")]
+    grown = grow(eg, tame, deadline=Deadline.within(_GROWTH_SECONDS))
     growth_seconds = time.perf_counter() - begin
     pricer, forms = Pricer(objective), Forms()
-    settings = SearchSettings(Budget(seconds=seconds / 2), seed)
+    settings = SearchSettings(Deadline.within(seconds / 2), seed)
     cold = search(eg, objective, settings, pricer=pricer, forms=forms)
-    warm = search(eg, objective, replace(settings, seed=seed + 1), warm=cold.best, pricer=pricer, forms=forms)
+    settings = SearchSettings(Deadline.within(seconds / 2), seed + 1)
+    warm = search(eg, objective, settings, warm=cold.best, pricer=pricer, forms=forms)
     return {
         "case": case,
         "nodes": len(graph.nodes()),

@@ -1,0 +1,209 @@
+"""Golden checks of the middle: contests whose choice is on record, and programs that the model alone chooses.
+
+    python -m tests.support.golden contests    # made-up contests, recorded with their outcomes
+    python -m tests.support.golden timed       # contests of real programs, recorded with their timings
+    python -m tests.support.golden programs    # texts of the programs that `deterministic=True` returns
+
+A record is written anew only where a change of choices is meant.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+import superopt
+from superopt.backends.options import OptionChoice
+from superopt.contest import contest as contests
+from superopt.contest import rounds as module
+from superopt.contest.contest import Outcome, contest
+from superopt.contest.rounds import Entry, Series
+from superopt.explore.request import Request
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.program import Program, original_program
+from superopt.ir.text import print_graph
+from superopt.lab.bench.programs.programs import build_case
+from superopt.machine.deadline import Deadline
+from superopt.machine.speedup import Speedup
+from superopt.measure import Comparison, Failure, Timing, Tuned, Worker
+from superopt.measure.stats import paired_ratio
+from superopt.pipeline import run as stages
+
+HERE = Path(__file__).parent
+CONTESTS, TIMED, PROGRAMS = (HERE / f"golden_{name}.json" for name in ("contests", "timed", "programs"))
+COUNT = 240
+CASES = (
+    "small_encoder", "small_mobilenet", "small_resnet", "bert_layer", "inverted_residual", "linear_attention",
+    "low_rank_chain", "lstm_step", "inception_block", "unet_block",
+)  # fmt: skip
+_TIMED = ("small_encoder", "small_mobilenet", "small_resnet", "inverted_residual", "low_rank_chain", "lstm_step")
+_IMPORTED = import_function(jnp.tanh, (np.ones((4, 4), np.float32),))
+_ORIGINAL = original_program(_IMPORTED.graph)
+
+
+class _Kernel:
+    """A kernel as far as a contest knows one."""
+
+    def to_json(self) -> dict[str, str]:
+        return {}
+
+
+def record_of(said: Outcome) -> dict[str, Any]:
+    """A contest as plain data: its entries, all rounds, and what was decided."""
+    final = None if said.final is said.chosen else said.final
+    batches = said.chosen._batches
+    later = [] if final is None else final._batches
+    if later[: len(batches)] == batches:
+        later = later[len(batches) :]
+    return {
+        "seed": said.chosen.seed,
+        "given": said.given,
+        "entries": [
+            {"name": e.name, "plain": e.plain, "kernels": bool(e.kernels), "options": dict(e.options), "base": e.base}
+            for e in said.entries
+        ],
+        "chosen": _rounds(batches, said.chosen),
+        "final": None if final is None else _rounds(later, final),
+        "order": list(said.order),
+        "settled": said.settled,
+        "ratios": [
+            None if (r := said.ratio(i)) is None else [r.ratio, r.low, r.high] for i in range(len(said.entries))
+        ],
+        "notes": [note for note in said.notes if "did not hold" in note],
+    }
+
+
+def _rounds(batches: Sequence[Any], series: Series) -> dict[str, Any]:
+    rows = [
+        [process, {str(i): list(s) for i, s in samples.items()}, list(again)] for process, samples, again in batches
+    ]
+    return {"batches": rows, "failures": {str(i): why for i, why in series.failures.items()}, "cause": series.cause}
+
+
+# ---- made-up contests
+
+
+def made_up(seed: int) -> dict[str, Any]:
+    """The record of a contest between programs of random speeds, noise and failures."""
+    rng = random.Random(seed)
+    noise, original_s = rng.choice((0.003, 0.05, 0.3)), rng.choice((1e-4, 4e-3, 1e-1))
+    entries = [_entry(rng, number) for number in range(rng.randint(1, 5))]
+    speeds = {
+        id(e.program): rng.choice((0.5, 0.9, 1.0, 1.02, 1.1, 1.5, 3.0)) * rng.uniform(0.97, 1.03) for e in entries
+    }
+    swing, dies = rng.choice((0.0, 0.05)), rng.choice((0.0, 0.0, 0.1))
+    known_s = 50.0 * original_s if rng.random() < 0.15 else 0.0
+    deadline = Deadline() if rng.random() < 0.7 else Deadline(0.0)
+    options = rng.random() < 0.4
+
+    def one(what: Any, process: int, base: Sequence[float], reference: bool = False) -> Timing | Failure:
+        program = what.program if isinstance(what, Tuned) else what
+        if not reference and rng.random() < dies:
+            return Failure("crash", "SIGSEGV")
+        own = speeds.get(id(program), 1.0) * (1.0 + swing * process)
+        own *= 1.2 if isinstance(what, Tuned) and "good" in what.options else 1.0
+        samples = [original_s / own * (1.0 + noise * abs(rng.gauss(0.0, 1.0))) for _ in base]
+        return Timing(tuple(samples), paired_ratio(base, samples), build_s=rng.choice((0.1, 3.0)))
+
+    processes: list[Any] = []
+
+    def compare(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, worker: Any) -> Comparison:
+        processes.extend([worker] if worker not in processes else [])
+        process, rounds = processes.index(worker), [original_s] * settings.rounds
+        if settings.known_s:
+            base = (settings.known_s,) * settings.rounds
+            first, again = Timing(base, Speedup(1.0, 0.0, float("inf"))), ()
+        else:
+            first = one(reference, process, rounds, reference=rng.random() > dies / 4.0)
+            second = one(reference, process, rounds, reference=True)
+            again = second.samples_s if isinstance(second, Timing) else ()
+        if isinstance(first, Failure):
+            return Comparison(first, tuple(Failure("run", "nothing to compare with") for _ in candidates))
+        return Comparison(first, tuple(one(c, process, first.samples_s) for c in candidates), again_s=again)
+
+    choices = [OptionChoice(name, "", ((name, True),)) for name in ("good", "bad")]
+    request = Request(deadline, seed=seed)
+    with (
+        _instead(module, "compare", compare),
+        _instead(contests, "choices_for", lambda ops: (choices, {})),
+        Worker() as worker,
+    ):
+        return record_of(contest(_IMPORTED, entries, request, worker, options=options, known_s=known_s))
+
+
+def _entry(rng: random.Random, number: int) -> Entry:
+    kernels: Any = (_Kernel(),) if rng.random() < 0.6 or not number else ()
+    program = Program(_ORIGINAL.prepare, _ORIGINAL.hot)
+    by_xla = frozenset({"add"}) if rng.random() < 0.5 else frozenset[str]()
+    plain = number == 0 and rng.random() < 0.6
+    return Entry(name=f"program {number}", program=program, kernels=kernels, by_xla=by_xla, plain=plain)
+
+
+@contextmanager
+def _instead(place: Any, name: str, value: Any) -> Iterator[None]:
+    kept = getattr(place, name)
+    setattr(place, name, value)
+    try:
+        yield
+    finally:
+        setattr(place, name, kept)
+
+
+def decision(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a contest decided, without its rounds."""
+    return {key: record[key] for key in ("order", "settled", "ratios", "notes")}
+
+
+# ---- contests of real programs
+
+
+def timed(case: str, budget: str) -> dict[str, Any]:
+    """The record of the contest in a call of `optimize`."""
+    found: list[dict[str, Any]] = []
+
+    def recorded(*given: Any, **options: Any) -> Outcome:
+        said = contest(*given, **options)
+        found.append(record_of(said))
+        return said
+
+    net = build_case(case, 0)
+    with _instead(stages, "contest", recorded):
+        superopt.optimize(net.fn, net.params, *net.inputs, frozen=0, budget=budget, store=False)
+    (record,) = found
+    return {"case": case, **record}
+
+
+# ---- programs that the model chooses
+
+
+def chosen_by_model(case: str) -> str:
+    """The text of the program that the model alone chooses for a case."""
+    net = build_case(case, 0)
+    asked: dict[str, Any] = {"budget": "300steps", "deterministic": True, "store": False}
+    found = superopt.optimize(net.fn, net.params, *net.inputs, frozen=0, **asked)
+    prepare = found.program.prepare
+    return print_graph(found.program.hot) + ("" if prepare is None else f"---\n{print_graph(prepare)}")
+
+
+def main(what: str) -> None:
+    """Write a record."""
+    make: Mapping[str, Callable[[], tuple[Path, Any]]] = {
+        "contests": lambda: (CONTESTS, [decision(made_up(seed)) for seed in range(COUNT)]),
+        "timed": lambda: (TIMED, [timed(case, "15s") for case in _TIMED]),
+        "programs": lambda: (PROGRAMS, {case: chosen_by_model(case) for case in CASES}),
+    }
+    path, data = make[what]()
+    path.write_text(json.dumps(data, indent=0 if what == "programs" else None) + "\n", encoding="utf-8")
+    print(f"{path.name}: {path.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
