@@ -19,9 +19,10 @@ import numpy as np
 from superopt.arrays.bundles import random_values
 from superopt.backends.mixed import whole_kernel
 from superopt.backends.protocol import Backend
+from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.choose.trials import MOST_PROCESSES, Trace, Trial, TrialPool
 from superopt.contest.contest import duel
-from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
+from superopt.contest.rounds import ORIGINAL, Rounds, Series, Subject
 from superopt.errors import InputError
 from superopt.explore.request import Request
 from superopt.ir.graph import Graph
@@ -31,7 +32,7 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.budget import LEAST_S, WORTH
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
-from superopt.measure import Tuned, Worker
+from superopt.measure import Worker
 from superopt.measure.process import WorkerDiedError, ended_by_interrupts
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
@@ -121,11 +122,14 @@ class ScheduleStage:
         frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
         live = [values[n["name"]] for n in program.live_inputs]
         entries = [
-            Entry(name=name, program=program, kernels=(whole_kernel(program, graph, trace, self.pool.backend.name),))
+            Candidate(
+                name=name, program=program, kernels=(whole_kernel(program, graph, trace, self.pool.backend.name),)
+            )
             for name, trace in zip(("default", "searched"), traces, strict=True)
         ]
         request = Request(deadline, seed=self.seed)
-        with Rounds(Subject(Tuned(program, {}), live, frozen), request, self.worker, apart=False) as rounds:
+        subject = Subject(original_candidate(graph), live, frozen)
+        with Rounds(subject, request, self.worker, apart=False) as rounds:
             return duel(rounds, entries)
 
 

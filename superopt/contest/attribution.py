@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from superopt.contest.rounds import Entry, Rounds, Series
+from superopt.candidates.candidate import Candidate
+from superopt.contest.rounds import Rounds, Series
 from superopt.explore.found import Exploration
 from superopt.machine.budget import PROGRAMS
 from superopt.machine.deadline import HALF
@@ -40,7 +41,7 @@ def measured_gains(
     if not rules:
         return {}
     forms = [winner, *(without(found, winner, rule) for rule in rules)]
-    entries = [Entry(name=form.name, program=found.program(form), options=options) for form in forms]
+    entries = [Candidate(name=form.name, program=found.program(form), options=options) for form in forms]
     series = Series(entries, rounds.request.seed)
     series.add(rounds.timed(entries, whole=True), range(len(entries)), 0)
     gains: dict[str, Gain] = {}

@@ -20,10 +20,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from superopt.backends.options import OptionChoice, choices_for, options_of
-from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
+from superopt.candidates.candidate import Candidate
+from superopt.contest.rounds import ORIGINAL, Rounds, Series, Subject
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.ir.graph import every_node
 from superopt.machine.budget import WORTH
 from superopt.machine.deadline import HALF
 from superopt.machine.speedup import Speedup
@@ -55,7 +55,7 @@ class Outcome:
         notes: messages for the reader of the report.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[Candidate]
     chosen: Series
     final: Series
     given: int
@@ -123,10 +123,10 @@ class Outcome:
             return {}
         entry = None if number is None else self.entries[number]
         gain = None
-        if number is not None and entry is not None and entry.base is not None:
-            gain = self._of(number).ratio(number, entry.base)
+        if number is not None and (base := self.chosen.base_of(number)) is not None:
+            gain = self._of(number).ratio(number, base)
         return {
-            "choices": list(() if entry is None else entry.choices),
+            "choices": list(() if entry is None else entry.option_names),
             "gain": asdict(gain) if gain else None,
             "tried": {name: [asdict(t) for t in trials] for name, trials in self.tried.items()},
             "not_tried": self.not_tried,
@@ -138,7 +138,7 @@ class Outcome:
 
 def contest(
     imported: Imported,
-    entries: Sequence[Entry],
+    entries: Sequence[Candidate],
     request: Request,
     where: Worker,
     say: Callable[[str], None] = lambda line: None,
@@ -158,7 +158,7 @@ def contest(
         return _Contest(rounds, list(entries), say).held(options and apart and not request.exact)
 
 
-def duel(rounds: Rounds, entries: Sequence[Entry]) -> Series:
+def duel(rounds: Rounds, entries: Sequence[Candidate]) -> Series:
     """Time batches of these entries with the original until the fastest is known, or the time is over."""
     held = _Contest(rounds, list(entries), lambda line: None)
     held.batches(held.chosen, range(len(entries)), 0.0)
@@ -170,7 +170,7 @@ class _Contest:
     """State of one contest: the entries, and the rounds so far."""
 
     rounds: Rounds
-    entries: list[Entry]
+    entries: list[Candidate]
     say: Callable[[str], None]
     outcome: Outcome = field(init=False)
     chosen: Series = field(init=False)  # the rounds that choose
@@ -234,8 +234,7 @@ class _Contest:
 
     def _with_options(self, first: int) -> int:
         """Number of the entry, or original, with the options that pay; `first` itself where none do."""
-        original = Entry(name="original", program=self.rounds.subject.original.program)
-        base = original if first == ORIGINAL else self.entries[first]
+        base = self.rounds.subject.original if first == ORIGINAL else self.entries[first]
         choices, self.outcome.not_tried = _choices_of(base)
         each_s = self.rounds.expected_s(0, self.chosen, built=False)
         affordable = HALF * self.rounds.left_s / each_s - 1.0  # the program itself is timed again
@@ -249,24 +248,21 @@ class _Contest:
         best = max(paid, key=lambda p: p[2], default=None)
         return first if best is None else best[1]
 
-    def _tried(self, first: int, base: Entry, sets: Sequence[tuple[OptionChoice, ...]]) -> list[tuple[int, int, float]]:
+    def _tried(
+        self, first: int, base: Candidate, sets: Sequence[tuple[OptionChoice, ...]]
+    ) -> list[tuple[int, int, float]]:
         """Time an entry with sets of options; return place, number and ratio of those that surely pay."""
         begin = len(self.entries)
         for choices in sets:
             names = tuple(choice.name for choice in choices)
-            self.entries.append(
-                Entry(
-                    name=f"{base.name} with {' + '.join(names)}", program=base.program, kernels=base.kernels,
-                    options=options_of(choices), predicted_s=base.predicted_s, choices=names, base=first,
-                )
-            )  # fmt: skip
+            self.entries.append(base.with_options(names, options_of(choices)))
         numbers = [*([] if first == ORIGINAL else [first]), *range(begin, len(self.entries))]
         self.chosen.add(self.rounds.timed([self.entries[i] for i in numbers]), numbers, 0)
         paid: list[tuple[int, int, float]] = []
         for place, number in enumerate(range(begin, len(self.entries))):
             ratio = self.chosen.ratio(number, first)
             sure = 0.0 if ratio is None else ratio.ratio if ratio.low > 1.0 or ratio.ratio < 1.0 else 1.0
-            names = self.entries[number].choices
+            names = self.entries[number].option_names
             self.outcome.tried.setdefault(base.name, []).append(OptionTrial(names, "program", sure))
             self.say(f"{self.entries[number].name}: {sure:.2f}x")
             if sure > WORTH:
@@ -275,7 +271,7 @@ class _Contest:
 
     def _final(self, first: int, ranked: Sequence[int]) -> None:
         """Time the best entry in fresh rounds with those that it has to beat, and order what may be returned."""
-        base = self.entries[first].base
+        base = self.chosen.base_of(first)
         without = [] if base in (None, ORIGINAL) else [base]
         others = [i for i in ranked if i != first and i not in without][:1]
         plain = [i for i in self.chosen.timed if self.entries[i].plain]
@@ -300,7 +296,7 @@ class _Contest:
             self.outcome.notes += (f"{self.entries[first].name} did not hold on fresh rounds",)
 
 
-def _choices_of(entry: Entry) -> tuple[list[OptionChoice], dict[str, str]]:
+def _choices_of(entry: Candidate) -> tuple[list[OptionChoice], dict[str, str]]:
     """The compiler options that may matter to the ops that XLA computes of a program, and why others do not."""
-    ops = {node.op for node in every_node([entry.program.hot])} if entry.by_xla is None else entry.by_xla
+    ops = entry.by_xla
     return choices_for(ops) if ops else ([], {})

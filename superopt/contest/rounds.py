@@ -12,14 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.ir.program import Program
-from superopt.kernels.choose.choice import Choice
 from superopt.machine.budget import LEAST_KERNELS_S, WORTH
 from superopt.machine.deadline import HALF, Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Tuned, Worker, as_called, compare
+from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Worker, compare
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.measure.worker import SLOW_S
@@ -31,48 +30,18 @@ ORIGINAL = -1
 """The number of the original among the entries."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A program that may be returned, with its kernels and compiler options.
-
-    Attributes:
-        predicted_s: predicted seconds; None where there is no prediction.
-        by_xla: operations that XLA computes; None for all of the program's.
-        choices: names of the option choices that `options` came from.
-        base: number of the entry that is the same with default options; None where this one has default options.
-        plain: this is the plain candidate, which is returned unless another one is faster beyond doubt.
-    """
-
-    name: str
-    program: Program
-    kernels: tuple[Choice, ...] = ()
-    options: Mapping[str, bool | str] = field(default_factory=dict[str, bool | str])
-    predicted_s: float | None = None
-    by_xla: frozenset[str] | None = None
-    choices: tuple[str, ...] = ()
-    base: int | None = None
-    plain: bool = False
-
-    @property
-    def candidate(self) -> Program | Tuned:
-        """The program in the form in which it is built and timed."""
-        if not (self.kernels or self.options):
-            return self.program
-        return Tuned(self.program, self.options, tuple(c.to_json() for c in self.kernels))
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """The original as its user calls it, with its live inputs and frozen values: the baseline of all timings."""
 
-    original: Tuned
+    original: Candidate
     live: Sequence[Any]
     frozen: Mapping[str, Any]
 
     @classmethod
     def of(cls, imported: Imported) -> Subject:
         """The subject of an imported function with its example inputs."""
-        original = as_called(imported.graph, closed=imported.closes_over)
+        original = original_candidate(imported.graph, closed=imported.closes_over)
         return cls(original, imported.live_values, imported.frozen_values)
 
 
@@ -94,7 +63,7 @@ class Rounds:
     builds_s: float = 0.0
     known_s: float = 0.0
     _batches: int = 0
-    _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
+    _seen: dict[int, Candidate] = field(default_factory=dict[int, Candidate])
     _other: Worker = field(default_factory=Worker)  # starts on first use
 
     def __enter__(self) -> Rounds:
@@ -109,7 +78,7 @@ class Rounds:
         return self.request.deadline.left_s
 
     def timed(
-        self, entries: Sequence[Entry], *, second: bool = False, whole: bool = False, base: Entry | None = None
+        self, entries: Sequence[Candidate], *, second: bool = False, whole: bool = False, base: Candidate | None = None
     ) -> Comparison:
         """Time one batch of these entries with the original, or with another program in its place.
 
@@ -137,9 +106,9 @@ class Rounds:
             settings = replace(settings, check=False)
         end = Deadline.within(max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s)
         settings = replace(settings, end_s=end.end_s)
-        first = self.subject.original if base is None else base.candidate
+        first = base or self.subject.original
         return compare(
-            first, [x.candidate for x in entries], self.subject.live, self.subject.frozen, settings,
+            first, entries, self.subject.live, self.subject.frozen, settings,
             worker=self._other if second else self.where,
         )  # fmt: skip
 
@@ -180,7 +149,7 @@ class Series:
         notes: messages of the comparisons.
     """
 
-    def __init__(self, entries: Sequence[Entry], seed: int) -> None:
+    def __init__(self, entries: Sequence[Candidate], seed: int) -> None:
         self.entries, self.seed = entries, seed
         self.cause = ""
         self.original_build_s = self.build_s = 0.0
@@ -288,6 +257,13 @@ class Series:
             return ratio.ratio
         return base.ratio * over.ratio
 
+    def base_of(self, number: int) -> int | None:
+        """The number of the entry that is the same with default options; None where an entry has default options."""
+        base = self.entries[number].base
+        if base is None or base.is_original:
+            return None if base is None else ORIGINAL
+        return next(i for i, entry in enumerate(self.entries) if entry is base)
+
     @property
     def base(self) -> int:
         """The entry that others are timed with next: the original, or the plain candidate where the original is known.
@@ -320,7 +296,7 @@ class Series:
 
         The plain candidate loses only to evidence: it is returned where the rounds, noisy or not, show it faster.
         """
-        ratio, base = self.ratio(number), self.entries[number].base
+        ratio, base = self.ratio(number), self.base_of(number)
         if ratio is None:
             return False
         if base not in (None, ORIGINAL):

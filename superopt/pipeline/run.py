@@ -14,28 +14,29 @@ from pathlib import Path
 from threading import Event
 
 from superopt.backends.xla import XlaExecutable
+from superopt.candidates.candidate import Candidate, Provenance, original_candidate
 from superopt.certify.kernels import MOST_IN_FIELD, MOST_VALIDATION_S, ValidatedCode, code_s, validate_code
 from superopt.certify.library import ProvedLibrary, proved_library
 from superopt.certify.plan import Plan, empty_plan
 from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
-from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.attribution import measured_gains
 from superopt.contest.checks import Builds, OriginalLostError, of_the_program
 from superopt.contest.contest import Outcome, contest, duel
 from superopt.contest.judgement import (
     IN_DOUBT,
-    Candidate,
     Judgement,
     as_xla_computes,
     by_prediction,
     decided,
     given_back,
     original_returned,
+    returned,
     settled,
     undecided,
 )
-from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Subject, least_s, rounds_fit
+from superopt.contest.rounds import ORIGINAL, Rounds, Subject, least_s, rounds_fit
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import Begun, begin, explore
@@ -49,10 +50,10 @@ from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, Budget
 from superopt.machine.deadline import HALF, Deadline, Stopwatch, now_s
-from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
+from superopt.measure import ComparisonSettings, Timing, Worker, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.beside import peers_of
-from superopt.report.data import UNMEASURED, Measurement, PeerTiming, Report, StageTime, of_original
+from superopt.report.data import UNMEASURED, Measurement, NativeKernel, PeerTiming, Report, StageTime, of_original
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import ANSWERED, remember
 from superopt.store import Store
@@ -159,14 +160,14 @@ class Run:
 
         Where the new rounds leave no doubt, the entry of the store loses its mark.
         """
-        entry = Entry(
+        kept = Candidate(
             name="kept", program=known.program, kernels=known.kernels, options=known.report.compiler_options
         )  # fmt: skip
         request = self.request.within(Deadline.within(LEAST_S))
         subject = Subject.of(self.imported)
         builds_s = len(_CONTEST) * LEAST_KERNELS_S
         with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
-            series = duel(rounds, [entry])
+            series = duel(rounds, [kept])
         if series.is_slower(0):
             return None
         ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
@@ -192,10 +193,10 @@ class Run:
             plain = self._plain(Deadline(), wanted and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
-        if plain.same_as_original:
+        if plain.changes_nothing:
             return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
-        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was timed"
-        judgement = in_kernels(plain, verdict)
+        verdict = f"plain program returned, {len(plain.kernels)} of its kernels are our own; nothing was timed"
+        judgement = returned(plain, verdict)
         if self.request.deterministic or self.request.keeps_plain:
             return self._checked(judgement)
         with self.clock.stage("contest"):
@@ -207,7 +208,7 @@ class Run:
             )
         return self._checked(timed)
 
-    def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
+    def _not_slower(self, plain: Candidate, judgement: Judgement) -> Judgement:
         """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
         self.builds.rest_s = LEAST_S
         _ = self.builds.wanted
@@ -216,7 +217,7 @@ class Run:
         subject = Subject.of(self.imported)
         known_s = self._known_s(LEAST_S)
         with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
-            series = duel(rounds, [candidate_of(plain)[0]])
+            series = duel(rounds, [plain])
         ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
         if ratio is None or before_s is None or after_s is None:
             return judgement
@@ -225,14 +226,14 @@ class Run:
             return original_returned(
                 self.imported, f"the plain program takes {after_ms:.3g} ms where it takes {before_ms:.3g}",
                 measured=of_original(before_ms, series.noise_floor, series.samples_s(ORIGINAL)),
-                native=tuple(replace(row, used=False) for row in judgement.native),
+                listed=plain,
             )  # fmt: skip
         samples = {"original": ORIGINAL, "returned": 0}
         measured = Measurement(
             before_ms=before_ms, after_ms=after_ms, speedup=ratio, noise_floor=series.noise_floor,
             samples_ms={name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()},
         )  # fmt: skip
-        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was searched"
+        verdict = f"plain program returned, {len(plain.kernels)} of its kernels are our own; nothing was searched"
         return replace(judgement, verdict=verdict, measured=measured)
 
     def searched(self) -> Judgement:
@@ -242,7 +243,7 @@ class Run:
             self._prove()
             self._explore(self.deadline.reserve().share(_TWO))
             return self._predicted()
-        made: list[KernelProgram] = []
+        made: list[Candidate] = []
         whole = self.deadline
         self.builds.begin()
         # else weights are not read for it while other processes are there
@@ -257,9 +258,9 @@ class Run:
                 self._begin(whole)
             with self.clock.stage("plain"):  # what it has left to do
                 plain = making.by(now_s()) if self._interrupted_early else making.result()
-            if plain is not None and not plain.same_as_original:
-                made.append(plain)
-                self.ready = candidate_of(plain)[1]
+            if plain is not None and not plain.changes_nothing:
+                made.append(replace(plain, plain=True))
+                self.ready = returned(made[0])
             if self._interrupted_early:
                 raise KeyboardInterrupt
         with self.clock.stage("original"):  # what the other two have left to do
@@ -276,8 +277,7 @@ class Run:
                     self._in_kernels(made, whole.share(), 0.0, 0.0)
             return self._contested(made, judgement, whole, apart=False)
         known_s = self._known_s(self._for_rounds_s(whole))
-        entries = [candidate_of(form)[0] for form in made]
-        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, entries, whole, known_s))
+        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, tuple(made), whole, known_s))
         if self.begun is None:
             self._prove()
         validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
@@ -288,7 +288,7 @@ class Run:
         follow_s = len(_CONTEST) * build_s + rounds_s
         self._explore(limits.share(HALF if self.kernels else _TWO, follow_s), [g for form in made for g in form.chosen])
         cause = _NO_TIME if self.found is None else "nothing faster was found"
-        judgement = original_returned(self.imported, cause, build_s=build_s)
+        judgement = original_returned(self.imported, cause)
         if self.found is not None and self.kernels and not self._interrupted(judgement):
             code_s = self._code_s(made, whole)  # some of it was validated beside the search
             limits = self.deadline.reserve(build_s + code_s)
@@ -354,10 +354,10 @@ class Run:
         found = self.found is not None and self.found.interrupted
         return found or judgement.interrupted or self.barrier.interrupted
 
-    def _plain(self, deadline: Deadline, kernels: bool = True) -> KernelProgram | None:
+    def _plain(self, deadline: Deadline, kernels: bool = True) -> Candidate | None:
         form, maker = own_form(self.imported.graph), self.maker
         if not kernels or maker is None:
-            return KernelProgram("own form", form)
+            return Candidate(name="own form", program=form, origin=Provenance.OWN_FORM)
         return self.barrier.around(
             "the plain candidate", lambda: maker.make(in_regions("own form", form), deadline), None, let=FIRST
         )
@@ -409,14 +409,14 @@ class Run:
                 None,
             )
 
-    def _in_kernels(self, made: list[KernelProgram], limits: Deadline, follow_s: float, build_s: float) -> None:
+    def _in_kernels(self, made: list[Candidate], limits: Deadline, follow_s: float, build_s: float) -> None:
         """Predict the plain candidate, and make kernels of the search's best programs as far as there is time."""
         with self.clock.stage("forms"):
             self.barrier.around(
                 "programs of the search in kernels", lambda: self._make_forms(made, limits, follow_s, build_s), None
             )
 
-    def _make_forms(self, made: list[KernelProgram], whole: Deadline, follow_s: float, build_s: float) -> None:
+    def _make_forms(self, made: list[Candidate], whole: Deadline, follow_s: float, build_s: float) -> None:
         found, maker = self.found, self.maker
         assert found is not None
         assert maker is not None
@@ -431,15 +431,15 @@ class Run:
                 self.clock.say(f"{form.name}: the time does not suffice to build it")
                 continue
             done = maker.make(form, limits)  # regions that XLA was timed to compute faster are left out
-            if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
-                seconds = found.by_xla_s(finalist)
-                done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
+            if not done.kernels and (finalist := found.finalist(form.finalist)) is not None:  # XLA has its own ways
+                name, seconds = finalist.name, found.by_xla_s(finalist)
+                done = Candidate(name=name, program=found.program(finalist), finalist=name, predicted_s=seconds)
             made.append(done)
-        made[:] = [maker.told(form) if form.regions else form for form in made]
+        made[:] = [maker.predicted(form) if form.regions else form for form in made]
 
-    def _whole(self, maker: KernelMaker, forms: Sequence[KernelProgram], limits: Deadline) -> list[KernelProgram]:
+    def _whole(self, maker: KernelMaker, forms: Sequence[Candidate], limits: Deadline) -> list[Candidate]:
         """Make forms of kernels in worker processes, before any are timed; return those whose kernels are all made."""
-        whole: list[KernelProgram] = []
+        whole: list[Candidate] = []
         for form in forms:
             left_s, takes_s = limits.left_s, maker.seconds_for(form)
             if takes_s <= left_s:
@@ -451,8 +451,8 @@ class Run:
         return whole
 
     def _distinguished(
-        self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: Deadline
-    ) -> list[KernelProgram]:
+        self, forms: Sequence[Candidate], made: Sequence[Candidate], limits: Deadline
+    ) -> list[Candidate]:
         """The forms worth building, once the regions that tell them apart are timed."""
         found = self.found
         assert found is not None
@@ -463,10 +463,10 @@ class Run:
             self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
         return that_differ(model, priced(model, forms), made)
 
-    def _search_schedules(self, made: list[KernelProgram], deadline: Deadline) -> None:
+    def _search_schedules(self, made: list[Candidate], deadline: Deadline) -> None:
         """Search schedules for the program that is fastest by prediction; append it if that makes it faster."""
         maker = self.maker
-        priced = [form for form in made if form.predicted_s is not None and form.choices]
+        priced = [form for form in made if form.predicted_s is not None and form.kernels]
         if maker is None or not priced or HALF * deadline.left_s < LEAST_S:  # half of it, processes start
             return
         best = min(priced, key=lambda form: form.predicted_s or 0.0)
@@ -491,7 +491,7 @@ class Run:
         return self._first(chosen, original_returned(self.imported, "the model finds nothing cheaper"))
 
     def _contested(
-        self, made: Sequence[KernelProgram], judgement: Judgement, limits: Deadline, *, apart: bool = True
+        self, made: Sequence[Candidate], judgement: Judgement, limits: Deadline, *, apart: bool = True
     ) -> Judgement:
         """The fastest program that passes the check: one in kernels, or else one that XLA computes."""
         found = self.found
@@ -507,33 +507,30 @@ class Run:
         return self._first(*held)
 
     def _held(
-        self, made: Sequence[KernelProgram], judgement: Judgement, limits: Deadline, apart: bool
+        self, made: Sequence[Candidate], judgement: Judgement, limits: Deadline, apart: bool
     ) -> tuple[list[Judgement], Judgement]:
         """Judgements of the contest on the programs that may be returned, the best first, and on the original."""
         found, request = self.found, self.request.within(limits)
-        plain = made[0] if made and self.ready is not None else None
-        candidates: list[Candidate] = [candidate_of(form, plain=form is plain) for form in made]
-        if not made and found is not None:
-            candidates = as_xla_computes(found)
-        entries = [entry for entry, _ in candidates]
+        entries = as_xla_computes(found) if found is not None and not made else made
         where, known_s = self.tools.worker, self._known_s(self._for_rounds_s(limits))
         said = contest(self.imported, entries, request, where, self.clock.say, apart=apart, known_s=known_s)
-        chosen = [decided(said, number, candidates, judgement) for number in said.order]
-        if chosen and found is not None and chosen[0].winner is not None and not chosen[0].kernels:
-            first = chosen[0]
-            with_gains = self.barrier.around("measured gains", lambda: self._with_gains(first, said, request), None)
-            chosen[0] = with_gains or first
-        return chosen, undecided(self.imported, said, candidates, judgement)
+        chosen = [decided(said, number, judgement) for number in said.order]
+        first = chosen[0].candidate if chosen else None
+        if first is not None and first.finalist and not first.kernels:
+            with_gains = self.barrier.around("measured gains", lambda: self._with_gains(chosen[0], said, request), None)
+            chosen[0] = with_gains or chosen[0]
+        return chosen, undecided(self.imported, said, judgement)
 
     def _with_gains(self, winner: Judgement, said: Outcome, request: Request) -> Judgement:
         """The judgement of a program that XLA computes, with measured gains of its most important rules."""
-        found, finalist = self.found, winner.winner
+        found = self.found
         assert found is not None
+        finalist = found.finalist(winner.candidate.finalist)
         assert finalist is not None
         self.clock.say("timing the winner without its most important rules")
         try:
             with Rounds(Subject.of(self.imported), request, self.tools.worker) as rounds:
-                gains = measured_gains(rounds, found, finalist, winner.options, said.final)
+                gains = measured_gains(rounds, found, finalist, winner.candidate.options, said.final)
         except KeyboardInterrupt:
             return replace(winner, interrupted=True)
         return replace(winner, gains=gains)
@@ -545,8 +542,7 @@ class Run:
             checked = self._checked(winner)
             if not checked.returns_original or winner.returns_original:
                 return replace(checked, notes=(*checked.notes, *refused))
-            name = winner.implementation.get("form") or (winner.winner.name if winner.winner else "the program")
-            refused.append(f"{name}: {checked.verdict}")
+            refused.append(f"{winner.candidate.form}: {checked.verdict}")
         return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused), refused=bool(refused)))
 
     def _at_hand(self, judgement: Judgement) -> Judgement:
@@ -581,7 +577,7 @@ class Run:
             code_end_s = self._code_end_s()
             validated = Aside(lambda: _validated(judgement, code_end_s, halted.is_set))
             checked = self._settled(judgement, interrupted)
-            if checked is None or not checked.kernels:
+            if checked is None or not checked.candidate.kernels:
                 halted.set()
                 return checked or given_back(self.imported, self.barrier)
             code_end_s = self._interrupted_s + AFTER_S if interrupted else math.inf
@@ -592,7 +588,7 @@ class Run:
         if checked is None or code is None:
             return checked or given_back(self.imported, self.barrier)
         self.clock.say(f"machine code of {code.proved} of {code.count} kinds of kernels validated")
-        return replace(checked, implementation={**checked.implementation, "code": code.told()})
+        return replace(checked, code=code)
 
     def _settled(self, judgement: Judgement, interrupted: bool) -> Judgement | None:
         """The judgement after its check; returns the original if the program's or its own calls do not end in time."""
@@ -617,9 +613,9 @@ class Run:
 
         return self.barrier.around("the check", check, None)
 
-    def _code_s(self, made: Sequence[KernelProgram], whole: Deadline) -> float:
+    def _code_s(self, made: Sequence[Candidate], whole: Deadline) -> float:
         """Seconds reserved for validating machine code: the plain candidate's estimate, at most half of the rest."""
-        every = [(form.program.hot, form.choices) for form in made]
+        every = [(form.program.hot, form.kernels) for form in made]
         takes_s = self.barrier.around(
             "the time of validation", lambda: sum(code_s(*one) for one in every), 0.0, let=FIRST
         )
@@ -635,14 +631,14 @@ class Run:
         """The judgement with regions of refuted machine code left to XLA; each refutation is reported as a defect."""
         for what in dict.fromkeys(refuted.values()):
             self.barrier.around(what.partition(" is wrong")[0], lambda what=what: _defect(what), None)
-        gone = [choice for number, choice in enumerate(judgement.kernels) if number in refuted]
-        kept = tuple(choice for number, choice in enumerate(judgement.kernels) if number not in refuted)
-        names = {str(region) for region in regions_of(judgement.program.hot, gone)}
-        rows = (replace(row, used=False, failure=_WRONG) if row.name in names else row for row in judgement.native)
+        candidate = judgement.candidate
+        gone = [kernel for number, kernel in enumerate(candidate.kernels) if number in refuted]
+        kept = tuple(kernel for number, kernel in enumerate(candidate.kernels) if number not in refuted)
+        if self.maker is not None:
+            self.maker.refuse(regions_of(candidate.program.hot, gone), _WRONG)
         return replace(
-            judgement, kernels=kept, native=tuple(rows), measured=UNMEASURED, unchecked=True,
+            judgement, candidate=replace(candidate, kernels=kept), measured=UNMEASURED, unchecked=True,
             verdict=f"program returned untimed, without {len(gone)} of its kernels: their machine code is wrong",
-            implementation={**judgement.implementation, "kernels": len(kept)},
         )  # fmt: skip
 
     def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
@@ -675,7 +671,7 @@ class Run:
             report = self.barrier.around(
                 "the report",
                 lambda: make_report(
-                    name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
+                    name, self.imported, self.found, judgement, self.library, self.request, self.barrier, self._rows,
                 ),
                 Report(
                     program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
@@ -684,8 +680,9 @@ class Run:
             )  # fmt: skip
         with self.clock.stage("beside"):
             peers = self.barrier.around("the comparison with other runtimes", lambda: self._beside(executable), ())
-        report = replace(report, stages=tuple(self.clock.stages), peers=peers)
-        result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
+        report = replace(report, memory=memory, stages=tuple(self.clock.stages), peers=peers)
+        candidate = judgement.candidate
+        result = Optimized(self.imported, candidate.program, executable, report, plan, candidate.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         lost = judgement.noisy and judgement.returns_original
         refused = judgement.refused and judgement.returns_original
@@ -706,23 +703,29 @@ class Run:
         return peers_of(self.model, self.imported, executable, left_s, self.request.seed)
 
     def _built(self, judgement: Judgement) -> XlaExecutable:
-        return self.builds.candidate(judgement.program, judgement.options, judgement.kernels)
+        candidate = judgement.candidate
+        return self.builds.candidate(candidate.program, candidate.options, candidate.kernels)
+
+    def _rows(self, candidate: Candidate) -> tuple[NativeKernel, ...]:
+        return () if self.maker is None else self.maker.rows(candidate)
 
     def _plan(self, judgement: Judgement) -> Plan:
-        if judgement.winner is None or self.found is None:
+        winner = None if self.found is None else self.found.finalist(judgement.candidate.finalist)
+        if winner is None or self.found is None:
             return empty_plan(self.imported.graph, self.request.numerics)
-        return make_plan(self.found, judgement.winner, self.library.rules, self.request.numerics)
+        return make_plan(self.found, winner, self.library.rules, self.request.numerics)
 
 
 def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
     """The verdicts of validation on the machine code of the program's kernels."""
     most_s = Deadline(end_s).left_s
-    return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_IN_FIELD, halted)
+    candidate = judgement.candidate
+    return validate_code(candidate.program.hot, candidate.kernels, most_s, MOST_IN_FIELD, halted)
 
 
-def _gains(maker: KernelMaker, forms: Sequence[KernelProgram], made: Sequence[KernelProgram]) -> bool:
+def _gains(maker: KernelMaker, forms: Sequence[Candidate], made: Sequence[Candidate]) -> bool:
     """Whether a form is predicted to beat all programs made by more than a schedule search is likely to bring."""
-    least_s = min([maker.told(form).predicted_s or math.inf for form in made if form.choices], default=math.inf)
+    least_s = min([maker.predicted(form).predicted_s or math.inf for form in made if form.kernels], default=math.inf)
     return any(WORTH * form.predicted_s < least_s for form in forms if form.predicted_s is not None)
 
 
@@ -731,7 +734,7 @@ def _defect(what: str) -> None:
 
 
 def _built_in(
-    worker: Worker, imported: Imported, entries: Sequence[Entry], whole: Deadline, known_s: float
+    worker: Worker, imported: Imported, entries: Sequence[Candidate], whole: Deadline, known_s: float
 ) -> tuple[float, float]:
     """Have the comparing worker build the original, then these programs; it keeps those that are slow to build.
 
@@ -741,12 +744,12 @@ def _built_in(
         Build seconds of the last program, since one in kernels builds in a fraction of the original's time; and seconds
         of the fewest rounds of a contest.
     """
-    called = as_called(imported.graph, closed=imported.closes_over)
+    called = original_candidate(imported.graph, closed=imported.closes_over)
     if not serialisable(called.program):
         return 0.0, 0.0
     live, frozen = imported.live_values, imported.frozen_values
     settings = ComparisonSettings(1, 0.0, end_s=whole.end_s, known_s=known_s)
-    found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
+    found = compare(called, entries, live, frozen, settings, worker=worker)
     built = [one for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
     original_s = 0.0 if known_s or not built else built[0].samples_s[-1]
     return (built[-1].build_s, least_s(original_s, built[-1].samples_s[-1])) if built else (0.0, 0.0)

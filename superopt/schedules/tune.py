@@ -46,7 +46,7 @@ from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError, end
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.features import features
 from superopt.schedules.model import Rows, forecast, prior
-from superopt.schedules.records import Candidate, Records
+from superopt.schedules.records import MeasuredSchedule, Records
 from superopt.schedules.space import ScheduleSpace, Trace, space_of
 from superopt.schedules.worker import save_problem
 from superopt.store import Store
@@ -124,7 +124,7 @@ class TunedSchedule:
     candidates_per_s: float
     compile_ms: float
     space_size: int
-    history: tuple[Candidate, ...]
+    history: tuple[MeasuredSchedule, ...]
     refused: dict[str, int]
 
 
@@ -159,8 +159,8 @@ class _Search:
     earlier: Rows
     deadline: Deadline = field(default_factory=Deadline)
     rounds: int = 0
-    default: Candidate | None = None
-    measured: list[Candidate] = field(default_factory=list[Candidate])
+    default: MeasuredSchedule | None = None
+    measured: list[MeasuredSchedule] = field(default_factory=list[MeasuredSchedule])
     seen: set[str] = field(default_factory=set[str])
     refused: dict[str, int] = field(default_factory=dict[str, int])
     compiled_s: list[float] = field(default_factory=list[float])
@@ -287,7 +287,7 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
     return [fresh[key] for key in keys]
 
 
-def _point(search: _Search, parents: Sequence[Candidate]) -> dict[str, Any]:
+def _point(search: _Search, parents: Sequence[MeasuredSchedule]) -> dict[str, Any]:
     space, rng = search.space, search.rng
     if search.how.strategy == "random" or not parents or rng.random() < _RANDOM_SHARE:
         return space.sample(rng)
@@ -298,7 +298,7 @@ def _point(search: _Search, parents: Sequence[Candidate]) -> dict[str, Any]:
     return space.mutate(a.point, rng)
 
 
-def _rows(measured: Sequence[Candidate]) -> Rows:
+def _rows(measured: Sequence[MeasuredSchedule]) -> Rows:
     """Return the measurements of this search, at most the last of them."""
     own = measured[-_MOST_ROWS:]
     if not own:
@@ -382,10 +382,10 @@ class _Pool:
         return [(b, job.result()) for (b, _), job in zip(shares, jobs, strict=True)]
 
 
-def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Candidate]:
+def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[MeasuredSchedule]:
     """Build a batch in all workers, then time the new candidates, one worker after the other."""
     known = {c.digest for c in search.measured}
-    added: list[Candidate] = []
+    added: list[MeasuredSchedule] = []
     for builder, events in pool.build([made.trace for made in batch]):
         built: dict[str, int] = {}
         for i, event in sorted(events.items()):
@@ -399,7 +399,7 @@ def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Ca
                 search.refuse(f"{event['event']}: {event['detail']}")
         for digest, samples in _times(search, builder, list(built)).items():
             made, spills = batch[built[digest]], events[built[digest]]["spills"]
-            added.append(Candidate(made.trace, made.point, made.x, digest, float(np.median(samples)), spills))
+            added.append(MeasuredSchedule(made.trace, made.point, made.x, digest, float(np.median(samples)), spills))
     search.measured += added
     return added
 
@@ -437,7 +437,7 @@ def _rest() -> None:
             return
 
 
-def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple[Candidate | None, float, float]:
+def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple[MeasuredSchedule | None, float, float]:
     """Return the winner, its seconds and the default's: the leaders timed again, then the best against the default."""
     default, seed = search.default, search.how.seed
     if not search.measured:
@@ -465,7 +465,12 @@ def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple
 
 
 def _again(
-    search: _Search, candidates: Sequence[Candidate], builder: CandidateBuilder, seed: int, rounds: int, budget_s: float
+    search: _Search,
+    candidates: Sequence[MeasuredSchedule],
+    builder: CandidateBuilder,
+    seed: int,
+    rounds: int,
+    budget_s: float,
 ) -> dict[str, list[float]]:
     """Return samples of candidates in fresh rounds, all of them in each, as many as there is time for."""
     events = builder.build(range(len(candidates)), [c.trace for c in candidates], again=True)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from superopt.backends.native import Native
+from superopt.candidates.candidate import Candidate
 from superopt.choose import plain
 from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.contest import judgement as judgements
@@ -159,7 +160,7 @@ def test_kernels_that_would_be_made_too_late_are_not_begun(
     monkeypatch.setattr(plain, "proved", lambda backend, tried, *_: tried)
     pool: Any = Pool(clock, 2.0, 2.0)
     program = KernelMaker(pool).make(in_regions("own form", own_form(graph)), Deadline.within(budget_s))
-    assert len(program.choices) == made
+    assert len(program.kernels) == made
 
 
 def test_what_kernels_take_is_said_without_what_computed_beside_them(
@@ -180,14 +181,15 @@ def test_what_kernels_take_is_said_without_what_computed_beside_them(
 @pytest.mark.parametrize("cause", ["", "an output differs"])
 def test_a_check_that_was_left_for_later_decides(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
     imported = import_function(jnp.tanh, (np.ones(8, np.float32),))
-    winner: Any = "winner"
     timed = Measurement(before_ms=2.0, after_ms=1.0)
-    early = Judgement(original_program(imported.graph), winner, "faster program returned", timed, unchecked=True)
+    winner = Candidate(name="winner", program=original_program(imported.graph))
+    early = Judgement(winner, "faster program returned", timed, unchecked=True)
     monkeypatch.setattr(judgements, "check", lambda *_, **__: (NumericCheck(0.0), cause))
     late = settled(imported, early, Builds.of(imported))
-    assert late.winner == (None if cause else "winner")
+    assert (late.candidate is winner) == (not cause)
+    assert late.returns_original == bool(cause)
     assert not late.unchecked
     assert (cause in late.verdict) == bool(cause) or not cause
     assert late.measured.after_ms == (2.0 if cause else 1.0)
-    checked = Judgement(early.program, winner, "faster program returned")
+    checked = Judgement(winner, "faster program returned")
     assert settled(imported, checked, Builds.of(imported)) is checked

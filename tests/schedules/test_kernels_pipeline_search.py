@@ -16,12 +16,13 @@ import pytest
 
 from superopt.backends import native
 from superopt.backends.native import Native
+from superopt.candidates.candidate import Candidate
 from superopt.certify.kernels import prove_kernels
 from superopt.choose import schedules as kernel_search
-from superopt.choose.plain import KernelMaker, KernelProgram
+from superopt.choose.plain import KernelMaker
 from superopt.choose.schedules import ScheduleStage
 from superopt.choose.trials import Trace, Trial, TrialPool, _Job, _Process
-from superopt.contest.rounds import ORIGINAL, Entry, Series
+from superopt.contest.rounds import ORIGINAL, Series
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
@@ -98,7 +99,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[Graph, Any]:
 def rounds_in_which(searched_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a region XLA's version takes 100 us, the default schedule 40 us, and the searched one this."""
 
-    def duel(rounds: Any, entries: Sequence[Entry]) -> Series:
+    def duel(rounds: Any, entries: Sequence[Candidate]) -> Series:
         series = Series(entries, 0)
         times = [Timing(tuple(s * (1.0 + 1e-3 * (k % 2)) for k in range(9)), UNTIMED) for s in (1e-4, 4e-5, searched_s)]
         series.add(Comparison(times[0], tuple(times[1:]), again_s=times[0].samples_s), (0, 1), 0)
@@ -108,7 +109,7 @@ def rounds_in_which(searched_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> KernelProgram:
+def made() -> Candidate:
     def fn(x: Any, w: Any) -> Any:
         y = jnp.tanh(x @ w)
         return y / jnp.sum(jnp.abs(y), -1, keepdims=True)
@@ -117,20 +118,22 @@ def made() -> KernelProgram:
 
 
 def test_a_searched_schedule_gets_into_the_program(
-    made: KernelProgram, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch
+    made: Candidate, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds_in_which(2e-5, monkeypatch)
-    form = KernelMaker(Pool()).searched(made, Deadline.within(30.0), Worker(), 0)
+    maker = KernelMaker(Pool())
+    form = maker.searched(made, Deadline.within(30.0), Worker(), 0)
     assert form is not None
-    assert all(row.xla_ms and row.own_ms and row.ratio for row in form.rows)
-    assert {choice.trace for choice in form.choices} == set(tuned.values())
-    assert {row.schedule for row in form.rows} == {"best of 7 searched"}
-    assert prove_kernels(form.program.hot, form.choices) == (2, "")
+    rows = maker.rows(form)
+    assert all(row.xla_ms and row.own_ms and row.ratio for row in rows)
+    assert {choice.trace for choice in form.kernels} == set(tuned.values())
+    assert {row.schedule for row in rows} == {"best of 7 searched"}
+    assert prove_kernels(form.program.hot, form.kernels) == (2, "")
 
 
 @pytest.mark.parametrize("change", ["slower in the trial", "not proved", "no time"])
 def test_the_default_schedule_stays_otherwise(
-    made: KernelProgram, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch, change: str
+    made: Candidate, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     real, slow = Native.prove, change == "slower in the trial"
 

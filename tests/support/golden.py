@@ -14,6 +14,7 @@ import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,20 @@ import numpy as np
 
 import superopt
 from superopt.backends.options import OptionChoice
+from superopt.candidates.candidate import Candidate
 from superopt.contest import contest as contests
 from superopt.contest import rounds as module
 from superopt.contest.contest import Outcome, contest
-from superopt.contest.rounds import Entry, Series
+from superopt.contest.rounds import Series
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
+from superopt.kernels.choose.choice import Choice
 from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, Failure, Timing, Tuned, Worker
+from superopt.measure import Comparison, Failure, Timing, Worker
 from superopt.measure.stats import paired_ratio
 from superopt.pipeline import run as stages
 
@@ -49,15 +52,21 @@ _IMPORTED = import_function(jnp.tanh, (np.ones((4, 4), np.float32),))
 _ORIGINAL = original_program(_IMPORTED.graph)
 
 
-class _Kernel:
-    """A kernel as far as a contest knows one."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeUp(Candidate):
+    """A program of which XLA computes these operations, whatever its kernels are."""
 
-    def to_json(self) -> dict[str, str]:
-        return {}
+    operations: frozenset[str] = frozenset()
+
+    @property
+    def by_xla(self) -> frozenset[str]:
+        """The operations."""
+        return self.operations
 
 
 def record_of(said: Outcome) -> dict[str, Any]:
     """A contest as plain data: its entries, all rounds, and what was decided."""
+    base_of = said.chosen.base_of
     final = None if said.final is said.chosen else said.final
     batches = said.chosen._batches
     later = [] if final is None else final._batches
@@ -67,8 +76,14 @@ def record_of(said: Outcome) -> dict[str, Any]:
         "seed": said.chosen.seed,
         "given": said.given,
         "entries": [
-            {"name": e.name, "plain": e.plain, "kernels": bool(e.kernels), "options": dict(e.options), "base": e.base}
-            for e in said.entries
+            {
+                "name": e.name,
+                "plain": e.plain,
+                "kernels": bool(e.kernels),
+                "options": dict(e.options),
+                "base": base_of(i),
+            }
+            for i, e in enumerate(said.entries)
         ],
         "chosen": _rounds(batches, said.chosen),
         "final": None if final is None else _rounds(later, final),
@@ -105,11 +120,11 @@ def made_up(seed: int) -> dict[str, Any]:
     options = rng.random() < 0.4
 
     def one(what: Any, process: int, base: Sequence[float], reference: bool = False) -> Timing | Failure:
-        program = what.program if isinstance(what, Tuned) else what
+        program = what.program
         if not reference and rng.random() < dies:
             return Failure("crash", "SIGSEGV")
         own = speeds.get(id(program), 1.0) * (1.0 + swing * process)
-        own *= 1.2 if isinstance(what, Tuned) and "good" in what.options else 1.0
+        own *= 1.2 if "good" in what.options else 1.0
         samples = [original_s / own * (1.0 + noise * abs(rng.gauss(0.0, 1.0))) for _ in base]
         return Timing(tuple(samples), paired_ratio(base, samples), build_s=rng.choice((0.1, 3.0)))
 
@@ -139,12 +154,12 @@ def made_up(seed: int) -> dict[str, Any]:
         return record_of(contest(_IMPORTED, entries, request, worker, options=options, known_s=known_s))
 
 
-def _entry(rng: random.Random, number: int) -> Entry:
-    kernels: Any = (_Kernel(),) if rng.random() < 0.6 or not number else ()
+def _entry(rng: random.Random, number: int) -> Candidate:
+    kernels = (Choice(0, ()),) if rng.random() < 0.6 or not number else ()
     program = Program(_ORIGINAL.prepare, _ORIGINAL.hot)
     by_xla = frozenset({"add"}) if rng.random() < 0.5 else frozenset[str]()
     plain = number == 0 and rng.random() < 0.6
-    return Entry(name=f"program {number}", program=program, kernels=kernels, by_xla=by_xla, plain=plain)
+    return MadeUp(name=f"program {number}", program=program, kernels=kernels, operations=by_xla, plain=plain)
 
 
 @contextmanager

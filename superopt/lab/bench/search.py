@@ -26,8 +26,9 @@ from rewrites.egraph.convert import import_graph, import_into
 from rewrites.grow.growth import GrowthLimits, grow
 from rewrites.grow.proof import ProvingEGraph
 from superopt.backends.protocol import backend_of
+from superopt.candidates.candidate import Candidate
 from superopt.certify.library import proved_library
-from superopt.choose.plain import KernelProgram, cut, in_regions, own_form
+from superopt.choose.plain import cut, in_regions, own_form
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.bench import Result, Say, geomean, table, told, wanted
@@ -134,7 +135,7 @@ def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
         found = search(eg, model, replace(settings, seed=seed + 1), warm=found.best, pricer=pricer, forms=forms)
     with stage("forms"):
         program, stored = found.lowering.lower_stored(found.best.selection, graph, expand)
-        made = cut(KernelProgram("best", program), program, stored)
+        made = cut(Candidate(name="best", program=program), program, stored)
         regions = [region.graph for region in made.regions]
         model.program_s(regions, set(regions))
     return row | {

@@ -21,7 +21,8 @@ from rewrites.egraph import perm
 from rewrites.egraph.convert import import_graph
 from rewrites.grow.growth import GrowthLimits, grow
 from rewrites.language.term import Rule, subterms
-from superopt.choose.plain import KernelProgram, cut
+from superopt.candidates.candidate import Candidate
+from superopt.choose.plain import cut
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONVOLUTIONS
@@ -53,7 +54,7 @@ def of_products(rules: Sequence[Rule]) -> list[Rule]:
     return [rule for rule in rules if any(term.op in _HEAVY for term in subterms((*rule.lhs, *rule.rhs)))]
 
 
-def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, KernelProgram]]:
+def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, Candidate]]:
     """The program's own operations, and a form by each rule that applies anywhere, each with the name of the rule."""
     eg = import_graph(graph)
     own = {eg.find(ref) >> perm.PERM_BITS for ref in eg.imported}
@@ -71,7 +72,7 @@ def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, KernelProg
         _lay(state)
         try:
             program, stored = lowering.lower_stored(state.choice(), graph, expand)
-            yield name, cut(KernelProgram(name, program), program, stored)
+            yield name, cut(Candidate(name=name, program=program), program, stored)
         except SuperoptError:
             continue  # a macro that has no such layout: a search drops the form, too
 
