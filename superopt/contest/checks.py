@@ -22,6 +22,7 @@ from superopt.arrays.placing import place_of, release
 from superopt.backends import mixed
 from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, build
+from superopt.candidates.evidence import NumericCheck
 from superopt.errors import InputError, ProgramError
 from superopt.ir import opaque
 from superopt.ir.counters import graph_cost
@@ -40,7 +41,6 @@ from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import differ_by_rounding
 from superopt.measure.numerics import Tolerance, output_errors
 from superopt.measure.process import TIME_OVER
-from superopt.report.data import NumericCheck
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped

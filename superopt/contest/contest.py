@@ -30,6 +30,7 @@ from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.report.data import JudgedFinalist
+from superopt.report.verdicts import options_lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +294,7 @@ class _Contest:
         others = [i for i in self.chosen.order if i not in numbers and i < self.outcome.given]
         self.outcome.order = (*held, *others) if held or all(i in final.failures for i in numbers) else ()
         if self.entries[first].options and first not in held:
-            self.outcome.notes += (f"{self.entries[first].name} did not hold on fresh rounds",)
+            self.outcome.notes += (options_lost(self.entries[first]),)
 
 
 def _choices_of(entry: Candidate) -> tuple[list[OptionChoice], dict[str, str]]:

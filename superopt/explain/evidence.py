@@ -14,7 +14,7 @@ from typing import Any
 from costmodel.model.measured import kind
 from costmodel.model.objective import outside_of
 from rewrites.egraph import perm
-from rewrites.egraph.enode import Source
+from rewrites.egraph.enode import Origin
 from superopt.explore.found import Exploration
 from superopt.ir.graph import Graph
 from superopt.ir.types import TensorType
@@ -100,7 +100,7 @@ def _mended(found: Exploration, finalist: Finalist, group: Group) -> int:
 
 def _places(state: State, used: set[str]) -> dict[str, list[Group]]:
     """Return, for each rule, the joint flips of single applications on classes in use, the most expensive first."""
-    groups: dict[Source, dict[int, int]] = defaultdict(dict)
+    groups: dict[Origin, dict[int, int]] = defaultdict(dict)
     for c in state.active():
         for i, option in enumerate(state.options[c]):
             if option.origin is not None and option.origin.rule not in used and i != state.selection[c]:

@@ -30,11 +30,12 @@ from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
 from superopt.backends.protocol import Backend, backend_of, for_device
 from superopt.backends.xla import card_model
+from superopt.candidates.ledger import ChoiceReason, Why
 from superopt.certify.library import given_rules
 from superopt.choose.plain import KernelMaker
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
-from superopt.contest.judgement import original_returned
+from superopt.contest.choices import original_returned
 from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError
 from superopt.explore.request import Request
 from superopt.files.reading import shown
@@ -227,7 +228,7 @@ def optimize(
                 clock.say("answered from the store, and timed again")
                 return again
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
-            return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
+            return run.finished(name, original_returned(imported, Why(ChoiceReason.KEPT_WHOLE, imported.whole)), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
         return run.finished(name, judgement or run.at_hand_alone(), key)
 

@@ -15,7 +15,16 @@ from threading import Event
 
 from superopt.backends.xla import XlaExecutable
 from superopt.candidates.candidate import Candidate, Provenance, original_candidate
-from superopt.certify.kernels import MOST_IN_FIELD, MOST_VALIDATION_S, ValidatedCode, code_s, validate_code
+from superopt.candidates.evidence import UNMEASURED, Measurement, of_original
+from superopt.candidates.ledger import ChoiceReason, Chosen, Made, Proved, Rejected, RunLedger, Validated, Why
+from superopt.certify.kernels import (
+    MOST_IN_FIELD,
+    MOST_VALIDATION_S,
+    Refutation,
+    ValidatedCode,
+    code_s,
+    validate_code,
+)
 from superopt.certify.library import ProvedLibrary, proved_library
 from superopt.certify.plan import Plan, empty_plan
 from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
@@ -23,19 +32,17 @@ from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.attribution import measured_gains
 from superopt.contest.checks import Builds, OriginalLostError, of_the_program
-from superopt.contest.contest import Outcome, contest, duel
-from superopt.contest.judgement import (
-    IN_DOUBT,
-    Judgement,
+from superopt.contest.choices import (
     as_xla_computes,
     by_prediction,
+    compared,
     decided,
     given_back,
     original_returned,
-    returned,
     settled,
     undecided,
 )
+from superopt.contest.contest import Outcome, contest, duel
 from superopt.contest.rounds import ORIGINAL, Rounds, Subject, least_s, rounds_fit
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
@@ -53,9 +60,10 @@ from superopt.machine.deadline import HALF, Deadline, Stopwatch, now_s
 from superopt.measure import ComparisonSettings, Timing, Worker, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.beside import peers_of
-from superopt.report.data import UNMEASURED, Measurement, NativeKernel, PeerTiming, Report, StageTime, of_original
+from superopt.report.data import NativeKernel, PeerTiming, Report, StageTime
+from superopt.report.verdicts import ANSWERED, HURRIED, IN_DOUBT, UNPRICED, no_kernels, unproved, verdict
 from superopt.returned.optimized import Optimized
-from superopt.returned.remember import ANSWERED, remember
+from superopt.returned.remember import remember
 from superopt.store import Store
 
 Progress = Callable[[str], None]
@@ -64,10 +72,7 @@ FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 AFTER_S = 0.5  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
-_NO_TIME = "the time does not suffice for a search"
-_UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
-_HURRIED = "builds are too slow for the budget: one round was searched, and the contest is of what the check takes"
 
 
 class Clock:
@@ -135,8 +140,9 @@ class Run:
     model: Path | None = None
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
-    ready: Judgement | None = None
+    ready: Candidate | None = None
     begun: Begun | None = None
+    ledger: RunLedger = field(default_factory=RunLedger)
     _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
     @property
@@ -182,7 +188,7 @@ class Run:
         known.report = replace(known.report, notes=(*notes, ANSWERED))
         return known
 
-    def unsearched(self) -> Judgement:
+    def unsearched(self) -> Chosen:
         """The judgement without a search: the plain candidate, as soon as it is ready."""
         self.builds.end_s = self.deadline.end_s
         if not self.builds.on_disk:  # the check's reference values are computed while other processes make kernels
@@ -194,9 +200,8 @@ class Run:
         if plain is None:
             return given_back(self.imported, self.barrier)
         if plain.changes_nothing:
-            return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
-        verdict = f"plain program returned, {len(plain.kernels)} of its kernels are our own; nothing was timed"
-        judgement = returned(plain, verdict)
+            return original_returned(self.imported, ChoiceReason.NOTHING_TO_DO)
+        judgement = Chosen(plain, why=Why(ChoiceReason.PLAIN_UNTIMED))
         if self.request.deterministic or self.request.keeps_plain:
             return self._checked(judgement)
         with self.clock.stage("contest"):
@@ -208,7 +213,7 @@ class Run:
             )
         return self._checked(timed)
 
-    def _not_slower(self, plain: Candidate, judgement: Judgement) -> Judgement:
+    def _not_slower(self, plain: Candidate, judgement: Chosen) -> Chosen:
         """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
         self.builds.rest_s = LEAST_S
         _ = self.builds.wanted
@@ -224,7 +229,7 @@ class Run:
         before_ms, after_ms = 1e3 * before_s, 1e3 * after_s
         if series.is_slower(0):
             return original_returned(
-                self.imported, f"the plain program takes {after_ms:.3g} ms where it takes {before_ms:.3g}",
+                self.imported, Why(ChoiceReason.PLAIN_SLOWER, after_ms=after_ms, before_ms=before_ms),
                 measured=of_original(before_ms, series.noise_floor, series.samples_s(ORIGINAL)),
                 listed=plain,
             )  # fmt: skip
@@ -233,10 +238,9 @@ class Run:
             before_ms=before_ms, after_ms=after_ms, speedup=ratio, noise_floor=series.noise_floor,
             samples_ms={name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()},
         )  # fmt: skip
-        verdict = f"plain program returned, {len(plain.kernels)} of its kernels are our own; nothing was searched"
-        return replace(judgement, verdict=verdict, measured=measured)
+        return replace(judgement, why=Why(ChoiceReason.PLAIN_UNSEARCHED), measured=measured)
 
-    def searched(self) -> Judgement:
+    def searched(self) -> Chosen:
         """The judgement with a search: the fastest of the plain candidate, the programs found, and the original."""
         self.builds.end_s = self.deadline.end_s
         if self.request.deterministic:
@@ -259,8 +263,8 @@ class Run:
             with self.clock.stage("plain"):  # what it has left to do
                 plain = making.by(now_s()) if self._interrupted_early else making.result()
             if plain is not None and not plain.changes_nothing:
-                made.append(replace(plain, plain=True))
-                self.ready = returned(made[0])
+                self.ready = replace(plain, plain=True)
+                made.append(self.ready)
             if self._interrupted_early:
                 raise KeyboardInterrupt
         with self.clock.stage("original"):  # what the other two have left to do
@@ -269,7 +273,7 @@ class Run:
                 yardstick.by(whole.share().end_s)
         code_s = self._code_s(made, whole)
         if self.kernels and whole.share().left_s < build_s:  # once more for the contest; programs in kernels are fast
-            judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
+            judgement = original_returned(self.imported, ChoiceReason.NO_TIME, notes=(HURRIED,))
             whole = self.deadline.reserve(code_s)
             if self.begun is not None:
                 self._explore(whole.share(0.0))
@@ -287,8 +291,9 @@ class Run:
         limits = self.deadline.reserve(build_s + code_s)
         follow_s = len(_CONTEST) * build_s + rounds_s
         self._explore(limits.share(HALF if self.kernels else _TWO, follow_s), [g for form in made for g in form.chosen])
-        cause = _NO_TIME if self.found is None else "nothing faster was found"
-        judgement = original_returned(self.imported, cause)
+        judgement = original_returned(
+            self.imported, ChoiceReason.NO_TIME if self.found is None else ChoiceReason.NONE_FASTER
+        )
         if self.found is not None and self.kernels and not self._interrupted(judgement):
             code_s = self._code_s(made, whole)  # some of it was validated beside the search
             limits = self.deadline.reserve(build_s + code_s)
@@ -301,9 +306,9 @@ class Run:
                 self.pool.backend.unavailable()
                 or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
             )
-            judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
+            judgement = replace(judgement, notes=(*judgement.notes, no_kernels(why)))
         if self.kernels and not self.pool.backend.version:
-            judgement = replace(judgement, notes=(*judgement.notes, _UNPRICED))
+            judgement = replace(judgement, notes=(*judgement.notes, UNPRICED))
         return self._contested(made, judgement, limits)
 
     def _known_s(self, left_s: float) -> float:
@@ -329,27 +334,34 @@ class Run:
             raise OriginalLostError(f"a call of it takes {more}{call_s:.3g} s: the time does not suffice for comparing")
         return self.builds.build_s
 
-    def chosen(self) -> Judgement:
+    def chosen(self) -> Chosen:
         """The judgement to return; Ctrl-C raises while there is no plain candidate, and returns it from then on."""
         try:
             return self.searched() if self.request.searches else self.unsearched()
         except OriginalLostError as error:
-            return original_returned(self.imported, str(error))
+            return original_returned(self.imported, Why(ChoiceReason.ORIGINAL_LOST, str(error)))
         except KeyboardInterrupt:
             if self.ready is None:
                 raise
             self.barrier.interrupted = True
-            return self._at_hand(original_returned(self.imported, "the search was interrupted"))
+            return self._at_hand(original_returned(self.imported, ChoiceReason.SEARCH_INTERRUPTED))
 
-    def at_hand_alone(self) -> Judgement:
+    def at_hand_alone(self) -> Chosen:
         """The plain candidate if it is ready, else the original, after the choice between programs failed."""
         if self.ready is None:
             return given_back(self.imported, self.barrier)
-        return self._checked(
-            replace(self.ready, verdict="plain program returned; the choice failed, nothing was timed")
-        )
+        return self._checked(Chosen(self.ready, why=Why(ChoiceReason.PLAIN_CHOICE_LOST)))
 
-    def _interrupted(self, judgement: Judgement) -> bool:
+    def _made(self, candidate: Candidate) -> Candidate:
+        """The candidate, entered into the ledger; all kernels of one are proved."""
+        if self.ledger.of(Made, candidate):
+            return candidate
+        self.ledger.add(Made(candidate))
+        if candidate.kernels:
+            self.ledger.add(Proved(candidate, len(candidate.kernels)))
+        return candidate
+
+    def _interrupted(self, judgement: Chosen) -> bool:
         """Whether Ctrl-C has ended one of the stages."""
         found = self.found is not None and self.found.interrupted
         return found or judgement.interrupted or self.barrier.interrupted
@@ -478,21 +490,21 @@ class Run:
             )
         made += [] if done is None else [done]
 
-    def _predicted(self) -> Judgement:
+    def _predicted(self) -> Chosen:
         """The cheapest of the search's programs by the model that passes the check; nothing is measured."""
         found = self.found
         if found is None and not self.barrier.lost:
-            return self._checked(original_returned(self.imported, _NO_TIME))
+            return self._checked(original_returned(self.imported, ChoiceReason.NO_TIME))
         if found is None:
             return self._checked(given_back(self.imported, self.barrier))
         chosen = self.barrier.around("the choice by the model", lambda: by_prediction(found), None)
         if chosen is None:
             return self._checked(given_back(self.imported, self.barrier))
-        return self._first(chosen, original_returned(self.imported, "the model finds nothing cheaper"))
+        return self._first(chosen, original_returned(self.imported, ChoiceReason.NOTHING_CHEAPER))
 
     def _contested(
-        self, made: Sequence[Candidate], judgement: Judgement, limits: Deadline, *, apart: bool = True
-    ) -> Judgement:
+        self, made: Sequence[Candidate], judgement: Chosen, limits: Deadline, *, apart: bool = True
+    ) -> Chosen:
         """The fastest program that passes the check: one in kernels, or else one that XLA computes."""
         found = self.found
         if self._interrupted(judgement):
@@ -507,11 +519,12 @@ class Run:
         return self._first(*held)
 
     def _held(
-        self, made: Sequence[Candidate], judgement: Judgement, limits: Deadline, apart: bool
-    ) -> tuple[list[Judgement], Judgement]:
+        self, made: Sequence[Candidate], judgement: Chosen, limits: Deadline, apart: bool
+    ) -> tuple[list[Chosen], Chosen]:
         """Judgements of the contest on the programs that may be returned, the best first, and on the original."""
         found, request = self.found, self.request.within(limits)
         entries = as_xla_computes(found) if found is not None and not made else made
+        entries = [self._made(entry) for entry in entries]
         where, known_s = self.tools.worker, self._known_s(self._for_rounds_s(limits))
         said = contest(self.imported, entries, request, where, self.clock.say, apart=apart, known_s=known_s)
         chosen = [decided(said, number, judgement) for number in said.order]
@@ -521,7 +534,7 @@ class Run:
             chosen[0] = with_gains or chosen[0]
         return chosen, undecided(self.imported, said, judgement)
 
-    def _with_gains(self, winner: Judgement, said: Outcome, request: Request) -> Judgement:
+    def _with_gains(self, winner: Chosen, said: Outcome, request: Request) -> Chosen:
         """The judgement of a program that XLA computes, with measured gains of its most important rules."""
         found = self.found
         assert found is not None
@@ -535,27 +548,26 @@ class Run:
             return replace(winner, interrupted=True)
         return replace(winner, gains=gains)
 
-    def _first(self, chosen: Sequence[Judgement], otherwise: Judgement) -> Judgement:
+    def _first(self, chosen: Sequence[Chosen], otherwise: Chosen) -> Chosen:
         """The first of these that passes the check, or else `otherwise`."""
-        refused: list[str] = []
         for winner in chosen:
             checked = self._checked(winner)
             if not checked.returns_original or winner.returns_original:
-                return replace(checked, notes=(*checked.notes, *refused))
-            refused.append(f"{winner.candidate.form}: {checked.verdict}")
-        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused), refused=bool(refused)))
+                return checked
+            if not self.ledger.of(Rejected, winner.candidate):
+                self.ledger.add(Rejected(winner.candidate, checked.why))
+        return self._checked(otherwise)
 
-    def _at_hand(self, judgement: Judgement) -> Judgement:
+    def _at_hand(self, judgement: Chosen) -> Chosen:
         """The best fallback where the search was cut off: the plain candidate, a prediction, or this judgement."""
         cut = self._interrupted(judgement)
         if self.ready is not None:
-            what = "the search was interrupted" if cut else "the contest failed"
-            verdict = f"plain program returned; {what} and nothing was timed"
-            return self._checked(replace(self.ready, verdict=verdict, notes=judgement.notes, interrupted=cut))
+            why = Why(ChoiceReason.PLAIN_INTERRUPTED if cut else ChoiceReason.PLAIN_CONTEST_LOST)
+            return self._checked(Chosen(self.ready, why=why, notes=judgement.notes, interrupted=cut))
         if self.found is not None and self.found.interrupted:
             return replace(self._predicted(), interrupted=True)
         if cut:
-            judgement = original_returned(self.imported, "measuring was interrupted", notes=judgement.notes)
+            judgement = original_returned(self.imported, ChoiceReason.MEASURING_INTERRUPTED, notes=judgement.notes)
         return self._checked(replace(judgement, interrupted=cut))
 
     def _end(self, *processes: Worker | TrialPool) -> None:
@@ -563,8 +575,9 @@ class Run:
         for one in processes:
             self.barrier.around("the end of processes", one.close, None)
 
-    def _checked(self, judgement: Judgement) -> Judgement:
+    def _checked(self, judgement: Chosen) -> Chosen:
         """The judgement after the check that was put off; nothing is measured after it."""
+        self._made(judgement.candidate)
         halted = Event()
         interrupted = self._interrupted(judgement)
         if interrupted:
@@ -588,11 +601,13 @@ class Run:
         if checked is None or code is None:
             return checked or given_back(self.imported, self.barrier)
         self.clock.say(f"machine code of {code.proved} of {code.count} kinds of kernels validated")
-        return replace(checked, code=code)
+        refuted = len(set(code.refuted.values()))
+        self.ledger.add(Validated(checked.candidate, code.proved, code.unknown, refuted))
+        return checked
 
-    def _settled(self, judgement: Judgement, interrupted: bool) -> Judgement | None:
+    def _settled(self, judgement: Chosen, interrupted: bool) -> Chosen | None:
         """The judgement after its check; returns the original if the program's or its own calls do not end in time."""
-        if not judgement.unchecked:
+        if not judgement.needs_check:
             return judgement
         calls_s = 4.0 * (self.builds.build_s + self.builds.call_s)
         end_s = (
@@ -602,14 +617,20 @@ class Run:
         )
         self.builds.end_s = min(self.builds.end_s, end_s)
 
-        def check() -> Judgement:
+        def check() -> Chosen:
             try:
-                return Aside(lambda: settled(self.imported, judgement, self.builds)).result(end_s)
+                found = Aside(lambda: compared(judgement.candidate, self.builds)).result(end_s)
             except OriginalLostError as error:
-                cause = str(error)
+                why = Why(ChoiceReason.ORIGINAL_LOST, str(error))
             except TimeOverError:
-                cause = "the check of another program had not ended when the time was over"
-            return original_returned(self.imported, cause, notes=judgement.notes, interrupted=interrupted)
+                why = Why(ChoiceReason.CHECK_LATE)
+            else:
+                self.ledger.add(found)
+                after = settled(self.imported, judgement, found)
+                if found.cause:
+                    self.ledger.add(Rejected(found.candidate, after.why))
+                return after
+            return original_returned(self.imported, why, notes=judgement.notes, interrupted=interrupted)
 
         return self.barrier.around("the check", check, None)
 
@@ -627,21 +648,21 @@ class Run:
             return Deadline.within(HALF * self.clock.elapsed_s).end_s
         return self.deadline.at_most(MOST_VALIDATION_S).end_s
 
-    def _without(self, judgement: Judgement, refuted: Mapping[int, str]) -> Judgement:
+    def _without(self, judgement: Chosen, refuted: Mapping[int, Refutation]) -> Chosen:
         """The judgement with regions of refuted machine code left to XLA; each refutation is reported as a defect."""
-        for what in dict.fromkeys(refuted.values()):
-            self.barrier.around(what.partition(" is wrong")[0], lambda what=what: _defect(what), None)
+        for one in dict.fromkeys(refuted.values()):
+            self.barrier.around(f"the code of the kernel {one.kernel}", lambda one=one: _defect(one), None)
         candidate = judgement.candidate
         gone = [kernel for number, kernel in enumerate(candidate.kernels) if number in refuted]
         kept = tuple(kernel for number, kernel in enumerate(candidate.kernels) if number not in refuted)
         if self.maker is not None:
             self.maker.refuse(regions_of(candidate.program.hot, gone), _WRONG)
         return replace(
-            judgement, candidate=replace(candidate, kernels=kept), measured=UNMEASURED, unchecked=True,
-            verdict=f"program returned untimed, without {len(gone)} of its kernels: their machine code is wrong",
+            judgement, candidate=replace(candidate, kernels=kept), measured=UNMEASURED,
+            why=Why(ChoiceReason.CODE_WRONG, count=len(gone)),
         )  # fmt: skip
 
-    def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
+    def finished(self, name: str, judgement: Chosen, key: str) -> Optimized:
         """The returned program, built, with its plan and its report; the original where it cannot be built."""
         with self.clock.stage("build"):
             executable = self.barrier.around(
@@ -659,9 +680,9 @@ class Run:
         with self.clock.stage("plan"):
             plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
         if self.library.unproved:
-            note = f"{self.library.unproved} rules were not proved in the time, and not used"
-            judgement = replace(judgement, notes=(*judgement.notes, note))
+            judgement = replace(judgement, notes=(*judgement.notes, unproved(self.library.unproved)))
         self.barrier.hurried = judgement.returns_original and self.whole.is_over
+        self.ledger.add(judgement)
         with self.clock.stage("explain"):
             memory = {
                 "frozen_bytes": executable.frozen_bytes,
@@ -671,10 +692,11 @@ class Run:
             report = self.barrier.around(
                 "the report",
                 lambda: make_report(
-                    name, self.imported, self.found, judgement, self.library, self.request, self.barrier, self._rows,
+                    name, self.imported, self.found, self.ledger, self.library, self.request, self.barrier, self._rows
                 ),
                 Report(
-                    program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
+                    program=name, verdict=verdict(judgement.candidate, judgement.why),
+                    measured=Measurement(speedup=judgement.measured.speedup),
                     original_returned=judgement.returns_original,
                 ),
             )  # fmt: skip
@@ -685,11 +707,11 @@ class Run:
         result = Optimized(self.imported, candidate.program, executable, report, plan, candidate.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         lost = judgement.noisy and judgement.returns_original
-        refused = judgement.refused and judgement.returns_original
+        refused = bool(self.ledger.of(Rejected)) and judgement.returns_original
         if not (judgement.interrupted or lost or hurried or refused or self.barrier.lost):
-            store, unproved, noisy = self.tools.store, self.library.unproved, judgement.noisy
+            store, left_out, noisy = self.tools.store, self.library.unproved, judgement.noisy
             self.barrier.around(
-                "the entry in the store", lambda: remember(store, key, result, unproved, in_doubt=noisy), None
+                "the entry in the store", lambda: remember(store, key, result, left_out, in_doubt=noisy), None
             )
         notes = (*report.notes, *self.barrier.notes)
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
@@ -702,21 +724,21 @@ class Run:
         left_s = self.whole.left_s if self.request.searches else math.inf
         return peers_of(self.model, self.imported, executable, left_s, self.request.seed)
 
-    def _built(self, judgement: Judgement) -> XlaExecutable:
+    def _built(self, judgement: Chosen) -> XlaExecutable:
         candidate = judgement.candidate
         return self.builds.candidate(candidate.program, candidate.options, candidate.kernels)
 
     def _rows(self, candidate: Candidate) -> tuple[NativeKernel, ...]:
         return () if self.maker is None else self.maker.rows(candidate)
 
-    def _plan(self, judgement: Judgement) -> Plan:
+    def _plan(self, judgement: Chosen) -> Plan:
         winner = None if self.found is None else self.found.finalist(judgement.candidate.finalist)
         if winner is None or self.found is None:
             return empty_plan(self.imported.graph, self.request.numerics)
         return make_plan(self.found, winner, self.library.rules, self.request.numerics)
 
 
-def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
+def _validated(judgement: Chosen, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
     """The verdicts of validation on the machine code of the program's kernels."""
     most_s = Deadline(end_s).left_s
     candidate = judgement.candidate
@@ -729,8 +751,8 @@ def _gains(maker: KernelMaker, forms: Sequence[Candidate], made: Sequence[Candid
     return any(WORTH * form.predicted_s < least_s for form in forms if form.predicted_s is not None)
 
 
-def _defect(what: str) -> None:
-    raise KernelDefectError(what)
+def _defect(what: Refutation) -> None:
+    raise KernelDefectError(str(what))
 
 
 def _built_in(

@@ -42,11 +42,11 @@ from superopt.kernels.choose.choice import Choice, read_choice
 from superopt.machine import facts as machine
 from superopt.machine.budget import Budget
 from superopt.report.data import Report, read_report
+from superopt.report.verdicts import ANSWERED
 from superopt.returned.optimized import Optimized
 from superopt.store import Store, content_key
 from verifier.record import digests
 
-ANSWERED = "answered from the store: optimised earlier on this machine with these versions"
 _TABLE = "runs"
 _FORMAT = 11  # version of stored entries; another number makes every older entry a miss
 

@@ -119,7 +119,7 @@ def _with_kernels(
         count, cause = prove_kernels(hot, kernels, ScheduleLedger(store))
         if not cause:
             code = validate_code(hot, kernels, most_s)
-            cause = next(iter(code.refuted.values()), "")
+            cause = "".join(map(str, [*code.refuted.values()][:1]))
     except InputError as error:
         count, cause = 0, f"its kernels cannot be made on this machine: {error.args[0]}"
     notes = [f"machine code of {_kernels(n)} is not validated: {why}" for why, n in code.unknown.items()]

@@ -15,6 +15,7 @@ import superopt
 from superopt.backends import mixed
 from superopt.backends.xla import build
 from superopt.candidates.candidate import Candidate
+from superopt.candidates.evidence import Measurement
 from superopt.errors import InputError
 from superopt.frontends.jax.call import calls_of_import
 from superopt.frontends.jax.jaxpr import Imported, import_function
@@ -28,7 +29,7 @@ from superopt.lab.bench.programs.nets import bert, inverted_residual
 from superopt.machine.speedup import Speedup
 from superopt.measure import Timing, compare
 from superopt.measure.session import ComparisonSettings
-from superopt.report.data import Measurement, Report
+from superopt.report.data import Report
 from superopt.returned.optimized import Optimized
 from verifier.kernels.check import KernelVerdict
 from verifier.verdict import UNKNOWN

@@ -21,14 +21,15 @@ from superopt.backends import mixed, native
 from superopt.backends.mixed import MixedExecutable
 from superopt.backends.native import Native
 from superopt.backends.protocol import backend_of, default_trace
+from superopt.candidates.ledger import ChoiceReason, RunLedger
 from superopt.certify.kernels import ValidatedCode, _field_s, validate_code
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
 from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
+from superopt.contest.choices import compared, decided, original_returned
 from superopt.contest.contest import Outcome
-from superopt.contest.judgement import decided, original_returned, settled
 from superopt.contest.rounds import Series
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -171,9 +172,11 @@ def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Ex
     level = timing(1e-3, 1e-3)
     series.add(Comparison(level, (timing(0.5e-3, 1e-3),), again_s=level.samples_s), (0,), 0)
     said = Outcome([made], series, series, 1, (0,))
-    judgement = settled(imported, decided(said, 0, original_returned(imported, "")), Builds.of(imported))
-    library = ProvedLibrary((), {})
-    report: Report = make_report("mixer", imported, exploration, judgement, library, steps(1), Barrier(), maker.rows)
+    ledger, library = RunLedger(), ProvedLibrary((), {})
+    ledger.add(compared(made, Builds.of(imported)))
+    ledger.add(decided(said, 0, original_returned(imported, ChoiceReason.NO_TIME)))
+    report: Report = make_report("mixer", imported, exploration, ledger, library, steps(1), Barrier(), maker.rows)
+    assert report.numerics is not None
     assert read_report(report.to_json()) == report
     assert re.search(r"2 of 2 regions \(own form\) are our own", str(report))
     assert not report.original_returned
@@ -219,7 +222,7 @@ def test_wrong_machine_code_is_refused_and_what_cannot_be_read_is_told(
         monkeypatch.setattr(Native, "validate", lambda self, *a, said=said: next(said, None) or real(self, *a))
         code = validate_code(hot, choices)
         assert (code.proved, code.unknown) == (1, unknown)
-        assert [why.endswith("is wrong: why") for why in code.refuted.values()] == [True] * (status == REFUTED)
+        assert [str(why).endswith("is wrong: why") for why in code.refuted.values()] == [True] * (status == REFUTED)
     assert backend_of(XLA).validate(made.regions[0].graph).status == UNKNOWN
 
 

@@ -14,10 +14,11 @@ import pytest
 
 from superopt.backends.options import OptionChoice
 from superopt.candidates.candidate import Candidate
+from superopt.candidates.ledger import ChoiceReason
 from superopt.contest import contest as contests
 from superopt.contest import rounds as module
+from superopt.contest.choices import decided, original_returned
 from superopt.contest.contest import Outcome, contest
-from superopt.contest.judgement import decided, original_returned
 from superopt.contest.rounds import ORIGINAL, WORTH, Series, rounds_fit
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
@@ -180,9 +181,8 @@ def test_programs_of_kernels_are_returned_where_they_are_not_slower_others_where
     kernels, _ = held(monkeypatch, [entry("ours", kernels=True)], level, original_s=SLOW_S)
     assert kernels.order == (0,)
     assert not kernels.is_faster(0)
-    own = original_returned(IMPORTED, "")
-    judgement = decided(kernels, 0, own)
-    assert "nor faster beyond the noise" in judgement.verdict
+    own = original_returned(IMPORTED, ChoiceReason.NO_TIME)
+    assert decided(kernels, 0, own).why.reason is ChoiceReason.NOT_SLOWER
     by_xla, _ = held(monkeypatch, [entry("XLA's")], level, original_s=SLOW_S)
     assert by_xla.order == ()
 
@@ -222,7 +222,7 @@ def test_options_are_candidates_of_the_same_contest(
     said, _ = held(monkeypatch, [form], speed, original_s=SLOW_S, options=True)
     assert [t.choices for t in said.tried["form"]] == [("good",), ("bad",)]
     assert said.tried["form"][0].ratio == pytest.approx(1.2, rel=0.01)
-    own = original_returned(IMPORTED, "")
+    own = original_returned(IMPORTED, ChoiceReason.NO_TIME)
     judgement = decided(said, said.order[0], own)
     assert judgement.candidate.options == ({"good": True} if holds else {})
     assert judgement.tuning["choices"] == (["good"] if holds else [])
@@ -240,11 +240,11 @@ def test_the_original_may_be_returned_with_options(monkeypatch: pytest.MonkeyPat
 
     for given in ([], [entry("form", by_xla=frozenset({"add"}))]):
         said, _ = held(monkeypatch, given, speed, options=True)
-        own = original_returned(IMPORTED, "")
+        own = original_returned(IMPORTED, ChoiceReason.NO_TIME)
         judgement = decided(said, said.order[0], own)
         assert judgement.returns_original
         assert judgement.candidate.options == {"good": True}
-        assert judgement.verdict == "original returned with compiler options"
+        assert judgement.why.reason is ChoiceReason.FASTER_WITH_OPTIONS
         assert said.chosen.base_of(said.order[0]) == ORIGINAL
         assert len(judgement.finalists) == len(given)
 
@@ -396,7 +396,7 @@ def test_what_is_left_when_all_of_the_final_fail_may_be_returned(monkeypatch: py
     said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S)
     assert 0 not in said.order
     assert said.order[-1] == 2
-    own = original_returned(IMPORTED, "")
+    own = original_returned(IMPORTED, ChoiceReason.NO_TIME)
     judged = decided(said, 2, own)
     assert judged.noisy
     assert judged.measured.before_ms == pytest.approx(1e3 * SLOW_S, rel=0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,12 +11,14 @@ import numpy as np
 import pytest
 
 from superopt.backends.native import Native
-from superopt.candidates.candidate import Candidate
+from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.evidence import Measurement, NumericCheck
+from superopt.candidates.ledger import ChoiceReason, Chosen, Why
 from superopt.choose import plain
 from superopt.choose.plain import KernelMaker, in_regions, own_form
-from superopt.contest import judgement as judgements
+from superopt.contest import choices
 from superopt.contest.checks import Builds
-from superopt.contest.judgement import Judgement, settled
+from superopt.contest.choices import compared, settled
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
 from superopt.machine import deadline as deadlines
@@ -23,7 +26,6 @@ from superopt.machine.budget import Budget, parse_budget
 from superopt.machine.deadline import Deadline
 from superopt.measure import kernels as kernel_timing
 from superopt.measure import session, worker
-from superopt.report.data import Measurement, NumericCheck
 
 
 class Clock:
@@ -183,13 +185,12 @@ def test_a_check_that_was_left_for_later_decides(monkeypatch: pytest.MonkeyPatch
     imported = import_function(jnp.tanh, (np.ones(8, np.float32),))
     timed = Measurement(before_ms=2.0, after_ms=1.0)
     winner = Candidate(name="winner", program=original_program(imported.graph))
-    early = Judgement(winner, "faster program returned", timed, unchecked=True)
-    monkeypatch.setattr(judgements, "check", lambda *_, **__: (NumericCheck(0.0), cause))
-    late = settled(imported, early, Builds.of(imported))
+    early = Chosen(winner, why=Why(ChoiceReason.FASTER), measured=timed)
+    monkeypatch.setattr(choices, "check", lambda *_, **__: (NumericCheck(0.0), cause))
+    late = settled(imported, early, compared(winner, Builds.of(imported)))
     assert (late.candidate is winner) == (not cause)
     assert late.returns_original == bool(cause)
-    assert not late.unchecked
-    assert (cause in late.verdict) == bool(cause) or not cause
+    assert early.needs_check
+    assert late.why == (Why(ChoiceReason.WRONG_RESULTS, cause) if cause else early.why)
     assert late.measured.after_ms == (2.0 if cause else 1.0)
-    checked = Judgement(winner, "faster program returned")
-    assert settled(imported, checked, Builds.of(imported)) is checked
+    assert not replace(early, candidate=original_candidate(imported.graph)).needs_check
