@@ -3,6 +3,7 @@
     made       A candidate is there, with its kernels.
     proved     The schedules of its kernels are proved.
     validated  The machine code of its kernels is validated, or not.
+    timed      Programs were timed in rounds with the original or another baseline.
     compared   Its results were compared with the original's.
     rejected   It is not returned, for a reason.
     chosen     It is returned, for a reason.
@@ -22,6 +23,7 @@ from superopt.candidates.candidate import Candidate
 from superopt.candidates.evidence import UNMEASURED, Gain, JudgedFinalist, Measurement, NumericCheck
 
 E = TypeVar("E", bound="Event")
+C = TypeVar("C", bound="CandidateEvent")
 
 
 class ChoiceReason(Enum):
@@ -74,25 +76,30 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class Event:
+    """Something that happened."""
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateEvent(Event):
     """Something that happened to a candidate."""
 
     candidate: Candidate
 
 
 @dataclass(frozen=True, slots=True)
-class Made(Event):
+class Made(CandidateEvent):
     """The candidate is there: its program, and those of its kernels that could be made."""
 
 
 @dataclass(frozen=True, slots=True)
-class Proved(Event):
+class Proved(CandidateEvent):
     """The schedules of so many kernels of the candidate are proved."""
 
     kernels: int
 
 
 @dataclass(frozen=True, slots=True)
-class Validated(Event):
+class Validated(CandidateEvent):
     """The machine code of the candidate's kernels was validated.
 
     Attributes:
@@ -106,8 +113,36 @@ class Validated(Event):
     refuted: int = 0
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed(Event):
+    """One batch of rounds, in which candidates were timed interleaved with a baseline.
+
+    Attributes:
+        final: whether these rounds come after the choice, which they are to confirm.
+        process: number of the process in which all of them ran.
+        baseline: the candidate in the place of the original; None where that is the original itself.
+        baseline_s: seconds of the baseline, one value per round; none where it failed.
+        again_s: seconds of the original's second series; none where it has none.
+        samples_s: seconds of each candidate, one value per round.
+        failures: why others have no time.
+        cause: why the baseline has no time.
+        build_s, other_build_s: seconds of building the baseline, and the longest of building another program.
+    """
+
+    final: bool = False
+    process: int = 0
+    baseline: Candidate | None = None
+    baseline_s: tuple[float, ...] = ()
+    again_s: tuple[float, ...] = ()
+    samples_s: tuple[tuple[Candidate, tuple[float, ...]], ...] = ()
+    failures: tuple[tuple[Candidate, str], ...] = ()
+    cause: str = ""
+    build_s: float = 0.0
+    other_build_s: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
-class Compared(Event):
+class Compared(CandidateEvent):
     """The candidate's results were compared with the original's; `cause` says how they differ by more than rounding."""
 
     numerics: NumericCheck
@@ -115,14 +150,14 @@ class Compared(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected(Event):
+class Rejected(CandidateEvent):
     """The candidate is not returned."""
 
     why: Why
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Chosen(Event):
+class Chosen(CandidateEvent):
     """The candidate is returned.
 
     Attributes:
@@ -158,9 +193,14 @@ class Chosen(Event):
 
 
 class RunLedger:
-    """The events of one optimisation, in order; events are added, never changed."""
+    """The events of one optimisation, in order; events are added, never changed.
 
-    def __init__(self) -> None:
+    Args:
+        seed: seed of the statistics of its rounds.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
         self._events: list[Event] = []
 
     def add(self, event: Event) -> None:
@@ -170,9 +210,13 @@ class RunLedger:
     def __iter__(self) -> Iterator[Event]:
         return iter(tuple(self._events))
 
-    def of(self, kind: type[E], candidate: Candidate | None = None) -> list[E]:
-        """Return the events of a kind, of one candidate if given."""
-        return [e for e in self if isinstance(e, kind) and (candidate is None or e.candidate is candidate)]
+    def of(self, kind: type[E]) -> list[E]:
+        """Return the events of a kind."""
+        return [event for event in self if isinstance(event, kind)]
+
+    def about(self, candidate: Candidate, kind: type[C]) -> list[C]:
+        """Return the events of a kind that happened to a candidate."""
+        return [event for event in self.of(kind) if event.candidate is candidate]
 
     @property
     def chosen(self) -> Chosen:
@@ -181,5 +225,5 @@ class RunLedger:
 
     def numerics(self, candidate: Candidate) -> NumericCheck | None:
         """Return the differences of a candidate that passed its comparison; None for others."""
-        compared = self.of(Compared, candidate)
+        compared = self.about(candidate, Compared)
         return compared[-1].numerics if compared and not compared[-1].cause else None

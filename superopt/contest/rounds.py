@@ -13,12 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.ledger import Timed
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.machine.budget import LEAST_KERNELS_S, WORTH
 from superopt.machine.deadline import HALF, Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Worker, compare
+from superopt.measure import Comparison, ComparisonSettings, Failure, Timing, Tolerance, Worker, compare
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.measure.worker import SLOW_S
@@ -158,28 +159,50 @@ class Series:
         self._batches: list[_Batch] = []
         self._known: dict[tuple[int, int], Speedup] = {}
 
-    def add(self, comparison: Comparison, numbers: Sequence[int], process: int, base: int = ORIGINAL) -> None:
-        """Add a batch of entries that this process timed against `base`."""
-        reference = comparison.reference
-        self._known.clear()
+    def add(
+        self, comparison: Comparison, numbers: Sequence[int], process: int, base: int = ORIGINAL, *, final: bool = False
+    ) -> Timed:
+        """Add a batch of entries that this process timed against `base`; return it for the ledger."""
         self.notes = tuple(dict.fromkeys((*self.notes, *comparison.notes)))
+        event = self._event(comparison, numbers, process, base, final)
+        self.take(event)
+        return event
+
+    def _event(self, comparison: Comparison, numbers: Sequence[int], process: int, base: int, final: bool) -> Timed:
+        reference, entries = comparison.reference, [self.entries[i] for i in numbers]
+        baseline = None if base == ORIGINAL else self.entries[base]
         if isinstance(reference, Failure):
+            lost = f"{reference.cause}: {reference.detail}"
+            others = () if baseline is not None else tuple((entry, "") for entry in entries)
+            return Timed(final=final, process=process, baseline=baseline, failures=others, cause=lost)
+        rows = list(zip(entries, comparison.candidates, strict=True))
+        timed = [(entry, row) for entry, row in rows if isinstance(row, Timing)]
+        return Timed(
+            final=final, process=process, baseline=baseline, baseline_s=reference.samples_s,
+            again_s=comparison.again_s if baseline is None else (),
+            samples_s=tuple((entry, row.samples_s) for entry, row in timed),
+            failures=tuple((e, f"{row.cause}: {row.detail}") for e, row in rows if isinstance(row, Failure)),
+            build_s=reference.build_s, other_build_s=max((row.build_s for _, row in timed), default=0.0),
+        )  # fmt: skip
+
+    def take(self, event: Timed) -> None:
+        """Add a batch of the ledger."""
+        number = {id(entry): i for i, entry in enumerate(self.entries)}
+        self._known.clear()
+        base = ORIGINAL if event.baseline is None else number[id(event.baseline)]
+        if event.cause:
             if base != ORIGINAL:
-                self.failures[base] = f"{reference.cause}: {reference.detail}"
+                self.failures[base] = event.cause
             elif not self._batches:
-                self.cause = f"{reference.cause}: {reference.detail}"
-                self.failures |= dict.fromkeys(numbers, f"the original could not be timed ({self.cause})")
+                self.cause, why = event.cause, f"the original could not be timed ({event.cause})"
+                self.failures |= {number[id(entry)]: why for entry, _ in event.failures}
             return
-        samples = {base: reference.samples_s}
         if base == ORIGINAL:
-            self.original_build_s = max(self.original_build_s, reference.build_s)
-        for i, outcome in zip(numbers, comparison.candidates, strict=True):
-            if isinstance(outcome, Failure):
-                self.failures[i] = f"{outcome.cause}: {outcome.detail}"
-            else:
-                samples[i] = outcome.samples_s
-                self.build_s = max(self.build_s, outcome.build_s)
-        self._batches.append((process, samples, comparison.again_s if base == ORIGINAL else ()))
+            self.original_build_s = max(self.original_build_s, event.build_s)
+        self.build_s = max(self.build_s, event.other_build_s)
+        self.failures |= {number[id(entry)]: why for entry, why in event.failures}
+        samples = {base: event.baseline_s} | {number[id(entry)]: s for entry, s in event.samples_s}
+        self._batches.append((event.process, samples, event.again_s))
 
     def joined(self, other: Series) -> Series:
         """A series with the rounds of both."""
@@ -326,7 +349,11 @@ class Series:
     @property
     def ranked(self) -> list[int]:
         """The entries that were timed, the fastest first."""
-        return sorted(self.timed, key=lambda i: -self.gain(i))
+        return self.by_gain(self.timed)
+
+    def by_gain(self, numbers: Sequence[int]) -> list[int]:
+        """These entries, the fastest first; equal ones by name, whatever the order in which they were given."""
+        return sorted(numbers, key=lambda i: (-self.gain(i), self.entries[i].name))
 
     @property
     def in_question(self) -> list[int]:

@@ -96,7 +96,7 @@ def _implementation(candidate: Candidate, ledger: RunLedger) -> dict[str, Any]:
     if candidate.is_original or not (candidate.regions or candidate.origin is Provenance.OWN_FORM):
         return {}
     code: dict[str, Any] = {}
-    for one in ledger.of(Validated, candidate):
+    for one in ledger.about(candidate, Validated):
         code = {"code": {"validated": one.proved, "unknown": dict(one.unknown), "refuted": one.refuted}}
     return {
         "form": candidate.form, "regions": len(candidate.regions), "kernels": len(candidate.kernels),

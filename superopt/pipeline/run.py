@@ -354,7 +354,7 @@ class Run:
 
     def _made(self, candidate: Candidate) -> Candidate:
         """The candidate, entered into the ledger; all kernels of one are proved."""
-        if self.ledger.of(Made, candidate):
+        if self.ledger.about(candidate, Made):
             return candidate
         self.ledger.add(Made(candidate))
         if candidate.kernels:
@@ -526,7 +526,9 @@ class Run:
         entries = as_xla_computes(found) if found is not None and not made else made
         entries = [self._made(entry) for entry in entries]
         where, known_s = self.tools.worker, self._known_s(self._for_rounds_s(limits))
-        said = contest(self.imported, entries, request, where, self.clock.say, apart=apart, known_s=known_s)
+        said = contest(
+            self.imported, entries, request, where, self.clock.say, apart=apart, known_s=known_s, ledger=self.ledger
+        )  # fmt: skip
         chosen = [decided(said, number, judgement) for number in said.order]
         first = chosen[0].candidate if chosen else None
         if first is not None and first.finalist and not first.kernels:
@@ -554,7 +556,7 @@ class Run:
             checked = self._checked(winner)
             if not checked.returns_original or winner.returns_original:
                 return checked
-            if not self.ledger.of(Rejected, winner.candidate):
+            if not self.ledger.about(winner.candidate, Rejected):
                 self.ledger.add(Rejected(winner.candidate, checked.why))
         return self._checked(otherwise)
 

@@ -46,7 +46,7 @@ def test_events_of_a_candidate_are_those_of_the_object_not_of_an_equal_one() -> 
     for event in (Made(OURS), Made(same), first, second, Chosen(same, why=Why(ChoiceReason.FASTER))):
         ledger.add(event)
     assert [type(event) for event in ledger] == [Made, Made, Compared, Compared, Chosen]
-    assert ledger.of(Compared, OURS) == [first]
+    assert ledger.about(OURS, Compared) == [first]
     assert ledger.numerics(OURS) is None, "it was refused"
     assert ledger.numerics(same) == NumericCheck(0.25)
     assert ledger.chosen.candidate is same

@@ -23,7 +23,8 @@ import numpy as np
 
 import superopt
 from superopt.backends.options import OptionChoice
-from superopt.candidates.candidate import Candidate
+from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.ledger import Made, RunLedger, Timed
 from superopt.contest import contest as contests
 from superopt.contest import rounds as module
 from superopt.contest.contest import Outcome, contest
@@ -94,6 +95,44 @@ def record_of(said: Outcome) -> dict[str, Any]:
         ],
         "notes": [note for note in said.notes if "did not hold" in note],
     }
+
+
+def ledger_of(record: Mapping[str, Any]) -> tuple[RunLedger, list[Candidate]]:
+    """The ledger of a recorded contest, and its candidates in order."""
+    ledger, entries = RunLedger(record["seed"]), list[Candidate]()
+    original = original_candidate(_IMPORTED.graph)
+    for row in record["entries"]:
+        kernels = (Choice(0, ()),) if row["kernels"] else ()
+        base = None if row["base"] is None else original if row["base"] < 0 else entries[row["base"]]
+        entry = Candidate(
+            name=row["name"], program=_ORIGINAL, kernels=kernels, options=row["options"], base=base, plain=row["plain"]
+        )
+        entries.append(entry)
+        ledger.add(Made(entry))
+    for final in (False, True):
+        series = record["final" if final else "chosen"]
+        for event in () if series is None else _events(series, entries, final):
+            ledger.add(event)
+    return ledger, entries
+
+
+def _events(series: Mapping[str, Any], entries: Sequence[Candidate], final: bool) -> list[Timed]:
+    """The batches of a recorded series; the reasons of failures come with the last of them."""
+    failures = tuple((entries[int(i)], why) for i, why in series["failures"].items())
+    if series["cause"]:
+        return [Timed(final=final, cause=series["cause"], failures=failures)]
+    found: list[Timed] = []
+    for process, samples, again in series["batches"]:
+        (base, first), *others = samples.items()
+        found.append(
+            Timed(
+                final=final, process=process, baseline=None if int(base) < 0 else entries[int(base)],
+                baseline_s=tuple(first), again_s=tuple(again),
+                samples_s=tuple((entries[int(i)], tuple(seconds)) for i, seconds in others),
+                failures=failures if len(found) == len(series["batches"]) - 1 else (),
+            )
+        )  # fmt: skip
+    return found
 
 
 def _rounds(batches: Sequence[Any], series: Series) -> dict[str, Any]:
