@@ -23,13 +23,10 @@ from superopt.backends.options import OptionChoice, choices_for, options_of
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.ledger import Made, RunLedger
 from superopt.contest.decide import decide
-from superopt.contest.rounds import ORIGINAL, Rounds, Series, Subject
-from superopt.explore.request import Request
-from superopt.frontends.jax.jaxpr import Imported
+from superopt.contest.rounds import ORIGINAL, Rounds, Series
 from superopt.machine.budget import WORTH
 from superopt.machine.deadline import HALF
 from superopt.machine.speedup import Speedup
-from superopt.measure import Worker
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.report.data import JudgedFinalist
 from superopt.report.verdicts import options_lost
@@ -140,30 +137,23 @@ class Outcome:
 
 
 def contest(
-    imported: Imported,
+    rounds: Rounds,
     entries: Sequence[Candidate],
-    request: Request,
-    where: Worker,
     say: Callable[[str], None] = lambda line: None,
     *,
     options: bool = True,
-    apart: bool = True,
-    known_s: float = 0.0,
     ledger: RunLedger | None = None,
 ) -> Outcome:
     """Time the entries against the original until the rounds decide which to return, or the time is over.
 
-    Programs are built and timed in separate processes, of which `where` is one.  Without `apart` that one is used
-    alone, and no compiler options are tried.  `known_s` is the earlier time of a call of the original where that is too
-    long for rounds; the original is not called again then.  Where results are to be exact, no compiler options are
-    tried, since they change rounding.  The ledger, in which the entries are, gets the rounds.
+    Compiler options are tried unless all rounds run in one process or results are to be exact, since options change
+    rounding.  The ledger, in which the entries are, gets the rounds.
     """
     if ledger is None:
-        ledger = RunLedger(request.seed)
+        ledger = RunLedger(rounds.request.seed)
         for entry in entries:
             ledger.add(Made(entry))
-    with Rounds(Subject.of(imported), request, where, apart, known_s=known_s) as rounds:
-        return _Contest(rounds, list(entries), say, ledger).held(options and apart and not request.exact)
+    return _Contest(rounds, list(entries), say, ledger).held(options and rounds.apart and not rounds.request.exact)
 
 
 def duel(rounds: Rounds, entries: Sequence[Candidate]) -> Series:

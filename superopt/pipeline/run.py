@@ -142,8 +142,11 @@ class Run:
     found: Exploration | None = None
     ready: Candidate | None = None
     begun: Begun | None = None
-    ledger: RunLedger = field(default_factory=RunLedger)
+    ledger: RunLedger = field(init=False)
     _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
+
+    def __post_init__(self) -> None:
+        self.ledger = RunLedger(self.request.seed)
 
     @property
     def deadline(self) -> Deadline:
@@ -526,9 +529,8 @@ class Run:
         entries = as_xla_computes(found) if found is not None and not made else made
         entries = [self._made(entry) for entry in entries]
         where, known_s = self.tools.worker, self._known_s(self._for_rounds_s(limits))
-        said = contest(
-            self.imported, entries, request, where, self.clock.say, apart=apart, known_s=known_s, ledger=self.ledger
-        )  # fmt: skip
+        with Rounds(Subject.of(self.imported), request, where, apart, known_s=known_s) as rounds:
+            said = contest(rounds, entries, self.clock.say, ledger=self.ledger)
         chosen = [decided(said, number, judgement) for number in said.order]
         first = chosen[0].candidate if chosen else None
         if first is not None and first.finalist and not first.kernels:

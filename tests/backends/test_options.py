@@ -15,10 +15,10 @@ import superopt
 from superopt.backends import options
 from superopt.backends.options import CHOICES, OptionChoice, accepted, choices_for, jit_with, options_of
 from superopt.backends.xla import build
-from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.candidate import Candidate
 from superopt.contest.contest import OptionTrial, Outcome
-from superopt.contest.rounds import Series
-from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.contest.rounds import Rounds, Series
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
 from superopt.machine.speedup import UNTIMED
 from superopt.measure import Comparison, KernelTiming, Timing, Worker, compare, time_kernels
@@ -243,8 +243,8 @@ def test_programs_and_kernels_are_timed_with_options() -> None:
 def test_a_function_is_compiled_with_the_options_that_won(monkeypatch: pytest.MonkeyPatch, holds: bool) -> None:
     """Those that paid are in the report and in what is returned."""
 
-    def outcome(imported: Imported, entries: Sequence[Candidate], *_: object, **__: object) -> Outcome:
-        tuned = original_candidate(imported.graph).with_options(("wide vectors",), WIDE)
+    def outcome(rounds: Rounds, entries: Sequence[Candidate], *_: object, **__: object) -> Outcome:
+        tuned = rounds.subject.original.with_options(("wide vectors",), WIDE)
         every = [*entries, tuned]
         series = Series(every, 0)
         times = [Timing(tuple(1e-3 * s * (1.0 + 1e-3 * (i % 2)) for i in range(9)), UNTIMED) for s in (3.0, 2.0)]

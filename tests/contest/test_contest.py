@@ -19,7 +19,7 @@ from superopt.contest import contest as contests
 from superopt.contest import rounds as module
 from superopt.contest.choices import decided, original_returned
 from superopt.contest.contest import Outcome, contest
-from superopt.contest.rounds import ORIGINAL, WORTH, Series, rounds_fit
+from superopt.contest.rounds import ORIGINAL, WORTH, Rounds, Series, Subject, rounds_fit
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
@@ -88,8 +88,8 @@ def held(
 
     monkeypatch.setattr(module, "compare", compare)
     request = Request(deadline or Deadline())
-    with Worker() as worker:
-        said = contest(IMPORTED, entries, request, worker, options=options)
+    with Worker() as worker, Rounds(Subject.of(IMPORTED), request, worker) as rounds:
+        said = contest(rounds, entries, options=options)
     return said, batches
 
 
@@ -259,10 +259,9 @@ def test_exact_results_are_compared_in_every_bit_and_no_options_are_tried(monkey
         return Comparison(timing(base, base), tuple(steady(1.5, base) for _ in candidates), again_s=tuple(base))
 
     monkeypatch.setattr(module, "compare", compare)
-    with Worker() as worker:
-        said = contest(
-            IMPORTED, [entry("one", by_xla=frozenset({"add"}))], Request(Deadline(), numerics="exact"), worker
-        )
+    request = Request(Deadline(), numerics="exact")
+    with Worker() as worker, Rounds(Subject.of(IMPORTED), request, worker) as rounds:
+        said = contest(rounds, [entry("one", by_xla=frozenset({"add"}))])
     assert said.order == (0,)
     assert said.tried == {}
     assert all(settings.tolerance.normwise == 0.0 for settings in asked)
@@ -368,13 +367,15 @@ def test_rounds_that_are_not_apart_are_of_one_process_and_end_in_time(monkeypatc
     imported: Imported = IMPORTED
     entries = [Candidate(name=name, program=PROGRAM) for name in "ab"]
     with Worker() as worker:
-        said = contest(imported, entries, Request(Deadline()), worker, apart=False)
+        with Rounds(Subject.of(imported), Request(Deadline()), worker, apart=False) as rounds:
+            said = contest(rounds, entries)
         assert said.final.processes == 1
         assert len(ways) > 1
         assert all(way["worker"] is worker for way in ways)
         assert {way["end_s"] for way in ways} == {math.inf}
         begin_s = time.monotonic()
-        contest(imported, entries, Request(Deadline(begin_s + 30.0)), worker, apart=False)
+        with Rounds(Subject.of(imported), Request(Deadline(begin_s + 30.0)), worker, apart=False) as rounds:
+            contest(rounds, entries)
         assert begin_s + 29.0 < ways[-1]["end_s"] < begin_s + 40.0
 
 

@@ -28,7 +28,7 @@ from superopt.candidates.ledger import Made, RunLedger, Timed
 from superopt.contest import contest as contests
 from superopt.contest import rounds as module
 from superopt.contest.contest import Outcome, contest
-from superopt.contest.rounds import Series
+from superopt.contest.rounds import Rounds, Series, Subject
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
@@ -189,8 +189,9 @@ def made_up(seed: int) -> dict[str, Any]:
         _instead(module, "compare", compare),
         _instead(contests, "choices_for", lambda ops: (choices, {})),
         Worker() as worker,
+        Rounds(Subject.of(_IMPORTED), request, worker, known_s=known_s) as rounds,
     ):
-        return record_of(contest(_IMPORTED, entries, request, worker, options=options, known_s=known_s))
+        return record_of(contest(rounds, entries, options=options))
 
 
 def _entry(rng: random.Random, number: int) -> Candidate:

@@ -19,7 +19,7 @@ from typing import Any
 
 from superopt.candidates.candidate import Candidate
 from superopt.contest.contest import Outcome, contest
-from superopt.contest.rounds import ORIGINAL
+from superopt.contest.rounds import ORIGINAL, Rounds, Subject
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
@@ -130,4 +130,5 @@ def judge_copies(imported: Imported, budget: str, seed: int) -> Outcome:
     copies = [Candidate(name=f"copy {i + 1}", program=original_program(imported.graph)) for i in range(COPIES)]
     with Worker() as worker:
         deadline = parse_budget(budget).deadline(now_s())
-        return contest(imported, copies, Request(deadline, seed=seed), worker, options=False)
+        with Rounds(Subject.of(imported), Request(deadline, seed=seed), worker) as rounds:
+            return contest(rounds, copies, options=False)
