@@ -17,8 +17,6 @@ from mkdocs.structure.files import File, Files
 from pygments.formatters import HtmlFormatter
 
 from superopt.commands.main import cli
-from superopt.lab.training.cli import train
-from superopt.schedules.cli import kernels
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = {
@@ -26,7 +24,6 @@ PAGES = {
     "security.md": "SECURITY.md",
 }  # fmt: skip
 COMMANDS = "<!-- commands -->"
-GROUPS = {"train": train, "kernels": kernels}  # loaded by their commands when these run
 LEXERS = {"file": "python", "rule": "text"}
 _TABLE = re.compile(r"^\[table\]\((data/[\w-]+\.csv)\)$", re.M)
 _FENCE = re.compile(r"^( *)```(\w+)(?: (.+))?$", re.M)
@@ -80,8 +77,7 @@ def helps(command: click.Command, name: str, parent: click.Context | None = None
     yield f"## {name}\n\n```text\n{command.get_help(context)}\n```\n"
     if isinstance(command, click.Group):
         for sub in command.list_commands(context):
-            found = GROUPS.get(sub) if command is cli else None
-            found = found or command.get_command(context, sub)
+            found = command.get_command(context, sub)
             assert found is not None
             yield from helps(found, f"{name} {sub}", context)
 

@@ -13,13 +13,14 @@ from typing import TypeVar
 from rewrites.egraph.graph import EGraph, ENode, Ref
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.ops.table import ELEMENTWISE
+from superopt.machine.deadline import Deadline
 
 _E = TypeVar("_E", bound=EGraph)
 
 
-def import_graph(graph: Graph, *, max_enodes: int | None = None, deadline_s: float | None = None) -> EGraph:
+def import_graph(graph: Graph, *, max_enodes: int | None = None, deadline: Deadline | None = None) -> EGraph:
     """Return a new e-graph that holds a program; its `roots` are the outputs, its `inputs` the inputs by name."""
-    return import_into(EGraph(max_enodes=max_enodes, deadline_s=deadline_s), graph)
+    return import_into(EGraph(max_enodes=max_enodes, deadline=deadline), graph)
 
 
 def import_into(eg: _E, graph: Graph) -> _E:

@@ -18,7 +18,6 @@ A union of a class with itself under another permutation (a symmetric tensor) is
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -29,6 +28,7 @@ from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs
 from superopt.ir.ops import table
 from superopt.ir.types import TensorType
+from superopt.machine.deadline import Deadline
 
 __all__ = ["EGraph", "ENode", "LimitReachedError", "Origin", "Ref"]
 
@@ -36,9 +36,9 @@ __all__ = ["EGraph", "ENode", "LimitReachedError", "Origin", "Ref"]
 class EGraph:
     """Equivalence classes of tensor terms modulo transposition."""
 
-    def __init__(self, *, max_enodes: int | None = None, deadline_s: float | None = None, exact: bool = False) -> None:
-        """Make an empty e-graph; `deadline_s`: a `time.perf_counter()` instant; `exact`: only laws that keep bits."""
-        self.max_enodes, self.deadline_s, self.exact = max_enodes, deadline_s, exact
+    def __init__(self, *, max_enodes: int | None = None, deadline: Deadline | None = None, exact: bool = False) -> None:
+        """Make an empty e-graph; it grows until `deadline`; with `exact`, only laws that keep bits hold in it."""
+        self.max_enodes, self.deadline, self.exact = max_enodes, deadline, exact
         self.roots: list[Ref] = []
         self.inputs: dict[str, Ref] = {}
         self.imported: list[Ref] = []  # every node of the program in topological order, in its own axis order
@@ -226,7 +226,7 @@ class EGraph:
     def _new_class(self, node: ENode) -> Ref:
         if self.max_enodes is not None and len(self._hashcons) >= self.max_enodes:
             raise LimitReachedError("enodes")
-        if self.deadline_s is not None and not len(self._hashcons) & 63 and time.perf_counter() > self.deadline_s:
+        if self.deadline is not None and not len(self._hashcons) & 63 and self.deadline.is_over:
             raise LimitReachedError("seconds")
         types = self._infer(node)
         spec = self._ops[node[0]]

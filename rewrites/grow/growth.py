@@ -12,7 +12,6 @@ Growth never fails for size or time: it stops at a limit with a reason, and the 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -25,8 +24,10 @@ from rewrites.language.term import Rule
 from rewrites.match import sites
 from rewrites.match.matching import matches
 from rewrites.match.space import Alternative, EGraphSpace
+from superopt.machine.deadline import Deadline, Stopwatch
 
 LAWS = "rewrites/library/normal.py"
+MOST_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +57,19 @@ class GrowthReport:
 
 
 def grow(
-    eg: EGraph, rules: Iterable[Rule], limits: GrowthLimits | None = None, near: Collection[int] | None = None
+    eg: EGraph,
+    rules: Iterable[Rule],
+    limits: GrowthLimits | None = None,
+    near: Collection[int] | None = None,
+    deadline: Deadline | None = None,
 ) -> GrowthReport:
-    """Apply rules until saturation or a limit.
+    """Apply rules until saturation or a limit; without a deadline, for `MOST_S` seconds at most.
 
     With `near`, the first iteration applies all rules at these classes, and merge rules apply only there.
     """
-    run = init(eg, rules, limits or GrowthLimits(), near)
-    previous = eg.max_enodes, eg.deadline_s
-    eg.max_enodes, eg.deadline_s = run.limits.enodes, run.started_s + run.limits.seconds
+    run = init(eg, rules, limits or GrowthLimits(), near, deadline or Deadline.within(MOST_S))
+    previous = eg.max_enodes, eg.deadline
+    eg.max_enodes, eg.deadline = run.limits.enodes, run.deadline
     try:
         while not (stop := done(run)):
             step(run)
@@ -73,7 +78,7 @@ def grow(
         run.unite()
         run.sizes.append(eg.enode_count)
     finally:
-        eg.max_enodes, eg.deadline_s = previous
+        eg.max_enodes, eg.deadline = previous
         run.finish_counts()
     return GrowthReport(
         stop=stop,
@@ -85,16 +90,19 @@ def grow(
         class_caps=run.class_caps,
         hidden=run.hidden,
         symmetric_unions=eg.symmetric_unions,
-        seconds=time.perf_counter() - run.started_s,
+        seconds=run.watch.elapsed_s,
         rules=run.counts,
     )
 
 
-def init(eg: EGraph, rules: Iterable[Rule], limits: GrowthLimits, near: Collection[int] | None) -> Growth:
+def init(
+    eg: EGraph, rules: Iterable[Rule], limits: GrowthLimits, near: Collection[int] | None, deadline: Deadline
+) -> Growth:
     """The state of growth before the first pass."""
     kept = tuple(rule for rule in rules if not is_law(rule))
     counts = {rule.name: RuleCounts() for rule in kept}
-    return Growth(eg, limits, kept, near, time.perf_counter(), counts, [eg.enode_count], everywhere=near is None)
+    sizes, everywhere = [eg.enode_count], near is None
+    return Growth(eg, limits, kept, near, deadline, Stopwatch(), counts, sizes, everywhere=everywhere)
 
 
 def done(run: Growth) -> str:
@@ -136,7 +144,7 @@ def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -
         counts = run.counts[rule.name]
         candidates = _candidates(rule, index)
         before = run.stats.matches[rule.name]
-        start = time.perf_counter()
+        watch = Stopwatch()
         fire = _lower if rule.mode == "macro" else _rewrite
         try:
             for done, cls in enumerate(candidates):
@@ -146,7 +154,7 @@ def _pass(run: Growth, rules: Sequence[Rule], classes: Collection[int] | None) -
                     break
                 fire(run, rule, cls)
         finally:
-            counts.seconds += time.perf_counter() - start
+            counts.seconds += watch.elapsed_s
     changed = run.unite()
     run.hide_variants()
     return changed

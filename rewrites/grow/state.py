@@ -11,7 +11,6 @@ never hidden.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Collection, Hashable
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 from superopt.ir.scalar import COMMUTATIVE
+from superopt.machine.deadline import Deadline, Stopwatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,6 @@ class GrowthLimits:
 
     Attributes:
         enodes: size of the e-graph.
-        seconds: wall time.
         per_class: e-nodes of one class; a class of thousands makes every match on it slow.
         iterations: passes over the rules.
         per_rule: matches of one rule in one iteration.
@@ -44,7 +43,6 @@ class GrowthLimits:
     """
 
     enodes: int = 20_000
-    seconds: float = 20.0
     per_class: int = 256
     iterations: int = 40
     per_rule: int = 2_000
@@ -82,6 +80,8 @@ class Growth:
 
     Attributes:
         rules: those that growth applies.
+        deadline: when growth ends.
+        watch: its time so far.
         near: the classes where it merges, and first applies all rules; None: everywhere.
         counts: the counts of each rule.
         sizes: e-nodes before growth and after every iteration.
@@ -95,7 +95,8 @@ class Growth:
     limits: GrowthLimits
     rules: tuple[Rule, ...]
     near: Collection[int] | None
-    started_s: float
+    deadline: Deadline
+    watch: Stopwatch
     counts: dict[str, RuleCounts]
     sizes: list[int]
     everywhere: bool
@@ -113,7 +114,7 @@ class Growth:
         Raises:
             LimitReachedError: either is reached.
         """
-        if time.perf_counter() - self.started_s > self.limits.seconds:
+        if self.deadline.is_over:
             raise LimitReachedError("seconds")
         if self.tried > self.limits.matches:
             raise LimitReachedError("matches")

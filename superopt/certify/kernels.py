@@ -18,7 +18,6 @@ seconds and the size of the file (`too_large`); the rest waits for the first cal
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +39,7 @@ from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.loops.program import from_graph
 from superopt.machine.barrier import in_one_line
+from superopt.machine.deadline import Deadline
 from superopt.machine.facts import own
 from superopt.measure.numerics import Tolerance, computed_in, output_errors
 from verifier.kernels.check import KernelVerdict, version
@@ -191,6 +191,22 @@ def prove_kernels(
 
 
 @dataclass(frozen=True, slots=True)
+class Refutation:
+    """A kernel whose machine code does not compute what its schedule says.
+
+    Attributes:
+        kernel: the name of its region.
+        cause: the difference.
+    """
+
+    kernel: str
+    cause: str
+
+    def __str__(self) -> str:
+        return f"the code of the kernel {self.kernel} is wrong: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True)
 class ValidatedCode:
     """The verdicts of validation on the machine code of a program's kernels, equal ones counted once.
 
@@ -203,7 +219,7 @@ class ValidatedCode:
 
     proved: int = 0
     unknown: Mapping[str, int] = field(default_factory=dict[str, int])
-    refuted: Mapping[int, str] = field(default_factory=dict[int, str])
+    refuted: Mapping[int, Refutation] = field(default_factory=dict[int, Refutation])
     untried: frozenset[int] = field(default=frozenset(), compare=False)
 
     @property
@@ -236,17 +252,17 @@ def validate_code(
     cases = _cases(hot, choices)
     verdicts = {case: _recorded(case) for case in cases}
     seconds = {case: _field_s(case[0]) for case, said in verdicts.items() if said is None}
-    end_s = time.monotonic() + most_s
+    deadline = Deadline.within(most_s)
     for case in sorted(seconds, key=lambda case: seconds[case]):
         verdicts[case] = KernelVerdict(UNKNOWN, _TOO_LONG, 0.0)
-        if not halted() and time.monotonic() + seconds[case] <= end_s:
+        if not halted() and seconds[case] <= deadline.left_s:
             verdicts[case] = validated(backend_of(case[2]), case[0], case[1], most_elements)
-    unknown, refuted, untried = Counter[str](), dict[int, str](), set[int]()
+    unknown, refuted, untried = Counter[str](), dict[int, Refutation](), set[int]()
     for case, verdict in verdicts.items():
         assert verdict is not None
         if verdict.status == REFUTED:
             region = regions_of(hot, [choices[cases[case][0]]])[0]
-            refuted |= dict.fromkeys(cases[case], f"the code of the kernel {region} is wrong: {verdict.cause}")
+            refuted |= dict.fromkeys(cases[case], Refutation(str(region), verdict.cause))
         elif not verdict.proved:
             unknown[verdict.cause] += 1
             untried.update(cases[case] if verdict.cause == _TOO_LONG else ())

@@ -8,15 +8,14 @@ the store, or without one for as long as the process lives.  A rule that is not 
 from __future__ import annotations
 
 import functools
-import math
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.errors import UsageError, VerificationError
+from superopt.machine.deadline import Deadline
 from superopt.store import Store
 from verifier.record.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.record.shipped import shipped
@@ -67,7 +66,7 @@ def given_rules(rules: Sequence[Rule] | None) -> tuple[Rule, ...] | None:
 
 
 def proved_library(
-    store: Store | None, rules: Sequence[Rule] | None = None, numerics: str = "real", end_s: float = math.inf
+    store: Store | None, rules: Sequence[Rule] | None = None, numerics: str = "real", deadline: Deadline | None = None
 ) -> ProvedLibrary:
     """Return the rules of the library, or of `rules`, whose class `numerics` allows, with a certificate for each.
 
@@ -76,19 +75,19 @@ def proved_library(
         rules: rules in place of the library.
         numerics: `exact` (only rules that keep every bit), `real`, or `range` (also rules that may overflow where the
             original does not).
-        end_s: instant of `time.monotonic` from which on no proof of a rule of the library is begun.
+        deadline: from then on no proof of a rule of the library is begun.
 
     Raises:
         VerificationError: one of the given rules is not proved, or not for floats of every rank.
     """
     ledger, wanted = ledger_of(store), load() if rules is None else rules
     strict = rules is not None
-    end_s = math.inf if strict else end_s
+    deadline = Deadline() if strict or deadline is None else deadline
     # threads that ask for the same proofs wait for them, as long as they may
-    wait_s = -1.0 if end_s == math.inf else max(0.0, end_s - time.monotonic())
+    wait_s = deadline.left_s if deadline.is_timed else -1.0
     mine = _PROVING.acquire(timeout=wait_s)
     try:
-        proved, certificates = require_proved(wanted, ledger, strict=strict, end_s=end_s)
+        proved, certificates = require_proved(wanted, ledger, strict=strict, end_s=deadline.end_s)
     finally:
         if mine:
             _PROVING.release()

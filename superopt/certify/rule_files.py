@@ -15,7 +15,6 @@ import ast
 import functools
 import runpy
 import sys
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +27,7 @@ from rewrites.library import load
 from superopt.certify.proving import collected, statements
 from superopt.errors import DEFECT, InputError, ProverDefectError, SuperoptError
 from superopt.files.reading import text_file
+from superopt.machine.deadline import Stopwatch
 from superopt.machine.shared import parse_module
 from superopt.store import Store
 from verifier.record.checker import Checked, check
@@ -156,10 +156,10 @@ def propositions(file: str) -> list[Proposition]:
 
 
 def _judged(chosen: Sequence[Proposition]) -> Verified:
-    begin = time.perf_counter()
+    watch = Stopwatch()
     verdicts = tuple(proposition.judged() for proposition in chosen)
     tried = any(v.proved for v in verdicts)
-    return Verified(verdicts, time.perf_counter() - begin, without_xla() if tried else "")
+    return Verified(verdicts, watch.elapsed_s, without_xla() if tried else "")
 
 
 def examine_preconditions(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
@@ -322,7 +322,7 @@ def recheck_certificates(
         InputError: no rule has such a name, or a file cannot be read.
     """
     rules = chosen_rules([*(load() if library else ()), *rules_of_files(files)], names)
-    begin = time.perf_counter()
+    watch = Stopwatch()
     opened = Store() if store is None else store
     try:
         ledger = Ledger(opened)
@@ -337,7 +337,7 @@ def recheck_certificates(
     open_rules = sorted({r.name for r in rules} - {r.name for r in kept})
     sound = not open_rules and not told["disagreements"] and not told["without_queries"] and not added.refused
     data = {**told, "sums": asdict(added), "rules": len(rules), "not_proved": open_rules, "sound": sound}
-    data["seconds"] = time.perf_counter() - begin
+    data["seconds"] = watch.elapsed_s
     return data, _rechecked(data)
 
 

@@ -55,7 +55,7 @@ def take_kernels(hot: Graph, chosen: Sequence[Choice], live: int, *, called: boo
     late = {} if called else too_large(hot, chosen, live)
     asked = [i for i in range(len(chosen)) if i not in late]
     code = validate_code(hot, [chosen[i] for i in asked], math.inf if called else MOST_SECONDS, MOST_ELEMENTS)
-    left = {asked[j]: why for j, why in code.refuted.items()}
+    left = {asked[j]: str(why) for j, why in code.refuted.items()}
     late |= {asked[j]: "no time was left for its validation" for j in code.untried}
     run = [i for i in asked if i not in late and i not in left]
     left |= {run[j]: why for j, why in disagreeing(hot, [chosen[i] for i in run]).items()}

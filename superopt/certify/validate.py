@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import hashlib
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -33,6 +32,7 @@ from superopt.files.reading import shown
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.program import Program, replace
 from superopt.ir.text import print_graph
+from superopt.machine.deadline import Stopwatch
 from verifier.programs.elements import ElementLabels, compact
 from verifier.programs.mixing import Ids
 from verifier.programs.sweep import LabelTask, Row, sweep, tasks
@@ -115,7 +115,7 @@ def validate(
     Raises:
         FileLimitError: there are more.
     """
-    begin = time.perf_counter()
+    watch = Stopwatch()
     certificates: dict[str, Certificate] = {}
     passes, cause = 0, ""
     try:
@@ -127,7 +127,7 @@ def validate(
     steps = len(plan.instances) + sum(len(b.plan.instances) for b in plan.bodies)
     keys = {name: c.key for name, c in certificates.items()}
     exactness = EXACTNESS[max(classes, default=0)]
-    return Validation(not cause, cause, steps, keys, exactness, tuple(assumptions), passes, time.perf_counter() - begin)
+    return Validation(not cause, cause, steps, keys, exactness, tuple(assumptions), passes, watch.elapsed_s)
 
 
 def _check(

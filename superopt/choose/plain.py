@@ -13,8 +13,6 @@ region that no default can make, or for which there is no time, is left to XLA.
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
@@ -25,70 +23,25 @@ from costmodel.model.objective import Roofline
 from costmodel.model.weights_file import uncalibrated
 from superopt.backends.mixed import prepared_bytes
 from superopt.backends.protocol import default_trace
+from superopt.candidates.candidate import Candidate, Provenance
 from superopt.certify.kernels import was_validated
 from superopt.choose.schedules import ScheduleStage, proved
 from superopt.choose.trials import Trace, Trial, TrialPool, report_rows
-from superopt.contest.judgement import Candidate, Judgement
-from superopt.contest.rounds import Entry
 from superopt.errors import InputError
-from superopt.ir.graph import Graph, Node, every_node
+from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
-from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import Choice, choices_of, regions_of
 from superopt.kernels.choose.partition import cost_of, partition
-from superopt.kernels.choose.regions import Region, is_inside
+from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.relayout import channels_last
 from superopt.machine.aside import Aside
+from superopt.machine.deadline import Deadline, Stopwatch, thread_s
 from superopt.machine.facts import usable_cores
 from superopt.measure import Worker
 from superopt.report.data import NativeKernel
-from superopt.search.search import Finalist
 from superopt.store import Store
 
 _ROUGH = Roofline(uncalibrated(), "uncalibrated")  # orders regions before anything is known of them
-
-
-@dataclass(frozen=True, slots=True)
-class KernelProgram:
-    """A program whose regions are our kernels, except for those left to XLA.
-
-    Attributes:
-        name: name for the report.
-        program: equal to the original.
-        finalist: the search's finalist; None for the program's own form.
-        choices: the regions that are kernels.
-        regions: all that move or compute anything.
-        rows: these, for the report.
-        apart_s: predicted seconds of the ops that belong to no region.
-        predicted_s: predicted seconds of the program, each region on its backend; None where there is no prediction.
-    """
-
-    name: str
-    program: Program
-    finalist: Finalist | None = None
-    choices: tuple[Choice, ...] = ()
-    regions: tuple[Region, ...] = ()
-    rows: tuple[NativeKernel, ...] = ()
-    apart_s: float = 0.0
-    predicted_s: float | None = None
-
-    @property
-    def same_as_original(self) -> bool:
-        """Whether this is the original itself: no kernel in it, and nothing moved to the prepare part."""
-        return self.finalist is None and not self.choices and not self.program.computes_ahead
-
-    @property
-    def chosen(self) -> frozenset[Graph]:
-        """The regions that are computed by our kernels."""
-        return frozenset(region.graph for region in regions_of(self.program.hot, self.choices))
-
-    @property
-    def by_xla(self) -> frozenset[str]:
-        """Names of the operations that XLA computes: those of the other regions, and those that belong to no region."""
-        chosen = self.chosen
-        others = [region.graph for region in self.regions if region.graph not in chosen]
-        apart = (n for n in self.program.hot.nodes() if n.op not in ("input", "literal") and not is_inside(n))
-        return frozenset(node.op for node in (*every_node(others), *apart) if node.op not in ("input", "literal"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,35 +86,43 @@ class KernelMaker:
         self.backend, self._known = pool.backend, known
         self._most_bytes = max_prepared_bytes
         self._made: dict[Graph, Trial] = {}
+        self._searched: dict[str, dict[Graph, Trial]] = {}  # by the program whose schedules were searched
         self.model: Joint | None = None
         self._taken = _Taken()
         self._written = set[Graph]()  # regions whose code is on disk beside those that were made
 
-    def make(self, form: KernelProgram, budget_s: float = math.inf) -> KernelProgram:
+    def make(self, form: Candidate, deadline: Deadline | None = None) -> Candidate:
         """The program with those of its regions as kernels that the model prefers and that can be made in the time."""
         mine = self.own(form.regions)
-        self._compile(mine, budget_s)
+        self._compile(mine, deadline or Deadline())
         usable = [(r, t.trace) for r in mine if (t := self._made.get(r.graph)) is not None and not t.failure]
-        choices = choices_of(form.program.hot, usable, self.backend.name)
-        if not fits(form.name, form.program, choices, self._most_bytes, self._progress):
-            choices = ()
-        return self.told(replace(form, choices=choices))
+        kernels = choices_of(form.program.hot, usable, self.backend.name)
+        if not fits(form.name, form.program, kernels, self._most_bytes, self._progress):
+            kernels = ()
+        return self.predicted(replace(form, kernels=kernels))
 
-    def told(self, form: KernelProgram, tried: Mapping[Graph, Trial] | None = None) -> KernelProgram:
-        """The program with its report rows, and with its predicted time if there is a model.
+    def predicted(self, form: Candidate) -> Candidate:
+        """The program with its predicted time, if there is a model."""
+        if self.model is None:
+            return form
+        seconds = self.model.program_s([r.graph for r in form.regions], form.chosen, form.apart_s)
+        return replace(form, predicted_s=seconds)
 
-        Args:
-            tried: trials of kernels in place of those that this object made.
-        """
-        chosen, found = form.chosen, {**self._made, **(tried or {})}
+    def rows(self, form: Candidate) -> tuple[NativeKernel, ...]:
+        """The regions of a program for the report."""
+        found = {**self._made, **self._searched.get(form.form, {})}
         for region in form.regions:
             if region.graph not in found:
                 found[region.graph] = _made(region, self._why_not(region))
-        rows = report_rows(form.regions, chosen, found, self.backend.name, self.model or self._known)
-        if self.model is None:
-            return replace(form, rows=rows)
-        seconds = self.model.program_s([r.graph for r in form.regions], chosen, form.apart_s)
-        return replace(form, rows=rows, predicted_s=seconds)
+        return report_rows(form.regions, form.chosen, found, self.backend.name, self.model or self._known)
+
+    def refuse(self, regions: Sequence[Region], cause: str) -> None:
+        """Mark the kernels of some regions as unusable."""
+        for region in regions:
+            made = self._made.get(region.graph) or _made(region, cause)
+            self._made[region.graph] = replace(made, failure=cause)
+            for searched in self._searched.values():
+                searched.pop(region.graph, None)
 
     def _why_not(self, region: Region) -> str:
         """The reason why a region has no kernel."""
@@ -171,7 +132,7 @@ class KernelMaker:
             return f"{self.backend.name} has no code for it"
         return "no kernel of it could be timed" if self.model and self.model.refused(region.graph) else "faster there"
 
-    def searched(self, form: KernelProgram, budget_s: float, worker: Worker, seed: int) -> KernelProgram | None:
+    def searched(self, form: Candidate, deadline: Deadline, worker: Worker, seed: int) -> Candidate | None:
         """The program with searched schedules where these beat the defaults; None where no searched one does.
 
         Args:
@@ -179,20 +140,22 @@ class KernelMaker:
         """
         if not self.backend.searches:
             return None
-        regions = regions_of(form.program.hot, form.choices)
-        pairs = zip(regions, form.choices, strict=True)
-        made = {r.graph: Trial(str(r), r.kind, cost_of(r), choice.trace) for r, choice in pairs}
+        regions = regions_of(form.program.hot, form.kernels)
+        pairs = zip(regions, form.kernels, strict=True)
+        made = {r.graph: Trial(str(r), r.kind, cost_of(r), kernel.trace) for r, kernel in pairs}
         stage = ScheduleStage(self._pool, worker, seed, self._store, self._progress)
-        tried = stage.searched(regions, made, self._seconds(list(made)), budget_s)
+        tried = stage.searched(regions, made, self._seconds(list(made)), deadline)
         if not any(trial.searched for trial in tried.values()):
             return None
-        choices = tuple(
-            replace(choice, trace=tried[region.graph].trace) if tried[region.graph].searched else choice
-            for choice, region in zip(form.choices, regions, strict=True)
+        kernels = tuple(
+            replace(kernel, trace=tried[region.graph].trace) if tried[region.graph].searched else kernel
+            for kernel, region in zip(form.kernels, regions, strict=True)
         )
-        if not fits(form.name, form.program, choices, self._most_bytes, self._progress):
+        if not fits(form.name, form.program, kernels, self._most_bytes, self._progress):
             return None
-        return self.told(replace(form, name=f"{form.name}, schedules searched", choices=choices), tried)
+        found = replace(form, name=f"{form.name}, schedules searched", kernels=kernels, plain=False)
+        self._searched[found.name] = tried
+        return self.predicted(found)
 
     def _seconds(self, graphs: Sequence[Graph]) -> dict[Graph, float]:
         """Predicted seconds per run of each region; a rough roofline where there is no model of our kernels yet."""
@@ -206,11 +169,11 @@ class KernelMaker:
             return [region for region in regions if self.backend.can_run(region.graph)]
         return [region for region in regions if self.model.is_own(region.graph)]
 
-    def has_made(self, form: KernelProgram) -> bool:
+    def has_made(self, form: Candidate) -> bool:
         """Whether no kernel of a program is left to make."""
         return not self._left(form)
 
-    def seconds_for(self, form: KernelProgram) -> float:
+    def seconds_for(self, form: Candidate) -> float:
         """Estimated seconds to make the kernels of a program: processor time per op as of the kernels made so far.
 
         Processor time is the measure because the plain candidate's kernels are made beside XLA's build of the original
@@ -237,35 +200,34 @@ class KernelMaker:
         if found:
             self._progress(f"{len(found)} of {len(fresh)} kernels made beside the search")
 
-    def _left(self, form: KernelProgram) -> list[Region]:
+    def _left(self, form: Candidate) -> list[Region]:
         """The regions whose kernels are still to be made, each once."""
         return list(
             {region.graph: region for region in self.own(form.regions) if region.graph not in self._made}.values()
         )
 
-    def _compile(self, regions: Sequence[Region], budget_s: float) -> None:
+    def _compile(self, regions: Sequence[Region], deadline: Deadline) -> None:
         """Make the missing kernels, a batch at a time; prove the schedules of one batch while the next is made."""
         count = Counter(region.graph for region in regions if region.graph not in self._made)
         example = {region.graph: region for region in regions if region.graph in count}
         seconds = self._seconds(list(count))
         order = [example[g] for g in sorted(count, key=lambda g: -count[g] * seconds[g])]
-        end_s = time.monotonic() + budget_s
         self._pool.start()
-        if not self._pool.ready(end_s):  # the start of processes is not a time of kernels
+        if not self._pool.ready(deadline.end_s):  # the start of processes is not a time of kernels
             self._progress("no kernels made: their processes had not started when the time was over")
             return
-        begin, done, spent_s, proof_s = time.monotonic(), 0, self._pool.spent_s, 0.0
+        watch, done, spent_s, proof_s = Stopwatch(), 0, self._pool.spent_s, 0.0
         waiting: dict[Graph, Trial] = {}
         while done < len(order):
             size = max(self._pool.batch, done)  # the clock is looked at whenever twice as much is done
             if done:
-                each_s = max(1e-9, (time.monotonic() - begin) / done)
-                size = min(size, int(min(len(order), max(0.0, end_s - time.monotonic()) / each_s)))
+                each_s = max(1e-9, watch.elapsed_s / done)
+                size = min(size, int(min(len(order), deadline.left_s / each_s)))
             batch = order[done : done + size]
             if not batch:
                 break
             jobs = [(region.graph, None) for region in batch]
-            making = Aside(lambda jobs=jobs: self._pool.make_all(jobs, end_s))
+            making = Aside(lambda jobs=jobs: self._pool.make_all(jobs, deadline.end_s))
             proof_s += self._prove(waiting)
             waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
             done += len(batch)
@@ -273,27 +235,27 @@ class KernelMaker:
         operations = sum(len(region.nodes) for region in order[:done])
         self._taken = self._taken.and_more(operations, self._pool.spent_s - spent_s, proof_s)
         for region in order[:done]:
-            if self._made[region.graph].failure and time.monotonic() < end_s:
-                self._made[region.graph] = self._plainer(region, self._made[region.graph], end_s)
+            if self._made[region.graph].failure and not deadline.is_over:
+                self._made[region.graph] = self._plainer(region, self._made[region.graph], deadline)
         if order:
-            self._progress(f"{done} of {len(order)} kernels made in {time.monotonic() - begin:.1f} s")
+            self._progress(f"{done} of {len(order)} kernels made in {watch.elapsed_s:.1f} s")
 
     def _prove(self, made: Mapping[Graph, Trial]) -> float:
         """Record kernels, those with proved schedules as usable; return the processor time of the proofs."""
-        begin_s = time.thread_time()
+        watch = Stopwatch(thread_s)
         self._made |= proved(self.backend, made, self._store, self._progress)
-        return time.thread_time() - begin_s
+        return watch.elapsed_s
 
-    def _plainer(self, region: Region, failed: Trial, end_s: float) -> Trial:
+    def _plainer(self, region: Region, failed: Trial, deadline: Deadline) -> Trial:
         """The kernel with the next plainer default that can be made and is proved; the failed one if there is none.
 
-        None is begun, and what is begun is ended, at the instant `end_s`.
+        None is begun, and what is begun is ended, at the deadline.
         """
         try:
             refused = failed.trace or default_trace(self.backend, region.graph)
             for trace in self.backend.default_traces(region.graph):
-                if trace != refused and time.monotonic() < end_s:
-                    (found,) = self._pool.make_all([(region.graph, trace)], end_s)
+                if trace != refused and not deadline.is_over:
+                    (found,) = self._pool.make_all([(region.graph, trace)], deadline.end_s)
                     made = {region.graph: _made(region, found)}
                     trial = proved(self.backend, made, self._store, self._progress)[region.graph]
                     if not trial.failure:
@@ -318,24 +280,13 @@ def own_form(graph: Graph) -> Program:
     return split(graph, frozen_cut(graph))
 
 
-def in_kernels(made: KernelProgram, verdict: str) -> Judgement:
-    """The judgement of a program in kernels, before anything is measured or checked."""
-    return Judgement(
-        made.program, made.finalist, verdict, after_text=print_graph(made.program.hot), kernels=made.choices,
-        native=made.rows, regions=made.regions, unchecked=True, own_form=made.finalist is None,
-        implementation={
-            "form": made.name, "regions": len(made.regions), "kernels": len(made.choices),
-            "apart_ms": 1e3 * made.apart_s,
-        },
-    )  # fmt: skip
-
-
-def in_regions(name: str, program: Program) -> KernelProgram:
+def in_regions(name: str, program: Program) -> Candidate:
     """The program with its images channels last, cut into the regions that move or compute anything; no kernel yet."""
-    return cut(KernelProgram(name, program), *(channels_last(program) or (program, frozenset[Node]())))
+    form = Candidate(name=name, program=program, origin=Provenance.OWN_FORM)
+    return cut(form, *(channels_last(program) or (program, frozenset[Node]())))
 
 
-def cut(form: KernelProgram, program: Program, stored: Set[Node]) -> KernelProgram:
+def cut(form: Candidate, program: Program, stored: Set[Node]) -> Candidate:
     """The form with this program, cut into regions at the stored nodes and wherever a cut is unavoidable."""
     return replace(form, program=program, regions=tuple(r for r in partition(program.hot, stored) if not r.is_free))
 
@@ -343,14 +294,3 @@ def cut(form: KernelProgram, program: Program, stored: Set[Node]) -> KernelProgr
 def _made(region: Region, found: Trace | str) -> Trial:
     name, kind, cost = str(region), region.kind, cost_of(region)
     return Trial(name, kind, cost, failure=found) if isinstance(found, str) else Trial(name, kind, cost, found)
-
-
-def candidate_of(made: KernelProgram, *, plain: bool = False) -> Candidate:
-    """The contest's entry for a program, with the judgement it gets if it wins; `plain` marks the plain candidate."""
-    ours = f", {len(made.choices)} of its kernels are our own" if made.choices else ""
-    verdict = f"faster program returned{ours}"
-    entry = Entry(
-        name=made.name, program=made.program, kernels=made.choices, predicted_s=made.predicted_s,
-        by_xla=made.by_xla if made.choices else None, plain=plain,
-    )  # fmt: skip
-    return entry, in_kernels(made, verdict)

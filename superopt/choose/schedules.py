@@ -8,7 +8,6 @@ proved, and run between guard bands of memory.  Then it is timed in rounds with 
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,18 +19,20 @@ import numpy as np
 from superopt.arrays.bundles import random_values
 from superopt.backends.mixed import whole_kernel
 from superopt.backends.protocol import Backend
+from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.choose.trials import MOST_PROCESSES, Trace, Trial, TrialPool
 from superopt.contest.contest import duel
-from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
+from superopt.contest.rounds import ORIGINAL, Rounds, Series, Subject
 from superopt.errors import InputError
 from superopt.explore.request import Request
 from superopt.ir.graph import Graph
 from superopt.ir.program import frozen_bytes, original_program
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.schedule.trace import trace as frozen_trace
-from superopt.machine.budget import LEAST_S, WORTH, SearchBudget
+from superopt.machine.budget import LEAST_S, WORTH
+from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
-from superopt.measure import Tuned, Worker
+from superopt.measure import Worker
 from superopt.measure.process import WorkerDiedError, ended_by_interrupts
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
@@ -56,7 +57,7 @@ class ScheduleStage:
     most: int = 1_000_000
 
     def searched(
-        self, regions: Sequence[Region], made: Mapping[Graph, Trial], seconds: Mapping[Graph, float], budget_s: float
+        self, regions: Sequence[Region], made: Mapping[Graph, Trial], seconds: Mapping[Graph, float], deadline: Deadline
     ) -> dict[Graph, Trial]:
         """The kernels of a program, with a searched schedule where that is faster than the default one.
 
@@ -64,10 +65,9 @@ class ScheduleStage:
             regions: regions of the program.
             made: their kernels.
             seconds: estimated seconds of one run of each.
-            budget_s: seconds for the stage, the start of processes included.
+            deadline: the end of the stage, the start of processes included.
         """
         found = dict(made)
-        end_s = time.monotonic() + budget_s
         example = {r.graph: r for r in regions}
         weights = sum(frozen_bytes(r.graph) for r in regions)
         cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
@@ -75,10 +75,10 @@ class ScheduleStage:
             processes = [stack.enter_context(worker) for worker in builders(min(MOST_PROCESSES, usable_cores()))]
             with ThreadPoolExecutor(len(processes)) as executor, ended_by_interrupts(processes):
                 list(executor.map(Worker.ready, processes))
-            count = int(max(0.0, end_s - time.monotonic()) / LEAST_S)
+            count = int(deadline.left_s / LEAST_S)
             order = sorted(cost, key=lambda g: -cost[g])[:count]
             for place, graph in enumerate(order):
-                left_s = end_s - time.monotonic()
+                left_s = deadline.left_s
                 if left_s < LEAST_S:
                     break
                 share = cost[graph] / max(sum(cost[g] for g in order[place:]), 1e-12)
@@ -96,16 +96,16 @@ class ScheduleStage:
                     f" the default one {1e6 * tuned.default_seconds:.4g} us"
                 )
                 if WORTH * tuned.seconds < tuned.default_seconds:
-                    found[graph] = self._better(example[graph], found[graph], frozen_trace(tuned.trace), end_s)
+                    found[graph] = self._better(example[graph], found[graph], frozen_trace(tuned.trace), deadline)
         return found
 
-    def _better(self, region: Region, default: Trial, trace: tuple[object, ...], end_s: float) -> Trial:
+    def _better(self, region: Region, default: Trial, trace: tuple[object, ...], deadline: Deadline) -> Trial:
         """The kernel with a searched schedule where it is proved and faster, else the default one."""
         if not self.pool.backend.prove(region.graph, trace, ScheduleLedger(self.store)).proved:
             return default
         if isinstance(self.pool.make_all([(region.graph, trace)])[0], str):
             return default
-        series = self._timed(region.graph, (default.trace, trace), end_s)
+        series = self._timed(region.graph, (default.trace, trace), deadline)
         over = series.ratio(1, 0)
         if over is None or over.low <= 1.0:
             return default
@@ -114,7 +114,7 @@ class ScheduleStage:
             ratio=series.ratio(1),
         )  # fmt: skip
 
-    def _timed(self, graph: Graph, traces: Sequence[Trace], end_s: float) -> Series:
+    def _timed(self, graph: Graph, traces: Sequence[Trace], deadline: Deadline) -> Series:
         """Rounds of a region with these schedules and of XLA's version, on positive values."""
         program = original_program(graph)
         drawn = random_values({n["name"]: (n.shape, n.dtype) for n in graph.inputs}, self.seed)
@@ -122,11 +122,14 @@ class ScheduleStage:
         frozen = {n["name"]: values[n["name"]] for n in graph.inputs if n["frozen"]}
         live = [values[n["name"]] for n in program.live_inputs]
         entries = [
-            Entry(name=name, program=program, kernels=(whole_kernel(program, graph, trace, self.pool.backend.name),))
+            Candidate(
+                name=name, program=program, kernels=(whole_kernel(program, graph, trace, self.pool.backend.name),)
+            )
             for name, trace in zip(("default", "searched"), traces, strict=True)
         ]
-        request = Request(SearchBudget(None, 1, end_s=end_s), seed=self.seed)
-        with Rounds(Subject(Tuned(program, {}), live, frozen), request, self.worker, apart=False) as rounds:
+        request = Request(deadline, seed=self.seed)
+        subject = Subject(original_candidate(graph), live, frozen)
+        with Rounds(subject, request, self.worker, apart=False) as rounds:
             return duel(rounds, entries)
 
 

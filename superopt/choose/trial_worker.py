@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,6 +25,7 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph
 from superopt.kernels.schedule.trace import trace as frozen_trace
+from superopt.machine.deadline import Stopwatch, process_s
 from superopt.measure.worker import serve
 
 Event = dict[str, Any]
@@ -39,7 +39,7 @@ def main(event_fd: int, memory_bytes: int) -> None:
 
 
 def _told(work: Callable[[Backend, Graph, Trace], None], request: Mapping[str, Any]) -> Iterator[Event]:
-    backend, begin_s = backend_of(request["backend"]), time.process_time()
+    backend, watch = backend_of(request["backend"]), Stopwatch(process_s)
     text, given = json.loads(Path(request["path"]).read_text(encoding="utf-8"))
     try:
         graph = parse_graph(text)
@@ -50,7 +50,7 @@ def _told(work: Callable[[Backend, Graph, Trace], None], request: Mapping[str, A
         said = {"event": "failed", "detail": str(error.args[0])[:300]}
     except Exception as error:  # a candidate may raise anything; it is reported with its cause
         said = {"event": "failed", "detail": f"build: {type(error).__name__}: {error}"[:300]}
-    yield said | {"seconds": time.process_time() - begin_s}
+    yield said | {"seconds": watch.elapsed_s}
 
 
 def _made(backend: Backend, graph: Graph, trace: Trace) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -28,6 +27,7 @@ from superopt.ir.text import print_graph
 from superopt.kernels.choose.regions import Region, key_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
 from superopt.measure import Worker
@@ -103,8 +103,8 @@ class TrialPool:
         self._starting += [self._executor.submit(process.start) for process in self._workers]
 
     def ready(self, end_s: float = math.inf) -> bool:
-        """Wait for the starting processes until this instant of `time.monotonic`; return whether they have started."""
-        left_s = None if end_s == math.inf else max(0.0, end_s - time.monotonic())
+        """Wait for the starting processes until this instant; return whether they have started."""
+        left_s = None if end_s == math.inf else Deadline(end_s).left_s
         return not wait(self._starting, left_s).not_done
 
     def make_all(self, jobs: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
@@ -140,7 +140,7 @@ class TrialPool:
         finally:
             halted.set()
         with suppress(TimeOverError):  # a process that is still at it is waited for by the next that needs it
-            told = making.result(time.monotonic() + _WAIT_S)
+            told = making.result(Deadline.within(_WAIT_S).end_s)
             found |= {jobs[number].region: said for number, said in told.items() if number < len(regions)}
 
     def _done(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +14,7 @@ from superopt.commands.console import INTERNAL, JSON, OK, emit, progress
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.kernels.llvm.cpu import host
 from superopt.machine import facts as machine
+from superopt.machine.deadline import Stopwatch
 from superopt.store import Store
 
 CALIBRATION_S = 30.0  # the micro-suite times its 60 kernels at least in that time, on two cores
@@ -61,12 +61,12 @@ def calibrated(say: Callable[[str], None], seconds: float = CALIBRATION_S) -> st
 
 
 def _check(name: str, run: Callable[[], str]) -> dict[str, Any]:
-    begin = time.perf_counter()
+    watch = Stopwatch()
     try:
         detail, ok = run(), True
     except Exception as error:  # a part may raise anything; doctor reports it
         detail, ok = f"{type(error).__name__}: {error}", False
-    return {"name": name, "ok": ok, "detail": detail, "seconds": time.perf_counter() - begin}
+    return {"name": name, "ok": ok, "detail": detail, "seconds": watch.elapsed_s}
 
 
 def _xla() -> str:

@@ -34,6 +34,7 @@ from superopt.explore.trace import rule_instance
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.program import Program, map_nodes
+from superopt.machine.deadline import Deadline
 from verifier.equal.equality import DEFINED
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Ids
@@ -271,11 +272,11 @@ class _Island:
         for rules, matches in ((useful, _MATCHES[0]), (saturating, _MATCHES[0]), (self.run.rules, _MATCHES[1])):
             if found or not rules or (cheap and rules is not useful):
                 continue
-            limits = GrowthLimits(seconds=float("inf"), matches=matches)
+            limits = GrowthLimits(matches=matches)
             near = None if rules is saturating else self.eg.classes()
-            grow(self.eg, rules, limits, near=near)
+            grow(self.eg, rules, limits, near, Deadline())
             while self._fold():
-                grow(self.eg, rules if rules is useful else saturating, limits)
+                grow(self.eg, rules if rules is useful else saturating, limits, None, Deadline())
             found = self._validated(self._equal(wanted, back), back)
         return found
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from superopt.errors import ArgumentError, InputError, ProverDefectError, UsageE
 from superopt.frontends.symbolic.graphs import Traced, trace_concrete
 from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Node
+from superopt.machine.deadline import Stopwatch
 from verifier.rules.process import processor_s
 from verifier.statements.prove import Pair
 from verifier.statements.refute import Pairing, show_sizes, tiny_sizes
@@ -97,7 +97,7 @@ def compare_symbolic(
         ArgumentError: JAX does not trace a function at any of some small sizes.
         InputError: a specification cannot be read, or the structures of the results differ.
     """
-    begin, end_s = time.monotonic(), processor_s() + SECONDS
+    watch, end_s = Stopwatch(), processor_s() + SECONDS
     whole = of.statement("both", first, second)
     given = {k: n for k, n in (sizes or {}).items() if k in whole.specs.sizes}
     if sizes and (set(given) != set(whole.specs.sizes) or set(sizes) - set(given) - {k for k, _ in whole.specs.solved}):
@@ -127,7 +127,7 @@ def compare_symbolic(
         found = asked.by_values(found, [])
     if _left(found) and given:
         found = _at_sizes(found, traced, names, ", ".join(f"{k} = {n}" for k, n in at.items()), numerics, store)
-    return replace(found, seconds=time.monotonic() - begin)
+    return replace(found, seconds=watch.elapsed_s)
 
 
 def proved_alone(

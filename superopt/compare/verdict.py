@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +26,7 @@ from superopt.errors import ProverDefectError, UsageError
 from superopt.ir.graph import Graph, Node, topological
 from superopt.ir.program import map_nodes
 from superopt.ir.text import show_type
+from superopt.machine.deadline import Stopwatch
 from verifier.rules.process import processor_s
 from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN
 
@@ -157,7 +157,7 @@ def compare_graphs(
         InputError: the programs take different arguments.
         ProverDefectError: evaluation refutes a proof.
     """
-    begin, end_s = time.monotonic(), processor_s() + seconds
+    watch, end_s = Stopwatch(), processor_s() + seconds
     if numerics not in EXACTNESS:
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
     shared = share(first, second)
@@ -167,7 +167,7 @@ def compare_graphs(
     why = differing_types(first, second)
     if why:
         outputs = tuple(OutputVerdict(name, REFUTED, f"results differ in type: {why}") for name in titles)
-        return PairVerdict(outputs, sizes, seconds=time.monotonic() - begin)
+        return PairVerdict(outputs, sizes, seconds=watch.elapsed_s)
     library = proved_library(store, numerics=numerics)
     proof = prove_by_steps(
         shared.first, shared.second, shared.arrays, library.rules, library.certificates, ledger_of(store),
@@ -214,7 +214,7 @@ def compare_graphs(
         rules=tuple(proof.rules),
         differs="" if all(wanted[i] or i in never for i in wanted) else differs,
         code="" if one is None else code_of(one, first, words.load),
-        seconds=time.monotonic() - begin,
+        seconds=watch.elapsed_s,
     )
 
 

@@ -7,22 +7,16 @@ time left allows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from superopt.contest.rounds import Entry, Rounds, Series
+from superopt.candidates.candidate import Candidate
+from superopt.candidates.evidence import Gain
+from superopt.contest.rounds import Rounds, Series
 from superopt.explore.found import Exploration
-from superopt.machine.budget import HALF, PROGRAMS
-from superopt.machine.speedup import Speedup
+from superopt.machine.budget import PROGRAMS
+from superopt.machine.deadline import HALF
 from superopt.search.finalists import without_rules
 from superopt.search.search import Finalist
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Milliseconds that the winner gains by a rule, and its time without the rule over its time with it."""
-
-    milliseconds: float
-    ratio: Speedup
 
 
 def measured_gains(
@@ -39,7 +33,7 @@ def measured_gains(
     if not rules:
         return {}
     forms = [winner, *(without(found, winner, rule) for rule in rules)]
-    entries = [Entry(name=form.name, program=found.program(form), options=options) for form in forms]
+    entries = [Candidate(name=form.name, program=found.program(form), options=options) for form in forms]
     series = Series(entries, rounds.request.seed)
     series.add(rounds.timed(entries, whole=True), range(len(entries)), 0)
     gains: dict[str, Gain] = {}

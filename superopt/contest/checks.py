@@ -12,7 +12,6 @@ import contextlib
 import functools
 import math
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from superopt.arrays.placing import place_of, release
 from superopt.backends import mixed
 from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, build
+from superopt.candidates.evidence import NumericCheck
 from superopt.errors import InputError, ProgramError
 from superopt.ir import opaque
 from superopt.ir.counters import graph_cost
@@ -34,13 +34,13 @@ from superopt.ir.types import DTYPES, FLOATS
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import cause_of_run
+from superopt.machine.deadline import Deadline, Stopwatch
 from superopt.machine.jitting import jax_jit
 from superopt.measure import Failure, Worker, ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import differ_by_rounding
 from superopt.measure.numerics import Tolerance, computed_in, output_errors
 from superopt.measure.process import TIME_OVER
-from superopt.report.data import NumericCheck
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped
@@ -67,7 +67,7 @@ class Builds:
         worker: process in which the original is called, if it can be sent there and is not sure to be short.
 
     Attributes:
-        end_s: instant of `time.monotonic` at which the original is ended, or left behind where it runs here.
+        end_s: instant (of a deadline) at which the original is ended, or left behind where it runs here.
         rest_s: how long calls of the original after the first are waited for, once somebody waits for its results.
         build_s: what the first call of the original took, the build included.
         call_s: what its last call took, or had taken when it was given up.
@@ -91,7 +91,7 @@ class Builds:
         self._lock = threading.Lock()
         self._calls: Aside[None] | None = None
         self._results: list[list[np.ndarray]] = []
-        self._first, self._last_s, self.given_up = threading.Event(), 0.0, False
+        self._first, self._since, self.given_up = threading.Event(), Stopwatch(), False
 
     @classmethod
     def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> Builds:
@@ -122,12 +122,12 @@ class Builds:
             OriginalLostError: its first call has not ended at `end_s`, or ended its process.
         """
         calls = self.begin()
-        while not (calls.done or self._first.wait(min(_WAIT_S, max(0.0, self.end_s - time.monotonic())))):
-            if time.monotonic() >= self.end_s:
+        while not (calls.done or self._first.wait(min(_WAIT_S, Deadline(self.end_s).left_s))):
+            if Deadline(self.end_s).is_over:
                 break
         try:
             if not self.given_up:
-                calls.result(min(self.end_s, time.monotonic() + self.rest_s))
+                calls.result(Deadline(self.end_s).at_most(self.rest_s).end_s)
         except TimeOverError:
             if not self._results:
                 here = f"; {LEFT_BEHIND}" if self.worker is None else ""
@@ -138,7 +138,7 @@ class Builds:
     def _give_up(self) -> None:
         """End the call of the original that goes on, or leave it behind: its results are not needed."""
         self.given_up = True
-        self.call_s = time.monotonic() - self._last_s
+        self.call_s = self._since.elapsed_s
         if self.worker is not None:
             self.worker.close()
 
@@ -166,11 +166,11 @@ class Builds:
         with of_the_program():
             original = build(original_program(self.graph), self.frozen)
             for given in inputs:
-                begin_s = time.perf_counter()
+                watch = Stopwatch()
                 results = _arrays(original(*given))
                 if self.given_up:
                     return
-                self._take(results, time.perf_counter() - begin_s)
+                self._take(results, watch.elapsed_s)
 
     def _called_there(self, worker: Worker, inputs: Sequence[Sequence[Any]]) -> None:
         program = original_program(self.graph)
@@ -188,7 +188,7 @@ class Builds:
         self.build_s, self.call_s = max(self.build_s, seconds), seconds
         if len(self._results) < len(self.inputs):
             self._results.append(results)
-        self._last_s = time.monotonic()
+        self._since = Stopwatch()
         self._first.set()
 
     def candidate(

@@ -20,15 +20,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from superopt.backends.options import OptionChoice, choices_for, options_of
-from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Series, Subject
-from superopt.explore.request import Request
-from superopt.frontends.jax.jaxpr import Imported
-from superopt.ir.graph import every_node
-from superopt.machine.budget import HALF, WORTH
+from superopt.candidates.candidate import Candidate
+from superopt.candidates.ledger import Made, RunLedger
+from superopt.contest.decide import decide
+from superopt.contest.rounds import ORIGINAL, Rounds, Series
+from superopt.machine.budget import WORTH
+from superopt.machine.deadline import HALF
 from superopt.machine.speedup import Speedup
-from superopt.measure import Worker
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.report.data import JudgedFinalist
+from superopt.report.verdicts import options_lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Outcome:
         notes: messages for the reader of the report.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[Candidate]
     chosen: Series
     final: Series
     given: int
@@ -122,10 +123,10 @@ class Outcome:
             return {}
         entry = None if number is None else self.entries[number]
         gain = None
-        if number is not None and entry is not None and entry.base is not None:
-            gain = self._of(number).ratio(number, entry.base)
+        if number is not None and (base := self.chosen.base_of(number)) is not None:
+            gain = self._of(number).ratio(number, base)
         return {
-            "choices": list(() if entry is None else entry.choices),
+            "choices": list(() if entry is None else entry.option_names),
             "gain": asdict(gain) if gain else None,
             "tried": {name: [asdict(t) for t in trials] for name, trials in self.tried.items()},
             "not_tried": self.not_tried,
@@ -136,30 +137,28 @@ class Outcome:
 
 
 def contest(
-    imported: Imported,
-    entries: Sequence[Entry],
-    request: Request,
-    where: Worker,
+    rounds: Rounds,
+    entries: Sequence[Candidate],
     say: Callable[[str], None] = lambda line: None,
     *,
     options: bool = True,
-    apart: bool = True,
-    known_s: float = 0.0,
+    ledger: RunLedger | None = None,
 ) -> Outcome:
     """Time the entries against the original until the rounds decide which to return, or the time is over.
 
-    Programs are built and timed in separate processes, of which `where` is one.  Without `apart` that one is used
-    alone, and no compiler options are tried.  `known_s` is the earlier time of a call of the original where that is too
-    long for rounds; the original is not called again then.  Where results are to be exact, no compiler options are
-    tried, since they change rounding.
+    Compiler options are tried unless all rounds run in one process or results are to be exact, since options change
+    rounding.  The ledger, in which the entries are, gets the rounds.
     """
-    with Rounds(Subject.of(imported), request, where, apart, known_s=known_s) as rounds:
-        return _Contest(rounds, list(entries), say).held(options and apart and not request.exact)
+    if ledger is None:
+        ledger = RunLedger(rounds.request.seed)
+        for entry in entries:
+            ledger.add(Made(entry))
+    return _Contest(rounds, list(entries), say, ledger).held(options and rounds.apart and not rounds.request.exact)
 
 
-def duel(rounds: Rounds, entries: Sequence[Entry]) -> Series:
+def duel(rounds: Rounds, entries: Sequence[Candidate]) -> Series:
     """Time batches of these entries with the original until the fastest is known, or the time is over."""
-    held = _Contest(rounds, list(entries), lambda line: None)
+    held = _Contest(rounds, list(entries), lambda line: None, RunLedger())
     held.batches(held.chosen, range(len(entries)), 0.0)
     return held.chosen
 
@@ -169,8 +168,9 @@ class _Contest:
     """State of one contest: the entries, and the rounds so far."""
 
     rounds: Rounds
-    entries: list[Entry]
+    entries: list[Candidate]
     say: Callable[[str], None]
+    ledger: RunLedger
     outcome: Outcome = field(init=False)
     chosen: Series = field(init=False)  # the rounds that choose
     seen: set[bool] = field(default_factory=set[bool])  # processes in which programs were built: True is the second
@@ -186,17 +186,29 @@ class _Contest:
         ranked, first = list(range(len(self.entries))), 0 if self.entries else ORIGINAL
         if len(self.entries) > 1 or options:
             self.batches(self.chosen, ranked, HALF * self.rounds.left_s)
-            said.order = tuple(self.chosen.order)
             ranked = self.chosen.in_question
             first = next((i for i in ranked if self.chosen.gain(i) > 1.0), ORIGINAL)
         if options and not self.chosen.cause:
             first = self._with_options(first)
         if first != ORIGINAL and not self.chosen.cause:
             self._final(first, ranked)
+        self._decided(first)
         for i, entry in enumerate(self.entries[: said.given]):
             self.say(f"{entry.name}: {said.ratio(i) or said.failures(i)}")
         said.notes = tuple(dict.fromkeys((*said.notes, *self.chosen.notes, *said.final.notes)))
         return said
+
+    def _decided(self, first: int) -> None:
+        """Take over the decision of the ledger, and say where options did not hold."""
+        said, decision = self.outcome, decide(self.ledger)
+        place = {id(entry): i for i, entry in enumerate(self.entries)}
+        said.order = tuple(place[id(entry)] for entry in decision.order)
+        if said.final is self.chosen:
+            return
+        if decision.whole:
+            said.final = self.chosen.joined(said.final)
+        if self.entries[first].options and not any(entry is self.entries[first] for entry in decision.held):
+            said.notes += (options_lost(self.entries[first]),)
 
     def batches(self, series: Series, numbers: Sequence[int], spare_s: float, *, final: bool = False) -> None:
         """Time batches of these entries until the series settles, or no more than `spare_s` of the time is left.
@@ -210,7 +222,7 @@ class _Contest:
             others = [i for i in numbers if i != base]
             instead = None if base == ORIGINAL else self.entries[base]
             batch = self.rounds.timed([self.entries[i] for i in others], second=second, whole=final, base=instead)
-            series.add(batch, others, int(second), base)
+            self.ledger.add(series.add(batch, others, int(second), base, final=final))
             self.seen.add(second)
             if not final:
                 numbers = series.in_question
@@ -233,8 +245,7 @@ class _Contest:
 
     def _with_options(self, first: int) -> int:
         """Number of the entry, or original, with the options that pay; `first` itself where none do."""
-        original = Entry(name="original", program=self.rounds.subject.original.program)
-        base = original if first == ORIGINAL else self.entries[first]
+        base = self.rounds.subject.original if first == ORIGINAL else self.entries[first]
         choices, self.outcome.not_tried = _choices_of(base)
         each_s = self.rounds.expected_s(0, self.chosen, built=False)
         affordable = HALF * self.rounds.left_s / each_s - 1.0  # the program itself is timed again
@@ -248,24 +259,22 @@ class _Contest:
         best = max(paid, key=lambda p: p[2], default=None)
         return first if best is None else best[1]
 
-    def _tried(self, first: int, base: Entry, sets: Sequence[tuple[OptionChoice, ...]]) -> list[tuple[int, int, float]]:
+    def _tried(
+        self, first: int, base: Candidate, sets: Sequence[tuple[OptionChoice, ...]]
+    ) -> list[tuple[int, int, float]]:
         """Time an entry with sets of options; return place, number and ratio of those that surely pay."""
         begin = len(self.entries)
         for choices in sets:
             names = tuple(choice.name for choice in choices)
-            self.entries.append(
-                Entry(
-                    name=f"{base.name} with {' + '.join(names)}", program=base.program, kernels=base.kernels,
-                    options=options_of(choices), predicted_s=base.predicted_s, choices=names, base=first,
-                )
-            )  # fmt: skip
+            self.entries.append(base.with_options(names, options_of(choices)))
+            self.ledger.add(Made(self.entries[-1]))
         numbers = [*([] if first == ORIGINAL else [first]), *range(begin, len(self.entries))]
-        self.chosen.add(self.rounds.timed([self.entries[i] for i in numbers]), numbers, 0)
+        self.ledger.add(self.chosen.add(self.rounds.timed([self.entries[i] for i in numbers]), numbers, 0))
         paid: list[tuple[int, int, float]] = []
         for place, number in enumerate(range(begin, len(self.entries))):
             ratio = self.chosen.ratio(number, first)
             sure = 0.0 if ratio is None else ratio.ratio if ratio.low > 1.0 or ratio.ratio < 1.0 else 1.0
-            names = self.entries[number].choices
+            names = self.entries[number].option_names
             self.outcome.tried.setdefault(base.name, []).append(OptionTrial(names, "program", sure))
             self.say(f"{self.entries[number].name}: {sure:.2f}x")
             if sure > WORTH:
@@ -273,8 +282,8 @@ class _Contest:
         return paid
 
     def _final(self, first: int, ranked: Sequence[int]) -> None:
-        """Time the best entry in fresh rounds with those that it has to beat, and order what may be returned."""
-        base = self.entries[first].base
+        """Time the best entry in fresh rounds with those that it has to beat."""
+        base = self.chosen.base_of(first)
         without = [] if base in (None, ORIGINAL) else [base]
         others = [i for i in ranked if i != first and i not in without][:1]
         plain = [i for i in self.chosen.timed if self.entries[i].plain]
@@ -282,24 +291,12 @@ class _Contest:
         expected_s = self.chosen.build_s + self.rounds.expected_s(len(numbers), self.chosen, built=True)
         if self.chosen.timed and self.rounds.left_s < expected_s:
             return
-        final = self.outcome.final = Series(self.entries, self.rounds.request.seed)
+        final = Series(self.entries, self.rounds.request.seed)
         self.batches(final, numbers, 0.0, final=True)
-        every = self.chosen.joined(final)  # all rounds determine the order, the last ones the speed-up
-        order = every.preferred(sorted(numbers, key=lambda i: -every.gain(i)))
-        held = [i for i in order if final.may_be_returned(i)]
-        if not final.settled:  # then the last rounds alone decide nothing, neither for an entry nor against it
-            held = [i for i in order if every.may_be_returned(i) and not final.is_slower(i)]
-        if not held:
-            held = [i for i in plain if every.may_be_returned(i) and not final.is_slower(i)]
-        if held and not final.may_be_returned(held[0]):
-            self.outcome.final = every
-        others = [i for i in self.chosen.order if i not in numbers and i < self.outcome.given]
-        self.outcome.order = (*held, *others) if held or all(i in final.failures for i in numbers) else ()
-        if self.entries[first].options and first not in held:
-            self.outcome.notes += (f"{self.entries[first].name} did not hold on fresh rounds",)
+        self.outcome.final = final
 
 
-def _choices_of(entry: Entry) -> tuple[list[OptionChoice], dict[str, str]]:
+def _choices_of(entry: Candidate) -> tuple[list[OptionChoice], dict[str, str]]:
     """The compiler options that may matter to the ops that XLA computes of a program, and why others do not."""
-    ops = {node.op for node in every_node([entry.program.hot])} if entry.by_xla is None else entry.by_xla
+    ops = entry.by_xla
     return choices_for(ops) if ops else ([], {})

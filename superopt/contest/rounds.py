@@ -8,18 +8,18 @@ ratios of both.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.ledger import Timed
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.ir.program import Program
-from superopt.kernels.choose.choice import Choice
-from superopt.machine.budget import HALF, LEAST_KERNELS_S, WORTH
+from superopt.machine.budget import LEAST_KERNELS_S, WORTH
+from superopt.machine.deadline import HALF, Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, ComparisonSettings, Failure, Tolerance, Tuned, Worker, as_called, compare
+from superopt.measure import Comparison, ComparisonSettings, Failure, Timing, Tolerance, Worker, compare
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.measure.worker import SLOW_S
@@ -31,48 +31,18 @@ ORIGINAL = -1
 """The number of the original among the entries."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """A program that may be returned, with its kernels and compiler options.
-
-    Attributes:
-        predicted_s: predicted seconds; None where there is no prediction.
-        by_xla: operations that XLA computes; None for all of the program's.
-        choices: names of the option choices that `options` came from.
-        base: number of the entry that is the same with default options; None where this one has default options.
-        plain: this is the plain candidate, which is returned unless another one is faster beyond doubt.
-    """
-
-    name: str
-    program: Program
-    kernels: tuple[Choice, ...] = ()
-    options: Mapping[str, bool | str] = field(default_factory=dict[str, bool | str])
-    predicted_s: float | None = None
-    by_xla: frozenset[str] | None = None
-    choices: tuple[str, ...] = ()
-    base: int | None = None
-    plain: bool = False
-
-    @property
-    def candidate(self) -> Program | Tuned:
-        """The program in the form in which it is built and timed."""
-        if not (self.kernels or self.options):
-            return self.program
-        return Tuned(self.program, self.options, tuple(c.to_json() for c in self.kernels))
-
-
 @dataclass(frozen=True, slots=True)
 class Subject:
     """The original as its user calls it, with its live inputs and frozen values: the baseline of all timings."""
 
-    original: Tuned
+    original: Candidate
     live: Sequence[Any]
     frozen: Mapping[str, Any]
 
     @classmethod
     def of(cls, imported: Imported) -> Subject:
         """The subject of an imported function with its example inputs."""
-        original = as_called(imported.graph, closed=imported.closes_over)
+        original = original_candidate(imported.graph, closed=imported.closes_over)
         return cls(original, imported.live_values, imported.frozen_values)
 
 
@@ -94,7 +64,7 @@ class Rounds:
     builds_s: float = 0.0
     known_s: float = 0.0
     _batches: int = 0
-    _seen: dict[int, Entry] = field(default_factory=dict[int, Entry])
+    _seen: dict[int, Candidate] = field(default_factory=dict[int, Candidate])
     _other: Worker = field(default_factory=Worker)  # starts on first use
 
     def __enter__(self) -> Rounds:
@@ -106,10 +76,10 @@ class Rounds:
     @property
     def left_s(self) -> float:
         """Seconds until the end of the stage; infinite where it has none."""
-        return self.request.budget.left_s
+        return self.request.deadline.left_s
 
     def timed(
-        self, entries: Sequence[Entry], *, second: bool = False, whole: bool = False, base: Entry | None = None
+        self, entries: Sequence[Candidate], *, second: bool = False, whole: bool = False, base: Candidate | None = None
     ) -> Comparison:
         """Time one batch of these entries with the original, or with another program in its place.
 
@@ -135,10 +105,11 @@ class Rounds:
         settings = replace(settings, prune=0.0) if whole else settings
         if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
             settings = replace(settings, check=False)
-        settings = replace(settings, end_s=time.monotonic() + max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s)
-        first = self.subject.original if base is None else base.candidate
+        end = Deadline.within(max(left_s, HALF * LEAST_KERNELS_S) + self.builds_s)
+        settings = replace(settings, end_s=end.end_s)
+        first = base or self.subject.original
         return compare(
-            first, [x.candidate for x in entries], self.subject.live, self.subject.frozen, settings,
+            first, entries, self.subject.live, self.subject.frozen, settings,
             worker=self._other if second else self.where,
         )  # fmt: skip
 
@@ -179,7 +150,7 @@ class Series:
         notes: messages of the comparisons.
     """
 
-    def __init__(self, entries: Sequence[Entry], seed: int) -> None:
+    def __init__(self, entries: Sequence[Candidate], seed: int) -> None:
         self.entries, self.seed = entries, seed
         self.cause = ""
         self.original_build_s = self.build_s = 0.0
@@ -188,28 +159,50 @@ class Series:
         self._batches: list[_Batch] = []
         self._known: dict[tuple[int, int], Speedup] = {}
 
-    def add(self, comparison: Comparison, numbers: Sequence[int], process: int, base: int = ORIGINAL) -> None:
-        """Add a batch of entries that this process timed against `base`."""
-        reference = comparison.reference
-        self._known.clear()
+    def add(
+        self, comparison: Comparison, numbers: Sequence[int], process: int, base: int = ORIGINAL, *, final: bool = False
+    ) -> Timed:
+        """Add a batch of entries that this process timed against `base`; return it for the ledger."""
         self.notes = tuple(dict.fromkeys((*self.notes, *comparison.notes)))
+        event = self._event(comparison, numbers, process, base, final)
+        self.take(event)
+        return event
+
+    def _event(self, comparison: Comparison, numbers: Sequence[int], process: int, base: int, final: bool) -> Timed:
+        reference, entries = comparison.reference, [self.entries[i] for i in numbers]
+        baseline = None if base == ORIGINAL else self.entries[base]
         if isinstance(reference, Failure):
+            lost = f"{reference.cause}: {reference.detail}"
+            others = () if baseline is not None else tuple((entry, "") for entry in entries)
+            return Timed(final=final, process=process, baseline=baseline, failures=others, cause=lost)
+        rows = list(zip(entries, comparison.candidates, strict=True))
+        timed = [(entry, row) for entry, row in rows if isinstance(row, Timing)]
+        return Timed(
+            final=final, process=process, baseline=baseline, baseline_s=reference.samples_s,
+            again_s=comparison.again_s if baseline is None else (),
+            samples_s=tuple((entry, row.samples_s) for entry, row in timed),
+            failures=tuple((e, f"{row.cause}: {row.detail}") for e, row in rows if isinstance(row, Failure)),
+            build_s=reference.build_s, other_build_s=max((row.build_s for _, row in timed), default=0.0),
+        )  # fmt: skip
+
+    def take(self, event: Timed) -> None:
+        """Add a batch of the ledger."""
+        number = {id(entry): i for i, entry in enumerate(self.entries)}
+        self._known.clear()
+        base = ORIGINAL if event.baseline is None else number[id(event.baseline)]
+        if event.cause:
             if base != ORIGINAL:
-                self.failures[base] = f"{reference.cause}: {reference.detail}"
+                self.failures[base] = event.cause
             elif not self._batches:
-                self.cause = f"{reference.cause}: {reference.detail}"
-                self.failures |= dict.fromkeys(numbers, f"the original could not be timed ({self.cause})")
+                self.cause, why = event.cause, f"the original could not be timed ({event.cause})"
+                self.failures |= {number[id(entry)]: why for entry, _ in event.failures}
             return
-        samples = {base: reference.samples_s}
         if base == ORIGINAL:
-            self.original_build_s = max(self.original_build_s, reference.build_s)
-        for i, outcome in zip(numbers, comparison.candidates, strict=True):
-            if isinstance(outcome, Failure):
-                self.failures[i] = f"{outcome.cause}: {outcome.detail}"
-            else:
-                samples[i] = outcome.samples_s
-                self.build_s = max(self.build_s, outcome.build_s)
-        self._batches.append((process, samples, comparison.again_s if base == ORIGINAL else ()))
+            self.original_build_s = max(self.original_build_s, event.build_s)
+        self.build_s = max(self.build_s, event.other_build_s)
+        self.failures |= {number[id(entry)]: why for entry, why in event.failures}
+        samples = {base: event.baseline_s} | {number[id(entry)]: s for entry, s in event.samples_s}
+        self._batches.append((event.process, samples, event.again_s))
 
     def joined(self, other: Series) -> Series:
         """A series with the rounds of both."""
@@ -287,6 +280,13 @@ class Series:
             return ratio.ratio
         return base.ratio * over.ratio
 
+    def base_of(self, number: int) -> int | None:
+        """The number of the entry that is the same with default options; None where an entry has default options."""
+        base = self.entries[number].base
+        if base is None or base.is_original:
+            return None if base is None else ORIGINAL
+        return next(i for i, entry in enumerate(self.entries) if entry is base)
+
     @property
     def base(self) -> int:
         """The entry that others are timed with next: the original, or the plain candidate where the original is known.
@@ -319,7 +319,7 @@ class Series:
 
         The plain candidate loses only to evidence: it is returned where the rounds, noisy or not, show it faster.
         """
-        ratio, base = self.ratio(number), self.entries[number].base
+        ratio, base = self.ratio(number), self.base_of(number)
         if ratio is None:
             return False
         if base not in (None, ORIGINAL):
@@ -349,7 +349,11 @@ class Series:
     @property
     def ranked(self) -> list[int]:
         """The entries that were timed, the fastest first."""
-        return sorted(self.timed, key=lambda i: -self.gain(i))
+        return self.by_gain(self.timed)
+
+    def by_gain(self, numbers: Sequence[int]) -> list[int]:
+        """These entries, the fastest first; equal ones by name, whatever the order in which they were given."""
+        return sorted(numbers, key=lambda i: (-self.gain(i), self.entries[i].name))
 
     @property
     def in_question(self) -> list[int]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodel.model.objective import Objective
-from superopt.contest.judgement import Judgement
+from superopt.candidates.candidate import Candidate
 from superopt.explain.drawing import MOST, as_written, change_of, drawn_before, types_of
 from superopt.explain.evidence import by_xla, layout_of, state_of, type_of
 from superopt.explore.found import Exploration
@@ -32,24 +32,27 @@ def apart_of(program: Program) -> list[Node]:
     return [n for n in program.hot.nodes() if n.op not in (*_LEAVES, "result") and not is_inside(n)]
 
 
-def draw_regions(graph: Graph, judgement: Judgement, found: Exploration | None, objective: Objective) -> Drawing | None:
+def draw_regions(
+    graph: Graph, candidate: Candidate, rows: Sequence[NativeKernel], found: Exploration | None, objective: Objective
+) -> Drawing | None:
     """Draw the original as XLA computes it, and the returned program as it runs; None where it is too large.
 
     Args:
         graph: the original.
+        rows: the candidate's regions in the report.
         objective: prices the kernels that XLA computes, where no search has.
     """
-    hot = judgement.program.hot
+    hot = candidate.program.hot
     if not graph.nodes() or max(len(graph.nodes()), len(hot.nodes())) > MOST:
         return None
     if found is None:
-        return _alone(graph, judgement, objective)
+        return _alone(graph, candidate, rows, objective)
     original = by_xla(found, found.result.original)
-    shown = judgement.winner or found.result.original
+    shown = found.finalist(candidate.finalist) or found.result.original
     state, count = state_of(found, shown), len(found.result.problem.snapshot.options)
-    number = _classes(found, judgement)
+    number = _classes(found, candidate)
     drawn = _side(
-        hot, judgement.regions, number, _runs(judgement),
+        hot, candidate.regions, number, _runs(candidate, rows),
         lambda c: change_of(state, original, c) if c < count and state.readers[c] else "only",
     )  # fmt: skip
     told: list[DrawnNode] = []
@@ -59,19 +62,19 @@ def draw_regions(graph: Graph, judgement: Judgement, found: Exploration | None, 
             rule, layout = option.origin.rule if option.origin is not None else "", layout_of(state, node.id)
             node = replace(node, rule=rule, layout=layout or node.layout, type=type_of(state, node.id))
         told.append(node)
-    before = drawn_before(found, state, judgement.program.computes_ahead)
+    before = drawn_before(found, state, candidate.program.computes_ahead)
     return Drawing(before, as_written(told, types_of(found)))
 
 
-def _alone(graph: Graph, judgement: Judgement, objective: Objective) -> Drawing:
+def _alone(graph: Graph, candidate: Candidate, rows: Sequence[NativeKernel], objective: Objective) -> Drawing:
     """Draw both sides without a search: the original in the regions that it would be cut into."""
-    program, values = judgement.program, _Values()
+    program, values = candidate.program, _Values()
     ahead = _done_ahead(program)
     before, after = values.numbered(graph), values.of_program(program)
     cut = [region for region in partition(graph) if not region.is_free and region.root not in ahead]
     prices = objective.price([region.graph for region in cut]).tolist() if cut else []
     runs = {region.root: _Run(XLA, 1e6 * s) for region, s in zip(cut, prices, strict=True)}
-    if judgement.returns_original:
+    if candidate.is_original:
         drawn = _side(graph, cut, before, runs, lambda _: "same")
         return Drawing(drawn, drawn)
     both = set(after.values()) & set(before.values())
@@ -81,7 +84,7 @@ def _alone(graph: Graph, judgement: Judgement, objective: Objective) -> Drawing:
 
     return Drawing(
         _side(graph, cut, before, runs, change, ahead),
-        _side(program.hot, judgement.regions, after, _runs(judgement), change),
+        _side(program.hot, candidate.regions, after, _runs(candidate, rows), change),
     )
 
 
@@ -94,12 +97,12 @@ class _Run:
     timed: bool = False
 
 
-def _runs(judgement: Judgement) -> dict[Node, _Run]:
+def _runs(candidate: Candidate, rows: Sequence[NativeKernel]) -> dict[Node, _Run]:
     """Return the regions of the returned program by root, with the figures of its table."""
-    rows: Mapping[str, NativeKernel] = {row.key: row for row in judgement.native}
+    by_key: Mapping[str, NativeKernel] = {row.key: row for row in rows}
     found: dict[Node, _Run] = {}
-    for region in judgement.regions:
-        row = rows[key_of(region.graph)]
+    for region in candidate.regions:
+        row = by_key[key_of(region.graph)]
         us = None if row.takes_ms is None else 1e3 * row.takes_ms
         found[region.root] = _Run(row.backend if row.used else XLA, us, row.is_timed)
     return found
@@ -145,13 +148,14 @@ class _Values:
         return found
 
 
-def _classes(found: Exploration, judgement: Judgement) -> dict[Node, int]:
+def _classes(found: Exploration, candidate: Candidate) -> dict[Node, int]:
     """Return the number of each node's value in the returned program: its class, if that is in use."""
-    snapshot, hot = found.result.problem.snapshot, judgement.program.hot
+    snapshot, hot = found.result.problem.snapshot, candidate.program.hot
     count, values = len(snapshot.options), _Values()
     of: dict[int, int] = {}  # number of an expression -> class
-    if judgement.winner is not None:
-        lowering, chosen = found.result.lowering, judgement.winner.selection
+    winner = found.finalist(candidate.finalist)
+    if winner is not None:
+        lowering, chosen = found.result.lowering, winner.selection
         program, marked = lowering.lower_classes(chosen, found.graph, found.expand)
         numbered = values.numbered(hot)
         if program.hot.outputs == hot.outputs:
@@ -160,7 +164,7 @@ def _classes(found: Exploration, judgement: Judgement) -> dict[Node, int]:
         number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
         imported = dict.fromkeys((*found.graph.inputs, *found.graph.nodes()))
         expressions = values.laid(imported, {})
-        numbered = values.of_program(judgement.program)
+        numbered = values.of_program(candidate.program)
         for node, ref in zip(imported, snapshot.eg.imported, strict=True):
             c = number.get(snapshot.eg.find(ref) >> SHIFT)
             if c is not None and len(node.types) == 1:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from costmodel.model.objective import Objective
 from rewrites.language.show import statement
+from superopt.candidates.candidate import Candidate, Provenance
+from superopt.candidates.ledger import Chosen, Rejected, RunLedger, Validated
 from superopt.certify.library import ProvedLibrary
-from superopt.contest.judgement import Judgement
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, regions, sites
 from superopt.explain.regions import apart_of, draw_regions
@@ -19,64 +21,95 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.text import print_graph
 from superopt.machine import facts as machine
 from superopt.machine.barrier import Barrier
-from superopt.report.data import Drawing, KernelUse, Report, UsedRewrite
+from superopt.report.data import Drawing, KernelUse, NativeKernel, Report, UsedRewrite
+from superopt.report.verdicts import refusal, verdict
 
 
 def make_report(
     name: str,
     imported: Imported,
     found: Exploration | None,
-    judgement: Judgement,
+    ledger: RunLedger,
     library: ProvedLibrary,
     request: Request,
-    memory: Mapping[str, int],
     barrier: Barrier,
+    rows: Callable[[Candidate], tuple[NativeKernel, ...]] = lambda candidate: (),
 ) -> Report:
-    """Make the report of an optimisation; its stages are filled in once the last of them is over.
+    """Make the report of an optimisation; its stages and its memory are filled in once the last of them is over.
 
     Args:
         found: the result of the search; None where there was none.
         barrier: what each part of the report stands behind: one that fails is left out.
+        ledger: what happened to the candidates.
+        rows: the regions of a candidate for the report.
     """
     unknown: dict[str, str] = {}
     searched: dict[str, Any] = {}
+    choice = ledger.chosen
+    refusals = [refusal(event) for event in ledger.of(Rejected) if event.why is not choice.why]
+    candidate = choice.candidate
+    native = barrier.around("the regions tried as kernels", lambda: _native(choice, rows), ())
     if found is not None:
         searched = barrier.around(
-            "what the search tells", lambda: _of_search(found, judgement, library, barrier), searched
+            "what the search tells", lambda: _of_search(found, choice, library, barrier), searched
         )
-    searched |= _of_program(imported, found, judgement, request, barrier)
+    searched |= _of_program(imported, found, choice, native, request, barrier)
     return Report(
         program=name,
         baseline="jax.jit" if imported.weakness is not None else "jax.jit of the model",
         made=datetime.now(UTC).isoformat(timespec="seconds"),
-        verdict=judgement.verdict,
-        measured=judgement.measured,
-        numerics=judgement.numerics,
+        verdict=verdict(candidate, choice.why),
+        measured=choice.measured,
+        numerics=ledger.numerics(candidate),
         opaque_ops=dict(imported.opaque_ops),
-        finalists=judgement.finalists,
-        memory=dict(memory),
+        finalists=choice.finalists,
         objective=barrier.around("the name of the objective", lambda: _described(request.objective), ""),
         environment=barrier.around("the description of the machine", _environment, unknown),
         rules_proved=len(library.certificates),
-        original_returned=judgement.returns_original,
-        after_text=judgement.after_text,
-        compiler_options=judgement.options,
-        tuning=judgement.tuning,
+        original_returned=choice.returns_original,
+        after_text="" if candidate.is_original else print_graph(candidate.program.hot),
+        compiler_options=dict(candidate.options),
+        tuning=choice.tuning,
         exactness=request.numerics,
-        native=judgement.native,
-        implementation=judgement.implementation,
-        notes=(*imported.notes, *(() if found is None else found.notes), *judgement.notes),
+        native=native,
+        implementation=_implementation(candidate, ledger),
+        notes=(
+            *imported.notes,
+            *(() if found is None else found.notes),
+            *choice.notes,
+            *refusals,
+        ),
         before_text=print_graph(imported.graph),
         **searched,
     )
 
 
-def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier) -> dict[str, Any]:
+def _native(choice: Chosen, rows: Callable[[Candidate], tuple[NativeKernel, ...]]) -> tuple[NativeKernel, ...]:
+    """The regions that were tried as kernels; unused where the original is returned."""
+    listed = choice.listed or choice.candidate
+    made = rows(listed) if listed.regions else ()
+    return tuple(replace(row, used=False) for row in made) if choice.returns_original else made
+
+
+def _implementation(candidate: Candidate, ledger: RunLedger) -> dict[str, Any]:
+    """The form of a program in kernels, and the numbers of its regions and kernels; empty for other programs."""
+    if candidate.is_original or not (candidate.regions or candidate.origin is Provenance.OWN_FORM):
+        return {}
+    code: dict[str, Any] = {}
+    for one in ledger.about(candidate, Validated):
+        code = {"code": {"validated": one.proved, "unknown": dict(one.unknown), "refuted": one.refuted}}
+    return {
+        "form": candidate.form, "regions": len(candidate.regions), "kernels": len(candidate.kernels),
+        "apart_ms": 1e3 * candidate.apart_s,
+    } | code  # fmt: skip
+
+
+def _of_search(found: Exploration, choice: Chosen, library: ProvedLibrary, barrier: Barrier) -> dict[str, Any]:
     """Return the fields of the report that come from the search and its e-graph."""
-    shown = judgement.winner or found.result.original
+    shown = found.finalist(choice.candidate.finalist) or found.result.original
     statistics = {**found.statistics, "predicted_before_ms": 1e3 * found.by_xla_s(found.result.original)}
     return {
-        "rewrites": barrier.around("the table of rules", lambda: _used(found, judgement, library, barrier), ()),
+        "rewrites": barrier.around("the table of rules", lambda: _used(found, choice, library, barrier), ()),
         "growth": found.growth,
         "search": statistics,
         "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
@@ -84,26 +117,32 @@ def _of_search(found: Exploration, judgement: Judgement, library: ProvedLibrary,
 
 
 def _of_program(
-    imported: Imported, found: Exploration | None, judgement: Judgement, request: Request, barrier: Barrier
+    imported: Imported,
+    found: Exploration | None,
+    choice: Chosen,
+    native: Sequence[NativeKernel],
+    request: Request,
+    barrier: Barrier,
 ) -> dict[str, Any]:
     """The kernels of the returned program, drawn and in a table, with one figure for each."""
-    winner, in_regions = judgement.winner, bool(judgement.regions) and not judgement.returns_original
+    candidate = choice.candidate
+    winner = None if found is None else found.finalist(candidate.finalist)
+    in_regions = bool(candidate.regions) and not candidate.is_original
 
     def table() -> tuple[KernelUse, ...]:
         if in_regions:
-            count, apart_ms = len(apart_of(judgement.program)), judgement.implementation["apart_ms"]
-            return regions(judgement.native, count, apart_ms)
+            return regions(native, len(apart_of(candidate.program)), 1e3 * candidate.apart_s)
         return () if found is None else kernels(found, winner or found.result.original)
 
     def drawing() -> Drawing | None:
-        if barrier.hurried or barrier.interrupted or judgement.interrupted:  # it takes longest
+        if barrier.hurried or barrier.interrupted or choice.interrupted:  # it takes longest
             return None
         if found is None or in_regions:
-            return draw_regions(imported.graph, judgement, found, request.objective)
-        return draw(found, winner, judgement.program.computes_ahead and not judgement.returns_original)
+            return draw_regions(imported.graph, candidate, native, found, request.objective)
+        return draw(found, winner, candidate.program.computes_ahead and not candidate.is_original)
 
     uses = barrier.around("the table of kernels", table, ())
-    predicted_s = judgement.predicted_s
+    predicted_s = candidate.predicted_s
     if predicted_s is None and winner is not None:
         predicted_s = winner.predicted_s
     return {
@@ -120,16 +159,14 @@ def _environment() -> dict[str, Any]:
     return {**machine.as_dict(), "versions": machine.versions()}
 
 
-def _used(
-    found: Exploration, judgement: Judgement, library: ProvedLibrary, barrier: Barrier
-) -> tuple[UsedRewrite, ...]:
+def _used(found: Exploration, choice: Chosen, library: ProvedLibrary, barrier: Barrier) -> tuple[UsedRewrite, ...]:
     """Return the rules of the winner, those with the largest gain by the model first."""
-    winner = judgement.winner
+    winner = found.finalist(choice.candidate.finalist)
     if winner is None:
         return ()
     predicted = barrier.around("predicted gains of rules", lambda: found.gains_ms(winner), dict[str, float]())
     where = barrier.around("the places of rules", lambda: sites(found, winner), dict[str, dict[str, int]]())
-    rows = {f.name: f.measured_ms for f in judgement.finalists if f.measured_ms is not None}
+    rows = {f.name: f.measured_ms for f in choice.finalists if f.measured_ms is not None}
     hedged = dict[str, float]()
     if winner is found.result.best:
         names = list(winner.rules)
@@ -141,7 +178,7 @@ def _used(
     )
     out: list[UsedRewrite] = []
     for rule, count in winner.rules.items():
-        certificate, gain = library.certificates[rule], judgement.gains.get(rule)
+        certificate, gain = library.certificates[rule], choice.gains.get(rule)
         out.append(
             UsedRewrite(
                 rule=rule,

@@ -7,10 +7,8 @@ are programs of their own: each is explored first and replaced by its best form.
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,9 +29,9 @@ from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
 from superopt.ir.program import frozen_bytes
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import WORTH, SearchBudget
+from superopt.machine.budget import LEAST_KERNELS_S, WORTH
+from superopt.machine.deadline import Deadline
 from superopt.measure import Worker
-from superopt.search.budget import Budget
 from superopt.search.finalists import Finalist
 from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
@@ -86,7 +84,7 @@ def _begun(imported: Graph, rules: Sequence[Rule], request: Request, progress: C
     bodies = _Bodies(rules, request, body_sizes(imported))
     graph = improve_bodies(imported, bodies.improved)
     if bodies.interrupted:
-        request = request.within(replace(request.budget, end_s=time.monotonic()))
+        request = request.within(request.deadline.at_most(0.0))
     expand = library_expander(rules)
     model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
     eg = import_into(ProvingEGraph(exact=request.exact), graph)
@@ -118,11 +116,11 @@ def explore(
     if bodies.left_out:
         notes.append(f"{bodies.left_out} bodies of control flow were left as they are for lack of time")
     if bodies.interrupted:
-        request = request.within(replace(request.budget, end_s=time.monotonic()))
+        request = request.within(request.deadline.at_most(0.0))
     model = run.model
     timer = None if worker is None else KernelTimer(model, worker)
     if timer is not None and made:
-        timed = timer.calibrate(made, request.budget.stage(share=1.0 / _ROUNDS).part_s())
+        timed = timer.calibrate(made, _timing(request.deadline.share(1.0 / _ROUNDS)))
         progress(f"{timed} of {len(set(made))} kernels of the program's own form timed")
     run.go_on(request, timer, meanwhile or _nothing)
     interrupted = run.interrupted or bodies.interrupted
@@ -165,20 +163,20 @@ class _Run:
     result: SearchResult | None = None
     pricer: Pricer = field(init=False)
     imported: int = 0  # e-nodes
-    round_limits: SearchBudget = field(init=False)  # of the current round
+    round_deadline: Deadline = field(init=False)  # of the current round
     barrier: Barrier = field(default_factory=Barrier)
     done: bool = False
 
     def __post_init__(self) -> None:
         self.pricer, self.imported = Pricer(self.model), self.eg.enode_count
         saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
-        self.growth.append(grow(self.eg, saturating, _growth_limits(self.limits.stage(), self.imported)))
+        self.growth.append(self._grown(saturating, self.deadline.share()))
         self.progress(f"e-graph: {self.growth[0].enodes[-1]} e-nodes, {self.growth[0].stop}")
 
     @property
-    def limits(self) -> SearchBudget:
-        """The budget of all rounds together."""
-        return self.request.budget
+    def deadline(self) -> Deadline:
+        """The deadline of all rounds together."""
+        return self.request.deadline
 
     @property
     def found(self) -> SearchResult:
@@ -211,7 +209,7 @@ class _Run:
 
     def _ended(self) -> bool:
         """Whether the search ends here."""
-        over = len(self.searches) == self.rounds or self.limits.left_s <= 0.0
+        over = len(self.searches) == self.rounds or self.deadline.is_over
         return self.interrupted or bool(self.barrier.lost) or over
 
     @property
@@ -223,9 +221,9 @@ class _Run:
         """One search of the e-graph as it is, from the best that is known."""
         number = len(self.searches)
         last = number == self.rounds - 1
-        limits = self.round_limits = self.limits.stage(share=1.0 / (self.rounds - number))
+        deadline = self.round_deadline = self.deadline.share(1.0 / (self.rounds - number))
         settings = SearchSettings(
-            _searching(limits if last else limits.stage()),
+            _searching(deadline if last else deadline.share()),
             self.request.seed + number,
             finalists=_SMALL_FINALISTS if self.growth[-1].live_classes <= SMALL else _FINALISTS,
             max_prepared_bytes=self.request.max_prepared_bytes,
@@ -248,18 +246,23 @@ class _Run:
         """Rebuild the pricer and the round's limits for the next round."""
         best = self.found.best
         if self.timer is not None:
-            timed = self.timer.learn(self.found, self._timing_s())
+            timed = self.timer.learn(self.found, self._timing())
             self.progress(
                 f"round {len(self.searches)}: predicted {1e3 * best.predicted_s:.3g} ms, {timed} kernels timed"
             )
             self.pricer = Pricer(self.model)
-        self.growth.append(
-            grow(self.eg, self.rules, _growth_limits(self.round_limits, self.imported), near=best.classes)
-        )
+        self.growth.append(self._grown(self.rules, self.round_deadline, near=best.classes))
 
-    def _timing_s(self) -> float:
-        """Seconds for the kernels after a round: as much as each search and each timing to come, whatever it took."""
-        return self.limits.stage(share=1.0 / (self.rounds - len(self.searches))).part_s()
+    def _timing(self) -> Deadline:
+        """The deadline of timings after a round: as much as each search and each timing to come, whatever it took."""
+        return _timing(self.deadline.share(1.0 / (self.rounds - len(self.searches))))
+
+    def _grown(self, rules: Sequence[Rule], deadline: Deadline, near: Collection[int] | None = None) -> GrowthReport:
+        """Grow the e-graph; without a clock, by as many matches on every machine."""
+        enodes = GrowthLimits().enodes + self.imported  # a program of 20,000 nodes may grow, too
+        if not deadline.is_timed:
+            return grow(self.eg, rules, GrowthLimits(enodes=enodes, matches=_MATCHES), near, deadline)
+        return grow(self.eg, rules, GrowthLimits(enodes=enodes), near, deadline.at_least(1e-2))
 
     def statistics(self, interrupted: bool) -> dict[str, Any]:
         """Figures of all rounds for the report."""
@@ -324,17 +327,15 @@ def _growth_figures(rounds: Sequence[GrowthReport]) -> dict[str, Any]:
     }
 
 
-def _growth_limits(limits: SearchBudget, imported: int) -> GrowthLimits:
-    enodes = GrowthLimits().enodes + imported  # a program of 20,000 nodes may grow, too
-    if limits.end_s == math.inf:  # no clock: the same growth on every machine
-        return GrowthLimits(enodes=enodes, seconds=math.inf, matches=_MATCHES)
-    return GrowthLimits(enodes=enodes, seconds=max(1e-2, limits.left_s))
+def _timing(stage: Deadline) -> Deadline:
+    """The deadline of timings in a stage: half of what is left of it, or a few seconds where no clock ends it."""
+    return stage.share().or_within(LEAST_KERNELS_S)
 
 
-def _searching(limits: SearchBudget) -> Budget:
-    """The budget of one of the searches, from the limits of its round."""
-    seconds = None if limits.end_s == math.inf else max(1e-2, limits.left_s)
-    return Budget(seconds, None if limits.steps is None else max(1, limits.steps // _ROUNDS))
+def _searching(stage: Deadline) -> Deadline:
+    """The deadline of one of the searches, with its part of the steps."""
+    steps = None if stage.steps is None else max(1, stage.steps // _ROUNDS)
+    return replace(stage.at_least(1e-2), steps=steps)
 
 
 @dataclass(slots=True)
@@ -354,25 +355,23 @@ class _Bodies:
     plans: list[BodyPlan] = field(default_factory=list[BodyPlan])
     left_out: int = 0
     interrupted: bool = False
-    _end_s: float = math.inf
+    _together: Deadline = field(init=False)
     _waiting: int = 0
 
     def __post_init__(self) -> None:
-        self._waiting = sum(self.sizes)
-        if self.request.budget.end_s < math.inf:
-            self._end_s = self.request.budget.stage().end_s
+        self._waiting, self._together = sum(self.sizes), self.request.deadline.share()
 
     def improved(self, body: Graph) -> Graph:
         """The best form of a body by the model, if it is clearly cheaper and prepares nothing."""
-        size, now_s = body_size(body), time.monotonic()
-        part_s = (self._end_s - now_s) * size / max(size, self._waiting)
+        size = body_size(body)
+        deadline = self._together.share(size / max(size, self._waiting))
         self._waiting -= size
-        if self.interrupted or part_s < _LEAST_NODE_S * size:
+        if self.interrupted or deadline.left_s < _LEAST_NODE_S * size:
             self.left_out += 1
             return body
-        steps = min(LEAST_STEPS * size, self.request.budget.steps or LEAST_STEPS * size)
-        limits = SearchBudget(None, steps, end_s=now_s + part_s)
-        asked = replace(self.request, budget=limits, own=None, deterministic=True, max_prepared_bytes=None)
+        steps = min(LEAST_STEPS * size, self.request.deadline.steps or LEAST_STEPS * size)
+        deadline = replace(deadline, steps=steps)
+        asked = replace(self.request, deadline=deadline, own=None, deterministic=True, max_prepared_bytes=None)
         found = explore(body, self.rules, asked)
         self.interrupted = found.interrupted
         best, own = found.result.best, found.result.original

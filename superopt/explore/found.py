@@ -39,6 +39,10 @@ class Exploration:
         """
         return tuple(f for f in self.result.finalists if not f.original or self._prepares(f))
 
+    def finalist(self, name: str) -> Finalist | None:
+        """The finalist of this name, as candidates refer to it; None where there is none."""
+        return next((f for f in self.result.finalists if f.name == name), None)
+
     def _prepares(self, finalist: Finalist) -> bool:
         return self.program(finalist).computes_ahead or self.graph is not self.imported
 

@@ -12,7 +12,6 @@ are together as large as all its weights.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,6 +20,7 @@ from costmodel.model.joint import MOST, Joint, KernelJob
 from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
+from superopt.machine.deadline import Deadline
 from superopt.measure import KernelTiming, Worker, time_kernels
 from superopt.measure.kernels import LEFT_OUT, KernelSettings
 from superopt.measure.result import Failure
@@ -37,7 +37,7 @@ class KernelTimer:
         self.objective = objective
         self.worker = worker
 
-    def learn(self, result: SearchResult, seconds: float) -> int:
+    def learn(self, result: SearchResult, deadline: Deadline) -> int:
         """Time kernels not timed yet, those that matter most first; return how many were timed."""
         graphs = {kernel.outputs[0]: kernel for finalist in result.finalists for kernel, _ in finalist.kernels}
         share, count = dict.fromkeys(graphs, 0.0), dict.fromkeys(graphs, 0.0)
@@ -49,19 +49,19 @@ class KernelTimer:
         uncertain_s = self.objective.uncertain_s([graphs[node] for node in chosen])
         doubt = {node: s * count[node] for node, s in zip(chosen, uncertain_s, strict=True)}
         chosen.sort(key=lambda node: (-doubt[node], -share[node]))
-        best, end_s = result.best, time.monotonic() + seconds
+        best = result.best
         program = [kernel for kernel, _ in best.kernels]
-        timed = self._time(self._jobs([graphs[n] for n in chosen]), seconds, program)
+        timed = self._time(self._jobs([graphs[n] for n in chosen]), deadline, program)
         for most in (MOST, 1.0):
-            if not self.objective.count or time.monotonic() > end_s:
+            if not self.objective.count or deadline.is_over:
                 break
-            rivals = rival_kernels(result.problem, best, self.objective.error_of(most), end_s)
+            rivals = rival_kernels(result.problem, best, self.objective.error_of(most), deadline)
             worth = [k for k, gain in rivals if gain > _WORTH_TIMING * best.predicted_s and k.outputs[0] not in graphs]
             graphs |= {kernel.outputs[0]: kernel for kernel in worth}
-            timed += self._time(self._jobs(worth), max(1e-3, end_s - time.monotonic()), program)
+            timed += self._time(self._jobs(worth), deadline.at_least(1e-3), program)
         return timed
 
-    def distinguish(self, programs: Sequence[Sequence[Graph]], seconds: float) -> int:
+    def distinguish(self, programs: Sequence[Sequence[Graph]], deadline: Deadline) -> int:
         """Time the regions that not all programs have, the slowest first; return how many were timed.
 
         Args:
@@ -70,14 +70,14 @@ class KernelTimer:
         counts = [Counter(regions) for regions in programs]
         apart = [g for g in dict.fromkeys(itertools.chain(*programs)) if len({count[g] for count in counts}) > 1]
         together = KernelSettings(chunk=max(1, len(apart)))
-        return self._time(self._own(apart), seconds, max(programs, key=len, default=()), together)
+        return self._time(self._own(apart), deadline, max(programs, key=len, default=()), together)
 
-    def calibrate(self, regions: Sequence[Graph], seconds: float) -> int:
+    def calibrate(self, regions: Sequence[Graph], deadline: Deadline) -> int:
         """Time regions of the program's own form, whose kernels are made, the slowest first; return how many.
 
         Forms of the search are compared with them, and they tell how this machine differs from that of the labels.
         """
-        return self._time(self._own(list(dict.fromkeys(regions))), seconds, regions)
+        return self._time(self._own(list(dict.fromkeys(regions))), deadline, regions)
 
     def _own(self, regions: Sequence[Graph]) -> list[KernelJob]:
         """Timing jobs of the regions that our backend supports, the slowest first."""
@@ -88,17 +88,18 @@ class KernelTimer:
     def _time(
         self,
         jobs: Sequence[KernelJob],
-        seconds: float,
+        deadline: Deadline,
         program: Sequence[Graph],
         how: KernelSettings | None = None,
     ) -> int:
         """Time kernels with the weights of a program beside them in memory, and correct the objective by them."""
-        if not jobs or seconds <= 0.0:  # zero would mean no limit
+        left_s = deadline.left_s
+        if not jobs or left_s <= 0.0:  # zero would mean no limit
             return 0
         timings = time_kernels(
             [job.runs for job in jobs],
             settings=replace(how or KernelSettings(), footprint=sum(map(frozen_bytes, program))),
-            budget_s=seconds,
+            budget_s=left_s,
             worker=self.worker,
             backends=[job.backend for job in jobs],
         )

@@ -8,15 +8,15 @@ from costmodel.model.objective import Objective, Roofline
 from costmodel.model.weights_file import uncalibrated
 from rewrites.language.term import Rule
 from superopt.backends.protocol import Backend
-from superopt.machine.budget import SearchBudget
+from superopt.machine.deadline import Deadline
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """Options of an `optimize` call, or of one of its stages, whose budget then replaces that of the call.
+    """Options of an `optimize` call, or of one of its stages, whose deadline then replaces that of the call.
 
     Attributes:
-        budget: seconds or steps, and whether our kernels get a part of them.
+        deadline: when the call or the stage ends, or the steps of its search.
         objective: the performance model of kernels that XLA computes.
         own: the backend of our kernels as the search prices it; None where the search prices none.
         kernels_by: name of the backend that makes kernels, priced or not; empty where none are made.
@@ -29,7 +29,7 @@ class Request:
         max_prepared_bytes: limit on prepared and packed weights.
     """
 
-    budget: SearchBudget
+    deadline: Deadline
     objective: Objective = field(default_factory=lambda: Roofline(uncalibrated(), "uncalibrated"))
     own: Backend | None = None
     kernels_by: str = ""
@@ -46,6 +46,6 @@ class Request:
         """Whether results must agree in every bit."""
         return self.numerics == "exact"
 
-    def within(self, budget: SearchBudget) -> Request:
-        """The same request for a stage that has this budget."""
-        return replace(self, budget=budget)
+    def within(self, deadline: Deadline) -> Request:
+        """The same request for a stage that has this deadline."""
+        return replace(self, deadline=deadline)

@@ -24,7 +24,6 @@ import math
 import os
 import secrets
 import stat
-import time
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from superopt.errors import FileLimitError, InputError, SuperoptError, printable
+from superopt.machine.deadline import Deadline
 
 DIGESTS = "digests.json"
 _BLOCK = 2**20
@@ -79,7 +79,7 @@ class Allowance:
         """An allowance for a file of so many bytes: `work` steps and the time that its size allows."""
         self.what, self.left, self.work = shown(what), work, work
         self.seconds = limits.seconds + limits.seconds_per_mb * size_bytes / 1e6
-        self.until = time.monotonic() + self.seconds
+        self.deadline = Deadline.within(self.seconds)
 
     def spend(self, work: int = 1) -> None:
         """Count steps of work.
@@ -90,7 +90,7 @@ class Allowance:
         self.left -= work
         if self.left < 0:
             raise FileLimitError(f"{self.what} asks for more than {self.work} steps of reading")
-        if time.monotonic() > self.until:
+        if self.deadline.is_over:
             raise FileLimitError(f"{self.what} takes more than {self.seconds:.0f} s to read")
 
 

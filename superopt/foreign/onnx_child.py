@@ -14,7 +14,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from superopt.errors import InputError
 from superopt.files.reading import cause_of
 from superopt.foreign.onnx_limits import Bounded
 from superopt.foreign.onnx_values import packed, unpacked
+from superopt.machine.deadline import Stopwatch, process_s
 
 
 def main() -> None:
@@ -44,7 +44,7 @@ def main() -> None:
         while True:
             message, values = unpacked(read)
             model = read(message["model"])
-            begin_s, results, told = time.process_time(), list[Any](), {"error": "", "memory": False}
+            watch, results, told = Stopwatch(process_s), list[Any](), {"error": "", "memory": False}
             try:
                 limits.set(message["seconds"], message["bytes"])
                 signal.signal(signal.SIGIO, signal.SIG_DFL)
@@ -52,7 +52,7 @@ def main() -> None:
             except Exception as error:  # of NumPy, Python and the evaluator's own operators
                 told = {"error": _told(error), "memory": isinstance(error, MemoryError)}
             signal.signal(signal.SIGIO, signal.SIG_IGN)
-            pieces = packed({**told, "spent_s": time.process_time() - begin_s}, results)
+            pieces = packed({**told, "spent_s": watch.elapsed_s}, results)
             out.writelines(pieces)
             out.flush()
 

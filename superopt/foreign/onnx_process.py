@@ -15,13 +15,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from superopt.errors import FileLimitError, InputError
 from superopt.foreign.onnx_values import packed, size_of, unpacked
+from superopt.machine.deadline import Deadline
 
 SECONDS = 5.0  # processor time of a request
 SECONDS_PER_MB = 50.0  # per MB of inputs: the evaluator's loops over boxes take some microseconds for each number
@@ -67,7 +67,7 @@ class HostProcess:
             process = self._ensure()
             answered = False
             try:
-                until = time.monotonic() + _WAITS * seconds
+                until = Deadline.within(_WAITS * seconds)
                 message, results = self._exchange(process, [*pieces, model], until)
                 answered = True
             except (OSError, EOFError) as error:
@@ -82,7 +82,7 @@ class HostProcess:
             raise InputError(message["error"])
         return results
 
-    def _exchange(self, process: subprocess.Popen[bytes], pieces: Sequence[Any], until: float) -> Any:
+    def _exchange(self, process: subprocess.Popen[bytes], pieces: Sequence[Any], until: Deadline) -> Any:
         assert process.stdin is not None
         for piece in pieces:
             process.stdin.write(piece)
@@ -94,7 +94,7 @@ class HostProcess:
                 data = bytearray(count)
                 view, have = memoryview(data), 0
                 while have < count:
-                    if not selector.select(max(0.0, until - time.monotonic())):
+                    if not selector.select(until.left_s):
                         raise EOFError
                     got = os.readv(self._results, [view[have : have + (1 << 20)]])
                     if not got:

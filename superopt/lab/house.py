@@ -16,6 +16,7 @@ the picture of the architecture (`superopt.lab.picture`).
     long_signatures  Functions of more than eight parameters.
     long_calls       Classes called with more than eight positional arguments.
     constants        Tuned numbers of the pipeline and its contest.
+    clocks           Reads of clocks outside of `superopt.machine`, of `superopt.measure` and of the lab.
     lines, core      Lines of all packages, and of those without `superopt.lab`: information, without a limit.
     below            Trusted lines of code below the schedule of a validated kernel (docs/trust.md 6c): those of
                      `verifier.kernels` without comments, docstrings and imports.
@@ -50,13 +51,26 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("superopt.certify", "superopt.search"),
     ("superopt.backends",),
     ("costmodel", "verifier"),
-    ("rewrites", "superopt.frontends", "superopt.kernels", "superopt.measure", "superopt.store"),
+    ("superopt.measure",),
+    ("superopt.candidates",),
+    ("rewrites", "superopt.frontends", "superopt.kernels", "superopt.store"),
     ("superopt.arrays", "superopt.foreign"),
-    ("superopt.ir", "superopt.machine"),
+    ("superopt.ir",),
     ("superopt.files",),
+    ("superopt.machine",),
     ("superopt.errors",),
 )
-TUNED = ("superopt.pipeline", "superopt.contest", "superopt.choose", "superopt.explore", "superopt.machine.budget")
+TUNED = (
+    "superopt.pipeline",
+    "superopt.contest",
+    "superopt.choose",
+    "superopt.explore",
+    "superopt.machine.budget",
+    "superopt.machine.deadline",
+)
+TIMED = ("superopt.machine", "superopt.measure", "superopt.lab")
+"""Rooms that read clocks: all others ask a `Deadline` or a `Stopwatch` (`superopt.machine.deadline`)."""
+
 UNTUNED = {
     "ORIGINAL": "the number of an entry",
     "LIMIT_FLOPS": "of the float64 yardstick, which decides nothing",
@@ -90,12 +104,14 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 15,
+    "clocks": 0,
     "below": 1_500,
 }
 """Upper limits of the figures: lowered with every change that lowers them.  `INFORMATION` has no limits."""
 
 INFORMATION = {"lines", "core"}
 
+_CLOCKS = {"monotonic", "perf_counter", "process_time", "thread_time"}
 _EMPTY = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
 _BEGIN, _END = "layers: begin", "layers: end"
 
@@ -141,6 +157,7 @@ def figures(root: Path = ROOT) -> dict[str, int]:
         "long_signatures": sum(_parameters(f) > 8 for tree in trees.values() for f in _functions(tree)),
         "long_calls": sum(len(call.args) > 8 for tree in trees.values() for call in _constructions(tree)),
         "constants": sum(len(_tuned(tree)) for name, tree in trees.items() if name.startswith(TUNED)),
+        "clocks": sum(_clocks(tree) for name, tree in trees.items() if not name.startswith(TIMED)),
         "lines": sum(lines.values()),
         "core": sum(count for name, count in lines.items() if not name.startswith("superopt.lab")),
         "below": sum(code_lines(path) for name, path in files.items() if name.startswith("verifier.kernels.")),
@@ -252,6 +269,13 @@ def _tuned(tree: ast.Module) -> list[str]:
                 continue  # made of words, or of other names
             found += [name for name in names if name.isupper() and name not in UNTUNED]
     return found
+
+
+def _clocks(tree: ast.AST) -> int:
+    """Number of reads of clocks; a date is none."""
+    names = [x.attr for x in ast.walk(tree) if isinstance(x, ast.Attribute) and ast.unparse(x.value) == "time"]
+    names += [a.name for x in ast.walk(tree) if isinstance(x, ast.ImportFrom) and x.module == "time" for a in x.names]
+    return sum(name.removesuffix("_ns") in _CLOCKS for name in names)
 
 
 def _strings(tree: ast.AST) -> Iterator[str]:

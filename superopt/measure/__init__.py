@@ -5,11 +5,11 @@ yields labels for the cost model.  A candidate that crashes, hangs, eats the mem
 `Failure`, and the others go on.
 """
 
-from superopt.measure.compare import Ran, as_called, compare, pooled, ran
+from superopt.measure.compare import Ran, compare, pooled, ran
 from superopt.measure.kernels import KernelTiming, time_kernels
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
 from superopt.measure.process import ProcessLimits, Worker
-from superopt.measure.result import Comparison, EntryPoint, Failure, Timing, Tuned
+from superopt.measure.result import Comparison, EntryPoint, Failure, Timing
 from superopt.measure.session import ComparisonSettings
 
 __all__ = [
@@ -23,9 +23,7 @@ __all__ = [
     "Ran",
     "Timing",
     "Tolerance",
-    "Tuned",
     "Worker",
-    "as_called",
     "compare",
     "output_errors",
     "pooled",

@@ -22,15 +22,15 @@ import numpy as np
 
 from superopt.arrays import bundles as arrays
 from superopt.arrays import placing
+from superopt.candidates.candidate import Candidate
 from superopt.ir import opaque
-from superopt.ir.graph import Graph
-from superopt.ir.program import Program, original_program
+from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.machine.aside import Aside
 from superopt.machine.speedup import Speedup
 from superopt.measure.numerics import OutputError, computed_in
 from superopt.measure.process import Worker, WorkerDiedError
-from superopt.measure.result import Comparison, EntryPoint, Failure, Timing, Tuned
+from superopt.measure.result import Comparison, EntryPoint, Failure, Timing
 from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, Event, compare_events, resolve
 from superopt.measure.stats import paired_ratio
 
@@ -38,12 +38,12 @@ BACKEND = "superopt.backends.xla:build"
 CLOSED = "superopt.backends.xla:as_jitted"  # builds programs whose closed-over arrays are constants
 KERNELS = "superopt.backends.mixed:build"  # builds programs with kernels of other backends in them
 LEFT_BEHIND = "a call had not ended when the time was over, and is left to end by itself: it is of the calling process"
-Candidate = Program | Tuned | EntryPoint | Callable[..., Any]
+Timeable = Candidate | Program | EntryPoint | Callable[..., Any]
 
 
 def compare(
-    reference: Candidate,
-    candidates: Sequence[Candidate],
+    reference: Timeable,
+    candidates: Sequence[Timeable],
     inputs: Sequence[Any],
     frozen: Mapping[str, Any] | None = None,
     settings: ComparisonSettings | None = None,
@@ -55,8 +55,8 @@ def compare(
 
     Args:
         reference: the baseline; also timed against itself for the noise floor.
-        candidates: programs without macros (expand them first), programs with options of the compiler, entry points,
-            or functions, which need settings with `isolate=False`.
+        candidates: candidates, or bare programs, without macros (expand them first), entry points, or functions, which
+            need settings with `isolate=False`.
         inputs: the live inputs in call order.
         frozen: values of the frozen inputs by name, but for those that come with a program.
         settings: rounds, their length, seed, checks.
@@ -64,12 +64,12 @@ def compare(
         backend: `module:function` that builds a program from frozen values.
     """
     settings = settings or ComparisonSettings()
-    if isinstance(reference, Program | Tuned):
+    if isinstance(reference, Program | Candidate):
         settings = replace(settings, kinds=computed_in(_program(reference).hot))
     seed = settings.seed
     frozen = dict(frozen or {})
     programs = [reference, *candidates]
-    bound = any(not serialisable(_program(p)) for p in programs if isinstance(p, Program | Tuned))
+    bound = any(not serialisable(_program(p)) for p in programs if isinstance(p, Program | Candidate))
     if bound or not settings.isolate:
         notes = ("timed in the calling process: the program holds operations of that process",) if bound else ()
         record = _Record(len(candidates))
@@ -105,7 +105,7 @@ class Ran:
 
 
 def ran(
-    program: Candidate,
+    program: Timeable,
     inputs: Sequence[Sequence[Any]],
     frozen: Mapping[str, Any],
     *,
@@ -176,14 +176,6 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
         ratio = Speedup(middle, min(a.ratio.low, b.ratio.low), max(a.ratio.high, b.ratio.high))
         found.append(replace(a, samples_s=a.samples_s + b.samples_s, ratio=ratio))
     return Comparison(reference, tuple(found), first.isolated, first.notes)
-
-
-def as_called(graph: Graph, closed: bool = True) -> Tuned:
-    """The original as its user calls it, `jax.jit` of the function: the baseline of comparisons.
-
-    `closed`: whether the function closes over the arrays that come with the graph.
-    """
-    return Tuned(original_program(graph), {}, closed=closed)
 
 
 def serialisable(program: Program) -> bool:
@@ -290,8 +282,8 @@ def _with_worker(worker: Worker, request: dict[str, Any], count: int, seed: int,
 
 
 def _request(
-    reference: Candidate,
-    candidates: Sequence[Candidate],
+    reference: Timeable,
+    candidates: Sequence[Timeable],
     inputs: Sequence[Any],
     frozen: Mapping[str, Any],
     settings: ComparisonSettings,
@@ -327,10 +319,10 @@ def _request(
     return request
 
 
-def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
+def _spec(candidate: Timeable, key_of: Callable[[Any], str]) -> dict[str, Any]:
     if isinstance(candidate, EntryPoint):
         return asdict(candidate)
-    if not isinstance(candidate, Program | Tuned):
+    if not isinstance(candidate, Program | Candidate):
         raise TypeError("a function cannot leave its process: isolate=False compares it here")
     program = _program(candidate)
     from superopt.foreign.modules import carried  # late: loads jax, which this process may not need
@@ -347,29 +339,29 @@ def _spec(candidate: Candidate, key_of: Callable[[Any], str]) -> dict[str, Any]:
     }
 
 
-def _program(candidate: Program | Tuned) -> Program:
-    return candidate.program if isinstance(candidate, Tuned) else candidate
+def _program(candidate: Program | Candidate) -> Program:
+    return candidate.program if isinstance(candidate, Candidate) else candidate
 
 
-def _given(candidate: Program | Tuned) -> dict[str, Any]:
+def _given(candidate: Program | Candidate) -> dict[str, Any]:
     """Compiler options and kernels of a program, as arguments of the backend that are not empty."""
-    if not isinstance(candidate, Tuned):
+    if not isinstance(candidate, Candidate):
         return {}
     options = {"options": dict(candidate.options)} if candidate.options else {}
-    return options | ({"kernels": list(candidate.kernels)} if candidate.kernels else {})
+    return options | ({"kernels": [kernel.to_json() for kernel in candidate.kernels]} if candidate.kernels else {})
 
 
-def _backend(candidate: Program | Tuned) -> str:
+def _backend(candidate: Program | Candidate) -> str:
     """The backend function that builds a candidate; empty for the one of the whole comparison."""
-    if not isinstance(candidate, Tuned):
+    if not isinstance(candidate, Candidate):
         return ""
     return CLOSED if candidate.closed else KERNELS if candidate.kernels else ""
 
 
-def _local_maker(candidate: Candidate, frozen: Mapping[str, Any], backend: str) -> Callable[[], Callable[..., Any]]:
+def _local_maker(candidate: Timeable, frozen: Mapping[str, Any], backend: str) -> Callable[[], Callable[..., Any]]:
     if isinstance(candidate, EntryPoint):
         return lambda: resolve(candidate.target, candidate.path)(frozen)
-    if not isinstance(candidate, Program | Tuned):
+    if not isinstance(candidate, Program | Candidate):
         return lambda: candidate
     given = _given(candidate)
     program = _program(candidate)

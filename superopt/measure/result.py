@@ -6,15 +6,10 @@ above 1 by more than the noise floor, which is the same statistic computed on th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
 from superopt.machine.speedup import Speedup
 from superopt.measure.numerics import OutputError
-
-if TYPE_CHECKING:
-    from superopt.ir.program import Program
 
 ENOUGH_ROUNDS = 5
 
@@ -32,22 +27,6 @@ class EntryPoint:
 
     target: str
     path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """A program with its compiler options and kernels.
-
-    Attributes:
-        options: compiler options.
-        kernels: regions of the hot part that are our kernels, as plain data for the backend that makes them.
-        closed: arrays that the program closes over are constants of the compiled code, as `jax.jit` makes them.
-    """
-
-    program: Program
-    options: Mapping[str, bool | str]
-    kernels: tuple[Mapping[str, Any], ...] = ()
-    closed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

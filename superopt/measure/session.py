@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.machine.budget import HALF
+from superopt.machine.deadline import HALF
 from superopt.measure import loop
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
 

@@ -9,18 +9,18 @@ import jax
 
 from superopt.backends.xla import XlaExecutable
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.machine.budget import LEAST_S, SearchBudget
+from superopt.machine.budget import LEAST_S, Budget
 from superopt.measure.loop import on_device
 from superopt.measure.peers import MOST_S, NAME, SHARE, Beside, beside_onnx_runtime, has_onnx_runtime
 from superopt.measure.stats import paired_ratio
 from superopt.report.data import PeerTiming
 
 
-def kept_for_peers(model: Path | None, limits: SearchBudget) -> SearchBudget:
+def kept_for_peers(model: Path | None, limits: Budget) -> Budget:
     """The budget less the time reserved for timing the returned program beside other runtimes in the end."""
     if model is None or limits.seconds is None or not has_onnx_runtime():
         return limits
-    return limits.after(min(MOST_S, SHARE * limits.seconds))
+    return limits.less(min(MOST_S, SHARE * limits.seconds))
 
 
 def peers_of(

@@ -30,11 +30,12 @@ from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
 from superopt.backends.protocol import Backend, backend_of, for_device
 from superopt.backends.xla import card_model
+from superopt.candidates.ledger import ChoiceReason, Why
 from superopt.certify.library import given_rules
 from superopt.choose.plain import KernelMaker
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
-from superopt.contest.judgement import original_returned
+from superopt.contest.choices import original_returned
 from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError
 from superopt.explore.request import Request
 from superopt.files.reading import shown
@@ -42,7 +43,8 @@ from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import frozen_bytes
 from superopt.machine.aside import Aside
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.machine.budget import parse_budget
+from superopt.machine.deadline import Deadline
 from superopt.machine.extras import need
 from superopt.machine.interrupts import heard
 from superopt.machine.switches import keeps_plain
@@ -152,10 +154,11 @@ def optimize(
         raise UsageError(f"numerics {numerics!r} is none of {', '.join(EXACTNESS)}")
     backend = _backend(kernels)
     backend = backend if numerics != "exact" and not (deterministic and search) else None
-    limits = replace(parse_budget(budget), kernels=backend is not None)
+    limits = parse_budget(budget)
     _check_options(seed, objective, store, kwargs, max_prepared_bytes, progress)
     given = given_rules(rules)
     clock = Clock(progress)
+    deadline = limits.deadline(clock.begin_s)
     barrier = Barrier()
     if not (deterministic and search):
         forks.load()  # while this process imports the program
@@ -170,12 +173,12 @@ def optimize(
             stack.callback(barrier.around, "the end of the store", archive.close, None)
         with clock.stage("model"):
             request = Request(
-                limits, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
+                deadline, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
                 max_prepared_bytes=max_prepared_bytes, kernels_by="" if backend is None else backend.name,
                 keeps_plain=keeps_plain(),
             )  # fmt: skip
             own = None
-            if backend is not None and limits.tries_kernels and objective is None:
+            if backend is not None and limits.suffices_for_kernels and objective is None:
                 own = barrier.around("the model of kernels of our own", lambda: _priced(backend), None, let=FIRST)
             objective = objective or barrier.around(
                 "the performance model", lambda: card_model() or load_objective(archive, progress=clock.say),
@@ -183,9 +186,11 @@ def optimize(
                 let=FIRST,
             )  # fmt: skip
             request = replace(request, objective=objective, own=own)
-        key = barrier.around("the key of the call in the store", lambda: run_key(imported, request), "", let=FIRST)
+        key = barrier.around(
+            "the key of the call in the store", lambda: run_key(imported, request, limits), "", let=FIRST
+        )
         known = barrier.around(
-            "an answer from the store", lambda: _recalled(archive, key, imported, clock, limits), None, let=FIRST
+            "an answer from the store", lambda: _recalled(archive, key, imported, deadline), None, let=FIRST
         )
         in_doubt = known is not None and barrier.around(
             "the mark of an answer", lambda: is_in_doubt(archive, key), False, let=FIRST
@@ -209,10 +214,12 @@ def optimize(
         )
         tools = Tools(worker, Builds.of(imported, seed, request.exact, worker), archive)
         model = Path(fn) if isinstance(fn, str | Path) else None
-        request = replace(request, budget=kept_for_peers(model, limits))
+        limits = kept_for_peers(model, limits)
+        request = request.within(limits.deadline(clock.begin_s))
         run = Run(
-            imported, request, tools, pool, kernels_alone, maker, clock, barrier, model=model, whole_s=limits.seconds
-        )
+            imported, request, tools, pool, kernels_alone, maker, clock, barrier, budget=limits, whole=deadline,
+            model=model,
+        )  # fmt: skip
         if known is not None:
             again = barrier.around(
                 "rounds of an answer in doubt", lambda: run.timed_again(known, key), known, let=FIRST
@@ -221,16 +228,14 @@ def optimize(
                 clock.say("answered from the store, and timed again")
                 return again
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
-            return run.finished(name, original_returned(imported, f"it is kept whole, since {imported.whole}"), key)
+            return run.finished(name, original_returned(imported, Why(ChoiceReason.KEPT_WHOLE, imported.whole)), key)
         judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
         return run.finished(name, judgement or run.at_hand_alone(), key)
 
 
-def _recalled(
-    archive: Store | None, key: str, imported: Imported, clock: Clock, limits: SearchBudget
-) -> Optimized | None:
+def _recalled(archive: Store | None, key: str, imported: Imported, deadline: Deadline) -> Optimized | None:
     """The store's answer, if its proof, a run beside the original, ends in the time."""
-    return Aside(lambda: recall(archive, key, imported)).by(limits.until(clock.begin_s).end_s)
+    return Aside(lambda: recall(archive, key, imported)).by(deadline.end_s)
 
 
 def _backend(kernels: bool | str) -> Backend | None:

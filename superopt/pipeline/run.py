@@ -7,7 +7,6 @@ fails, that earlier program is returned, and the report says so.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
@@ -15,28 +14,36 @@ from pathlib import Path
 from threading import Event
 
 from superopt.backends.xla import XlaExecutable
-from superopt.certify.kernels import MOST_IN_FIELD, MOST_VALIDATION_S, ValidatedCode, code_s, validate_code
+from superopt.candidates.candidate import Candidate, Provenance, original_candidate
+from superopt.candidates.evidence import UNMEASURED, Measurement, of_original
+from superopt.candidates.ledger import ChoiceReason, Chosen, Made, Proved, Rejected, RunLedger, Validated, Why
+from superopt.certify.kernels import (
+    MOST_IN_FIELD,
+    MOST_VALIDATION_S,
+    Refutation,
+    ValidatedCode,
+    code_s,
+    validate_code,
+)
 from superopt.certify.library import ProvedLibrary, proved_library
 from superopt.certify.plan import Plan, empty_plan
 from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
-from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, in_kernels, in_regions, own_form
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.attribution import measured_gains
 from superopt.contest.checks import Builds, OriginalLostError, of_the_program
-from superopt.contest.contest import Outcome, contest, duel
-from superopt.contest.judgement import (
-    IN_DOUBT,
-    Candidate,
-    Judgement,
+from superopt.contest.choices import (
     as_xla_computes,
     by_prediction,
+    compared,
     decided,
     given_back,
     original_returned,
     settled,
     undecided,
 )
-from superopt.contest.rounds import ORIGINAL, Entry, Rounds, Subject, least_s, rounds_fit
+from superopt.contest.contest import Outcome, contest, duel
+from superopt.contest.rounds import ORIGINAL, Rounds, Subject, least_s, rounds_fit
 from superopt.errors import KernelDefectError, SuperoptError
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import Begun, begin, explore
@@ -48,13 +55,15 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import regions_of
 from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import Barrier
-from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, SearchBudget
-from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
+from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH, Budget
+from superopt.machine.deadline import HALF, Deadline, Stopwatch, now_s
+from superopt.measure import ComparisonSettings, Timing, Worker, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.beside import peers_of
-from superopt.report.data import UNMEASURED, Measurement, PeerTiming, Report, StageTime, of_original
+from superopt.report.data import NativeKernel, PeerTiming, Report, StageTime
+from superopt.report.verdicts import ANSWERED, HURRIED, IN_DOUBT, UNPRICED, no_kernels, unproved, verdict
 from superopt.returned.optimized import Optimized
-from superopt.returned.remember import ANSWERED, remember
+from superopt.returned.remember import remember
 from superopt.store import Store
 
 Progress = Callable[[str], None]
@@ -63,10 +72,7 @@ FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 AFTER_S = 0.5  # after Ctrl-C, for what is left to do for the program at hand
 _CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 _TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
-_NO_TIME = "the time does not suffice for a search"
-_UNPRICED = "the search did not price kernels of our own: the weights of their model cannot be used"
 _WRONG = "its machine code is wrong"
-_HURRIED = "builds are too slow for the budget: one round was searched, and the contest is of what the check takes"
 
 
 class Clock:
@@ -75,12 +81,17 @@ class Clock:
     def __init__(self, progress: Progress | None) -> None:
         self.progress = progress
         self.stages: list[StageTime] = []
-        self.begin_s = time.monotonic()
+        self._watch = Stopwatch()
+
+    @property
+    def begin_s(self) -> float:
+        """The instant of the call."""
+        return self._watch.begin_s
 
     @property
     def elapsed_s(self) -> float:
         """Seconds since the call."""
-        return time.monotonic() - self.begin_s
+        return self._watch.elapsed_s
 
     def say(self, line: str) -> None:
         if self.progress is not None:
@@ -88,11 +99,11 @@ class Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
+        watch = Stopwatch()
         try:
             yield
         finally:
-            seconds = time.perf_counter() - begin
+            seconds = watch.elapsed_s
             self.stages.append(StageTime(name, seconds))
         self.say(f"{name}: {seconds:.1f} s")
 
@@ -111,8 +122,9 @@ class Run:
     """One optimisation: state that its stages share, and their results.
 
     Attributes:
+        budget: the budget of the stages before the last; `request.deadline` is its end.
         model: the file of the model, where the program is one.
-        whole_s: seconds of the whole call; the stages before the last have a little less.
+        whole: the deadline of the whole call; the stages before the last have a little less.
     """
 
     imported: Imported
@@ -123,18 +135,23 @@ class Run:
     maker: KernelMaker | None
     clock: Clock
     barrier: Barrier
+    budget: Budget
+    whole: Deadline
     model: Path | None = None
-    whole_s: float | None = None
     library: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     found: Exploration | None = None
-    ready: Judgement | None = None
+    ready: Candidate | None = None
     begun: Begun | None = None
+    ledger: RunLedger = field(init=False)
     _interrupted_s: float = math.inf  # instant at which what was there by Ctrl-C began to be checked
 
+    def __post_init__(self) -> None:
+        self.ledger = RunLedger(self.request.seed)
+
     @property
-    def limits(self) -> SearchBudget:
-        """The budget of the whole call."""
-        return self.request.budget
+    def deadline(self) -> Deadline:
+        """The deadline of all stages before the last."""
+        return self.request.deadline
 
     @property
     def builds(self) -> Builds:
@@ -144,21 +161,22 @@ class Run:
     @property
     def kernels(self) -> bool:
         """Whether the budget, a maker and the backend allow our kernels."""
-        return self.limits.tries_kernels and self.maker is not None and not self.pool.backend.unavailable()
+        wanted = bool(self.request.kernels_by) and self.budget.suffices_for_kernels
+        return wanted and self.maker is not None and not self.pool.backend.unavailable()
 
     def timed_again(self, known: Optimized, key: str) -> Optimized | None:
         """Time an answer of the store anew whose speed was in doubt; None where the original is faster.
 
         Where the new rounds leave no doubt, the entry of the store loses its mark.
         """
-        entry = Entry(
+        kept = Candidate(
             name="kept", program=known.program, kernels=known.kernels, options=known.report.compiler_options
         )  # fmt: skip
-        request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
+        request = self.request.within(Deadline.within(LEAST_S))
         subject = Subject.of(self.imported)
         builds_s = len(_CONTEST) * LEAST_KERNELS_S
         with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s) as rounds:
-            series = duel(rounds, [entry])
+            series = duel(rounds, [kept])
         if series.is_slower(0):
             return None
         ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
@@ -173,20 +191,20 @@ class Run:
         known.report = replace(known.report, notes=(*notes, ANSWERED))
         return known
 
-    def unsearched(self) -> Judgement:
+    def unsearched(self) -> Chosen:
         """The judgement without a search: the plain candidate, as soon as it is ready."""
-        self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
+        self.builds.end_s = self.deadline.end_s
         if not self.builds.on_disk:  # the check's reference values are computed while other processes make kernels
             self.builds.begin()
             Aside(lambda: self.builds.truth, native=False)
         with self.clock.stage("plain"):
-            plain = self._plain(math.inf, self.limits.kernels and not self.pool.backend.unavailable())
+            wanted = bool(self.request.kernels_by)
+            plain = self._plain(Deadline(), wanted and not self.pool.backend.unavailable())
         if plain is None:
             return given_back(self.imported, self.barrier)
-        if plain.same_as_original:
-            return original_returned(self.imported, "nothing can be done ahead, and no region can be a kernel")
-        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was timed"
-        judgement = in_kernels(plain, verdict)
+        if plain.changes_nothing:
+            return original_returned(self.imported, ChoiceReason.NOTHING_TO_DO)
+        judgement = Chosen(plain, why=Why(ChoiceReason.PLAIN_UNTIMED))
         if self.request.deterministic or self.request.keeps_plain:
             return self._checked(judgement)
         with self.clock.stage("contest"):
@@ -198,101 +216,102 @@ class Run:
             )
         return self._checked(timed)
 
-    def _not_slower(self, plain: KernelProgram, judgement: Judgement) -> Judgement:
+    def _not_slower(self, plain: Candidate, judgement: Chosen) -> Chosen:
         """The plain candidate with figures of a second of rounds; the original, if that is faster beyond doubt."""
         self.builds.rest_s = LEAST_S
         _ = self.builds.wanted
-        request = self.request.within(SearchBudget(LEAST_S, None).until(time.monotonic()))
+        request = self.request.within(Deadline.within(LEAST_S))
         builds_s = len(_CONTEST) * (self.builds.build_s + LEAST_KERNELS_S)  # a build may include the start of a process
         subject = Subject.of(self.imported)
         known_s = self._known_s(LEAST_S)
         with Rounds(subject, request, self.tools.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
-            series = duel(rounds, [candidate_of(plain)[0]])
+            series = duel(rounds, [plain])
         ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
         if ratio is None or before_s is None or after_s is None:
             return judgement
         before_ms, after_ms = 1e3 * before_s, 1e3 * after_s
         if series.is_slower(0):
             return original_returned(
-                self.imported, f"the plain program takes {after_ms:.3g} ms where it takes {before_ms:.3g}",
+                self.imported, Why(ChoiceReason.PLAIN_SLOWER, after_ms=after_ms, before_ms=before_ms),
                 measured=of_original(before_ms, series.noise_floor, series.samples_s(ORIGINAL)),
-                native=tuple(replace(row, used=False) for row in judgement.native),
+                listed=plain,
             )  # fmt: skip
         samples = {"original": ORIGINAL, "returned": 0}
         measured = Measurement(
             before_ms=before_ms, after_ms=after_ms, speedup=ratio, noise_floor=series.noise_floor,
             samples_ms={name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()},
         )  # fmt: skip
-        verdict = f"plain program returned, {len(plain.choices)} of its kernels are our own; nothing was searched"
-        return replace(judgement, verdict=verdict, measured=measured)
+        return replace(judgement, why=Why(ChoiceReason.PLAIN_UNSEARCHED), measured=measured)
 
-    def searched(self) -> Judgement:
+    def searched(self) -> Chosen:
         """The judgement with a search: the fastest of the plain candidate, the programs found, and the original."""
-        self.builds.end_s = self.limits.until(self.clock.begin_s).end_s
+        self.builds.end_s = self.deadline.end_s
         if self.request.deterministic:
             self._prove()
-            self._explore(self.limits.after(self.clock.elapsed_s).until(time.monotonic()).stage(share=_TWO))
+            self._explore(self.deadline.reserve().share(_TWO))
             return self._predicted()
-        made: list[KernelProgram] = []
-        whole = self.limits.until(self.clock.begin_s)
+        made: list[Candidate] = []
+        whole = self.deadline
         self.builds.begin()
         # else weights are not read for it while other processes are there
         yardstick = None if self.builds.on_disk else Aside(lambda: self.builds.truth, native=False)
         if self.kernels:
-            left_s = whole.stage().left_s
-            making = Aside(lambda: self._plain(left_s))
+            making_until = whole.share()
+            making = Aside(lambda: self._plain(making_until))
             if (
-                self.limits.is_kept and whole.left_s >= LEAST_S
+                self.budget.is_kept and whole.left_s >= LEAST_S
             ):  # this process has nothing to do while others start and make kernels
                 self._prove()
                 self._begin(whole)
             with self.clock.stage("plain"):  # what it has left to do
-                plain = making.by(time.monotonic()) if self._interrupted_early else making.result()
-            if plain is not None and not plain.same_as_original:
-                made.append(plain)
-                self.ready = candidate_of(plain)[1]
+                plain = making.by(now_s()) if self._interrupted_early else making.result()
+            if plain is not None and not plain.changes_nothing:
+                self.ready = replace(plain, plain=True)
+                made.append(self.ready)
             if self._interrupted_early:
                 raise KeyboardInterrupt
         with self.clock.stage("original"):  # what the other two have left to do
             build_s = self._ran(whole)
             if yardstick is not None:
-                yardstick.by(whole.stage().end_s)
+                yardstick.by(whole.share().end_s)
         code_s = self._code_s(made, whole)
-        if self.kernels and whole.stage().left_s < build_s:  # once more for the contest; programs in kernels are fast
-            judgement = original_returned(self.imported, _NO_TIME, notes=(_HURRIED,))
-            whole = self.limits.after(code_s).until(self.clock.begin_s)
+        if self.kernels and whole.share().left_s < build_s:  # once more for the contest; programs in kernels are fast
+            judgement = original_returned(self.imported, ChoiceReason.NO_TIME, notes=(HURRIED,))
+            whole = self.deadline.reserve(code_s)
             if self.begun is not None:
-                self._explore(whole.stage(share=0.0))
+                self._explore(whole.share(0.0))
                 if self.found is not None:
-                    self._in_kernels(made, whole.stage(), 0.0, 0.0)
+                    self._in_kernels(made, whole.share(), 0.0, 0.0)
             return self._contested(made, judgement, whole, apart=False)
         known_s = self._known_s(self._for_rounds_s(whole))
-        entries = [candidate_of(form)[0] for form in made]
-        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, entries, whole, known_s))
+        ahead = Aside(lambda: _built_in(self.tools.worker, self.imported, tuple(made), whole, known_s))
         if self.begun is None:
             self._prove()
         validating = self.maker.meanwhile(()) if self.kernels and self.maker else nullcontext()
         with self.clock.stage("ahead"), validating:
             again_s, rounds_s = self.barrier.around("programs built ahead", ahead.result, (0.0, 0.0), let=FIRST)
         build_s = min(build_s, again_s)  # both ran beside other work, the second with the start of its process
-        limits = self._limits(build_s + code_s)
+        limits = self.deadline.reserve(build_s + code_s)
         follow_s = len(_CONTEST) * build_s + rounds_s
-        self._explore(limits.stage(follow_s, HALF if self.kernels else _TWO), [g for form in made for g in form.chosen])
-        cause = _NO_TIME if self.found is None else "nothing faster was found"
-        judgement = original_returned(self.imported, cause, build_s=build_s)
+        self._explore(limits.share(HALF if self.kernels else _TWO, follow_s), [g for form in made for g in form.chosen])
+        judgement = original_returned(
+            self.imported, ChoiceReason.NO_TIME if self.found is None else ChoiceReason.NONE_FASTER
+        )
         if self.found is not None and self.kernels and not self._interrupted(judgement):
-            limits = self._limits(build_s + self._code_s(made, whole))  # some of it was validated beside the search
+            code_s = self._code_s(made, whole)  # some of it was validated beside the search
+            limits = self.deadline.reserve(build_s + code_s)
             self._in_kernels(made, limits, follow_s, build_s)
             if not self.barrier.interrupted:
-                self._search_schedules(made, limits.part_s((len(made) + 1) * build_s + rounds_s))
-        if self.limits.kernels and not self.kernels:
+                follow_s = (len(made) + 1) * build_s + rounds_s
+                self._search_schedules(made, limits.share(reserve_s=follow_s).or_within(LEAST_KERNELS_S))
+        if self.request.kernels_by and not self.kernels:
             why = (
                 self.pool.backend.unavailable()
                 or f"a budget of less than {LEAST_KERNELS_S:g} s leaves no time to try them"
             )
-            judgement = replace(judgement, notes=(*judgement.notes, f"no kernels of our own: {why}"))
+            judgement = replace(judgement, notes=(*judgement.notes, no_kernels(why)))
         if self.kernels and not self.pool.backend.version:
-            judgement = replace(judgement, notes=(*judgement.notes, _UNPRICED))
+            judgement = replace(judgement, notes=(*judgement.notes, UNPRICED))
         return self._contested(made, judgement, limits)
 
     def _known_s(self, left_s: float) -> float:
@@ -300,21 +319,17 @@ class Run:
         call_s = self.builds.call_s
         return 0.0 if rounds_fit(call_s, left_s) and not self.builds.given_up else call_s
 
-    def _for_rounds_s(self, limits: SearchBudget) -> float:
+    def _for_rounds_s(self, limits: Deadline) -> float:
         return max(limits.left_s, HALF * LEAST_KERNELS_S)
 
-    def _limits(self, follow_s: float) -> SearchBudget:
-        """The budget left of the whole call after `follow_s` is set aside for later stages."""
-        return self.limits.after(self.clock.elapsed_s + follow_s).until(time.monotonic())
-
-    def _ran(self, whole: SearchBudget) -> float:
+    def _ran(self, whole: Deadline) -> float:
         """Seconds of the original's first call, the build included; waits until its results are there for the check.
 
         Raises:
             OriginalLostError: there are no results, or only one call fits in the time and there is no program to
                 compare.
         """
-        self.builds.rest_s = whole.stage().left_s
+        self.builds.rest_s = whole.share().left_s
         _ = self.builds.wanted
         call_s = self.builds.call_s
         if self.ready is None and self._known_s(self._for_rounds_s(whole)):
@@ -322,54 +337,60 @@ class Run:
             raise OriginalLostError(f"a call of it takes {more}{call_s:.3g} s: the time does not suffice for comparing")
         return self.builds.build_s
 
-    def chosen(self) -> Judgement:
+    def chosen(self) -> Chosen:
         """The judgement to return; Ctrl-C raises while there is no plain candidate, and returns it from then on."""
         try:
             return self.searched() if self.request.searches else self.unsearched()
         except OriginalLostError as error:
-            return original_returned(self.imported, str(error))
+            return original_returned(self.imported, Why(ChoiceReason.ORIGINAL_LOST, str(error)))
         except KeyboardInterrupt:
             if self.ready is None:
                 raise
             self.barrier.interrupted = True
-            return self._at_hand(original_returned(self.imported, "the search was interrupted"))
+            return self._at_hand(original_returned(self.imported, ChoiceReason.SEARCH_INTERRUPTED))
 
-    def at_hand_alone(self) -> Judgement:
+    def at_hand_alone(self) -> Chosen:
         """The plain candidate if it is ready, else the original, after the choice between programs failed."""
         if self.ready is None:
             return given_back(self.imported, self.barrier)
-        return self._checked(
-            replace(self.ready, verdict="plain program returned; the choice failed, nothing was timed")
-        )
+        return self._checked(Chosen(self.ready, why=Why(ChoiceReason.PLAIN_CHOICE_LOST)))
 
-    def _interrupted(self, judgement: Judgement) -> bool:
+    def _made(self, candidate: Candidate) -> Candidate:
+        """The candidate, entered into the ledger; all kernels of one are proved."""
+        if self.ledger.about(candidate, Made):
+            return candidate
+        self.ledger.add(Made(candidate))
+        if candidate.kernels:
+            self.ledger.add(Proved(candidate, len(candidate.kernels)))
+        return candidate
+
+    def _interrupted(self, judgement: Chosen) -> bool:
         """Whether Ctrl-C has ended one of the stages."""
         found = self.found is not None and self.found.interrupted
         return found or judgement.interrupted or self.barrier.interrupted
 
-    def _plain(self, budget_s: float, kernels: bool = True) -> KernelProgram | None:
+    def _plain(self, deadline: Deadline, kernels: bool = True) -> Candidate | None:
         form, maker = own_form(self.imported.graph), self.maker
         if not kernels or maker is None:
-            return KernelProgram("own form", form)
+            return Candidate(name="own form", program=form, origin=Provenance.OWN_FORM)
         return self.barrier.around(
-            "the plain candidate", lambda: maker.make(in_regions("own form", form), budget_s), None, let=FIRST
+            "the plain candidate", lambda: maker.make(in_regions("own form", form), deadline), None, let=FIRST
         )
 
     def _prove(self) -> None:
         """Load the proved rules of the search; prove missing ones as far as their share of the time allows."""
-        left_s = self.limits.after(self.clock.elapsed_s).seconds
-        end_s = time.monotonic() + HALF * left_s if self.limits.is_kept and left_s is not None else math.inf
+        deadline = self.deadline.reserve().share() if self.budget.is_kept else Deadline()
         with self.clock.stage("rules"):
             self.library = self.barrier.around(
                 "the library of rules",
-                lambda: proved_library(self.tools.store, self.request.rules, self.request.numerics, end_s),
+                lambda: proved_library(self.tools.store, self.request.rules, self.request.numerics, deadline),
                 self.library,
                 let=(SuperoptError, *FIRST),
             )
 
-    def _begin(self, whole: SearchBudget) -> None:
+    def _begin(self, whole: Deadline) -> None:
         """The first round of the search, by the models alone, in a part of the time."""
-        request = self.request.within(whole.stage(share=1.0 - _TWO))
+        request = self.request.within(whole.share(1.0 - _TWO))
         with self.clock.stage("first round"):
             self.begun = self.barrier.around(
                 "the first round of the search",
@@ -382,9 +403,9 @@ class Run:
     def _interrupted_early(self) -> bool:
         return self.begun is not None and self.begun.interrupted
 
-    def _explore(self, limits: SearchBudget, made: Sequence[Graph] = ()) -> None:
+    def _explore(self, limits: Deadline, made: Sequence[Graph] = ()) -> None:
         """Search for programs in the time that is left, with the kernels of regions that are made by now."""
-        if self.limits.is_kept and limits.left_s < LEAST_S and self.begun is None:
+        if self.budget.is_kept and limits.left_s < LEAST_S and self.begun is None:
             self.clock.say("no time was left to search")
             return
         with self.clock.stage("explore"):
@@ -403,41 +424,41 @@ class Run:
                 None,
             )
 
-    def _in_kernels(self, made: list[KernelProgram], limits: SearchBudget, follow_s: float, build_s: float) -> None:
+    def _in_kernels(self, made: list[Candidate], limits: Deadline, follow_s: float, build_s: float) -> None:
         """Predict the plain candidate, and make kernels of the search's best programs as far as there is time."""
         with self.clock.stage("forms"):
             self.barrier.around(
                 "programs of the search in kernels", lambda: self._make_forms(made, limits, follow_s, build_s), None
             )
 
-    def _make_forms(self, made: list[KernelProgram], whole: SearchBudget, follow_s: float, build_s: float) -> None:
+    def _make_forms(self, made: list[Candidate], whole: Deadline, follow_s: float, build_s: float) -> None:
         found, maker = self.found, self.maker
         assert found is not None
         assert maker is not None
         maker.model = found.model
         apart = apart_s(found, found.result.original)
         made[:] = [replace(form, apart_s=apart) for form in made]
-        forms, contest_s = forms_of(found), whole.end_s
-        limits = whole.stage(follow_s, 1.0 if _gains(maker, forms, made) else _TWO)
-        ready = self._whole(maker, forms, limits.stage(share=_TWO))
+        forms = forms_of(found)
+        limits = whole.share(1.0 if _gains(maker, forms, made) else _TWO, follow_s)
+        ready = self._whole(maker, forms, limits.share(_TWO))
         for form in self._distinguished(ready, made, limits)[:PROGRAMS]:
-            if (len(made) + 2) * build_s > contest_s - time.monotonic():
+            if (len(made) + 2) * build_s > whole.left_s:
                 self.clock.say(f"{form.name}: the time does not suffice to build it")
                 continue
-            done = maker.make(form, limits.left_s)  # regions that XLA was timed to compute faster are left out
-            if not done.choices and (finalist := form.finalist) is not None:  # XLA has its own ways
-                seconds = found.by_xla_s(finalist)
-                done = KernelProgram(finalist.name, found.program(finalist), finalist, predicted_s=seconds)
+            done = maker.make(form, limits)  # regions that XLA was timed to compute faster are left out
+            if not done.kernels and (finalist := found.finalist(form.finalist)) is not None:  # XLA has its own ways
+                name, seconds = finalist.name, found.by_xla_s(finalist)
+                done = Candidate(name=name, program=found.program(finalist), finalist=name, predicted_s=seconds)
             made.append(done)
-        made[:] = [maker.told(form) if form.regions else form for form in made]
+        made[:] = [maker.predicted(form) if form.regions else form for form in made]
 
-    def _whole(self, maker: KernelMaker, forms: Sequence[KernelProgram], limits: SearchBudget) -> list[KernelProgram]:
+    def _whole(self, maker: KernelMaker, forms: Sequence[Candidate], limits: Deadline) -> list[Candidate]:
         """Make forms of kernels in worker processes, before any are timed; return those whose kernels are all made."""
-        whole: list[KernelProgram] = []
+        whole: list[Candidate] = []
         for form in forms:
             left_s, takes_s = limits.left_s, maker.seconds_for(form)
             if takes_s <= left_s:
-                maker.make(form, left_s)
+                maker.make(form, limits)
             if not maker.has_made(form):
                 self.clock.say(f"{form.name}: not made, it takes {takes_s:.1f} s and {left_s:.1f} are left")
             else:
@@ -445,48 +466,48 @@ class Run:
         return whole
 
     def _distinguished(
-        self, forms: Sequence[KernelProgram], made: Sequence[KernelProgram], limits: SearchBudget
-    ) -> list[KernelProgram]:
+        self, forms: Sequence[Candidate], made: Sequence[Candidate], limits: Deadline
+    ) -> list[Candidate]:
         """The forms worth building, once the regions that tell them apart are timed."""
         found = self.found
         assert found is not None
         model = found.model
         if found.timer is not None and model.own is not None and forms:
             programs = [own_regions(model, form) for form in (*forms, *made)]
-            timed = found.timer.distinguish(programs, limits.part_s())
+            timed = found.timer.distinguish(programs, limits.share().or_within(LEAST_KERNELS_S))
             self.clock.say(f"{timed} regions timed in which {len(programs)} forms differ")
         return that_differ(model, priced(model, forms), made)
 
-    def _search_schedules(self, made: list[KernelProgram], seconds: float) -> None:
+    def _search_schedules(self, made: list[Candidate], deadline: Deadline) -> None:
         """Search schedules for the program that is fastest by prediction; append it if that makes it faster."""
         maker = self.maker
-        priced = [form for form in made if form.predicted_s is not None and form.choices]
-        if maker is None or not priced or HALF * seconds < LEAST_S:  # half of it, processes start
+        priced = [form for form in made if form.predicted_s is not None and form.kernels]
+        if maker is None or not priced or HALF * deadline.left_s < LEAST_S:  # half of it, processes start
             return
         best = min(priced, key=lambda form: form.predicted_s or 0.0)
         with self.clock.stage("schedules"):
             done = self.barrier.around(
                 "the search of schedules",
-                lambda: maker.searched(best, seconds, self.tools.worker, self.request.seed),
+                lambda: maker.searched(best, deadline, self.tools.worker, self.request.seed),
                 None,
             )
         made += [] if done is None else [done]
 
-    def _predicted(self) -> Judgement:
+    def _predicted(self) -> Chosen:
         """The cheapest of the search's programs by the model that passes the check; nothing is measured."""
         found = self.found
         if found is None and not self.barrier.lost:
-            return self._checked(original_returned(self.imported, _NO_TIME))
+            return self._checked(original_returned(self.imported, ChoiceReason.NO_TIME))
         if found is None:
             return self._checked(given_back(self.imported, self.barrier))
         chosen = self.barrier.around("the choice by the model", lambda: by_prediction(found), None)
         if chosen is None:
             return self._checked(given_back(self.imported, self.barrier))
-        return self._first(chosen, original_returned(self.imported, "the model finds nothing cheaper"))
+        return self._first(chosen, original_returned(self.imported, ChoiceReason.NOTHING_CHEAPER))
 
     def _contested(
-        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, *, apart: bool = True
-    ) -> Judgement:
+        self, made: Sequence[Candidate], judgement: Chosen, limits: Deadline, *, apart: bool = True
+    ) -> Chosen:
         """The fastest program that passes the check: one in kernels, or else one that XLA computes."""
         found = self.found
         if self._interrupted(judgement):
@@ -501,59 +522,56 @@ class Run:
         return self._first(*held)
 
     def _held(
-        self, made: Sequence[KernelProgram], judgement: Judgement, limits: SearchBudget, apart: bool
-    ) -> tuple[list[Judgement], Judgement]:
+        self, made: Sequence[Candidate], judgement: Chosen, limits: Deadline, apart: bool
+    ) -> tuple[list[Chosen], Chosen]:
         """Judgements of the contest on the programs that may be returned, the best first, and on the original."""
         found, request = self.found, self.request.within(limits)
-        plain = made[0] if made and self.ready is not None else None
-        candidates: list[Candidate] = [candidate_of(form, plain=form is plain) for form in made]
-        if not made and found is not None:
-            candidates = as_xla_computes(found)
-        entries = [entry for entry, _ in candidates]
+        entries = as_xla_computes(found) if found is not None and not made else made
+        entries = [self._made(entry) for entry in entries]
         where, known_s = self.tools.worker, self._known_s(self._for_rounds_s(limits))
-        said = contest(self.imported, entries, request, where, self.clock.say, apart=apart, known_s=known_s)
-        chosen = [decided(said, number, candidates, judgement) for number in said.order]
-        if chosen and found is not None and chosen[0].winner is not None and not chosen[0].kernels:
-            first = chosen[0]
-            with_gains = self.barrier.around("measured gains", lambda: self._with_gains(first, said, request), None)
-            chosen[0] = with_gains or first
-        return chosen, undecided(self.imported, said, candidates, judgement)
+        with Rounds(Subject.of(self.imported), request, where, apart, known_s=known_s) as rounds:
+            said = contest(rounds, entries, self.clock.say, ledger=self.ledger)
+        chosen = [decided(said, number, judgement) for number in said.order]
+        first = chosen[0].candidate if chosen else None
+        if first is not None and first.finalist and not first.kernels:
+            with_gains = self.barrier.around("measured gains", lambda: self._with_gains(chosen[0], said, request), None)
+            chosen[0] = with_gains or chosen[0]
+        return chosen, undecided(self.imported, said, judgement)
 
-    def _with_gains(self, winner: Judgement, said: Outcome, request: Request) -> Judgement:
+    def _with_gains(self, winner: Chosen, said: Outcome, request: Request) -> Chosen:
         """The judgement of a program that XLA computes, with measured gains of its most important rules."""
-        found, finalist = self.found, winner.winner
+        found = self.found
         assert found is not None
+        finalist = found.finalist(winner.candidate.finalist)
         assert finalist is not None
         self.clock.say("timing the winner without its most important rules")
         try:
             with Rounds(Subject.of(self.imported), request, self.tools.worker) as rounds:
-                gains = measured_gains(rounds, found, finalist, winner.options, said.final)
+                gains = measured_gains(rounds, found, finalist, winner.candidate.options, said.final)
         except KeyboardInterrupt:
             return replace(winner, interrupted=True)
         return replace(winner, gains=gains)
 
-    def _first(self, chosen: Sequence[Judgement], otherwise: Judgement) -> Judgement:
+    def _first(self, chosen: Sequence[Chosen], otherwise: Chosen) -> Chosen:
         """The first of these that passes the check, or else `otherwise`."""
-        refused: list[str] = []
         for winner in chosen:
             checked = self._checked(winner)
             if not checked.returns_original or winner.returns_original:
-                return replace(checked, notes=(*checked.notes, *refused))
-            name = winner.implementation.get("form") or (winner.winner.name if winner.winner else "the program")
-            refused.append(f"{name}: {checked.verdict}")
-        return self._checked(replace(otherwise, notes=(*otherwise.notes, *refused), refused=bool(refused)))
+                return checked
+            if not self.ledger.about(winner.candidate, Rejected):
+                self.ledger.add(Rejected(winner.candidate, checked.why))
+        return self._checked(otherwise)
 
-    def _at_hand(self, judgement: Judgement) -> Judgement:
+    def _at_hand(self, judgement: Chosen) -> Chosen:
         """The best fallback where the search was cut off: the plain candidate, a prediction, or this judgement."""
         cut = self._interrupted(judgement)
         if self.ready is not None:
-            what = "the search was interrupted" if cut else "the contest failed"
-            verdict = f"plain program returned; {what} and nothing was timed"
-            return self._checked(replace(self.ready, verdict=verdict, notes=judgement.notes, interrupted=cut))
+            why = Why(ChoiceReason.PLAIN_INTERRUPTED if cut else ChoiceReason.PLAIN_CONTEST_LOST)
+            return self._checked(Chosen(self.ready, why=why, notes=judgement.notes, interrupted=cut))
         if self.found is not None and self.found.interrupted:
             return replace(self._predicted(), interrupted=True)
         if cut:
-            judgement = original_returned(self.imported, "measuring was interrupted", notes=judgement.notes)
+            judgement = original_returned(self.imported, ChoiceReason.MEASURING_INTERRUPTED, notes=judgement.notes)
         return self._checked(replace(judgement, interrupted=cut))
 
     def _end(self, *processes: Worker | TrialPool) -> None:
@@ -561,13 +579,14 @@ class Run:
         for one in processes:
             self.barrier.around("the end of processes", one.close, None)
 
-    def _checked(self, judgement: Judgement) -> Judgement:
+    def _checked(self, judgement: Chosen) -> Chosen:
         """The judgement after the check that was put off; nothing is measured after it."""
+        self._made(judgement.candidate)
         halted = Event()
         interrupted = self._interrupted(judgement)
         if interrupted:
             halted.set()
-            self._interrupted_s = min(self._interrupted_s, time.monotonic())
+            self._interrupted_s = min(self._interrupted_s, now_s())
         with self.clock.stage("check"):
             self._end(self.pool, self.alone)
             if self.builds.has_run:
@@ -575,7 +594,7 @@ class Run:
             code_end_s = self._code_end_s()
             validated = Aside(lambda: _validated(judgement, code_end_s, halted.is_set))
             checked = self._settled(judgement, interrupted)
-            if checked is None or not checked.kernels:
+            if checked is None or not checked.candidate.kernels:
                 halted.set()
                 return checked or given_back(self.imported, self.barrier)
             code_end_s = self._interrupted_s + AFTER_S if interrupted else math.inf
@@ -586,62 +605,68 @@ class Run:
         if checked is None or code is None:
             return checked or given_back(self.imported, self.barrier)
         self.clock.say(f"machine code of {code.proved} of {code.count} kinds of kernels validated")
-        return replace(checked, implementation={**checked.implementation, "code": code.told()})
+        refuted = len(set(code.refuted.values()))
+        self.ledger.add(Validated(checked.candidate, code.proved, code.unknown, refuted))
+        return checked
 
-    def _settled(self, judgement: Judgement, interrupted: bool) -> Judgement | None:
+    def _settled(self, judgement: Chosen, interrupted: bool) -> Chosen | None:
         """The judgement after its check; returns the original if the program's or its own calls do not end in time."""
-        if not judgement.unchecked:
+        if not judgement.needs_check:
             return judgement
-        now_s = time.monotonic()
         calls_s = 4.0 * (self.builds.build_s + self.builds.call_s)
         end_s = (
             self._interrupted_s + AFTER_S
             if interrupted
-            else max(self.builds.end_s, now_s + MOST_VALIDATION_S + calls_s)
+            else max(self.builds.end_s, now_s() + MOST_VALIDATION_S + calls_s)
         )
         self.builds.end_s = min(self.builds.end_s, end_s)
 
-        def check() -> Judgement:
+        def check() -> Chosen:
             try:
-                return Aside(lambda: settled(self.imported, judgement, self.builds)).result(end_s)
+                found = Aside(lambda: compared(judgement.candidate, self.builds)).result(end_s)
             except OriginalLostError as error:
-                cause = str(error)
+                why = Why(ChoiceReason.ORIGINAL_LOST, str(error))
             except TimeOverError:
-                cause = "the check of another program had not ended when the time was over"
-            return original_returned(self.imported, cause, notes=judgement.notes, interrupted=interrupted)
+                why = Why(ChoiceReason.CHECK_LATE)
+            else:
+                self.ledger.add(found)
+                after = settled(self.imported, judgement, found)
+                if found.cause:
+                    self.ledger.add(Rejected(found.candidate, after.why))
+                return after
+            return original_returned(self.imported, why, notes=judgement.notes, interrupted=interrupted)
 
         return self.barrier.around("the check", check, None)
 
-    def _code_s(self, made: Sequence[KernelProgram], whole: SearchBudget) -> float:
+    def _code_s(self, made: Sequence[Candidate], whole: Deadline) -> float:
         """Seconds reserved for validating machine code: the plain candidate's estimate, at most half of the rest."""
-        every = [(form.program.hot, form.choices) for form in made]
+        every = [(form.program.hot, form.kernels) for form in made]
         takes_s = self.barrier.around(
             "the time of validation", lambda: sum(code_s(*one) for one in every), 0.0, let=FIRST
         )
-        return min(takes_s, HALF * whole.stage().left_s)
+        return min(takes_s, HALF * whole.share().left_s)
 
     def _code_end_s(self) -> float:
         """The instant at which the validation of machine code, which runs beside the check, has to end."""
-        now = time.monotonic()
         if not self.request.searches:  # it is to be quick, whatever the budget
-            return now + HALF * self.clock.elapsed_s
-        return min(self.limits.until(self.clock.begin_s).end_s, now + MOST_VALIDATION_S)
+            return Deadline.within(HALF * self.clock.elapsed_s).end_s
+        return self.deadline.at_most(MOST_VALIDATION_S).end_s
 
-    def _without(self, judgement: Judgement, refuted: Mapping[int, str]) -> Judgement:
+    def _without(self, judgement: Chosen, refuted: Mapping[int, Refutation]) -> Chosen:
         """The judgement with regions of refuted machine code left to XLA; each refutation is reported as a defect."""
-        for what in dict.fromkeys(refuted.values()):
-            self.barrier.around(what.partition(" is wrong")[0], lambda what=what: _defect(what), None)
-        gone = [choice for number, choice in enumerate(judgement.kernels) if number in refuted]
-        kept = tuple(choice for number, choice in enumerate(judgement.kernels) if number not in refuted)
-        names = {str(region) for region in regions_of(judgement.program.hot, gone)}
-        rows = (replace(row, used=False, failure=_WRONG) if row.name in names else row for row in judgement.native)
+        for one in dict.fromkeys(refuted.values()):
+            self.barrier.around(f"the code of the kernel {one.kernel}", lambda one=one: _defect(one), None)
+        candidate = judgement.candidate
+        gone = [kernel for number, kernel in enumerate(candidate.kernels) if number in refuted]
+        kept = tuple(kernel for number, kernel in enumerate(candidate.kernels) if number not in refuted)
+        if self.maker is not None:
+            self.maker.refuse(regions_of(candidate.program.hot, gone), _WRONG)
         return replace(
-            judgement, kernels=kept, native=tuple(rows), measured=UNMEASURED, unchecked=True,
-            verdict=f"program returned untimed, without {len(gone)} of its kernels: their machine code is wrong",
-            implementation={**judgement.implementation, "kernels": len(kept)},
+            judgement, candidate=replace(candidate, kernels=kept), measured=UNMEASURED,
+            why=Why(ChoiceReason.CODE_WRONG, count=len(gone)),
         )  # fmt: skip
 
-    def finished(self, name: str, judgement: Judgement, key: str) -> Optimized:
+    def finished(self, name: str, judgement: Chosen, key: str) -> Optimized:
         """The returned program, built, with its plan and its report; the original where it cannot be built."""
         with self.clock.stage("build"):
             executable = self.barrier.around(
@@ -652,17 +677,16 @@ class Run:
             with of_the_program():
                 executable = executable or self._built(judgement)
                 if self.imported.whole:  # on a thread of its own: the compiler hears no Ctrl-C
-                    end_s = self.limits.until(self.clock.begin_s).end_s
-                    Aside(lambda: executable.compile(*self.imported.live_values)).by(end_s)
+                    Aside(lambda: executable.compile(*self.imported.live_values)).by(self.deadline.end_s)
             if judgement.returns_original and not (self.imported.whole or self.barrier.interrupted):
                 with suppress(OriginalLostError):
                     _ = self.builds.wanted
         with self.clock.stage("plan"):
             plan = self.barrier.around("the plan", lambda: self._plan(judgement), None)
         if self.library.unproved:
-            note = f"{self.library.unproved} rules were not proved in the time, and not used"
-            judgement = replace(judgement, notes=(*judgement.notes, note))
-        self.barrier.hurried = judgement.returns_original and self.clock.elapsed_s > (self.whole_s or math.inf)
+            judgement = replace(judgement, notes=(*judgement.notes, unproved(self.library.unproved)))
+        self.barrier.hurried = judgement.returns_original and self.whole.is_over
+        self.ledger.add(judgement)
         with self.clock.stage("explain"):
             memory = {
                 "frozen_bytes": executable.frozen_bytes,
@@ -672,24 +696,26 @@ class Run:
             report = self.barrier.around(
                 "the report",
                 lambda: make_report(
-                    name, self.imported, self.found, judgement, self.library, self.request, memory, self.barrier,
+                    name, self.imported, self.found, self.ledger, self.library, self.request, self.barrier, self._rows
                 ),
                 Report(
-                    program=name, verdict=judgement.verdict, measured=Measurement(speedup=judgement.measured.speedup),
+                    program=name, verdict=verdict(judgement.candidate, judgement.why),
+                    measured=Measurement(speedup=judgement.measured.speedup),
                     original_returned=judgement.returns_original,
                 ),
             )  # fmt: skip
         with self.clock.stage("beside"):
             peers = self.barrier.around("the comparison with other runtimes", lambda: self._beside(executable), ())
-        report = replace(report, stages=tuple(self.clock.stages), peers=peers)
-        result = Optimized(self.imported, judgement.program, executable, report, plan, judgement.kernels)
+        report = replace(report, memory=memory, stages=tuple(self.clock.stages), peers=peers)
+        candidate = judgement.candidate
+        result = Optimized(self.imported, candidate.program, executable, report, plan, candidate.kernels)
         hurried = self.request.searches and self.found is None and judgement.returns_original
         lost = judgement.noisy and judgement.returns_original
-        refused = judgement.refused and judgement.returns_original
+        refused = bool(self.ledger.of(Rejected)) and judgement.returns_original
         if not (judgement.interrupted or lost or hurried or refused or self.barrier.lost):
-            store, unproved, noisy = self.tools.store, self.library.unproved, judgement.noisy
+            store, left_out, noisy = self.tools.store, self.library.unproved, judgement.noisy
             self.barrier.around(
-                "the entry in the store", lambda: remember(store, key, result, unproved, in_doubt=noisy), None
+                "the entry in the store", lambda: remember(store, key, result, left_out, in_doubt=noisy), None
             )
         notes = (*report.notes, *self.barrier.notes)
         result.report = replace(report, lost=dict(self.barrier.lost), notes=notes)
@@ -699,36 +725,42 @@ class Run:
         """Timings of the returned program beside other runtimes; none where nothing may be measured any more."""
         if self.request.deterministic or self.barrier.interrupted or self.imported.whole:
             return ()
-        whole_s = math.inf if self.whole_s is None or not self.request.searches else self.whole_s
-        return peers_of(self.model, self.imported, executable, whole_s - self.clock.elapsed_s, self.request.seed)
+        left_s = self.whole.left_s if self.request.searches else math.inf
+        return peers_of(self.model, self.imported, executable, left_s, self.request.seed)
 
-    def _built(self, judgement: Judgement) -> XlaExecutable:
-        return self.builds.candidate(judgement.program, judgement.options, judgement.kernels)
+    def _built(self, judgement: Chosen) -> XlaExecutable:
+        candidate = judgement.candidate
+        return self.builds.candidate(candidate.program, candidate.options, candidate.kernels)
 
-    def _plan(self, judgement: Judgement) -> Plan:
-        if judgement.winner is None or self.found is None:
+    def _rows(self, candidate: Candidate) -> tuple[NativeKernel, ...]:
+        return () if self.maker is None else self.maker.rows(candidate)
+
+    def _plan(self, judgement: Chosen) -> Plan:
+        winner = None if self.found is None else self.found.finalist(judgement.candidate.finalist)
+        if winner is None or self.found is None:
             return empty_plan(self.imported.graph, self.request.numerics)
-        return make_plan(self.found, judgement.winner, self.library.rules, self.request.numerics)
+        return make_plan(self.found, winner, self.library.rules, self.request.numerics)
 
 
-def _validated(judgement: Judgement, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
+def _validated(judgement: Chosen, end_s: float, halted: Callable[[], bool]) -> ValidatedCode:
     """The verdicts of validation on the machine code of the program's kernels."""
-    most_s = end_s - time.monotonic()
-    return validate_code(judgement.program.hot, judgement.kernels, most_s, MOST_IN_FIELD, halted)
+    most_s = Deadline(end_s).left_s
+    candidate = judgement.candidate
+    return validate_code(candidate.program.hot, candidate.kernels, most_s, MOST_IN_FIELD, halted)
 
 
-def _gains(maker: KernelMaker, forms: Sequence[KernelProgram], made: Sequence[KernelProgram]) -> bool:
+def _gains(maker: KernelMaker, forms: Sequence[Candidate], made: Sequence[Candidate]) -> bool:
     """Whether a form is predicted to beat all programs made by more than a schedule search is likely to bring."""
-    least_s = min([maker.told(form).predicted_s or math.inf for form in made if form.choices], default=math.inf)
+    least_s = min([maker.predicted(form).predicted_s or math.inf for form in made if form.kernels], default=math.inf)
     return any(WORTH * form.predicted_s < least_s for form in forms if form.predicted_s is not None)
 
 
-def _defect(what: str) -> None:
-    raise KernelDefectError(what)
+def _defect(what: Refutation) -> None:
+    raise KernelDefectError(str(what))
 
 
 def _built_in(
-    worker: Worker, imported: Imported, entries: Sequence[Entry], whole: SearchBudget, known_s: float
+    worker: Worker, imported: Imported, entries: Sequence[Candidate], whole: Deadline, known_s: float
 ) -> tuple[float, float]:
     """Have the comparing worker build the original, then these programs; it keeps those that are slow to build.
 
@@ -738,12 +770,12 @@ def _built_in(
         Build seconds of the last program, since one in kernels builds in a fraction of the original's time; and seconds
         of the fewest rounds of a contest.
     """
-    called = as_called(imported.graph, closed=imported.closes_over)
+    called = original_candidate(imported.graph, closed=imported.closes_over)
     if not serialisable(called.program):
         return 0.0, 0.0
     live, frozen = imported.live_values, imported.frozen_values
     settings = ComparisonSettings(1, 0.0, end_s=whole.end_s, known_s=known_s)
-    found = compare(called, [entry.candidate for entry in entries], live, frozen, settings, worker=worker)
+    found = compare(called, entries, live, frozen, settings, worker=worker)
     built = [one for one in (found.reference, *found.candidates) if isinstance(one, Timing)]
     original_s = 0.0 if known_s or not built else built[0].samples_s[-1]
     return (built[-1].build_s, least_s(original_s, built[-1].samples_s[-1])) if built else (0.0, 0.0)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from superopt.machine.budget import HALF, LEAST_KERNELS_S, LEAST_S, parse_budget
+from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S, parse_budget
+from superopt.machine.deadline import HALF, Stopwatch
 
 DEFAULT_BUDGET = "60s"
 _SILENT_MS = 3000
@@ -51,9 +51,9 @@ class Shares:
         line = threading.Timer(_SILENT_MS / 1000, _LOG.warning, (f"superopt.jit: optimising {what}{end}",))
         line.daemon = True
         line.start()
-        begin_s = time.monotonic()
+        watch = Stopwatch()
         try:
             yield
         finally:
             line.cancel()
-            self._spent_s += time.monotonic() - begin_s
+            self._spent_s += watch.elapsed_s

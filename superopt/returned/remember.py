@@ -40,20 +40,21 @@ from superopt.ir.program import Program, original_program
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choose.choice import Choice, read_choice
 from superopt.machine import facts as machine
+from superopt.machine.budget import Budget
 from superopt.report.data import Report, read_report
+from superopt.report.verdicts import ANSWERED
 from superopt.returned.optimized import Optimized
 from superopt.store import Store, content_key
 from verifier.record import digests
 
-ANSWERED = "answered from the store: optimised earlier on this machine with these versions"
 _TABLE = "runs"
 _FORMAT = 11  # version of stored entries; another number makes every older entry a miss
 
 
-def run_key(imported: Imported, request: Request) -> str:
+def run_key(imported: Imported, request: Request, budget: Budget) -> str:
     """Digest of everything that the result depends on."""
     chosen = load() if request.rules is None else request.rules
-    limits, objective = request.budget, request.objective
+    objective = request.objective
     asked = [request.seed, request.deterministic, request.max_prepared_bytes, request.numerics]
     digest = hashlib.sha256()
     for name, value in sorted(imported.graph.constants.items()):
@@ -64,7 +65,7 @@ def run_key(imported: Imported, request: Request) -> str:
         _FORMAT,
         print_graph(imported.graph),
         digest.hexdigest(),
-        [limits.seconds, limits.steps, *asked, request.kernels_by, request.searches, request.keeps_plain],
+        [budget.seconds, budget.steps, *asked, request.kernels_by, request.searches, request.keeps_plain],
         digests.state(),
         [show(rule) for rule in chosen],
         [objective.name, objective.version, "" if request.own is None else request.own.version],

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import os
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.kernels.choose.choice import Choice
+from superopt.machine.deadline import Stopwatch
 from superopt.machine.extras import need
 from superopt.returned.saved import Saved, digest_of, read_whole
 from verifier.programs.elements import ElementLabels
@@ -115,17 +115,17 @@ def _with_kernels(
     if not found.valid or not kernels:
         return found
 
-    start = time.perf_counter()
+    watch = Stopwatch()
     code = ValidatedCode()
     try:
         count, cause = prove_kernels(hot, kernels, ScheduleLedger(store))
         if not cause:
             code = validate_code(hot, kernels, most_s)
-            cause = next(iter(code.refuted.values()), "")
+            cause = "".join(map(str, [*code.refuted.values()][:1]))
     except InputError as error:
         count, cause = 0, f"its kernels cannot be made on this machine: {error.args[0]}"
     notes = [f"machine code of {_kernels(n)} is not validated: {why}" for why, n in code.unknown.items()]
-    seconds = found.seconds + time.perf_counter() - start
+    seconds = found.seconds + watch.elapsed_s
     exactness = "real" if found.exactness == "exact" else found.exactness  # kernels sum in another order
     return replace(
         found, valid=not cause, cause=cause, kernels=count, code=code.proved, seconds=seconds, exactness=exactness,

@@ -30,7 +30,7 @@ _MOST_ROWS = 1000  # records of an operator
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class MeasuredSchedule:
     """A measured schedule.
 
     Attributes:
@@ -75,7 +75,7 @@ class Records:
         kept = self.store.items("schedules", limit=_MOST_SEARCHES)
         return [(k, v) for k, v in kept if v["machine"] == self.machine and k != self.key and v["rows"]]
 
-    def add(self, measured: Sequence[Candidate]) -> None:
+    def add(self, measured: Sequence[MeasuredSchedule]) -> None:
         """Store new measurements together with earlier ones of this operator."""
         if self.store is None or not measured:
             return

@@ -39,13 +39,14 @@ from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
+from superopt.machine.deadline import Deadline, Stopwatch, process_s
 from superopt.machine.facts import beyond_caches, last_cache_bytes
 from superopt.measure.kernels import LARGEST_FOOTPRINT
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError, ended_by_interrupts
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.features import features
 from superopt.schedules.model import Rows, forecast, prior
-from superopt.schedules.records import Candidate, Records
+from superopt.schedules.records import MeasuredSchedule, Records
 from superopt.schedules.space import ScheduleSpace, Trace, space_of
 from superopt.schedules.worker import save_problem
 from superopt.store import Store
@@ -123,7 +124,7 @@ class TunedSchedule:
     candidates_per_s: float
     compile_ms: float
     space_size: int
-    history: tuple[Candidate, ...]
+    history: tuple[MeasuredSchedule, ...]
     refused: dict[str, int]
 
 
@@ -142,7 +143,7 @@ class _Search:
 
     Attributes:
         earlier: measurements of other operators.
-        until: time of `perf_counter` after which no round begins.
+        deadline: from then on no round begins.
         rounds: number of rounds made.
         default: the default schedule, once it is measured.
         measured: the candidates in order of timing.
@@ -156,10 +157,10 @@ class _Search:
     how: ScheduleSearch
     rng: random.Random
     earlier: Rows
-    until: float = math.inf
+    deadline: Deadline = field(default_factory=Deadline)
     rounds: int = 0
-    default: Candidate | None = None
-    measured: list[Candidate] = field(default_factory=list[Candidate])
+    default: MeasuredSchedule | None = None
+    measured: list[MeasuredSchedule] = field(default_factory=list[MeasuredSchedule])
     seen: set[str] = field(default_factory=set[str])
     refused: dict[str, int] = field(default_factory=dict[str, int])
     compiled_s: list[float] = field(default_factory=list[float])
@@ -191,7 +192,7 @@ def tune(
     Raises:
         InputError: the graph is no kernel.
     """
-    begin = time.perf_counter()
+    watch, deadline = Stopwatch(), Deadline.within(how.budget_s * (1 - _FINAL_SHARE))
     with ExitStack() as stack:
         own = processes or [stack.enter_context(worker) for worker in builders(how.workers)]
         executor = stack.enter_context(ThreadPoolExecutor(len(own)))
@@ -208,19 +209,19 @@ def tune(
             job.result()
         pool = _Pool(executor, [CandidateBuilder(worker, graph, how.threads, problem, how.footprint) for worker in own])
         search = _begun(_Search(space, how, random.Random(how.seed), earlier), pool)
-        search.until = begin + how.budget_s * (1 - _FINAL_SHARE)
+        search.deadline = deadline
         while not _done(search):
             _step(search, pool)
             if search.measured and not search.exhausted:
                 best = min(search.measured, key=lambda c: c.seconds)
                 say(f"round {search.rounds}: {len(search.measured)} timed, best {1e6 * best.seconds:.4g} us")
         winner, seconds, default_seconds = _final(search, pool.builders[0], how.budget_s * _FINAL_SHARE)
-    spent = time.perf_counter() - begin
+    spent_s = watch.elapsed_s
     records.add(search.measured)
     trace = winner.trace if winner is not None else space.base
     return TunedSchedule(
         apply(program, trace), trace, seconds, default_seconds, candidates=len(search.measured),
-        candidates_per_s=len(search.measured) / spent / len(own),
+        candidates_per_s=len(search.measured) / spent_s / len(own),
         compile_ms=1e3 * float(np.median(search.compiled_s or [0.0])), space_size=space.size,
         history=tuple(search.measured), refused=search.refused,
     )  # fmt: skip
@@ -238,14 +239,14 @@ def _begun(search: _Search, pool: _Pool) -> _Search:
 
 
 def _done(search: _Search) -> bool:
-    return search.exhausted or len(search.measured) >= search.how.most or time.perf_counter() >= search.until
+    return search.exhausted or len(search.measured) >= search.how.most or search.deadline.is_over
 
 
 def _step(search: _Search, pool: _Pool) -> None:
     """Make a round: propose, build, time; only propose where that uses up the time."""
     proposals = _proposed(search, min(_BATCH * len(pool.builders), search.how.most - len(search.measured)))
     search.exhausted = not proposals
-    if proposals and time.perf_counter() < search.until:
+    if proposals and not search.deadline.is_over:
         search.rounds += 1
         _measure(search, pool, proposals)
 
@@ -265,7 +266,7 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
     guided = search.how.strategy == "model"
     wanted = _POOL if guided else count
     misses = 0
-    while len(fresh) < wanted and misses < 2 * wanted and not (fresh and time.perf_counter() >= search.until):
+    while len(fresh) < wanted and misses < 2 * wanted and not (fresh and search.deadline.is_over):
         point = _point(search, parents)
         key = json.dumps(search.space.trace(point))
         if key in search.seen or key in fresh:
@@ -286,7 +287,7 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
     return [fresh[key] for key in keys]
 
 
-def _point(search: _Search, parents: Sequence[Candidate]) -> dict[str, Any]:
+def _point(search: _Search, parents: Sequence[MeasuredSchedule]) -> dict[str, Any]:
     space, rng = search.space, search.rng
     if search.how.strategy == "random" or not parents or rng.random() < _RANDOM_SHARE:
         return space.sample(rng)
@@ -297,7 +298,7 @@ def _point(search: _Search, parents: Sequence[Candidate]) -> dict[str, Any]:
     return space.mutate(a.point, rng)
 
 
-def _rows(measured: Sequence[Candidate]) -> Rows:
+def _rows(measured: Sequence[MeasuredSchedule]) -> Rows:
     """Return the measurements of this search, at most the last of them."""
     own = measured[-_MOST_ROWS:]
     if not own:
@@ -381,10 +382,10 @@ class _Pool:
         return [(b, job.result()) for (b, _), job in zip(shares, jobs, strict=True)]
 
 
-def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Candidate]:
+def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[MeasuredSchedule]:
     """Build a batch in all workers, then time the new candidates, one worker after the other."""
     known = {c.digest for c in search.measured}
-    added: list[Candidate] = []
+    added: list[MeasuredSchedule] = []
     for builder, events in pool.build([made.trace for made in batch]):
         built: dict[str, int] = {}
         for i, event in sorted(events.items()):
@@ -398,7 +399,7 @@ def _measure(search: _Search, pool: _Pool, batch: Sequence[Proposal]) -> list[Ca
                 search.refuse(f"{event['event']}: {event['detail']}")
         for digest, samples in _times(search, builder, list(built)).items():
             made, spills = batch[built[digest]], events[built[digest]]["spills"]
-            added.append(Candidate(made.trace, made.point, made.x, digest, float(np.median(samples)), spills))
+            added.append(MeasuredSchedule(made.trace, made.point, made.x, digest, float(np.median(samples)), spills))
     search.measured += added
     return added
 
@@ -430,13 +431,13 @@ def _timed(
 def _rest() -> None:
     """Wait until threads of this process that poll for work (those of NumPy's products) have gone to sleep."""
     for _ in range(40):
-        begin, used = time.perf_counter(), time.process_time()
+        wall, used = Stopwatch(), Stopwatch(process_s)
         time.sleep(_REST_S)
-        if time.process_time() - used < _RESTED * (time.perf_counter() - begin):
+        if used.elapsed_s < _RESTED * wall.elapsed_s:
             return
 
 
-def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple[Candidate | None, float, float]:
+def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple[MeasuredSchedule | None, float, float]:
     """Return the winner, its seconds and the default's: the leaders timed again, then the best against the default."""
     default, seed = search.default, search.how.seed
     if not search.measured:
@@ -464,7 +465,12 @@ def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple
 
 
 def _again(
-    search: _Search, candidates: Sequence[Candidate], builder: CandidateBuilder, seed: int, rounds: int, budget_s: float
+    search: _Search,
+    candidates: Sequence[MeasuredSchedule],
+    builder: CandidateBuilder,
+    seed: int,
+    rounds: int,
+    budget_s: float,
 ) -> dict[str, list[float]]:
     """Return samples of candidates in fresh rounds, all of them in each, as many as there is time for."""
     events = builder.build(range(len(candidates)), [c.trace for c in candidates], again=True)

@@ -25,7 +25,6 @@ import hashlib
 import itertools
 import json
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -45,6 +44,7 @@ from superopt.kernels.loops.show import digest
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import Code, GuardError, Kernel, Room, build
 from superopt.kernels.schedule.trace import apply
+from superopt.machine.deadline import Stopwatch
 from superopt.measure import loop
 from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, computed_in, output_errors
 from superopt.measure.worker import serve
@@ -129,7 +129,7 @@ def _build(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _candidate(session: _Session, trace: Any, again: bool) -> Event:
-    begin = time.perf_counter()
+    watch = Stopwatch()
     try:
         scheduled = apply(session.program, trace)
         prepare, hot = hoisted(scheduled)
@@ -152,7 +152,7 @@ def _candidate(session: _Session, trace: Any, again: bool) -> Event:
     return {
         "event": "built",
         "digest": kernel.digest,
-        "seconds": time.perf_counter() - begin,
+        "seconds": watch.elapsed_s,
         "compile_s": kernel.compiled.seconds,
         "spills": kernel.compiled.spills,
     }

@@ -20,8 +20,8 @@ import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 
-from superopt.search.budget import Meter
 from superopt.search.descent import repair
+from superopt.search.meter import Meter
 from superopt.search.moves import Groups, Move, Weights, bit_moves, propose, region
 from superopt.search.state import Problem, Record, State
 

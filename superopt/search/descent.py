@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections.abc import Generator, Iterable, Iterator
 
-from superopt.search.budget import CHECK_EVERY, Meter
+from superopt.search.meter import CHECK_EVERY, Meter
 from superopt.search.moves import Groups, Move, bit_moves, free_layouts, region, single_moves
 from superopt.search.pricing import BATCH
 from superopt.search.state import State

@@ -18,16 +18,15 @@ neighbourhood of the best program.
 
 from __future__ import annotations
 
-import math
-import time
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from superopt.ir.graph import Graph, Node
-from superopt.search.budget import Budget, Meter
+from superopt.machine.deadline import Deadline
 from superopt.search.descent import attempt_now
 from superopt.search.lower import Lowering
+from superopt.search.meter import Meter
 from superopt.search.moves import Groups, Move, free_layouts, neighbours
 from superopt.search.pricing import UNIT_S, kernel_graph
 from superopt.search.snapshot import SHIFT, Option, Selection
@@ -103,11 +102,11 @@ def rules_of(state: State) -> list[str]:
     return sorted({o.origin.rule for o in map(state.chosen, state.active()) if o.origin is not None})
 
 
-def without_rules(state: State, rules: Set[str], repair_s: float | None = None) -> State:
+def without_rules(state: State, rules: Set[str], repair: Deadline | None = None) -> State:
     """A new state like `state` that uses no e-node of these rules (where there is a choice).
 
     Args:
-        repair_s: time limit for repairing layouts, in seconds; None for no limit.
+        repair: deadline of repairing layouts; None where no clock ends it.
     """
     snapshot = state.snapshot
     chosen = {c: state.selection[c] for c in state.active()}
@@ -121,13 +120,13 @@ def without_rules(state: State, rules: Set[str], repair_s: float | None = None) 
 
     picked, _ = snapshot.extract(cost, max)
     other = State(state.problem, [0 if i is None else i for i in picked], state.layouts, state.bits)
-    repair_layouts(other, [c for c in other.active() if other.selection[c] != chosen.get(c)], repair_s)
+    repair_layouts(other, [c for c in other.active() if other.selection[c] != chosen.get(c)], repair)
     return other
 
 
-def repair_layouts(state: State, changed: Sequence[int], limit_s: float | None = None) -> None:
+def repair_layouts(state: State, changed: Sequence[int], deadline: Deadline | None = None) -> None:
     """Let the changed classes and their neighbours choose their layouts again."""
-    meter = Meter(Budget(limit_s, _REPAIR_STEPS))
+    meter = Meter(replace(deadline or Deadline(), steps=_REPAIR_STEPS))
     todo = list(changed)
     while todo and not meter.exhausted():
         c = todo.pop()
@@ -151,18 +150,18 @@ def rule_gains(problem: Problem, finalist: Finalist) -> dict[str, float]:
 
 
 def rival_kernels(
-    problem: Problem, finalist: Finalist, optimism: float, end_s: float = math.inf
+    problem: Problem, finalist: Finalist, optimism: float, deadline: Deadline | None = None
 ) -> list[tuple[Graph, float]]:
     """Kernels of rival flips and the seconds that each flip might gain, most promising first.
 
     Args:
         optimism: the factor by which prices of new kernels may be too high.
-        end_s: instant at which to stop; after a search that ended early, kernels may still have to be cut and priced.
+        deadline: when to stop; after a search that ended early, kernels may still have to be cut and priced.
     """
     state = State.at(problem, finalist.selection)
     gains: dict[Node, float] = {}
     for count, move in enumerate(neighbours(state, Groups(problem))):
-        if count >= MOST_FLIPS or time.monotonic() > end_s:
+        if count >= MOST_FLIPS or (deadline is not None and deadline.is_over):
             break
         before, cost = list(state.kernel_cost), state.cost
         undo = move.apply(state)

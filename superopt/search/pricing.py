@@ -16,7 +16,7 @@ import numpy as np
 
 from costmodel.model.objective import Objective
 from superopt.ir.graph import Graph, Node, topological
-from superopt.search.budget import CHECK_EVERY, Meter
+from superopt.search.meter import CHECK_EVERY, Meter
 
 UNIT_S = 1e-15
 LONGEST_S = 1e4
@@ -89,13 +89,13 @@ class Memo:
         return known
 
     def flush(self, meter: Meter | None = None) -> None:
-        """Request prices of everything pending; with a budget of seconds, only of as much as there is time for.
+        """Request prices of everything pending; with a clock, only of as much as there is time for.
 
         The rest is forgotten until it is seen again, as cutting and pricing a kernel in Winograd's form takes 60 ms.
         """
         waiting = list(self.pending.items())
         self.pending.clear()
-        clock = None if meter is None or meter.budget.seconds is None else meter
+        clock = None if meter is None or meter.seconds is None else meter
         size = BATCH if clock is None else CHECK_EVERY
         for start in range(0, len(waiting), size):
             part = waiting[start : start + size]

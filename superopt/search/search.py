@@ -22,12 +22,13 @@ from typing import TYPE_CHECKING
 from costmodel.model.objective import Objective
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program
-from superopt.search.budget import Budget, Meter
+from superopt.machine.deadline import Deadline
 from superopt.search.chains import Annealing, Repairing
 from superopt.search.descent import descend, recut
 from superopt.search.finalists import Finalist, distance, finalist, kernel_costs, rules_of, without_rules
 from superopt.search.layout import candidates
 from superopt.search.lower import Expand, Lowering
+from superopt.search.meter import Meter
 from superopt.search.moves import Groups, every_state, neighbours
 from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.snapshot import MASK, SHIFT, Forms, Snapshot
@@ -59,12 +60,13 @@ class SearchSettings:
     """Settings of a search.
 
     Attributes:
+        deadline: end of the search, or its number of steps; its seconds are counted from when the problem is built.
         finalists: number of programs to propose, the original included.
         max_prepared_bytes: finalists that prepare more are dropped (the original never is).
         in_kernels: whether programs are made of our kernels.
     """
 
-    budget: Budget
+    deadline: Deadline
     seed: int = 0
     finalists: int = 6
     max_prepared_bytes: int | None = None
@@ -138,9 +140,10 @@ def search(
         warm: a finalist of an earlier search on the same e-graph (which may have grown since).
         pricer, forms: memos to share with other searches under the same objective.
     """
+    asked = Meter(settings.deadline)
     snapshot = Snapshot(eg, forms)
     problem = Problem(snapshot, pricer or Pricer(objective), candidates(snapshot), in_kernels=settings.in_kernels)
-    run = _Run(problem, settings)
+    run = _Run(problem, settings, Meter(asked.part(1.0)))
     interrupted = False
     try:
         run.start(warm)
@@ -156,10 +159,9 @@ def search(
 class _Run:
     """The phases of one search; `records` has the named states worth keeping."""
 
-    def __init__(self, problem: Problem, settings: SearchSettings) -> None:
-        self.problem, self.settings = problem, settings
+    def __init__(self, problem: Problem, settings: SearchSettings, meter: Meter) -> None:
+        self.problem, self.settings, self.meter = problem, settings, meter
         self.snapshot = problem.snapshot
-        self.meter = Meter(settings.budget)
         self.rng = random.Random(settings.seed)
         self.lowering = Lowering(problem.wants)
         self.groups = Groups(problem)
@@ -275,12 +277,12 @@ class _Run:
         rules = rules_of(state)
         beyond = self._beyond()
         if rules:
-            own = without_rules(state, set(rules), beyond.budget.seconds)
+            own = without_rules(state, set(rules), beyond.part(1.0))
             recut(own, self._beyond(RECUT_STEPS * self.snapshot.size))
             self._keep(OWN_OPERATIONS, own)
         for rule in rules:
             if not beyond.is_late:
-                self._keep(f"without {rule}", without_rules(state, {rule}, beyond.left_s))
+                self._keep(f"without {rule}", without_rules(state, {rule}, beyond.rest))
         if any(state.bits):
             self._keep("without overrides", State(self.problem, state.selection, state.layouts))
         if self.snapshot.size <= SMALL:
@@ -288,7 +290,7 @@ class _Run:
 
     def _beyond(self, steps: int | None = None) -> Meter:
         """A meter over an extra part of the budget, beyond its end."""
-        return Meter(self.meter.share(HEDGE_SHARE, steps).budget)
+        return Meter(self.meter.part(HEDGE_SHARE, steps))
 
     def _keep_neighbours(self, state: State) -> None:
         """Record all states of a very small program, else those one move away from this one, overrides excepted."""
@@ -383,10 +385,10 @@ class _Run:
 
 def _expected_steps(meter: Meter) -> int:
     """Number of proposals that a budget has room for."""
-    if meter.budget.steps is not None and meter.budget.seconds is None:
-        return meter.budget.steps
-    room = int(STEPS_PER_SECOND * (meter.budget.seconds or 0.0))
-    return room if meter.budget.steps is None else min(room, meter.budget.steps)
+    if meter.most is not None and meter.seconds is None:
+        return meter.most
+    room = int(STEPS_PER_SECOND * (meter.seconds or 0.0))
+    return room if meter.most is None else min(room, meter.most)
 
 
 __all__ = ["Finalist", "SearchResult", "SearchSettings", "Statistics", "search"]

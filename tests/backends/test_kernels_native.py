@@ -14,6 +14,8 @@ import pytest
 import superopt
 from superopt.backends import mixed
 from superopt.backends.xla import build
+from superopt.candidates.candidate import Candidate
+from superopt.candidates.evidence import Measurement
 from superopt.errors import InputError
 from superopt.frontends.jax.call import calls_of_import
 from superopt.frontends.jax.jaxpr import Imported, import_function
@@ -25,9 +27,9 @@ from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.runtime.kernel import GuardError, Kernel
 from superopt.lab.bench.programs.nets import bert, inverted_residual
 from superopt.machine.speedup import Speedup
-from superopt.measure import Timing, Tuned, compare
+from superopt.measure import Timing, compare
 from superopt.measure.session import ComparisonSettings
-from superopt.report.data import Measurement, Report
+from superopt.report.data import Report
 from superopt.returned.optimized import Optimized
 from verifier.kernels.check import KernelVerdict
 from verifier.verdict import UNKNOWN
@@ -186,7 +188,7 @@ def test_equal_regions_are_built_once() -> None:
 
 def test_kernels_are_compared_in_the_worker(built: tuple[Imported, Program, Any]) -> None:
     imported, program, executable = built
-    tuned = Tuned(program, {}, tuple(c.to_json() for c in executable.choices))
+    tuned = Candidate(name="tuned", program=program, kernels=executable.choices)
     result = compare(program, [tuned], imported.live_values, imported.frozen_values, ComparisonSettings(2, 1e-4))
     (outcome,) = result.candidates
     assert isinstance(outcome, Timing), outcome

@@ -21,14 +21,15 @@ from superopt.backends import mixed, native
 from superopt.backends.mixed import MixedExecutable
 from superopt.backends.native import Native
 from superopt.backends.protocol import backend_of, default_trace
+from superopt.candidates.ledger import ChoiceReason, RunLedger
 from superopt.certify.kernels import ValidatedCode, _field_s, validate_code
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
-from superopt.choose.plain import KernelMaker, candidate_of, in_regions, own_form
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
+from superopt.contest.choices import compared, decided, original_returned
 from superopt.contest.contest import Outcome
-from superopt.contest.judgement import decided, original_returned, settled
 from superopt.contest.rounds import Series
 from superopt.explain.summary import make_report
 from superopt.explore.exploration import explore
@@ -87,13 +88,13 @@ def test_a_kernel_that_is_not_proved_is_not_used(
 
     monkeypatch.setattr(Native, "prove", doubting)
     made = own_kernels(found[0])
-    assert len(made.choices) == 1
+    assert len(made.kernels) == 1
     assert [(row.kind, row.used) for row in made.rows if not row.used] == [("contraction", False)]
     assert "UNKNOWN" in next(row.failure for row in made.rows if not row.used)
 
 
 def test_the_limit_of_prepared_bytes_holds_for_packed_weights(found: tuple[Imported, Exploration]) -> None:
-    assert own_kernels(found[0], max_prepared_bytes=1000).choices == ()
+    assert own_kernels(found[0], max_prepared_bytes=1000).kernels == ()
 
 
 @pytest.mark.parametrize(
@@ -141,11 +142,12 @@ def test_regions_that_xla_computes_faster_are_left_to_it(found: tuple[Imported, 
         maker, form = KernelMaker(pool), own_form(found[0].graph)
         maker.model = Prices()  # pyright: ignore[reportAttributeAccessIssue]
         made = maker.make(in_regions("mixed", form))
-    assert [(row.kind, row.used) for row in made.rows] == [("contraction", True), ("rows", False)]
-    assert made.rows[1].failure == "faster there"
-    assert (made.rows[0].predicted_ms, made.rows[0].by_xla_ms) == (1500.0, 2000.0)
+        rows = maker.rows(made)
+    assert [(row.kind, row.used) for row in rows] == [("contraction", True), ("rows", False)]
+    assert rows[1].failure == "faster there"
+    assert (rows[0].predicted_ms, rows[0].by_xla_ms) == (1500.0, 2000.0)
     assert made.predicted_s == 2.5
-    assert len(made.choices) == 1
+    assert len(made.kernels) == 1
 
 
 def test_kernels_are_made_in_the_worker_and_what_fails_is_named() -> None:
@@ -163,25 +165,26 @@ def test_kernels_are_made_in_the_worker_and_what_fails_is_named() -> None:
 
 def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Exploration], tmp_path: Path) -> None:
     imported, exploration = found
-    entry, made = candidate_of(own_kernels(imported))
-    series = Series([entry], 0)
+    with TrialPool(processes=1) as pool:
+        maker = KernelMaker(pool)
+        made = maker.make(in_regions("own form", own_form(imported.graph)))
+    series = Series([made], 0)
     level = timing(1e-3, 1e-3)
     series.add(Comparison(level, (timing(0.5e-3, 1e-3),), again_s=level.samples_s), (0,), 0)
-    said = Outcome([entry], series, series, 1, (0,))
-    judgement = settled(
-        imported, decided(said, 0, [(entry, made)], original_returned(imported, "")), Builds.of(imported)
-    )
-    memory = {"frozen_bytes": 1, "prepared_bytes": 2, "added_bytes": 3}
-    library = ProvedLibrary((), {})
-    report: Report = make_report("mixer", imported, exploration, judgement, library, steps(1), memory, Barrier())
+    said = Outcome([made], series, series, 1, (0,))
+    ledger, library = RunLedger(), ProvedLibrary((), {})
+    ledger.add(compared(made, Builds.of(imported)))
+    ledger.add(decided(said, 0, original_returned(imported, ChoiceReason.NO_TIME)))
+    report: Report = make_report("mixer", imported, exploration, ledger, library, steps(1), Barrier(), maker.rows)
+    assert report.numerics is not None
     assert read_report(report.to_json()) == report
     assert re.search(r"2 of 2 regions \(own form\) are our own", str(report))
     assert not report.original_returned
     report.save(str(tmp_path / "report.html"))
     assert "Kernels of our own" in (tmp_path / "report.html").read_text()
-    executable = mixed.build(judgement.program, imported.frozen_values, kernels=judgement.kernels)
+    executable = mixed.build(made.program, imported.frozen_values, kernels=made.kernels)
     plan = empty_plan(imported.graph, "real")
-    result = Optimized(imported, judgement.program, executable, report, plan, judgement.kernels)
+    result = Optimized(imported, made.program, executable, report, plan, made.kernels)
     validation = result.validate()
     assert validation.valid, validation.cause
     assert validation.kernels == 2
@@ -196,7 +199,7 @@ def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Ex
         store.close()
     assert again is not None
     assert isinstance(again.executable, MixedExecutable)
-    assert again.kernels == judgement.kernels
+    assert again.kernels == made.kernels
     params, x = jax.tree_util.tree_unflatten(imported.in_tree, imported.examples)[0]
     np.testing.assert_allclose(again(params, x), mixer(params, x), rtol=1e-4, atol=1e-5)
     path = result.save(tmp_path / "mixer.superopt")
@@ -209,7 +212,7 @@ def test_wrong_machine_code_is_refused_and_what_cannot_be_read_is_told(
 ) -> None:
     imported, _ = found
     made = own_kernels(imported)
-    hot, choices = made.program.hot, made.choices
+    hot, choices = made.program.hot, made.kernels
     monkeypatch.setattr(Native, "recorded", lambda *_: None)
     assert validate_code(hot, choices) == ValidatedCode(2)
     assert validate_code(hot, choices, 0.0) == ValidatedCode(0, {"no time was left for it": 2})
@@ -219,7 +222,7 @@ def test_wrong_machine_code_is_refused_and_what_cannot_be_read_is_told(
         monkeypatch.setattr(Native, "validate", lambda self, *a, said=said: next(said, None) or real(self, *a))
         code = validate_code(hot, choices)
         assert (code.proved, code.unknown) == (1, unknown)
-        assert [why.endswith("is wrong: why") for why in code.refuted.values()] == [True] * (status == REFUTED)
+        assert [str(why).endswith("is wrong: why") for why in code.refuted.values()] == [True] * (status == REFUTED)
     assert backend_of(XLA).validate(made.regions[0].graph).status == UNKNOWN
 
 

@@ -15,12 +15,13 @@ import superopt
 from superopt.backends import options
 from superopt.backends.options import CHOICES, OptionChoice, accepted, choices_for, jit_with, options_of
 from superopt.backends.xla import build
+from superopt.candidates.candidate import Candidate
 from superopt.contest.contest import OptionTrial, Outcome
-from superopt.contest.rounds import ORIGINAL, Entry, Series
-from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.contest.rounds import Rounds, Series
+from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
 from superopt.machine.speedup import UNTIMED
-from superopt.measure import Comparison, KernelTiming, Timing, Tuned, Worker, compare, time_kernels
+from superopt.measure import Comparison, KernelTiming, Timing, Worker, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
 from superopt.measure.session import ComparisonSettings
 from superopt.returned import remember
@@ -228,7 +229,7 @@ def test_programs_and_kernels_are_timed_with_options() -> None:
     bad = {"xla_cpu_use_fusion_emitters": False}
     with Worker() as worker:
         result = compare(
-            program, [Tuned(program, WIDE), Tuned(program, bad)], imported.live_values,
+            program, [Candidate(name="", program=program, options=o) for o in (WIDE, bad)], imported.live_values,
             settings=ComparisonSettings(2, 1e-4), worker=worker,
         )  # fmt: skip
         assert all(isinstance(c, Timing) for c in result.candidates)
@@ -242,11 +243,8 @@ def test_programs_and_kernels_are_timed_with_options() -> None:
 def test_a_function_is_compiled_with_the_options_that_won(monkeypatch: pytest.MonkeyPatch, holds: bool) -> None:
     """Those that paid are in the report and in what is returned."""
 
-    def outcome(imported: Imported, entries: Sequence[Entry], *_: object, **__: object) -> Outcome:
-        tuned = Entry(
-            name="original with wide vectors", program=original_program(imported.graph), options=WIDE,
-            choices=("wide vectors",), base=ORIGINAL,
-        )  # fmt: skip
+    def outcome(rounds: Rounds, entries: Sequence[Candidate], *_: object, **__: object) -> Outcome:
+        tuned = rounds.subject.original.with_options(("wide vectors",), WIDE)
         every = [*entries, tuned]
         series = Series(every, 0)
         times = [Timing(tuple(1e-3 * s * (1.0 + 1e-3 * (i % 2)) for i in range(9)), UNTIMED) for s in (3.0, 2.0)]

@@ -15,6 +15,7 @@ import pytest
 import superopt
 from superopt.backends import made, mixed, native
 from superopt.backends.protocol import CompiledRegion
+from superopt.candidates.evidence import Measurement
 from superopt.certify import kernels, taking
 from superopt.certify.kernels import disagreeing, too_large, validate_code
 from superopt.certify.taking import take_kernels
@@ -28,7 +29,7 @@ from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.runtime.kernel import Kernel
 from superopt.machine.speedup import Speedup
-from superopt.report.data import Measurement, Report
+from superopt.report.data import Report
 from superopt.returned.optimized import Optimized
 from verifier.kernels.check import KernelVerdict, version
 from verifier.verdict import UNKNOWN

@@ -13,38 +13,34 @@ import numpy as np
 import pytest
 
 from superopt.backends.options import OptionChoice
+from superopt.candidates.candidate import Candidate
+from superopt.candidates.ledger import ChoiceReason
 from superopt.contest import contest as contests
 from superopt.contest import rounds as module
+from superopt.contest.choices import decided, original_returned
 from superopt.contest.contest import Outcome, contest
-from superopt.contest.judgement import decided, original_returned
-from superopt.contest.rounds import ORIGINAL, WORTH, Entry, Series, rounds_fit
+from superopt.contest.rounds import ORIGINAL, WORTH, Rounds, Series, Subject, rounds_fit
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
-from superopt.machine.budget import SearchBudget
+from superopt.kernels.choose.choice import Choice
+from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, Failure, Timing, Tuned, Worker
+from superopt.measure import Comparison, Failure, Timing, Worker
 from superopt.measure.session import ComparisonSettings
 from superopt.measure.stats import paired_ratio
+from tests.support.golden import MadeUp
 
 IMPORTED = import_function(jnp.tanh, (np.ones((4, 4), np.float32),))
 PROGRAM = original_program(IMPORTED.graph)
-KERNELS: Any = ({"of": "ours"},)
 FAST_S, SLOW_S = 1e-4, 1e-1
 Speed = Callable[[int, Any, list[float]], Timing | Failure]
 
 
-class Choice:
-    """A kernel as far as a contest knows one."""
-
-    def to_json(self) -> dict[str, str]:
-        return {}
-
-
-def entry(name: str, *, kernels: bool = False, by_xla: frozenset[str] | None = frozenset()) -> Entry:
+def entry(name: str, *, kernels: bool = False, by_xla: frozenset[str] = frozenset()) -> Candidate:
     """A program of which XLA computes nothing with options, unless these are given."""
-    own: Any = (Choice(),) if kernels else ()
-    return Entry(name=name, program=replace(PROGRAM), kernels=own, by_xla=by_xla)
+    own = (Choice(0, ()),) if kernels else ()
+    return MadeUp(name=name, program=replace(PROGRAM), kernels=own, operations=by_xla)
 
 
 def timing(seconds: Sequence[float], base: Sequence[float]) -> Timing:
@@ -58,11 +54,11 @@ def steady(factor: float, base: list[float]) -> Timing:
 
 def held(
     monkeypatch: pytest.MonkeyPatch,
-    entries: Sequence[Entry],
+    entries: Sequence[Candidate],
     speed: Speed,
     *,
     original_s: float = FAST_S,
-    budget: SearchBudget | None = None,
+    deadline: Deadline | None = None,
     options: bool = False,
     instead: list[Any] | None = None,
 ) -> tuple[Outcome, list[tuple[int, list[int], ComparisonSettings]]]:
@@ -84,25 +80,23 @@ def held(
         batches.append((number, list(candidates), settings))
         rows = tuple(speed(number, candidate, base) for candidate in candidates)
         first = timing(base, base)
-        if isinstance(reference, Tuned) and any(reference.program is e.program for e in entries):  # not the original
+        if any(reference.program is e.program for e in entries):  # not the original
             instead.append(reference)
             told = speed(number, reference, base)
             first = told if isinstance(told, Timing) else first
         return Comparison(first, rows, again_s=tuple(base))
 
     monkeypatch.setattr(module, "compare", compare)
-    request = Request(budget or SearchBudget(30.0, None))
-    with Worker() as worker:
-        said = contest(IMPORTED, entries, request, worker, options=options)
+    request = Request(deadline or Deadline())
+    with Worker() as worker, Rounds(Subject.of(IMPORTED), request, worker) as rounds:
+        said = contest(rounds, entries, options=options)
     return said, batches
 
 
-def named(entries: Sequence[Entry], speeds: dict[str, float]) -> Speed:
+def named(entries: Sequence[Candidate], speeds: dict[str, float]) -> Speed:
     """Speeds by the name of the entry whose program it is."""
     names = {id(e.program): e.name for e in entries}
-    return lambda process, what, base: steady(
-        speeds[names[id(what.program if isinstance(what, Tuned) else what)]], base
-    )
+    return lambda process, what, base: steady(speeds[names[id(what.program)]], base)
 
 
 def test_what_is_said_of_the_winner_comes_from_rounds_that_did_not_choose_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +107,7 @@ def test_what_is_said_of_the_winner_comes_from_rounds_that_did_not_choose_it(mon
 
     def speed(process: int, program: Any, base: list[float]) -> Timing:
         seen.append(process)
-        return steady(1.5 if program is lucky and len(seen) <= len(entries) else 1.0, base)
+        return steady(1.5 if program.program is lucky and len(seen) <= len(entries) else 1.0, base)
 
     said, batches = held(monkeypatch, entries, speed, original_s=SLOW_S)
     assert len(batches) >= 2
@@ -131,7 +125,7 @@ def test_a_short_program_is_confirmed_in_two_processes(monkeypatch: pytest.Monke
     speeds = {0: 1.5, 1: 1.25}
 
     def speed(process: int, program: Any, base: list[float]) -> Timing:
-        return steady(speeds[process] if program is entries[0].program else 1.0, base)
+        return steady(speeds[process] if program.program is entries[0].program else 1.0, base)
 
     said, batches = held(monkeypatch, entries, speed)
     assert said.order[0] == 0
@@ -143,8 +137,8 @@ def test_a_short_program_is_confirmed_in_two_processes(monkeypatch: pytest.Monke
     long_program, batches = held(monkeypatch, entries, lambda p, x, base: steady(1.5, base), original_s=SLOW_S)
     assert long_program.order
     assert {process for process, _, _ in batches} == {0}
-    over = SearchBudget(30.0, None).until(-1e6, 1.0)
-    short_of_time, batches = held(monkeypatch, entries, speed, budget=over)
+    over = Deadline(0.0)
+    short_of_time, batches = held(monkeypatch, entries, speed, deadline=over)
     assert short_of_time.order[0] == 0
     assert len(batches) == 1, "what chose is all there is"
 
@@ -168,13 +162,13 @@ def test_phases_of_the_machine_do_not_decide_between_forms(monkeypatch: pytest.M
     entries = [entry(f"form {i}") for i in range(3)]
 
     def speed(process: int, program: Any, base: list[float]) -> Timing:
-        if program is entries[2].program:
+        if program is entries[2]:
             return timing([s / 2.0 * (3.0 if i % 5 > 1 else 1.0) for i, s in enumerate(base)], base)
         return steady(1.3, base)
 
     series = Series(entries, 0)
     base = [FAST_S] * 31
-    series.add(Comparison(timing(base, base), tuple(speed(0, e.program, base) for e in entries)), range(3), 0)
+    series.add(Comparison(timing(base, base), tuple(speed(0, e, base) for e in entries)), range(3), 0)
     assert series.ranked[0] == 2
 
 
@@ -187,9 +181,8 @@ def test_programs_of_kernels_are_returned_where_they_are_not_slower_others_where
     kernels, _ = held(monkeypatch, [entry("ours", kernels=True)], level, original_s=SLOW_S)
     assert kernels.order == (0,)
     assert not kernels.is_faster(0)
-    own = original_returned(IMPORTED, "")
-    judgement = decided(kernels, 0, [(kernels.entries[0], replace(own, kernels=KERNELS))], own)
-    assert "nor faster beyond the noise" in judgement.verdict
+    own = original_returned(IMPORTED, ChoiceReason.NO_TIME)
+    assert decided(kernels, 0, own).why.reason is ChoiceReason.NOT_SLOWER
     by_xla, _ = held(monkeypatch, [entry("XLA's")], level, original_s=SLOW_S)
     assert by_xla.order == ()
 
@@ -198,9 +191,9 @@ def test_where_time_is_short_no_options_are_tried_and_nothing_is_built_late(monk
     def slow(process: int, program: Any, base: list[float]) -> Timing:
         return replace(steady(1.5, base), build_s=3.0)
 
-    entries = [entry("one", by_xla=None), entry("another")]
-    over = SearchBudget(30.0, None).until(-1e6, 1.0)
-    said, batches = held(monkeypatch, entries, slow, original_s=SLOW_S, budget=over, options=True)
+    entries = [entry("one", by_xla=frozenset({"add"})), entry("another")]
+    over = Deadline(0.0)
+    said, batches = held(monkeypatch, entries, slow, original_s=SLOW_S, deadline=over, options=True)
     assert said.order
     assert said.build_s == 3.0
     assert said.tried == {}
@@ -220,7 +213,7 @@ def test_options_are_candidates_of_the_same_contest(
     batches: list[int] = []
 
     def speed(process: int, what: Any, base: list[float]) -> Timing:
-        options = dict(what.options) if isinstance(what, Tuned) else {}
+        options = dict(what.options)
         batches.append(len(options))
         late = batches.count(1) > 2
         factor = 1.0 if late and not holds else 1.2
@@ -229,9 +222,9 @@ def test_options_are_candidates_of_the_same_contest(
     said, _ = held(monkeypatch, [form], speed, original_s=SLOW_S, options=True)
     assert [t.choices for t in said.tried["form"]] == [("good",), ("bad",)]
     assert said.tried["form"][0].ratio == pytest.approx(1.2, rel=0.01)
-    own = original_returned(IMPORTED, "")
-    judgement = decided(said, said.order[0], [(form, own)], own)
-    assert judgement.options == ({"good": True} if holds else {})
+    own = original_returned(IMPORTED, ChoiceReason.NO_TIME)
+    judgement = decided(said, said.order[0], own)
+    assert judgement.candidate.options == ({"good": True} if holds else {})
     assert judgement.tuning["choices"] == (["good"] if holds else [])
     assert (judgement.tuning["gain"] is not None) == holds
     assert judgement.tuning["not_tried"] == {"other": "absent"}
@@ -243,16 +236,16 @@ def test_the_original_may_be_returned_with_options(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(contests, "choices_for", lambda ops: ([OptionChoice("good", "", (("good", True),))], {}))
 
     def speed(process: int, what: Any, base: list[float]) -> Timing:
-        return steady(1.3 if isinstance(what, Tuned) and what.options else 0.9, base)
+        return steady(1.3 if what.options else 0.9, base)
 
-    for given in ([], [entry("form", by_xla=None)]):
+    for given in ([], [entry("form", by_xla=frozenset({"add"}))]):
         said, _ = held(monkeypatch, given, speed, options=True)
-        own = original_returned(IMPORTED, "")
-        judgement = decided(said, said.order[0], [(e, own) for e in given], own)
+        own = original_returned(IMPORTED, ChoiceReason.NO_TIME)
+        judgement = decided(said, said.order[0], own)
         assert judgement.returns_original
-        assert judgement.options == {"good": True}
-        assert judgement.verdict == "original returned with compiler options"
-        assert said.entries[said.order[0]].base == ORIGINAL
+        assert judgement.candidate.options == {"good": True}
+        assert judgement.why.reason is ChoiceReason.FASTER_WITH_OPTIONS
+        assert said.chosen.base_of(said.order[0]) == ORIGINAL
         assert len(judgement.finalists) == len(given)
 
 
@@ -262,14 +255,13 @@ def test_exact_results_are_compared_in_every_bit_and_no_options_are_tried(monkey
     def compare(reference: Any, candidates: Any, live: Any, frozen: Any, settings: Any, **_: Any) -> Comparison:
         asked.append(settings)
         base = [SLOW_S] * settings.rounds
-        assert not any(isinstance(c, Tuned) for c in candidates)
+        assert not any(c.options for c in candidates)
         return Comparison(timing(base, base), tuple(steady(1.5, base) for _ in candidates), again_s=tuple(base))
 
     monkeypatch.setattr(module, "compare", compare)
-    with Worker() as worker:
-        said = contest(
-            IMPORTED, [entry("one", by_xla=None)], Request(SearchBudget(30.0, None), numerics="exact"), worker
-        )
+    request = Request(Deadline(), numerics="exact")
+    with Worker() as worker, Rounds(Subject.of(IMPORTED), request, worker) as rounds:
+        said = contest(rounds, [entry("one", by_xla=frozenset({"add"}))])
     assert said.order == (0,)
     assert said.tried == {}
     assert all(settings.tolerance.normwise == 0.0 for settings in asked)
@@ -373,15 +365,17 @@ def test_rounds_that_are_not_apart_are_of_one_process_and_end_in_time(monkeypatc
 
     monkeypatch.setattr(module, "compare", compare)
     imported: Imported = IMPORTED
-    entries = [Entry(name=name, program=PROGRAM) for name in "ab"]
+    entries = [Candidate(name=name, program=PROGRAM) for name in "ab"]
     with Worker() as worker:
-        said = contest(imported, entries, Request(SearchBudget(None, 5)), worker, apart=False)
+        with Rounds(Subject.of(imported), Request(Deadline()), worker, apart=False) as rounds:
+            said = contest(rounds, entries)
         assert said.final.processes == 1
         assert len(ways) > 1
         assert all(way["worker"] is worker for way in ways)
         assert {way["end_s"] for way in ways} == {math.inf}
         begin_s = time.monotonic()
-        contest(imported, entries, Request(SearchBudget(30.0, None).until(begin_s)), worker, apart=False)
+        with Rounds(Subject.of(imported), Request(Deadline(begin_s + 30.0)), worker, apart=False) as rounds:
+            contest(rounds, entries)
         assert begin_s + 29.0 < ways[-1]["end_s"] < begin_s + 40.0
 
 
@@ -403,8 +397,8 @@ def test_what_is_left_when_all_of_the_final_fail_may_be_returned(monkeypatch: py
     said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S)
     assert 0 not in said.order
     assert said.order[-1] == 2
-    own = original_returned(IMPORTED, "")
-    judged = decided(said, 2, [(e, own) for e in entries], own)
+    own = original_returned(IMPORTED, ChoiceReason.NO_TIME)
+    judged = decided(said, 2, own)
     assert judged.noisy
     assert judged.measured.before_ms == pytest.approx(1e3 * SLOW_S, rel=0.01)
 
@@ -420,7 +414,7 @@ def test_the_plain_candidate_is_returned_unless_another_one_is_surely_faster(
         gains = (1.0, 1.0) if program.program is entries[0].program else (faster, slower)
         return timing([s / (2.0 * gains[i % 2]) for i, s in enumerate(base)], base)
 
-    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, budget=SearchBudget(None, 100))
+    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, deadline=Deadline())
     assert entries[said.order[0]].name == first
     assert said.final.samples_s(0), "the plain candidate takes part to the end"
 
@@ -438,7 +432,7 @@ def test_a_final_that_others_disturb_leaves_the_plain_candidate_if_all_rounds_sa
         gains = (1.3, 1.3) if len(rows) <= len(entries) else (0.9, 0.99)
         return timing([s / gains[i % 3 > 0] for i, s in enumerate(base)], base)
 
-    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, budget=SearchBudget(None, 100))
+    said, _ = held(monkeypatch, entries, speed, original_s=SLOW_S, deadline=Deadline())
     assert [entries[i].name for i in said.order] == (["own"] if plain else [])
     ratio = said.ratio(0)
     assert ratio is not None
@@ -460,9 +454,7 @@ def test_rounds_between_candidates_are_without_an_original_that_is_known_to_be_s
         return timing([s / gains[i % 2] for i, s in enumerate(base)], base)
 
     instead: list[Any] = []
-    said, batches = held(
-        monkeypatch, entries, speed, original_s=original_s, budget=SearchBudget(None, 100), instead=instead
-    )
+    said, batches = held(monkeypatch, entries, speed, original_s=original_s, deadline=Deadline(), instead=instead)
     short = original_s / 3.0 < module.SHORT_S
     assert bool(instead) != short, "short programs alternate between processes as they did"
     assert sum(not settings.check for _, _, settings in batches) == len(instead), "each is as far as allowed"
@@ -493,14 +485,14 @@ def test_the_plain_candidate_loses_only_to_evidence(monkeypatch: pytest.MonkeyPa
     def swinging(process: int, what: Any, base: list[float]) -> Timing:
         return timing([s / 1.66 * (2.5 if i % 2 else 1.0) for i, s in enumerate(base)], base)
 
-    said, _ = held(monkeypatch, [plain], swinging, original_s=SLOW_S, budget=SearchBudget(30.0, None).until(-1e6))
+    said, _ = held(monkeypatch, [plain], swinging, original_s=SLOW_S, deadline=Deadline(0.0))
     ratio = said.ratio(0)
     assert ratio is not None
     assert ratio.low < 1.0 / WORTH < 1.0 < ratio.ratio
     assert said.order == (0,)
     other, _ = held(
         monkeypatch, [entry("other", kernels=True)], swinging, original_s=SLOW_S,
-        budget=SearchBudget(30.0, None).until(-1e6),
+        deadline=Deadline(0.0),
     )  # fmt: skip
     assert other.order == (), "what the search found has to be surely not slower"
     slow, _ = held(monkeypatch, [plain], lambda p, x, base: steady(0.9, base), original_s=SLOW_S)
@@ -539,7 +531,7 @@ def test_a_program_is_slower_beyond_doubt_by_many_rounds_or_by_much(factor: floa
 
 def test_one_call_of_an_original_that_takes_too_long_for_rounds_is_enough() -> None:
     """It is not called again: what it took is in all rounds, and the interval says that it was one call."""
-    entries = [replace(entry("plain", kernels=True), plain=True), entry("other", by_xla=None)]
+    entries = [replace(entry("plain", kernels=True), plain=True), entry("other")]
     series, known = Series(entries, 0), [5.0] * 10
     reference = Timing(tuple(known), Speedup(1.0, 0.0, math.inf))
     series.add(Comparison(reference, (steady(200.0, known), steady(3.0, known))), [0, 1], 0)

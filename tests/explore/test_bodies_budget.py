@@ -19,7 +19,7 @@ from superopt.explore.exploration import explore
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
-from superopt.machine.budget import SearchBudget
+from superopt.machine.deadline import Deadline
 from tests.support.jax_programs import rand
 
 
@@ -48,13 +48,12 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
     allowed: list[tuple[float, float]] = []
     grow, search = module.grow, module.search
 
-    def growing(eg: Any, rules: Any, limits: Any, **options: Any) -> Any:
-        allowed.append((limits.seconds, time.monotonic()))
-        return grow(eg, rules, limits, **options)
+    def growing(eg: Any, rules: Any, limits: Any, near: Any, deadline: Deadline) -> Any:
+        allowed.append((deadline.left_s, time.monotonic()))
+        return grow(eg, rules, limits, near, deadline)
 
     def searching(eg: Any, objective: Any, settings: Any, **options: Any) -> Any:
-        budget = settings.budget
-        allowed.append((math.inf if budget.seconds is None else budget.seconds, time.monotonic()))
+        allowed.append((settings.deadline.left_s, time.monotonic()))
         return search(eg, objective, settings, **options)
 
     monkeypatch.setattr(module, "grow", growing)
@@ -65,14 +64,14 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
 def test_a_limit_of_time_binds_bodies(monkeypatch: pytest.MonkeyPatch, graph: Graph, objective: Any) -> None:
     allowed = watch(monkeypatch)
     begin_s = time.monotonic()
-    explore(graph, [], Request(SearchBudget(60.0, None, end_s=begin_s + 60.0), objective, deterministic=True))
+    explore(graph, [], Request(Deadline(begin_s + 60.0), objective, deterministic=True))
     assert len(allowed) > 6, "the program and the loops in it were explored"
     assert all(seconds <= begin_s + 60.1 - when for seconds, when in allowed)
     assert sum(seconds <= 30.0 for seconds, _ in allowed) > 3, "bodies have half of the time"
 
 
 def test_bodies_without_time_stay_as_they_are(graph: Graph, objective: Any) -> None:
-    found = explore(graph, [], Request(SearchBudget(1.0, None, end_s=time.monotonic()), objective, deterministic=True))
+    found = explore(graph, [], Request(Deadline.within(0.0), objective, deterministic=True))
     assert found.graph is graph
     assert any("left as they are for lack of time" in note for note in found.notes)
 
@@ -81,7 +80,7 @@ def test_steps_bind_bodies_alike_on_every_machine(
     monkeypatch: pytest.MonkeyPatch, graph: Graph, objective: Any
 ) -> None:
     allowed = watch(monkeypatch)
-    explore(graph, [], Request(SearchBudget(None, 100), objective, deterministic=True))
+    explore(graph, [], Request(Deadline(steps=100), objective, deterministic=True))
     assert {seconds for seconds, _ in allowed} == {math.inf}
 
 

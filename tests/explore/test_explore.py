@@ -17,7 +17,7 @@ import pytest
 
 import superopt.explore.exploration
 import superopt.explore.kernel_timer
-import superopt.machine.budget
+import superopt.machine.deadline
 from costmodel.model.boundary import NOTHING
 from costmodel.model.joint import Joint
 from costmodel.model.measured import Measured, kind
@@ -32,7 +32,7 @@ from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.bench.programs import nets
 from superopt.machine.barrier import StageWarning
-from superopt.machine.budget import SearchBudget
+from superopt.machine.deadline import Deadline
 from superopt.measure import KernelTiming
 from superopt.measure.kernels import LEFT_OUT
 from superopt.measure.result import Failure
@@ -118,7 +118,7 @@ def test_those_kernels_are_timed_first_of_whose_price_the_most_is_uncertain(monk
     one = SimpleNamespace(predicted_s=1e-6 * len(uses), kernels=tuple((kernel, 1e-6) for kernel in uses))
     result = cast("Any", SimpleNamespace(finalists=(one,), best=one))
     timer = KernelTimer(Joint(Doubtful(), library_expander(())), cast("Any", None))
-    assert timer.learn(result, 1.0) == 0
+    assert timer.learn(result, Deadline.within(1.0)) == 0
     assert asked == [middle, large, small], "five that may be off by 128, one by 512, and one by 32"
     assert list(timer.objective.uncertain_s([small, large])) == pytest.approx([32e-10, 512e-10])
     timer.objective.xla.learn([large], [1e-6])
@@ -249,16 +249,16 @@ def test_kernels_are_timed_though_a_search_took_longer_than_its_round(monkeypatc
         now[0] += 4.0  # all of the first of three rounds
         return real(*args, **kwargs)
 
-    def learn(_: KernelTimer, __: Any, seconds: float) -> int:
-        given.append(seconds)
+    def learn(_: KernelTimer, __: Any, deadline: Deadline) -> int:
+        given.append(deadline.left_s)
         return 0
 
-    monkeypatch.setattr(superopt.machine.budget.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(superopt.machine.deadline, "now_s", lambda: now[0])
     monkeypatch.setattr(superopt.explore.exploration, "search", late)
     monkeypatch.setattr(KernelTimer, "learn", learn)
     rules = [rule for rule in LIBRARY.rules if rule.name == "conv-winograd-square"]
-    limits = SearchBudget(12.0, 300, end_s=now[0] + 12.0)
-    asked = replace(steps(300, Flat()), budget=limits, own=cast("Any", Convolving(1.2e-4)))
+    deadline = Deadline(now[0] + 12.0, 300)
+    asked = replace(steps(300, Flat()), deadline=deadline, own=cast("Any", Convolving(1.2e-4)))
     explore(two_convolutions(), rules, asked, worker=cast("Any", object()))
     assert given == [2.0, 2.0], "half of what each of the rounds to come could have"
 

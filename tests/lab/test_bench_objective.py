@@ -42,9 +42,9 @@ def test_every_pick_computes_the_function_and_is_timed() -> None:
     chosen = {name: v for name, v in objective.variants().items() if name in (objective.JOINT, "apart", "xla")}
     with TrialPool(processes=1) as pool, Worker(ONE_KERNEL, inline=True) as worker:
         picks = {name: objective.picked(imported, v, rules, 1.0, 0, pool, worker) for name, v in chosen.items()}
-    assert picks[objective.JOINT].choices
-    assert picks["apart"].choices
-    assert not picks["xla"].choices
+    assert picks[objective.JOINT].kernels
+    assert picks["apart"].kernels
+    assert not picks["xla"].kernels
     row = objective.timed(imported, picks, 0)
     assert row["over_apart"] > 0.0
     assert row["over_xla"] > 0.0

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from rewrites import library
-from superopt.choose.plain import KernelProgram
+from superopt.candidates.candidate import Candidate
 from superopt.lab.training import evaluate, families, regions
 from superopt.lab.training.corpus import OWN_FORM, Label, Split
 from superopt.lab.training.families import layers as L
@@ -40,7 +40,7 @@ def _siblings(rng: random.Random) -> Described:
     return Described(fn, (spec(20, 48),))
 
 
-def _forms(program: TrainingProgram) -> dict[str, KernelProgram]:
+def _forms(program: TrainingProgram) -> dict[str, Candidate]:
     return dict(forms(program.graph(), library.load()))
 
 

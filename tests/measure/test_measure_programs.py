@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from superopt.backends.xla import as_jitted
+from superopt.candidates.candidate import original_candidate
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir import build
 from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import NATIVE
-from superopt.measure import Failure, KernelTiming, Timing, Worker, as_called, compare, session, time_kernels
+from superopt.measure import Failure, KernelTiming, Timing, Worker, compare, session, time_kernels
 from superopt.measure.compare import ran, serialisable
 from superopt.measure.kernels import XLA, KernelSettings, copies, kernel_events
 from superopt.measure.session import ComparisonSettings
@@ -66,7 +67,7 @@ def test_the_original_is_compiled_as_its_user_compiles_it() -> None:
     assert [v.aval.shape for v in jitted.invars] == [(3, 4), (4,)], "what it closes over is no argument"
     np.testing.assert_allclose(call(x)[0], fn(x, weights), rtol=1e-6)
     result = compare(
-        as_called(imported.graph),
+        original_candidate(imported.graph, closed=True),
         [original_program(imported.graph)],
         [x],
         imported.frozen_values,

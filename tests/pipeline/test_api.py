@@ -13,7 +13,7 @@ import pytest
 import superopt
 import superopt.pipeline.run
 from superopt.errors import ArgumentError, InputError, UsageError, VerificationError
-from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.machine.budget import Budget, parse_budget
 
 RNG = np.random.default_rng(0)
 
@@ -148,9 +148,9 @@ def test_bad_budgets(budget) -> None:
 
 
 def test_good_budgets() -> None:
-    assert parse_budget("2min") == SearchBudget(120.0, None)
-    assert parse_budget(1.5) == SearchBudget(1.5, None)
-    assert parse_budget("5000steps") == SearchBudget(None, 5000)
+    assert parse_budget("2min") == Budget(120.0, None)
+    assert parse_budget(1.5) == Budget(1.5, None)
+    assert parse_budget("5000steps") == Budget(None, 5000)
 
 
 def test_bad_arguments() -> None:

@@ -26,7 +26,7 @@ from superopt.ir.program import Program
 from superopt.kernels.choose.choice import NATIVE, choices_of, read_choice
 from superopt.kernels.choose.partition import partition
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, Timing, Tuned
+from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
 from superopt.pipeline import run as stages
 from superopt.report.data import read_report
@@ -69,7 +69,7 @@ def on_a_card(compare: Callable[..., Comparison]) -> Callable[..., Comparison]:
         samples, ratio = tuple(0.1 * s for s in found.reference.samples_s), Speedup(10.0, 9.0, 11.0)
         scaled = tuple(
             replace(row, samples_s=samples[: len(row.samples_s)], ratio=ratio)
-            if isinstance(row, Timing) and isinstance(candidate, Tuned) and candidate.kernels
+            if isinstance(row, Timing) and candidate.kernels
             else row
             for row, candidate in zip(found.candidates, candidates, strict=True)
         )

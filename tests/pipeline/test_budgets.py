@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,18 +11,21 @@ import numpy as np
 import pytest
 
 from superopt.backends.native import Native
+from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.evidence import Measurement, NumericCheck
+from superopt.candidates.ledger import ChoiceReason, Chosen, Why
 from superopt.choose import plain
 from superopt.choose.plain import KernelMaker, in_regions, own_form
-from superopt.contest import judgement as judgements
+from superopt.contest import choices
 from superopt.contest.checks import Builds
-from superopt.contest.judgement import Judgement, settled
+from superopt.contest.choices import compared, settled
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
-from superopt.machine import budget as budgets
-from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.machine import deadline as deadlines
+from superopt.machine.budget import Budget, parse_budget
+from superopt.machine.deadline import Deadline
 from superopt.measure import kernels as kernel_timing
 from superopt.measure import session, worker
-from superopt.report.data import Measurement, NumericCheck
 
 
 class Clock:
@@ -37,28 +41,31 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (budgets, session, plain, kernel_timing):
+    for module in (deadlines, session, kernel_timing):
         monkeypatch.setattr(module, "time", clock.module)
     return clock
 
 
 def test_stages_get_what_is_left(clock: Clock) -> None:
-    whole = parse_budget("30s")
-    assert whole.left_s == float("inf")
-    assert whole.after(10.0).seconds == 20.0
-    assert whole.after(29.0).seconds == 1.0, "a budget is that of the call, whatever came first"
-    assert 0.0 < (whole.after(40.0).seconds or 0.0) < 0.01
-    assert parse_budget("4s").after(9.0).seconds == 2.0, "a search of a short one has half of it in any case"
-    limits = whole.until(clock.now)
-    assert limits.left_s == 30.0
-    assert limits.stage().left_s == limits.part_s() == 15.0
-    assert limits.stage(10.0).left_s == limits.part_s(10.0) == 10.0, "half of what is left beyond what follows"
-    assert limits.stage(10.0, 0.75).left_s == 15.0
+    budget = parse_budget("30s")
+    assert budget.less(10.0).seconds == 20.0
+    whole, short = budget.deadline(clock.now), parse_budget("4s").deadline(clock.now)
+    assert whole.left_s == 30.0
+    assert whole.reserve(29.0).left_s == 1.0
+    assert 0.0 < whole.reserve(40.0).left_s < 0.01
+    assert short.reserve(9.0).left_s == 2.0, "a search of a short budget has half of it in any case"
+    assert whole.share().left_s == whole.share().or_within(5.0).left_s == 15.0
+    assert whole.share(reserve_s=10.0).left_s == 10.0, "half of what is left beyond what follows"
+    assert whole.share(0.75, 10.0).left_s == 15.0
+    assert whole.at_most(7.0).left_s == 7.0
+    assert whole.at_least(40.0).left_s == 40.0
     clock.now += 31.0
-    assert limits.left_s == limits.stage().left_s == limits.part_s() == 0.0
-    steps = SearchBudget(None, 100)
-    assert steps.after(1e6) == steps.until(0.0, 0.1) == steps.stage(1.0) == steps
-    assert 0.0 < steps.part_s() < 10.0, "without a clock, not for ever"
+    assert whole.is_over
+    assert whole.left_s == whole.share().left_s == whole.share().or_within(5.0).left_s == 0.0
+    assert short.reserve().left_s == 2.0
+    steps = Budget(None, 100).deadline(clock.now)
+    assert steps.reserve(1e6) == steps.share(0.1, 1.0) == steps == Deadline(steps=100)
+    assert steps.or_within(5.0).left_s == 5.0, "without a clock, not for ever"
 
 
 @pytest.mark.parametrize(("builds_s", "built"), [(0.0, 4), (1.0, 1), (9.9, 1), (10.0, 2), (14.0, 3), (30.0, 4)])
@@ -154,8 +161,8 @@ def test_kernels_that_would_be_made_too_late_are_not_begun(
 
     monkeypatch.setattr(plain, "proved", lambda backend, tried, *_: tried)
     pool: Any = Pool(clock, 2.0, 2.0)
-    program = KernelMaker(pool).make(in_regions("own form", own_form(graph)), budget_s)
-    assert len(program.choices) == made
+    program = KernelMaker(pool).make(in_regions("own form", own_form(graph)), Deadline.within(budget_s))
+    assert len(program.kernels) == made
 
 
 def test_what_kernels_take_is_said_without_what_computed_beside_them(
@@ -176,14 +183,14 @@ def test_what_kernels_take_is_said_without_what_computed_beside_them(
 @pytest.mark.parametrize("cause", ["", "an output differs"])
 def test_a_check_that_was_left_for_later_decides(monkeypatch: pytest.MonkeyPatch, cause: str) -> None:
     imported = import_function(jnp.tanh, (np.ones(8, np.float32),))
-    winner: Any = "winner"
     timed = Measurement(before_ms=2.0, after_ms=1.0)
-    early = Judgement(original_program(imported.graph), winner, "faster program returned", timed, unchecked=True)
-    monkeypatch.setattr(judgements, "check", lambda *_, **__: (NumericCheck(0.0), cause))
-    late = settled(imported, early, Builds.of(imported))
-    assert late.winner == (None if cause else "winner")
-    assert not late.unchecked
-    assert (cause in late.verdict) == bool(cause) or not cause
+    winner = Candidate(name="winner", program=original_program(imported.graph))
+    early = Chosen(winner, why=Why(ChoiceReason.FASTER), measured=timed)
+    monkeypatch.setattr(choices, "check", lambda *_, **__: (NumericCheck(0.0), cause))
+    late = settled(imported, early, compared(winner, Builds.of(imported)))
+    assert (late.candidate is winner) == (not cause)
+    assert late.returns_original == bool(cause)
+    assert early.needs_check
+    assert late.why == (Why(ChoiceReason.WRONG_RESULTS, cause) if cause else early.why)
     assert late.measured.after_ms == (2.0 if cause else 1.0)
-    checked = Judgement(early.program, winner, "faster program returned")
-    assert settled(imported, checked, Builds.of(imported)) is checked
+    assert not replace(early, candidate=original_candidate(imported.graph)).needs_check

@@ -12,11 +12,11 @@ import pytest
 
 from costmodel.model.load import load_objective
 from superopt.backends.native import Native
+from superopt.candidates.candidate import Candidate
 from superopt.certify.library import proved_library
-from superopt.choose.plain import in_kernels, in_regions, own_form
+from superopt.choose.plain import in_regions, own_form
 from superopt.choose.trials import Trial, report_rows
 from superopt.contest.attribution import without
-from superopt.contest.judgement import Judgement
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import (
     kernels,
@@ -180,13 +180,13 @@ def test_the_drawing_holds_both_programs(found: Exploration) -> None:
     assert all(node.change == "same" for node in (*unchanged.before, *unchanged.after))
 
 
-def judged(imported: Imported, found: Exploration) -> Judgement:
+def in_kernels(imported: Imported, found: Exploration) -> tuple[Candidate, tuple[NativeKernel, ...]]:
     """The program's own form with all of its regions as kernels of our own, none of which is made."""
     form = in_regions("own form", own_form(imported.graph))
     tried = {region.graph: Trial(str(region), region.kind, cost_of(region)) for region in form.regions}
     rows = report_rows(form.regions, set(tried), tried, NATIVE, found.model)
     choices = choices_of(form.program.hot, [(region, None) for region in form.regions])
-    return in_kernels(replace(form, rows=rows, choices=choices), "")
+    return replace(form, kernels=choices), rows
 
 
 def test_the_drawing_of_a_program_in_kernels_shows_what_is_fused_on_which_backend() -> None:
@@ -194,9 +194,9 @@ def test_the_drawing_of_a_program_in_kernels_shows_what_is_fused_on_which_backen
     imported = import_function(lambda w, x: jnp.tanh(x @ w + 1.0), (w, x), frozen=0)
     request = replace(steps(50), own=Native())
     found = explore(imported.graph, (), request)
-    judgement = judged(imported, found)
+    candidate, rows = in_kernels(imported, found)
     for searched in (found, None):
-        drawing = draw_regions(imported.graph, judgement, searched, request.objective)
+        drawing = draw_regions(imported.graph, candidate, rows, searched, request.objective)
         assert drawing is not None
         (product,) = [node for node in drawing.after if node.op == "dot_general"]
         (same,) = [node for node in drawing.before if node.id == product.id]
@@ -206,7 +206,7 @@ def test_the_drawing_of_a_program_in_kernels_shows_what_is_fused_on_which_backen
         assert inside[0] == (["dot_general"] if searched else inside[1]), "without a search, in the regions of ours"
         assert (same.backend, product.backend) == (XLA, NATIVE)
         assert {n.type for n in (same, product)} == {"f32[16,32]"}, "as the program has it"
-        assert [n.us for n in drawing.after if n.us] == [1e3 * row.takes_ms for row in judgement.native if row.takes_ms]
+        assert [n.us for n in drawing.after if n.us] == [1e3 * row.takes_ms for row in rows if row.takes_ms]
         for side in (drawing.before, drawing.after):
             ids = {n.id for n in side}
             assert all(n.kernel in ids for n in side)
@@ -229,16 +229,16 @@ def test_the_drawing_has_a_box_for_each_kernel_of_the_table_where_images_are_lai
     imported = import_function(network, (p, x), frozen=0)
     request = replace(steps(50), own=Native())
     found = explore(imported.graph, (), request)
-    judgement = judged(imported, found)
-    assert any(node.op == "transpose" for node in judgement.program.hot.nodes()), "images lie channels last"
+    candidate, rows = in_kernels(imported, found)
+    assert any(node.op == "transpose" for node in candidate.program.hot.nodes()), "images lie channels last"
     for searched in (found, None):
-        drawing = draw_regions(imported.graph, judgement, searched, request.objective)
+        drawing = draw_regions(imported.graph, candidate, rows, searched, request.objective)
         assert drawing is not None
         boxes = [node for node in drawing.after if node.kernel == node.id and node.backend]
-        assert len(boxes) == judgement.implementation["regions"] == sum(row.count for row in judgement.native)
+        assert len(boxes) == len(candidate.regions) == sum(row.count for row in rows)
         drawn_us = sorted(node.us for node in boxes if node.us)
         assert drawn_us == pytest.approx(
-            sorted(1e3 * row.takes_ms for row in judgement.native for _ in range(row.count) if row.takes_ms)
+            sorted(1e3 * row.takes_ms for row in rows for _ in range(row.count) if row.takes_ms)
         )
         assert [node.op for node in drawing.before if node.change == "ahead"] == ["exp"]
         assert {node.change for node in drawing.after} == {"same"}

@@ -12,7 +12,8 @@ import pytest
 
 import superopt
 import superopt.pipeline.run as module
-from superopt.contest.rounds import Entry, Series
+from superopt.candidates.candidate import Candidate
+from superopt.contest.rounds import Series
 from superopt.ir.program import original_program
 from superopt.machine.switches import plain_kept
 from superopt.measure import Comparison, Timing
@@ -25,7 +26,7 @@ def rounds(monkeypatch: pytest.MonkeyPatch, factor: float) -> list[int]:
     """Have every program be so many times as fast as the original; how often one was timed."""
     timed: list[int] = []
 
-    def duel(_: Any, entries: list[Entry]) -> Series:
+    def duel(_: Any, entries: list[Candidate]) -> Series:
         timed.append(len(entries))
         series = Series(entries, 0)
         base, other = (1e-3,) * 31, (1e-3 / factor,) * 31

@@ -15,7 +15,7 @@ import superopt
 import superopt.contest.contest
 import superopt.pipeline.run
 from rewrites.library import load
-from superopt.contest.judgement import Judgement
+from superopt.candidates.ledger import Chosen
 
 A, B = [np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32) for seed in (0, 1)]
 
@@ -24,7 +24,7 @@ def product(a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
     return (a @ b) @ x
 
 
-def interrupt(*args: Any, **kwargs: Any) -> Judgement:
+def interrupt(*args: Any, **kwargs: Any) -> Chosen:
     raise KeyboardInterrupt
 
 

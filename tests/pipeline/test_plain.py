@@ -22,9 +22,10 @@ from costmodel.model.load import load_objective
 from rewrites.build.expander import library_expander
 from rewrites.library import load
 from superopt.backends.native import Native
+from superopt.candidates.candidate import Candidate
 from superopt.choose import trials
 from superopt.choose.forms import that_differ
-from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.contest import checks
 from superopt.contest.contest import Outcome
@@ -35,6 +36,7 @@ from superopt.explore.kernel_timer import KernelTimer
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
+from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing, Worker
 from superopt.measure.kernels import XLA
@@ -84,12 +86,14 @@ def test_every_region_of_the_own_form_is_a_kernel_and_what_is_frozen_is_done_ahe
     assert form.prepare is not None
     assert any(node.op in ("rsqrt", "sqrt") for node in form.prepare.nodes())
     assert not any(node.op in ("rsqrt", "sqrt") for node in form.hot.nodes())
-    made = KernelMaker(pool).make(in_regions("own form", form))
-    assert made.rows
-    assert all(row.used and not row.failure for row in made.rows)
-    assert len(made.choices) == sum(row.count for row in made.rows)
+    maker = KernelMaker(pool)
+    made = maker.make(in_regions("own form", form))
+    rows = maker.rows(made)
+    assert rows
+    assert all(row.used and not row.failure for row in rows)
+    assert len(made.kernels) == sum(row.count for row in rows)
     assert any(node.op == "transpose" for node in made.program.hot.nodes())  # channels last
-    assert not made.same_as_original
+    assert not made.changes_nothing
 
 
 def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to_xla(pool: TrialPool) -> None:
@@ -118,7 +122,7 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     imported = import_function(deep, (values(12, 12), values(3, 12)), frozen=0)
     maker = KernelMaker(Counting())  # pyright: ignore[reportArgumentType]
     program = maker.make(in_regions("own form", own_form(imported.graph)))
-    assert len(program.choices) == 4
+    assert len(program.kernels) == 4
     assert sum(made) < 4
     assert maker.seconds_for(program) == 0.0
     chains = (jnp.exp, lambda x: jnp.exp(jnp.sin(jnp.tanh(x))))
@@ -132,9 +136,9 @@ def test_equal_regions_are_made_once_and_what_the_time_does_not_allow_is_left_to
     assert not maker.has_made(three)
     several = import_function(lambda x: (jnp.tanh(x), jnp.exp(x).sum(0), jnp.sin(x), x @ x.T), (values(20, 30),))
     form = in_regions("own form", own_form(several.graph))
-    some = KernelMaker(Slow()).make(form, 3.0)  # pyright: ignore[reportArgumentType]
-    assert 0 < len(some.choices) < 4  # the first batch, which takes all of the time
-    assert not KernelMaker(Counting()).make(form, 0.0).choices  # pyright: ignore[reportArgumentType]
+    some = KernelMaker(Slow()).make(form, Deadline.within(3.0))  # pyright: ignore[reportArgumentType]
+    assert 0 < len(some.kernels) < 4  # the first batch, which takes all of the time
+    assert not KernelMaker(Counting()).make(form, Deadline.within(0.0)).kernels  # pyright: ignore[reportArgumentType]
 
 
 def test_code_that_was_made_beside_the_search_takes_no_time(pool: TrialPool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +157,7 @@ def test_code_that_was_made_beside_the_search_takes_no_time(pool: TrialPool, mon
         time.sleep(0.2)  # one is begun at once, and waited for
     assert maker.seconds_for(later) == 0.0
     assert not maker.has_made(later), "its schedule is not proved"
-    assert len(maker.make(later).choices) == 1
+    assert len(maker.make(later).kernels) == 1
 
 
 def test_the_report_says_why_a_region_is_left_to_xla() -> None:
@@ -162,7 +166,7 @@ def test_the_report_says_why_a_region_is_left_to_xla() -> None:
     (graph,) = {region.graph for region in form.regions}
 
     def said(maker: KernelMaker) -> str:
-        (row,) = maker.told(form).rows
+        (row,) = maker.rows(form)
         return row.failure
 
     with TrialPool(processes=1) as idle:
@@ -195,10 +199,11 @@ def test_a_schedule_that_is_not_proved_is_followed_by_a_plainer_default(
         }
 
     monkeypatch.setattr(plain, "proved", doubted)
-    made = KernelMaker(pool).make(in_regions("own form", form))
-    assert made.choices
-    assert all(row.used for row in made.rows)
-    assert all(choice.trace is not None for choice in made.choices)
+    maker = KernelMaker(pool)
+    made = maker.make(in_regions("own form", form))
+    assert made.kernels
+    assert all(row.used for row in maker.rows(made))
+    assert all(choice.trace is not None for choice in made.kernels)
 
 
 def test_without_a_search_the_plain_candidate_is_returned_and_nothing_is_claimed(tmp_path: Any) -> None:
@@ -396,7 +401,7 @@ def test_what_the_search_finds_is_made_in_kernels_and_contested(
 
 
 def test_forms_that_share_nearly_all_of_their_time_are_built_once() -> None:
-    def regions(*widths: int) -> KernelProgram:
+    def regions(*widths: int) -> Candidate:
         weights = [values(w, w) for w in widths]
 
         def fn(*xs: Any) -> Any:
@@ -419,7 +424,7 @@ def test_forms_that_share_nearly_all_of_their_time_are_built_once() -> None:
 
 
 def test_forms_that_differ_in_what_no_region_holds_are_all_built() -> None:
-    def form(fn: Any, *shape: int, dtype: Any = np.float32) -> KernelProgram:
+    def form(fn: Any, *shape: int, dtype: Any = np.float32) -> Candidate:
         graph = import_function(fn, (values(*shape).astype(dtype),)).graph
         return in_regions("", own_form(graph))
 
@@ -446,7 +451,7 @@ def test_nothing_is_timed_when_the_time_is_over() -> None:
     model: Any = Joint(load_objective(None), library_expander(()), Native())
     worker: Any = None  # is not asked
     graph = in_regions("", own_form(import_function(jnp.tanh, (values(8, 64),)).graph)).regions[0].graph
-    assert KernelTimer(model, worker).distinguish([[graph], []], 0.0) == 0
+    assert KernelTimer(model, worker).distinguish([[graph], []], Deadline(0.0)) == 0
 
 
 def test_regions_in_which_programs_differ_are_timed_and_nothing_else() -> None:
@@ -457,9 +462,9 @@ def test_regions_in_which_programs_differ_are_timed_and_nothing_else() -> None:
     )
     with Worker(inline=True) as worker:
         timer = KernelTimer(model, worker)
-        assert timer.distinguish([[one, two], [one, three], [one, three, three]], 60.0) == 2
-        assert timer.distinguish([[one, two], [one, two]], 60.0) == 0
-        assert timer.distinguish([], 60.0) == 0
+        assert timer.distinguish([[one, two], [one, three], [one, three, three]], Deadline.within(60.0)) == 2
+        assert timer.distinguish([[one, two], [one, two]], Deadline.within(60.0)) == 0
+        assert timer.distinguish([], Deadline.within(60.0)) == 0
     assert [model.timed(g) for g in (one, two, three)] == [[], [NATIVE], [NATIVE]]
 
 

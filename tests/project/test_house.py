@@ -65,6 +65,19 @@ def test_tuned_numbers_are_counted(tmp_path: Path) -> None:
     assert house.figures(tmp_path)["constants"] == 4
 
 
+def test_reads_of_clocks_are_counted(tmp_path: Path) -> None:
+    for room, count in (("contest", 3), ("machine", 0)):
+        path = tmp_path / "superopt" / room / "one.py"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            "import time\nfrom time import perf_counter_ns\nA = time.monotonic()\ndate = time.time()\n"
+            "wait = time.sleep\nB = time.thread_time\n",
+            encoding="utf-8",
+        )
+        assert house.figures(tmp_path)["clocks"] == count
+        path.unlink()
+
+
 def test_every_tuned_number_has_its_reason_on_its_line() -> None:
     for name, path in house.modules().items():
         if name.startswith(house.TUNED):

@@ -7,6 +7,7 @@ import pytest
 from rewrites.egraph.convert import import_graph
 from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
 from rewrites.library import load
+from superopt.machine.deadline import Deadline
 from tests.support.egraph_checks import check_invariants, check_values
 from tests.support.egraph_programs import PROGRAMS, program
 from tests.support.egraph_random import FINITE, RICH, Builder
@@ -27,7 +28,7 @@ def test_every_enode_of_a_grown_graph_has_the_value_of_its_class(name: str) -> N
 def test_dangerous_rules_are_sound_too(name: str) -> None:
     graph = program(name)
     eg = import_graph(graph)
-    report = grow(eg, load(), GrowthLimits(enodes=1_500, seconds=3.0, iterations=3), near=eg.classes())
+    report = grow(eg, load(), GrowthLimits(enodes=1_500, iterations=3), eg.classes(), Deadline.within(3.0))
     assert not _errors(report)
     check_invariants(eg)
     check_values(eg, graph, 1)
@@ -37,7 +38,7 @@ def test_dangerous_rules_are_sound_too(name: str) -> None:
 def test_growth_of_random_programs_is_sound(seed: int) -> None:
     graph = Builder(seed + 500, RICH, FINITE).graph(14)
     eg = import_graph(graph)
-    report = grow(eg, load(), GrowthLimits(enodes=1_000, seconds=3.0), near=eg.classes() if seed % 2 else None)
+    report = grow(eg, load(), GrowthLimits(enodes=1_000), eg.classes() if seed % 2 else None, Deadline.within(3.0))
     assert not _errors(report)
     check_invariants(eg)
     check_values(eg, graph, seed)
@@ -75,7 +76,7 @@ def test_networks_saturate_within_their_budgets(name: str) -> None:
     }[name]()
     graph = import_function(net.fn, (net.params, *net.inputs), frozen=(0,)).graph
     eg = import_graph(graph)
-    report = grow(eg, load(), GrowthLimits(seconds=60.0))
+    report = grow(eg, load(), deadline=Deadline.within(60.0))
     assert report.stop == "saturated"
     assert report.enodes[-1] <= BUDGETS[name]
     assert report.components == 0, "every selection is acyclic"

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from rewrites.grow.growth import GrowthLimits, grow, is_law
+from rewrites.grow.growth import grow, is_law
 from rewrites.library import load
 from superopt.ir.graph import Node, literal, mk
+from superopt.machine.deadline import Deadline
 from tests.rewrites.test_library_forms import conv, pool
 from tests.rewrites.test_rules_graphs import check_all_enodes
 from tests.support.rules_numeric import arrays_of, dot, egraph, spread, var
@@ -213,7 +214,7 @@ def test_a_family_fires_and_keeps_values(name: str) -> None:
     make, expected = PROGRAMS[name]
     root = make()
     eg = egraph(root)
-    report = grow(eg, load(), GrowthLimits(seconds=20.0))
+    report = grow(eg, load(), deadline=Deadline.within(20.0))
     assert report.stop == "saturated"
     for rule in expected:
         assert report.rules[rule].unions, rule

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +16,13 @@ import pytest
 
 from superopt.backends import native
 from superopt.backends.native import Native
+from superopt.candidates.candidate import Candidate
 from superopt.certify.kernels import prove_kernels
 from superopt.choose import schedules as kernel_search
-from superopt.choose.plain import KernelMaker, KernelProgram
+from superopt.choose.plain import KernelMaker
 from superopt.choose.schedules import ScheduleStage
 from superopt.choose.trials import Trace, Trial, TrialPool, _Job, _Process
-from superopt.contest.rounds import ORIGINAL, Entry, Series
+from superopt.contest.rounds import ORIGINAL, Series
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
@@ -30,6 +30,7 @@ from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.loops.program import from_graph
+from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import UNTIMED
 from superopt.measure import Comparison, Failure, Timing, Worker
 from superopt.measure.process import WorkerDiedError
@@ -98,7 +99,7 @@ def tuned(monkeypatch: pytest.MonkeyPatch) -> dict[Graph, Any]:
 def rounds_in_which(searched_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a region XLA's version takes 100 us, the default schedule 40 us, and the searched one this."""
 
-    def duel(rounds: Any, entries: Sequence[Entry]) -> Series:
+    def duel(rounds: Any, entries: Sequence[Candidate]) -> Series:
         series = Series(entries, 0)
         times = [Timing(tuple(s * (1.0 + 1e-3 * (k % 2)) for k in range(9)), UNTIMED) for s in (1e-4, 4e-5, searched_s)]
         series.add(Comparison(times[0], tuple(times[1:]), again_s=times[0].samples_s), (0, 1), 0)
@@ -108,7 +109,7 @@ def rounds_in_which(searched_s: float, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def made() -> KernelProgram:
+def made() -> Candidate:
     def fn(x: Any, w: Any) -> Any:
         y = jnp.tanh(x @ w)
         return y / jnp.sum(jnp.abs(y), -1, keepdims=True)
@@ -117,20 +118,22 @@ def made() -> KernelProgram:
 
 
 def test_a_searched_schedule_gets_into_the_program(
-    made: KernelProgram, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch
+    made: Candidate, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rounds_in_which(2e-5, monkeypatch)
-    form = KernelMaker(Pool()).searched(made, 30.0, Worker(), 0)
+    maker = KernelMaker(Pool())
+    form = maker.searched(made, Deadline.within(30.0), Worker(), 0)
     assert form is not None
-    assert all(row.xla_ms and row.own_ms and row.ratio for row in form.rows)
-    assert {choice.trace for choice in form.choices} == set(tuned.values())
-    assert {row.schedule for row in form.rows} == {"best of 7 searched"}
-    assert prove_kernels(form.program.hot, form.choices) == (2, "")
+    rows = maker.rows(form)
+    assert all(row.xla_ms and row.own_ms and row.ratio for row in rows)
+    assert {choice.trace for choice in form.kernels} == set(tuned.values())
+    assert {row.schedule for row in rows} == {"best of 7 searched"}
+    assert prove_kernels(form.program.hot, form.kernels) == (2, "")
 
 
 @pytest.mark.parametrize("change", ["slower in the trial", "not proved", "no time"])
 def test_the_default_schedule_stays_otherwise(
-    made: KernelProgram, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch, change: str
+    made: Candidate, tuned: dict[Graph, Any], monkeypatch: pytest.MonkeyPatch, change: str
 ) -> None:
     real, slow = Native.prove, change == "slower in the trial"
 
@@ -140,7 +143,8 @@ def test_the_default_schedule_stays_otherwise(
 
     monkeypatch.setattr(Native, "prove", doubting)
     rounds_in_which(6e-5 if slow else 2e-5, monkeypatch)
-    assert KernelMaker(Pool()).searched(made, 0.5 if change == "no time" else 30.0, Worker(), 0) is None
+    deadline = Deadline.within(0.5 if change == "no time" else 30.0)
+    assert KernelMaker(Pool()).searched(made, deadline, Worker(), 0) is None
 
 
 def test_the_search_itself_in_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,9 +152,10 @@ def test_the_search_itself_in_processes(monkeypatch: pytest.MonkeyPatch) -> None
     (region,) = cut(lambda x, w: jnp.tanh(x @ w), *inputs()[:2])
     lines: list[str] = []
     default = Trial(str(region), region.kind, cost_of(region), native.default_trace(region.graph))
+    made, seconds = {region.graph: default}, {region.graph: 1e-5}
     with TrialPool(processes=1) as pool, Worker() as worker:
         stage = ScheduleStage(pool, worker, say=lines.append, most=4)
-        trial = stage.searched([region], {region.graph: default}, {region.graph: 1e-5}, 60.0)[region.graph]
+        trial = stage.searched([region], made, seconds, Deadline.within(60.0))[region.graph]
     assert trial.candidates == 4
     assert "4 schedules" in lines[-1]
     assert trial.searched or trial.trace == default.trace
@@ -166,7 +171,7 @@ def test_schedules_are_timed_with_each_other_and_with_xla_where_values_have_to_b
     default, other = native.default_trace(region.graph), another_trace(region.graph)
     with TrialPool(processes=1) as pool, Worker() as worker:
         assert pool.make_all([(region.graph, other)]) == [other]
-        series = ScheduleStage(pool, worker)._timed(region.graph, (default, other), time.monotonic() + 60.0)
+        series = ScheduleStage(pool, worker)._timed(region.graph, (default, other), Deadline.within(60.0))
     assert series.failures == {}
     assert series.processes == 1
     assert all(series.median_s(i) for i in (ORIGINAL, 0, 1))

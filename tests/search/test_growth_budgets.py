@@ -10,9 +10,10 @@ import pytest
 
 from rewrites.egraph.convert import import_graph
 from rewrites.egraph.graph import EGraph
-from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
+from rewrites.grow.growth import GrowthReport, grow
 from rewrites.library import load
 from superopt.ir.graph import Node, literal, mk
+from superopt.machine.deadline import Deadline
 from tests.support.rules_numeric import egraph, frozen_conv, spread, var
 
 BUDGETS = {
@@ -25,7 +26,7 @@ BUDGETS = {
 
 
 def grown(eg: EGraph) -> GrowthReport:
-    report = grow(eg, load(), GrowthLimits(seconds=120.0))
+    report = grow(eg, load(), deadline=Deadline.within(120.0))
     assert report.stop == "saturated"
     assert report.components == 0, "every selection is acyclic"
     assert report.class_caps == 0

@@ -15,11 +15,12 @@ from click.testing import CliRunner
 
 import superopt
 from rewrites.library import load
+from superopt.candidates.evidence import Measurement
 from superopt.commands.main import cli
 from superopt.machine.speedup import UNTIMED, Speedup, predicted_speedup
 from superopt.pipeline import target
 from superopt.report import json_text, to_text
-from superopt.report.data import Measurement, Report, read_report
+from superopt.report.data import Report, read_report
 from superopt.report.html import to_html
 
 A, B = [np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32) for seed in (0, 1)]

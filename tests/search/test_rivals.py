@@ -9,8 +9,9 @@ import pytest
 
 from costmodel.model.measured import kind
 from superopt.ir.graph import Graph
-from superopt.search.budget import Budget, Meter
+from superopt.machine.deadline import Deadline
 from superopt.search.finalists import rival_kernels
+from superopt.search.meter import Meter
 from superopt.search.search import SMALL, SMALL_WITHIN, SearchResult, SearchSettings, search
 from tests.support.search_cases import case
 
@@ -31,7 +32,7 @@ class OneDearKind:
 
 def found(price: float) -> SearchResult:
     return search(
-        case("convnet", "library").eg, OneDearKind("macro conv-im2col", price), SearchSettings(Budget(steps=2_000))
+        case("convnet", "library").eg, OneDearKind("macro conv-im2col", price), SearchSettings(Deadline(steps=2_000))
     )
 
 
@@ -54,7 +55,7 @@ def test_most_promising_first() -> None:
 def test_nothing_is_priced_when_the_time_is_over() -> None:
     result = found(1.2)
     assert rival_kernels(result.problem, result.best, OPTIMISM)
-    assert rival_kernels(result.problem, result.best, OPTIMISM, end_s=0.0) == []
+    assert rival_kernels(result.problem, result.best, OPTIMISM, deadline=Deadline(0.0)) == []
 
 
 def test_doubting_the_model_further_finds_more() -> None:
@@ -68,7 +69,7 @@ def test_doubting_the_model_further_finds_more() -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_forms_next_to_the_best_are_kept_as_long_as_there_is_time(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Meter, "is_late", late)
-    settings = SearchSettings(Budget(steps=500), finalists=13)
+    settings = SearchSettings(Deadline(steps=500), finalists=13)
     result = search(case("linear", "library").eg, OneDearKind("dot", 1.6), settings)
     assert any(f.name.startswith("beside") for f in result.finalists) != late
 
@@ -77,7 +78,7 @@ def test_forms_next_to_the_best_are_kept_as_long_as_there_is_time(late: bool, mo
 def test_forms_next_to_the_best_of_a_small_program_are_finalists(price: float, measured: bool) -> None:
     """A model that prices one form up to twice as high as another does not keep it from being measured."""
     result = search(
-        case("linear", "library").eg, OneDearKind("dot", price), SearchSettings(Budget(steps=500), finalists=13)
+        case("linear", "library").eg, OneDearKind("dot", price), SearchSettings(Deadline(steps=500), finalists=13)
     )
     assert result.statistics.live_classes <= SMALL
     others = [f for f in result.finalists if not f.original]

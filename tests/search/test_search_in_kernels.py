@@ -13,7 +13,8 @@ from costmodel.model.boundary import Boundary
 from costmodel.model.joint import Joint
 from rewrites import library
 from rewrites.build.expander import library_expander
-from superopt.choose.plain import KernelProgram, cut
+from superopt.candidates.candidate import Candidate
+from superopt.choose.plain import cut
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
@@ -58,7 +59,7 @@ def test_priced_regions_are_those_that_are_made(name: str) -> None:
             scramble(state, rng)
         assert state.cost == fresh_cost(state)
         program, stored = lowering.lower_stored(state.choice(), this.graph, EXPAND)
-        made = Counter(region.graph for region in cut(KernelProgram(name, program), program, stored).regions)
+        made = Counter(region.graph for region in cut(Candidate(name=name, program=program), program, stored).regions)
         priced = Counter[Graph]()
         turned = [
             transpose_node(snapshot, root.cls, state.layouts[root.cls], root.perm)

@@ -12,11 +12,12 @@ import pytest
 from costmodel.model.objective import Objective
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
-from superopt.search import Budget, Forms, Pricer, SearchResult, SearchSettings, search
-from superopt.search.budget import CHECK_EVERY, Meter
+from superopt.machine.deadline import Deadline
+from superopt.search import Forms, Pricer, SearchResult, SearchSettings, search
 from superopt.search.chains import Repairing
 from superopt.search.descent import descend
 from superopt.search.finalists import rule_gains
+from superopt.search.meter import CHECK_EVERY, Meter
 from superopt.search.moves import Groups
 from superopt.search.search import OWN_OPERATIONS
 from superopt.search.starts import LocalCosts, cuts, dynamic, greedy
@@ -24,12 +25,12 @@ from superopt.search.state import Problem, State
 from tests.support.search_cases import Case, case, plain_macro, run_program, worst_error
 from tests.support.search_table import TableObjective
 
-STEPS = Budget(steps=6000)
+STEPS = Deadline(steps=6000)
 
 
-def run(this: Case, budget: Budget = STEPS, seed: int = 0) -> SearchResult:
+def run(this: Case, deadline: Deadline = STEPS, seed: int = 0) -> SearchResult:
     """A search under a fresh table objective."""
-    return search(this.eg, TableObjective(), SearchSettings(budget, seed))
+    return search(this.eg, TableObjective(), SearchSettings(deadline, seed))
 
 
 @pytest.mark.parametrize("name", ["convnet", "inverted", "bert", "linear", "lstm"])
@@ -49,7 +50,7 @@ def test_finalists_are_right_and_cheaper(name: str) -> None:
 def test_what_there_is_no_time_to_price_is_not_priced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A first sweep asks for hundreds of kernels, each of which may take tens of milliseconds to be cut and priced."""
     now = [0.0]
-    monkeypatch.setattr("superopt.search.budget.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("superopt.machine.deadline.now_s", lambda: now[0])
 
     class Slow(TableObjective):
         def price(self, kernels: Sequence[Graph]) -> np.ndarray:
@@ -60,11 +61,11 @@ def test_what_there_is_no_time_to_price_is_not_priced(monkeypatch: pytest.Monkey
     problem = Problem(problem.snapshot, Pricer(Slow()), problem.candidates)
     state = State(problem, problem.snapshot.original())
     asked, begin_s = len(problem.pricer.by_node), now[0]
-    descend(state, Groups(problem), random.Random(0), Meter(Budget(seconds=1.0)))
+    descend(state, Groups(problem), random.Random(0), Meter(Deadline.within(1.0)))
     assert 0 < len(problem.pricer.by_node) - asked <= 2 * CHECK_EVERY
     assert now[0] - begin_s < 4.0
     state.settle()
-    descend(state, Groups(problem), random.Random(0), Meter(Budget(steps=100_000)))
+    descend(state, Groups(problem), random.Random(0), Meter(Deadline(steps=100_000)))
     assert len(problem.pricer.by_node) - asked > 4 * CHECK_EVERY, "what was left is asked for where there is time"
 
 
@@ -97,22 +98,22 @@ def test_steps_and_seed_determine_the_result() -> None:
 
 
 def test_steps_bound_the_search() -> None:
-    result = run(case("bert"), Budget(steps=300))
+    result = run(case("bert"), Deadline(steps=300))
     assert result.statistics.proposals < 300 + 2000  # phases look at the meter every few proposals
     assert result.best.predicted_s <= result.original.predicted_s
 
 
 def test_seconds_bound_the_search() -> None:
     began = time.process_time()
-    result = run(case("bert"), Budget(seconds=0.3))
+    result = run(case("bert"), Deadline.within(0.3))
     assert time.process_time() - began < 5.0
     assert not result.interrupted
 
 
-@pytest.mark.parametrize(("seconds", "steps"), [(None, None), (0.0, None), (-1.0, None), (None, 0), (float("nan"), 1)])
-def test_empty_budgets_are_refused(seconds: float | None, steps: int | None) -> None:
+@pytest.mark.parametrize("deadline", [Deadline(), Deadline(steps=0), Deadline(0.0, -1)])
+def test_searches_without_an_end_or_a_step_are_refused(deadline: Deadline) -> None:
     with pytest.raises(InputError):
-        Budget(seconds, steps)
+        run(case("linear"), deadline)
 
 
 class Interrupting(TableObjective):
@@ -132,7 +133,7 @@ class Interrupting(TableObjective):
 @pytest.mark.parametrize("at", [2, 3, 4, 6, 9, 15])
 def test_interrupt_returns_the_best_so_far(at: int) -> None:
     this = case("bert")
-    result = search(this.eg, Interrupting(at), SearchSettings(Budget(steps=20_000)))
+    result = search(this.eg, Interrupting(at), SearchSettings(Deadline(steps=20_000)))
     assert result.interrupted
     assert result.best.predicted_s <= result.original.predicted_s
     program = result.program(result.best, this.graph, plain_macro)
@@ -140,7 +141,7 @@ def test_interrupt_returns_the_best_so_far(at: int) -> None:
 
 
 def test_finalists_differ() -> None:
-    result = search(case("bert").eg, TableObjective(), SearchSettings(Budget(steps=20_000), 1, finalists=5))
+    result = search(case("bert").eg, TableObjective(), SearchSettings(Deadline(steps=20_000), 1, finalists=5))
     assert 2 <= len(result.finalists) <= 5
     structures = [tuple(sorted(id(g.outputs[0]) for g, _ in f.kernels)) for f in result.finalists]
     assert len(set(structures)) == len(structures)
@@ -149,7 +150,7 @@ def test_finalists_differ() -> None:
 @pytest.mark.parametrize("name", ["bert", "inverted", "inception"])
 def test_the_own_operations_with_the_best_cuts_are_a_finalist(name: str) -> None:
     """Of a program that rewrites change: the model may be wrong about these, by however much it says they bring."""
-    result = search(case(name).eg, TableObjective(), SearchSettings(Budget(steps=20_000), finalists=5))
+    result = search(case(name).eg, TableObjective(), SearchSettings(Deadline(steps=20_000), finalists=5))
     assert result.best.rules
     (own,) = [f for f in result.finalists if f.name == OWN_OPERATIONS]
     assert not own.rules
@@ -163,7 +164,7 @@ def test_warm_start_carries_a_selection_over() -> None:
     first = search(this.eg, objective, SearchSettings(STEPS), pricer=pricer, forms=forms)
     asked = objective.kernels
     second = search(
-        this.eg, objective, SearchSettings(Budget(steps=50), 9), pricer=pricer, forms=forms, warm=first.best
+        this.eg, objective, SearchSettings(Deadline(steps=50), 9), pricer=pricer, forms=forms, warm=first.best
     )
     assert second.statistics.starts["warm"] == pytest.approx(first.best.predicted_s, rel=1e-12)
     assert second.best.predicted_s <= first.best.predicted_s
@@ -225,7 +226,7 @@ class Slow(TableObjective):
 @pytest.mark.parametrize("name", ["convnet", "linear", "lstm"])
 def test_a_search_asks_in_batches(name: str) -> None:
     objective = Slow()
-    result = search(case(name).eg, objective, SearchSettings(Budget(steps=20_000)))
+    result = search(case(name).eg, objective, SearchSettings(Deadline(steps=20_000)))
     assert objective.calls < 150
     assert objective.calls < 0.01 * result.statistics.proposals
     assert max(objective.sizes) <= 512
@@ -234,7 +235,7 @@ def test_a_search_asks_in_batches(name: str) -> None:
 def test_chains_end_in_different_places() -> None:
     problem = case("swiglu").problem()
     start = State(problem).record()
-    meter = Meter(Budget(steps=6_000))
+    meter = Meter(Deadline(steps=6_000))
     repairing = Repairing(problem, [start], Groups(problem), 0, meter, 64)
     while not repairing.done():
         repairing.step()
@@ -247,7 +248,7 @@ def test_chains_end_in_different_places() -> None:
 
 
 def test_meter_shares() -> None:
-    meter = Meter(Budget(steps=100))
+    meter = Meter(Deadline(steps=100))
     part = meter.share(0.5)
     part.step(50)
     assert part.exhausted()

@@ -6,19 +6,20 @@ from typing import Any
 
 from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
-from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
+from superopt.candidates.candidate import Candidate
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.machine.budget import SearchBudget
+from superopt.machine.deadline import Deadline
 
 
 def steps(count: int, objective: Objective | None = None, seed: int = 0) -> Request:
     """A search of so many steps in which nothing is measured."""
-    return Request(SearchBudget(None, count), objective or load_objective(None), seed=seed, deterministic=True)
+    return Request(Deadline(steps=count), objective or load_objective(None), seed=seed, deterministic=True)
 
 
-def own_kernels(imported: Imported, pool: TrialPool | None = None, **asked: Any) -> KernelProgram:
+def own_kernels(imported: Imported, pool: TrialPool | None = None, **asked: Any) -> Candidate:
     """The program's own form in kernels, which are made in a process where no pool is given."""
     with TrialPool(processes=1) as processes:
         return KernelMaker(pool or processes, **asked).make(in_regions("own form", own_form(imported.graph)))

@@ -10,7 +10,6 @@ text with its answer, for certificates.  Hard limits on time and memory are thos
 from __future__ import annotations
 
 import functools
-import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
+from superopt.machine.deadline import Stopwatch
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.poly import OPS, Poly, const, form_of, var
@@ -249,9 +249,9 @@ class Context:
         solver = z3.Solver(ctx=self._z3)
         solver.set("rlimit", self.rlimit)
         solver.add(*formulas)
-        start = time.perf_counter()
+        watch = Stopwatch()
         answer = solver.check()
-        self.counters.seconds += time.perf_counter() - start
+        self.counters.seconds += watch.elapsed_s
         self.counters.queries += 1
         kept = _RECORD.get()
         if kept is not None:

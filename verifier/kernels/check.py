@@ -6,7 +6,6 @@ import ctypes
 import functools
 import hashlib
 import re
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from superopt.ir import as_loaded
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.loops.ranges import iterations
 from superopt.kernels.loops.stage import Buffer, LoopProgram
+from superopt.machine.deadline import Stopwatch, thread_s
 from verifier.floats.check import Run, farther
 from verifier.floats.machine import KernelPart, MachineCode, compiled
 from verifier.kernels.field import Field, Marks, P, Unread
@@ -91,7 +91,7 @@ def validate(
         runs: number of random points.
         machine: the kernels as they run for users; None to compile their text.
     """
-    start = time.thread_time()
+    watch = Stopwatch(thread_s)
     status, cause = PROVED, ""
     try:
         for run in range(runs):
@@ -103,7 +103,7 @@ def validate(
         status, cause = REFUTED, str(fault)
     except (Unread, RecursionError) as reason:  # recursion: a value that is defined by itself
         status, cause = UNKNOWN, str(reason)
-    return KernelVerdict(status, cause, time.thread_time() - start)
+    return KernelVerdict(status, cause, watch.elapsed_s)
 
 
 def _compare(before: LoopProgram, parts: Sequence[KernelPart], scalar: dict[str, str], seed: int) -> None:

@@ -284,7 +284,7 @@ def require_proved(
     """The rules that are proved, and their certificates by rule name.
 
     With `backward`, each usable backward reading that is proved follows as a rule of its own.  From `end_s` on, an
-    instant of `time.monotonic`, no proof is begun; rules without a certificate then count as not proved.
+    instant of a deadline, no proof is begun; rules without a certificate then count as not proved.
 
     Raises:
         VerificationError: `strict` is set and a rule is not proved; the message contains its verdict.

@@ -9,7 +9,6 @@ which is raised as such.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from rewrites.language.direction import directions
 from rewrites.language.named import Env
 from rewrites.language.term import Rule
 from superopt.errors import ProverDefectError
+from superopt.machine.deadline import Stopwatch
 from verifier.equal.equality import NO_OVERFLOW
 from verifier.equal.solver import recorded
 from verifier.rules.instance import solved_envs
@@ -44,7 +44,7 @@ def check(
     Raises:
         ProverDefectError: the rule is proved and refuted at once (the prover or the interpreter is wrong).
     """
-    start = time.perf_counter()
+    watch = Stopwatch()
     forward, backward = directions(rule)
     reading = (forward if direction == "forward" else backward).rule
     if reading is None:
@@ -75,7 +75,7 @@ def check(
     if found is None and not verdict.proved:
         found = _first(suspects, attempts) or search(reading, after, before, attempts)
         found = found or _first(solved_envs(reading, after), attempts)
-    seconds = time.perf_counter() - start
+    seconds = watch.elapsed_s
     if found is None:
         tried = f"; no counterexample in {attempts.built} instances" if verdict.status != UNSUPPORTED else ""
         cause = verdict.cause if verdict.proved else f"{verdict.cause}{tried}"

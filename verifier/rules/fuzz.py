@@ -8,7 +8,6 @@ contradict each other state nothing; they are counted separately.
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -19,6 +18,7 @@ from rewrites.language.parse import parse
 from rewrites.language.show import rule_key, show, statement
 from rewrites.language.term import Rule
 from superopt.errors import VerificationError
+from superopt.machine.deadline import Stopwatch
 from verifier.equal.equality import DEFINED
 from verifier.equal.normal import EXACT
 from verifier.rules.check import check
@@ -125,12 +125,12 @@ def _shares(rules: Sequence[Rule], count: int) -> Iterator[int]:
 
 def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> MutantOutcome:
     """The outcome of a mutant: its verdict, tested by evaluation where it is PROVED."""
-    start = time.perf_counter()
+    watch = Stopwatch()
     try:
         verdict = check(mutant.rule, before=8, small=False)
     except VerificationError as contradiction:  # the refuter found arrays after the proof
-        return MutantOutcome(mutant, FALSE_PROOF, str(contradiction), seconds=time.perf_counter() - start)
-    seconds = time.perf_counter() - start
+        return MutantOutcome(mutant, FALSE_PROOF, str(contradiction), seconds=watch.elapsed_s)
+    seconds = watch.elapsed_s
     if verdict.status != PROVED:
         vacuous = verdict.cause.startswith((CONTRADICTION, EMPTY_ONLY)) or BY_ZERO in verdict.cause
         return MutantOutcome(mutant, VACUOUS if vacuous else verdict.status, verdict.cause, seconds=seconds)

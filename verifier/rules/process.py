@@ -12,7 +12,6 @@ import atexit
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from typing import Any, TypeVar
 from rewrites.language.show import rule_key, show
 from rewrites.language.term import Rule
 from superopt.errors import DEFECT, ProverDefectError, VerificationError
+from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from verifier.verdict import UNKNOWN, Verdict, decode
@@ -141,7 +141,7 @@ def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) 
     Args:
         rules: the rules.
         provers: number of provers, in place of that default.
-        end_s: instant of `time.monotonic` from which on no proof is begun; the remaining rules are UNKNOWN.
+        end_s: instant of a deadline, from which on no proof is begun; the remaining rules are UNKNOWN.
 
     Raises:
         VerificationError: a rule is proved and refuted at once.
@@ -149,7 +149,7 @@ def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) 
     wanted = provers or min(_MOST_PROVERS, usable_cores())
 
     def check(prover: Prover, rule: Rule) -> Verdict:
-        if time.monotonic() > end_s:
+        if Deadline(end_s).is_over:
             return Verdict(
                 rule.name, rule_key(rule), rule.where, "forward", UNKNOWN, cause="no time was left to prove it"
             )

@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import time
 from collections.abc import Iterator, Mapping
 
 from rewrites.language.direction import directions
@@ -21,6 +20,7 @@ from rewrites.language.kinds import Disagree, agree
 from rewrites.language.named import Env
 from rewrites.language.show import rule_key, text
 from rewrites.language.term import Rule, names_in, subterms
+from superopt.machine.deadline import Stopwatch
 from verifier.equal import conditions as c
 from verifier.equal.conditions import unwrap
 from verifier.equal.equality import ORDER, Proof, Stop, equal_terms
@@ -70,7 +70,7 @@ def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = N
     points where the solver sees a difference, for a proved one points where conditions on indices change.  The backward
     direction of a rule that cannot be used backwards is UNSUPPORTED with the reason.
     """
-    start = time.perf_counter()
+    watch = Stopwatch()
     forward, backward = directions(rule)
     chosen = forward if direction == "forward" else backward
     done = Proof(sums=[])
@@ -98,7 +98,7 @@ def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = N
         tiers=tuple(done.tiers or ()),
         obligations=done.obligations,
         queries=done.queries,
-        seconds=time.perf_counter() - start,
+        seconds=watch.elapsed_s,
         sums=json.dumps(done.sums, separators=(",", ":")) if status == PROVED else "",
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 from superopt.errors import InputError
@@ -10,6 +9,7 @@ from superopt.kernels.loops.program import checked
 from superopt.kernels.loops.ranges import require_within
 from superopt.kernels.loops.show import digest
 from superopt.kernels.loops.stage import LoopProgram
+from superopt.machine.deadline import Deadline, Stopwatch
 from verifier.schedules import obligations
 from verifier.schedules.domain import ExhaustedError, QuestionBudget
 from verifier.schedules.questions import Findings
@@ -42,7 +42,7 @@ def check_schedule(
     Returns:
         A verdict with one finding per obligation and place; refutations hold iterator values as a witness.
     """
-    start = time.perf_counter()
+    watch = Stopwatch()
     limits = limits or CheckLimits()
     out = Findings(limits, frozenset(b.name for b in after.buffers if b.scope in ("input", "frozen")))
     real = False
@@ -53,7 +53,7 @@ def check_schedule(
         out.add(ORDER, after.name, "a well-formed program", REFUTED, "structure", Witness((), (), str(error.args[0])))
     except (ExhaustedError, RecursionError) as spent:
         out.add(VALUE, after.name, "within the limits of the check", UNKNOWN, str(spent))
-    return _verdict(before, after, out, real, start)
+    return _verdict(before, after, out, real, watch.elapsed_s)
 
 
 def _discharge(
@@ -64,7 +64,7 @@ def _discharge(
     answers: Answers | None,
 ) -> bool:
     """Check all obligations, with findings in `out`; return whether some sum is taken in another order."""
-    budget = QuestionBudget(out.limits.steps, time.monotonic() + out.limits.seconds)
+    budget = QuestionBudget(out.limits.steps, Deadline.within(out.limits.seconds))
     old, new = View(before, budget), View(after, budget)
     for stage in after.stages:
         obligations.layout(new, stage, out)
@@ -84,11 +84,10 @@ def _discharge(
     return real
 
 
-def _verdict(before: LoopProgram, after: LoopProgram, out: Findings, real: bool, start: float) -> ScheduleVerdict:
+def _verdict(before: LoopProgram, after: LoopProgram, out: Findings, real: bool, seconds: float) -> ScheduleVerdict:
     found = sorted(out.found, key=_place)
     status = min((f.status for f in found), key=_RANK.__getitem__, default=UNKNOWN)
     key = f"{digest(before)}{digest(after)}"
-    seconds = time.perf_counter() - start
     return ScheduleVerdict(after.name, key, status, tuple(found), "real" if real else "exact", seconds)
 
 

@@ -14,15 +14,15 @@ clipped entry: it then proves a stronger statement.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import gcd
 from typing import Any
 
 import numpy as np
 
 from superopt.ir.index import APPLY, Atom, Form, Guard, Mono, Poly, Size, Symbol, Truth, evaluate, of_atom
+from superopt.machine.deadline import Deadline
 from verifier.schedules.intervals import INF, Interval, box_of, defined, definitions, interval, interval_of, propagated
 
 Point = Mapping[Atom, int]
@@ -38,10 +38,10 @@ _SMALL = 1 << 12  # most points of a domain that is enumerated within another pr
 
 @dataclass(slots=True)
 class QuestionBudget:
-    """Budget of a check: steps that are left, and the time at which it ends."""
+    """Budget of a check: steps that are left, and its end."""
 
     steps: int
-    until: float = INF
+    deadline: Deadline = field(default_factory=Deadline)
 
     def spend(self) -> None:
         """Take one step.
@@ -52,7 +52,7 @@ class QuestionBudget:
         self.steps -= 1
         if self.steps < 0:
             raise ExhaustedError("the budget of steps is spent")
-        if not self.steps % 16 and time.monotonic() > self.until:
+        if not self.steps % 16 and self.deadline.is_over:
             raise ExhaustedError("the time of the check is over")
 
 

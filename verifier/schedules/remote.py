@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
 from superopt.ir.expr import Expr
 from superopt.ir.index import Atom, Poly, Size
+from superopt.machine.deadline import Stopwatch
 from verifier.rules.process import LimitExceededError, shared
 from verifier.schedules.domain import Domain, value_at
 from verifier.schedules.questions import Findings
@@ -139,13 +139,13 @@ class _Asking:
             return None
         prover = shared()
         with prover.turn:  # time spent on the questions of others does not count
-            begin = time.monotonic()
+            watch = Stopwatch()
             try:
                 return prover.call(f"verifier.schedules.prover:{name}", message, seconds=max(self.left_s, _LEAST_S))
             except LimitExceededError:
                 return None
             finally:
-                self.left_s -= time.monotonic() - begin
+                self.left_s -= watch.elapsed_s
 
 
 def _all_yes(answer: Mapping[str, Any]) -> bool:

@@ -9,7 +9,6 @@ lifts to a rule (`rewrites.lift.lifting`), widened as far as the prover allows, 
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,6 +23,7 @@ from superopt.frontends.symbolic.graphs import Traced, parameters_of, trace_symb
 from superopt.frontends.symbolic.specs import Specs, read_specs
 from superopt.ir.graph import Graph, topological
 from superopt.ir.text import print_graph
+from superopt.machine.deadline import Stopwatch
 from verifier.equal.equality import DEFINED, Proof, Stop
 from verifier.rules.process import LIMIT, shared
 from verifier.rules.prove import FINITE
@@ -131,10 +131,10 @@ def check_statement(statement: Statement, *, before: int = BEFORE, after: int = 
 
 def proved_alone(statement: Statement) -> Verdict:
     """The prover's verdict on a statement, without any search for a counterexample."""
-    start = time.perf_counter()
+    watch = Stopwatch()
     pair, problem = traced_pair(statement)
     asked = Verdict(statement.name, statement_key(statement, pair.traced), statement.where, "statement", UNKNOWN)
-    return replace(_proved(pair, asked, Proof(), problem), seconds=time.perf_counter() - start)
+    return replace(_proved(pair, asked, Proof(), problem), seconds=watch.elapsed_s)
 
 
 def seen_wrong(statement: Statement) -> str:
@@ -169,7 +169,7 @@ def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
 
 
 def _checked(statement: Statement, before: int, after: int, ranks: bool = True) -> tuple[Verdict, Pairing]:
-    start = time.perf_counter()
+    watch = Stopwatch()
     pair, problem = traced_pair(statement)
     done = Proof()
     verdict = Verdict(
@@ -220,7 +220,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
         tiers=tuple(done.tiers or ()) if verdict.proved else (),
         obligations=done.obligations,
         queries=done.queries,
-        seconds=time.perf_counter() - start,
+        seconds=watch.elapsed_s,
     )
     return verdict, pair
 

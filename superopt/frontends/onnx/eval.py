@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -52,6 +51,7 @@ from superopt.frontends.onnx.schema import (
 )
 from superopt.frontends.onnx.steps import deciding, inside
 from superopt.frontends.symbolic.known import SizeArray, has_symbolic, integers, live, number
+from superopt.machine.deadline import thread_s
 
 Value = Any
 FOLD_LIMIT = 2**16
@@ -109,7 +109,7 @@ class Work(Allowance):
 
 
 def _own_time() -> float:
-    return time.thread_time() + spent_s()
+    return thread_s() + spent_s()
 
 
 class UnsupportedOpError(InputError):

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from superopt.errors import SuperoptError
+from superopt.machine.deadline import Stopwatch
 from superopt.machine.shared import once
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _machine(cpu: str, features: str) -> Any:
 
 
 def _build(text: str, pipeline: Pipeline, digest: str) -> Compiled:
-    start = time.perf_counter()
+    watch = Stopwatch()
     best: tuple[int, Pipeline, str] | None = None
     left = list(_AUTO if pipeline == "auto" else (pipeline,))
     while left:
@@ -207,7 +208,7 @@ def _build(text: str, pipeline: Pipeline, digest: str) -> Compiled:
         if spills > _HOPELESS:
             left.reverse()
     assert best is not None
-    return Compiled(digest, _assembled(best[2], text), best[1], best[0], time.perf_counter() - start)
+    return Compiled(digest, _assembled(best[2], text), best[1], best[0], watch.elapsed_s)
 
 
 def _listing(text: str, pipeline: Pipeline) -> str:

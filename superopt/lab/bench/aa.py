@@ -17,15 +17,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from superopt.candidates.candidate import Candidate
 from superopt.contest.contest import Outcome, contest
-from superopt.contest.rounds import ORIGINAL, Entry
+from superopt.contest.rounds import ORIGINAL, Rounds, Subject
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
 from superopt.lab.bench import Result, Say, told, wanted
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
 from superopt.machine.budget import parse_budget
-from superopt.measure import ComparisonSettings, Failure, Timing, Tuned, Worker, compare
+from superopt.machine.deadline import now_s
+from superopt.measure import ComparisonSettings, Failure, Timing, Worker, compare
 from superopt.pipeline.optimizer import optimize
 
 COPIES = 4  # as many candidates as an ordinary search proposes
@@ -111,7 +113,7 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
     }
     if row["claimed"]:
         original, live = original_program(imported.graph), imported.live_values
-        claimed = Tuned(result.program, row["options"], tuple(c.to_json() for c in result.kernels))
+        claimed = Candidate(name="claimed", program=result.program, options=row["options"], kernels=result.kernels)
         settings = ComparisonSettings(RETEST_ROUNDS, seed=seed + 1, prune=0.0)
         again = compare(original, [claimed], live, imported.frozen_values, settings)
         timing = again.candidates[0]
@@ -125,7 +127,8 @@ def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) ->
 
 def judge_copies(imported: Imported, budget: str, seed: int) -> Outcome:
     """The contest of copies of the program itself, with the same compiler options."""
-    copies = [Entry(name=f"copy {i + 1}", program=original_program(imported.graph)) for i in range(COPIES)]
+    copies = [Candidate(name=f"copy {i + 1}", program=original_program(imported.graph)) for i in range(COPIES)]
     with Worker() as worker:
-        limits = parse_budget(budget).until(time.monotonic())
-        return contest(imported, copies, Request(limits, seed=seed), worker, options=False)
+        deadline = parse_budget(budget).deadline(now_s())
+        with Rounds(Subject.of(imported), Request(deadline, seed=seed), worker) as rounds:
+            return contest(rounds, copies, options=False)

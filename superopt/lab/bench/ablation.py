@@ -28,7 +28,7 @@ from costmodel.model.measured import Measured
 from costmodel.model.objective import Objective
 from rewrites.build.expander import library_expander
 from rewrites.egraph.convert import import_graph
-from rewrites.grow.growth import GrowthLimits, grow
+from rewrites.grow.growth import grow
 from superopt.certify.library import proved_library
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
@@ -37,8 +37,8 @@ from superopt.lab.bench import Result, Say, told, wanted
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net, conv2d, relu, softmax
 from superopt.machine.budget import parse_budget
+from superopt.machine.deadline import Deadline
 from superopt.measure import ComparisonSettings, Timing, compare
-from superopt.search.budget import Budget
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
 from superopt.search.moves import every_state, random_state
@@ -160,11 +160,11 @@ def measure_case(case: str, objectives: dict[str, Objective], seconds: float, se
     graph, rules = imported.graph, proved_library(None).rules
     expand = library_expander(rules)
     eg = import_graph(graph)
-    grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], GrowthLimits(seconds=15.0))
+    grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], deadline=Deadline.within(15.0))
     timed = _Programs([original_program(graph)], {})
     picks: dict[str, list[int]] = {}
     for name, objective in objectives.items():
-        best = search(eg, Measured(objective, expand), SearchSettings(Budget(seconds=seconds), seed))
+        best = search(eg, Measured(objective, expand), SearchSettings(Deadline.within(seconds), seed))
         picks[name] = [timed.add(best.program(best.best, graph, expand))]
     snapshot = Snapshot(eg)
     problem = Problem(snapshot, Pricer(Measured(objectives["prior"], expand)), candidates(snapshot))

@@ -35,7 +35,8 @@ from superopt.lab.bench import Result, Say, geomean, told, wanted, whole_graphs
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.nets import Net
 from superopt.lab.bench.whole_graphs import Arena, BestFound
-from superopt.machine.budget import SearchBudget, parse_budget
+from superopt.machine.budget import parse_budget
+from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Timing, Worker, compare, pooled
 from superopt.measure.stats import paired_ratio
@@ -105,9 +106,8 @@ def measure_case(case: str, seconds: float, seed: int) -> list[dict[str, Any]]:
     rules, base = proved_library(None).rules, load_objective()
     expand = library_expander(rules)
     began = time.perf_counter()
-    ours = explore(
-        graph, rules, Request(SearchBudget(seconds / _SEARCHED_PART, None), base, seed=seed, deterministic=True)
-    )
+    deadline = Deadline.within(seconds / _SEARCHED_PART)
+    ours = explore(graph, rules, Request(deadline, base, seed=seed, deterministic=True))
     spent = time.perf_counter() - began
     allowed = max(seconds, spent)
     found: dict[str, BestFound] = {}

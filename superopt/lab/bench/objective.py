@@ -17,7 +17,6 @@ timed interleaved with the original, in fresh rounds that choose nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,9 +27,10 @@ from costmodel.model.load import load_native, load_objective, load_roofline
 from costmodel.model.objective import Objective, Roofline
 from rewrites.language.term import Rule
 from superopt.backends.native import Native
+from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.certify.library import proved_library
 from superopt.choose.forms import apart_s
-from superopt.choose.plain import KernelMaker, KernelProgram, candidate_of, cut, in_regions
+from superopt.choose.plain import KernelMaker, cut, in_regions
 from superopt.choose.trials import TrialPool
 from superopt.errors import UsageError
 from superopt.explore.exploration import explore
@@ -39,8 +39,9 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.lab.bench import Result, Say, geomean, told, wanted
 from superopt.lab.bench.programs.programs import build_case
-from superopt.machine.budget import SearchBudget, parse_budget
-from superopt.measure import ComparisonSettings, Timing, Worker, as_called, compare
+from superopt.machine.budget import parse_budget
+from superopt.machine.deadline import Deadline
+from superopt.measure import ComparisonSettings, Timing, Worker, compare
 from superopt.measure.compare import KERNELS
 from superopt.measure.process import ONE_KERNEL
 from superopt.measure.stats import paired_ratio
@@ -158,11 +159,10 @@ def picked(
     seed: int,
     pool: TrialPool,
     worker: Worker,
-) -> KernelProgram:
+) -> Candidate:
     """The program that a variant prices least, its kernels made."""
-    budget = SearchBudget(seconds, None, kernels=variant.kernels, end_s=time.monotonic() + seconds)
     own = None if variant.own is None else _Told(variant.own)
-    request = Request(budget, variant.by_xla, own, kernels_by=Native.name, seed=seed)
+    request = Request(Deadline.within(seconds), variant.by_xla, own, kernels_by=Native.name, seed=seed)
     explored = explore(
         imported.graph, rules if variant.rewrites else (), request, worker=worker if variant.timed else None
     )
@@ -175,19 +175,19 @@ def picked(
     return maker.make(form)
 
 
-def best_form(found: Exploration) -> KernelProgram:
+def best_form(found: Exploration) -> Candidate:
     """The program that a search prices least, with its cuts, or with ours where it does not price our kernels."""
     best = found.result.best
     program, stored = found.result.lowering.lower_stored(best.selection, found.graph, found.expand)
-    form = KernelProgram(best.name, program, best, apart_s=apart_s(found, best))
+    form = Candidate(name=best.name, program=program, finalist=best.name, apart_s=apart_s(found, best))
     return cut(form, program, stored) if found.result.problem.in_kernels else in_regions(best.name, program)
 
 
-def timed(imported: Imported, picks: dict[str, KernelProgram], seed: int) -> dict[str, Any]:
+def timed(imported: Imported, picks: dict[str, Candidate], seed: int) -> dict[str, Any]:
     """Milliseconds of each variant's program, and its time over that of the whole objective's, paired by rounds."""
     result = compare(
-        as_called(imported.graph, closed=imported.closes_over),
-        [candidate_of(form)[0].candidate for form in picks.values()],
+        original_candidate(imported.graph, closed=imported.closes_over),
+        list(picks.values()),
         imported.live_values,
         imported.frozen_values,
         ComparisonSettings(_ROUNDS, _SAMPLE_S, seed, prune=0.0),

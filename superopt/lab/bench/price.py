@@ -37,7 +37,7 @@ from superopt.lab.bench import Result, Say, ablation, alternatives, core, geomea
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net
 from superopt.lab.bench.programs.programs import build_case
-from superopt.machine.budget import SearchBudget
+from superopt.machine.deadline import Deadline
 from superopt.measure import ComparisonSettings, Timing, Worker, compare
 from superopt.measure.stats import paired_ratio
 
@@ -131,7 +131,7 @@ def price_case(task: PricedProgram) -> dict[str, Any]:
     candidates = parse_many(task.texts, "candidates")
     given = {rule_key(rule) for rule in candidates} | {rule.name for rule in candidates}
     base = tuple(r for r in proved_library(None).rules if not given & {rule_key(r), r.name})
-    asked = Request(SearchBudget(None, task.steps), load_objective(), seed=task.seed, deterministic=True)
+    asked = Request(Deadline(steps=task.steps), load_objective(), seed=task.seed, deterministic=True)
 
     def search(new: Sequence[Rule]) -> Exploration:
         return explore(imported.graph, (*base, *new), asked)

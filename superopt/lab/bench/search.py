@@ -26,14 +26,15 @@ from rewrites.egraph.convert import import_graph, import_into
 from rewrites.grow.growth import GrowthLimits, grow
 from rewrites.grow.proof import ProvingEGraph
 from superopt.backends.protocol import backend_of
+from superopt.candidates.candidate import Candidate
 from superopt.certify.library import proved_library
-from superopt.choose.plain import KernelProgram, cut, in_regions, own_form
+from superopt.choose.plain import cut, in_regions, own_form
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.bench import Result, Say, geomean, table, told, wanted
 from superopt.lab.bench.programs import nets
 from superopt.machine.budget import parse_budget
-from superopt.search.budget import Budget
+from superopt.machine.deadline import Deadline
 from superopt.search.pricing import Pricer
 from superopt.search.search import SearchSettings, search
 from superopt.search.snapshot import Forms
@@ -111,7 +112,7 @@ def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
     expand = library_expander(rules)
     model = Joint(load_objective(), expand, backend_of(NATIVE))
     pricer, forms = Pricer(model), Forms()
-    settings = SearchSettings(Budget(steps=DEEP_PROPOSALS), seed, in_kernels=True)
+    settings = SearchSettings(Deadline(steps=DEEP_PROPOSALS), seed, in_kernels=True)
     row: dict[str, Any] = {"case": case}
 
     @contextmanager
@@ -126,15 +127,15 @@ def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
         plain = in_regions("own form", own_form(graph))
     with stage("growth"):
         eg = import_into(ProvingEGraph(), graph)
-        limits = GrowthLimits(seconds=math.inf, enodes=100 * len(graph.nodes()))
-        grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], limits)
+        limits = GrowthLimits(enodes=100 * len(graph.nodes()))
+        grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], limits, deadline=Deadline())
     with stage("search"):
         found = search(eg, model, settings, pricer=pricer, forms=forms)
     with stage("again"):
         found = search(eg, model, replace(settings, seed=seed + 1), warm=found.best, pricer=pricer, forms=forms)
     with stage("forms"):
         program, stored = found.lowering.lower_stored(found.best.selection, graph, expand)
-        made = cut(KernelProgram("best", program), program, stored)
+        made = cut(Candidate(name="best", program=program), program, stored)
         regions = [region.graph for region in made.regions]
         model.program_s(regions, set(regions))
     return row | {
@@ -154,12 +155,14 @@ def measure_case(case: str, seconds: float, seed: int) -> dict[str, Any]:
     rules, objective = proved_library(None).rules, load_objective()
     eg = import_graph(graph)
     begin = time.perf_counter()
-    grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], GrowthLimits(seconds=_GROWTH_SECONDS))
+    tame = [r for r in rules if r.mode in ("saturate", "macro")]
+    grown = grow(eg, tame, deadline=Deadline.within(_GROWTH_SECONDS))
     growth_seconds = time.perf_counter() - begin
     pricer, forms = Pricer(objective), Forms()
-    settings = SearchSettings(Budget(seconds=seconds / 2), seed)
+    settings = SearchSettings(Deadline.within(seconds / 2), seed)
     cold = search(eg, objective, settings, pricer=pricer, forms=forms)
-    warm = search(eg, objective, replace(settings, seed=seed + 1), warm=cold.best, pricer=pricer, forms=forms)
+    settings = SearchSettings(Deadline.within(seconds / 2), seed + 1)
+    warm = search(eg, objective, settings, warm=cold.best, pricer=pricer, forms=forms)
     return {
         "case": case,
         "nodes": len(graph.nodes()),

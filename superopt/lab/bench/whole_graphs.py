@@ -27,13 +27,14 @@ from rewrites.build.terms import build
 from rewrites.egraph import perm
 from rewrites.egraph.convert import import_graph
 from rewrites.egraph.graph import EGraph, ENode, LimitReachedError, Ref
-from rewrites.grow.growth import GrowthLimits, grow, is_law
+from rewrites.grow.growth import grow, is_law
 from rewrites.language.term import Rule
 from rewrites.match import sites
 from rewrites.match.matching import matches
 from superopt.errors import ShapeError
 from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONTROL, CONVOLUTIONS, ELEMENTWISE, PRODUCTS, WINDOWS
+from superopt.machine.deadline import Deadline
 from superopt.search.pricing import UNIT_S, Pricer
 from superopt.search.snapshot import Forms, Snapshot
 from superopt.search.starts import LocalCosts
@@ -81,7 +82,7 @@ class Arena:
     def __post_init__(self) -> None:
         self.began = time.perf_counter()
         self.eg = import_graph(self.graph)
-        self.eg.deadline_s = self.began + self.seconds
+        self.eg.deadline = Deadline.within(self.seconds)
         self.pricer = Pricer(self.objective)
         self.rules = [rule for rule in self.rules if not is_law(rule)]
 
@@ -314,7 +315,7 @@ def additive(graph: Graph, rules: Sequence[Rule], objective: Objective, seconds:
     """Greedy extraction from the saturated e-graph: each class takes the option of least additive cost."""
     began = time.perf_counter()
     eg, pricer = import_graph(graph), Pricer(objective)
-    report = grow(eg, [r for r in rules if r.mode != "near"], GrowthLimits(seconds=seconds))
+    report = grow(eg, [r for r in rules if r.mode != "near"], deadline=Deadline.within(seconds))
     snapshot = Snapshot(eg)
     local = LocalCosts(Problem(snapshot, pricer, [[home] for home in snapshot.home]))
     local.price_everything()
@@ -323,7 +324,7 @@ def additive(graph: Graph, rules: Sequence[Rule], objective: Objective, seconds:
 
 
 def _unlimited(arena: Arena) -> Arena:
-    arena.eg.deadline_s = None
+    arena.eg.deadline = None
     return arena
 
 

@@ -19,10 +19,12 @@ from rewrites.language.term import Rule
 from rewrites.lift.generate import Instance, at_env, choose_env
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
+from superopt.machine.deadline import Deadline
 
 BATCHES = ("b", "g", "i", "ba", "bb", "bc", "bd")
 """Names of roles that no enumerated term has: `widen` adds them to several tensors at once."""
-LIMITS = GrowthLimits(enodes=600, seconds=2.0, per_class=60, iterations=4, per_rule=60)
+SECONDS = 2.0  # of each pass
+LIMITS = GrowthLimits(enodes=600, per_class=60, iterations=4, per_rule=60)
 """Limits of growth for one question."""
 
 
@@ -83,14 +85,14 @@ def _derives(made: Instance, by: Sequence[Rule], limits: GrowthLimits) -> bool:
     return derived(import_graph(graph), by, len(made.lhs), limits)
 
 
-def derived(eg: EGraph, by: Sequence[Rule], n: int, limits: GrowthLimits = LIMITS) -> bool:
+def derived(eg: EGraph, by: Sequence[Rule], n: int, limits: GrowthLimits = LIMITS, seconds: float = SECONDS) -> bool:
     """Whether growth makes the first `n` roots of the e-graph equal to the others."""
     if together(eg, eg.roots[:n], eg.roots[n:]):
         return True
     for _ in range(limits.iterations):
         before = eg.enode_count, len(eg.unions)
         try:
-            grow(eg, by, replace(limits, iterations=1))
+            grow(eg, by, replace(limits, iterations=1), deadline=Deadline.within(seconds))
         except LimitReachedError:
             break
         if together(eg, eg.roots[:n], eg.roots[n:]):

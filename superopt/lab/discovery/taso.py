@@ -36,7 +36,8 @@ concat-as-stack: A[*a n]  B[*a n]  extra j
   concat(A, B, n)  ==  merge(concat(unit(A, j), unit(B, j), j), j, n, n)
 """
 """Reshapes of joints, which no enumerated op can express and no normal form of the e-graph covers."""
-LIMITS = GrowthLimits(enodes=800, seconds=4.0, per_class=60, iterations=4, per_rule=100)
+SECONDS = 4.0  # of each pass
+LIMITS = GrowthLimits(enodes=800, per_class=60, iterations=4, per_rule=100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ def holds(s: Substitution) -> bool:
 
 def covered(s: Substitution, by: Sequence[Rule], limits: GrowthLimits = LIMITS) -> bool:
     """Whether these equations (of `implied.equations`) imply the substitution."""
-    return derived(import_graph(s.graph), (*by, *laws()), s.outputs, limits)
+    return derived(import_graph(s.graph), (*by, *laws()), s.outputs, limits, SECONDS)
 
 
 @cache

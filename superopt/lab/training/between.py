@@ -14,8 +14,9 @@ from costmodel.model.joint import Joint
 from costmodel.model.load import load_objective
 from rewrites.build.expander import library_expander
 from superopt.backends.native import Native
+from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.certify.library import proved_library
-from superopt.choose.plain import KernelMaker, KernelProgram, in_regions, own_form
+from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.counters import boundary_bytes
@@ -23,7 +24,7 @@ from superopt.ir.program import frozen_bytes
 from superopt.kernels.choose.choice import NATIVE, regions_of
 from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.training.rewritten import forms
-from superopt.measure import ComparisonSettings, KernelTiming, Timing, Tuned, Worker, as_called, compare, time_kernels
+from superopt.measure import ComparisonSettings, KernelTiming, Timing, Worker, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
 
 _SETTINGS = ComparisonSettings(rounds=15, min_time_s=0.05)
@@ -46,8 +47,8 @@ def main() -> None:
         maker = KernelMaker(pool)
         made = {name: maker.make(form) for name, form in made.items()}
         found = compare(
-            as_called(graph, closed=imported.closes_over),
-            [Tuned(form.program, {}, tuple(c.to_json() for c in form.choices)) for form in made.values()],
+            original_candidate(graph, closed=imported.closes_over),
+            list(made.values()),
             imported.live_values, imported.frozen_values, _SETTINGS, worker=worker,
         )  # fmt: skip
         every = list(dict.fromkeys(region.graph for form in made.values() for region in form.regions))
@@ -56,7 +57,7 @@ def main() -> None:
         )
     alone = {g: t.seconds for g, t in zip(every, timings, strict=True) if isinstance(t, KernelTiming)}
     for (name, form), whole in zip(made.items(), found.candidates, strict=True):
-        regions = [region.graph for region in regions_of(form.program.hot, form.choices)]
+        regions = [region.graph for region in regions_of(form.program.hot, form.kernels)]
         if not isinstance(whole, Timing) or not alone.keys() >= set(regions):
             print(f"{name}: not all of it was timed", flush=True)
             continue
@@ -70,7 +71,7 @@ def main() -> None:
         )
 
 
-def _predicted_s(model: Joint, form: KernelProgram) -> float:
+def _predicted_s(model: Joint, form: Candidate) -> float:
     regions = [region.graph for region in form.regions]
     return model.program_s(regions, set(regions))
 

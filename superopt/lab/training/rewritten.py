@@ -21,10 +21,12 @@ from rewrites.egraph import perm
 from rewrites.egraph.convert import import_graph
 from rewrites.grow.growth import GrowthLimits, grow
 from rewrites.language.term import Rule, subterms
-from superopt.choose.plain import KernelProgram, cut
+from superopt.candidates.candidate import Candidate
+from superopt.choose.plain import cut
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONVOLUTIONS
+from superopt.machine.deadline import Deadline
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
 from superopt.search.moves import Move, region
@@ -33,7 +35,7 @@ from superopt.search.snapshot import Snapshot
 from superopt.search.state import Problem, State
 
 OWN = "own operations"  # in place of a rule: as they are, cut as a search cuts them
-LIMITS = GrowthLimits(enodes=4_000, seconds=float("inf"), matches=2_000)
+LIMITS = GrowthLimits(enodes=4_000, matches=2_000)
 _HEAVY = frozenset({"dot", "conv", "win"})
 
 
@@ -52,11 +54,12 @@ def of_products(rules: Sequence[Rule]) -> list[Rule]:
     return [rule for rule in rules if any(term.op in _HEAVY for term in subterms((*rule.lhs, *rule.rhs)))]
 
 
-def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, KernelProgram]]:
+def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, Candidate]]:
     """The program's own operations, and a form by each rule that applies anywhere, each with the name of the rule."""
     eg = import_graph(graph)
     own = {eg.find(ref) >> perm.PERM_BITS for ref in eg.imported}
-    grow(eg, of_products(rules), LIMITS, near={cls for cls in own if not eg.frozen(cls << perm.PERM_BITS)})
+    near = {cls for cls in own if not eg.frozen(cls << perm.PERM_BITS)}
+    grow(eg, of_products(rules), LIMITS, near, Deadline())
     snapshot = Snapshot(eg)
     problem = Problem(snapshot, Pricer(_Free()), candidates(snapshot), in_kernels=True)
     lowering, expand = Lowering(problem.wants), library_expander(rules)
@@ -69,7 +72,7 @@ def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, KernelProg
         _lay(state)
         try:
             program, stored = lowering.lower_stored(state.choice(), graph, expand)
-            yield name, cut(KernelProgram(name, program), program, stored)
+            yield name, cut(Candidate(name=name, program=program), program, stored)
         except SuperoptError:
             continue  # a macro that has no such layout: a search drops the form, too
 

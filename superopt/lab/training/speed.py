@@ -31,7 +31,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 from superopt.lab.training import corpus, families
 from superopt.machine import facts as machine
-from superopt.machine.budget import SearchBudget
+from superopt.machine.deadline import Deadline
 
 PROGRAMS = (
     ("relative-attention", 3), ("searched-cell", 2), ("vision-transformer", 7), ("separable-conv", 8),
@@ -132,7 +132,7 @@ class Asked:
 def asked(family: str, number: int, rules: Sequence[Rule], steps: int = STEPS) -> list[list[Graph]]:
     """The requests of a search on a training program to its objective, macros expanded."""
     objective = Asked(load_roofline())
-    request = Request(SearchBudget(None, steps), objective, deterministic=True)
+    request = Request(Deadline(steps=steps), objective, deterministic=True)
     explore(families.program(family, number).graph(), rules, request)
     return objective.batches
 

@@ -24,7 +24,7 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import CONTROL
 from superopt.lab.training.program import TrainingProgram
 from superopt.lab.training.tasks import MOST_FORMS, KernelForm, Task, canonical, make_form
-from superopt.search.budget import Budget
+from superopt.machine.deadline import Deadline
 from superopt.search.moves import free_layouts, region
 from superopt.search.pricing import Pricer, kernel_graph
 from superopt.search.search import SearchResult, SearchSettings, search
@@ -64,12 +64,12 @@ def visit(
 def explored(graph: Graph, rules: Sequence[Rule], objective: Objective, effort: Effort) -> SearchResult:
     """The search on a grown e-graph, with one round of growth around the best."""
     eg = import_graph(graph)
-    limits = GrowthLimits(enodes=effort.enodes, seconds=8.0)
-    grow(eg, [rule for rule in rules if rule.mode in ("saturate", "macro")], limits)
-    pricer, forms, settings = Pricer(objective), Forms(), SearchSettings(Budget(steps=effort.steps))
+    tame = [rule for rule in rules if rule.mode in ("saturate", "macro")]
+    grow(eg, tame, GrowthLimits(enodes=effort.enodes), deadline=Deadline.within(8.0))
+    pricer, forms, settings = Pricer(objective), Forms(), SearchSettings(Deadline(steps=effort.steps))
     first = search(eg, objective, settings, pricer=pricer, forms=forms)
-    wider = GrowthLimits(enodes=effort.enodes + effort.guided_enodes, seconds=4.0)
-    grow(eg, rules, wider, near=first.best.classes)
+    wider = GrowthLimits(enodes=effort.enodes + effort.guided_enodes)
+    grow(eg, rules, wider, near=first.best.classes, deadline=Deadline.within(4.0))
     return search(eg, objective, replace(settings, seed=1), warm=first.best, pricer=pricer, forms=forms)
 
 

@@ -21,6 +21,7 @@ from scipy.optimize import linprog
 
 from costmodel.model.boundary import Boundary
 from superopt.arrays.bundles import random_values
+from superopt.candidates.candidate import original_candidate
 from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.choose.trials import TrialPool
 from superopt.errors import SuperoptError
@@ -36,9 +37,7 @@ from superopt.measure import (
     ComparisonSettings,
     KernelTiming,
     Timing,
-    Tuned,
     Worker,
-    as_called,
     compare,
     time_kernels,
 )
@@ -83,13 +82,12 @@ def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row 
     live = random_values({str(i): (x.shape, str(x.dtype)) for i, x in enumerate(described.inputs)}, number)
     imported = import_function(described.fn, (described.weights, *live.values()), frozen=0)
     made = maker.make(in_regions("own form", own_form(imported.graph)))
-    regions = regions_of(made.program.hot, made.choices)
+    regions = regions_of(made.program.hot, made.kernels)
     if len(regions) < len(made.regions):
         return "not all of it is in kernels"
-    original = as_called(imported.graph, closed=imported.closes_over)
-    candidate = Tuned(made.program, {}, tuple(c.to_json() for c in made.choices))
+    original = original_candidate(imported.graph, closed=imported.closes_over)
     found = compare(
-        original, [candidate], imported.live_values, imported.frozen_values, _SETTINGS, worker=worker
+        original, [made], imported.live_values, imported.frozen_values, _SETTINGS, worker=worker
     ).candidates[0]
     if not isinstance(found, Timing):
         return f"{found.cause}: {found.detail}"

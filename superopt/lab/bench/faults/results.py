@@ -63,7 +63,7 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
         "judgement",
         (
             "superopt.contest.contest",
-            "superopt.contest.judgement",
+            "superopt.contest.choices",
             "superopt.contest.attribution",
         ),
         MEASURED,

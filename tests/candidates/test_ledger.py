@@ -1,0 +1,62 @@
+"""The ledger: events in order, reasons in words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.evidence import NumericCheck
+from superopt.candidates.ledger import ChoiceReason, Chosen, Compared, Made, Rejected, RunLedger, Why
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.kernels.choose.choice import Choice
+from superopt.report.verdicts import refusal, verdict
+
+GRAPH = import_function(jnp.tanh, (np.ones((4, 4), np.float32),)).graph
+ORIGINAL = original_candidate(GRAPH)
+OURS = Candidate(name="form", program=ORIGINAL.program, kernels=(Choice(1, (0,)),))
+
+
+@pytest.mark.parametrize("reason", list(ChoiceReason), ids=lambda reason: reason.name)
+def test_every_reason_is_told_with_its_facts(reason: ChoiceReason) -> None:
+    why = Why(reason, "a cause", stage="a stage", after_ms=2.5, before_ms=1.25, count=3)
+    told = verdict(OURS, why)
+    assert told == verdict(replace(OURS), why)
+    assert "{" not in told
+    others = {verdict(OURS, replace(why, reason=other)) for other in ChoiceReason if other is not reason}
+    assert told not in others, "one sentence for one reason"
+
+
+def test_sentences_count_the_kernels_of_the_candidate() -> None:
+    assert verdict(OURS, Why(ChoiceReason.FASTER)) == "faster program returned, 1 of its kernels are our own"
+    assert verdict(replace(OURS, kernels=()), Why(ChoiceReason.FASTER)) == "faster program returned"
+    slower = verdict(ORIGINAL, Why(ChoiceReason.PLAIN_SLOWER, after_ms=2.0, before_ms=1.0))
+    assert slower == "the original was returned: the plain program takes 2 ms where it takes 1"
+    tuned = OURS.with_options(("wide",), {"xla": True})
+    refused = refusal(Rejected(tuned, Why(ChoiceReason.WRONG_RESULTS, "an output differs")))
+    assert refused == "form: the original was returned: the program was refused: an output differs"
+
+
+def test_events_of_a_candidate_are_those_of_the_object_not_of_an_equal_one() -> None:
+    ledger, same = RunLedger(), replace(OURS)
+    first, second = Compared(OURS, NumericCheck(0.5), "an output differs"), Compared(same, NumericCheck(0.25))
+    for event in (Made(OURS), Made(same), first, second, Chosen(same, why=Why(ChoiceReason.FASTER))):
+        ledger.add(event)
+    assert [type(event) for event in ledger] == [Made, Made, Compared, Compared, Chosen]
+    assert ledger.about(OURS, Compared) == [first]
+    assert ledger.numerics(OURS) is None, "it was refused"
+    assert ledger.numerics(same) == NumericCheck(0.25)
+    assert ledger.chosen.candidate is same
+
+
+def test_operations_that_xla_computes_are_those_of_no_kernel() -> None:
+    graph = import_function(lambda x: jnp.sort(jnp.tanh(x)), (np.ones((4, 4), np.float32),)).graph
+    whole = original_candidate(graph)
+    assert "tanh" in whole.by_xla
+    assert whole.changes_nothing
+    assert whole.is_original
+    tuned = replace(whole, closed=True).with_options(("a", "b"), {"x": True})
+    assert (tuned.name, tuned.form, tuned.closed) == ("original with a + b", "original", False)
