@@ -82,7 +82,7 @@ class Counterexample:
             cause = self.left if self.failed == LEFT else self.right
             return "\n".join([*lines, f"  the {self.failed} side{which} {cause}"])
         lines += [f"  left  = {self.results[0]}", f"  right = {self.results[1]}"]
-        return "\n".join([*lines, f"  they differ{which} at {list(self.index)}: {self.left} and {self.right}"])
+        return "\n".join([*lines, f"  they differ{which} at {list(self.index or ())}: {self.left} and {self.right}"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,6 +189,7 @@ def _twins(number: int, a: Ref, b: Ref) -> tuple[ENode, int]:
 
 def _by_axes(eg: EGraph, number: int, spec: OpAttrs, children: list[Ref]) -> tuple[ENode, int]:
     form = spec.form(eg, children)
+    assert form is not None, "in their own order operands always have a form"
     if len(children) == 2 and (a := children[0] >> PERM_BITS) >= (b := children[1] >> PERM_BITS):
         other = spec.form(eg, children[::-1], exchanged=True)
         if other is not None and (a > b or other.attrs < form.attrs):

@@ -22,7 +22,7 @@ from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops.table import lookup
 
 _REAL = {"complex64": "float32", "complex128": "float64"}  # the type of both parts
-_QUANTISED = dict.fromkeys(("int8", "uint8"), "bfloat16")  # floats rounded to 8 bits of a range: as coarse as 8 bits
+_QUANTISED = {"int8": "bfloat16", "uint8": "bfloat16"}  # floats rounded to 8 bits of a range: as coarse as 8 bits
 FLOAT_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 
 

@@ -178,7 +178,7 @@ class KeptAxes(AxisRule):
         """Return one atom for each axis; a scalar of an op on tensors alone stands for its broadcast."""
         axes = singly(len(shape))
         count = len(shapes) if self.tensors is None else self.tensors
-        acts = {} if self.act is None else self.act(v, shapes[0])
+        acts: Mapping[Atom, Act] = {} if self.act is None else self.act(v, shapes[0])
         complete = self.complete(v) if callable(self.complete) else self.complete
         return Flow((axes,) * count + ((),) * (len(shapes) - count), runs(axes), acts, complete=complete)
 

@@ -265,7 +265,7 @@ def _iota(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
 class _Broadcast(AxisRule):
     """Axis j of the operand is axis broadcast_dimensions[j] of the result; the others are new."""
 
-    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Any]) -> Flow:
         """Return the result's axes as atoms."""
         dims = v["broadcast_dimensions"]
         grow = [d for n, d in zip(shapes[0], dims, strict=True) if n != shape[d]]
@@ -286,7 +286,7 @@ class _Broadcast(AxisRule):
 class _Transposed(AxisRule):
     """Axis i of the result is axis permutation[i] of the operand."""
 
-    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Any]) -> Flow:
         """Return the operand's axes as atoms."""
         return Flow((singly(len(shape)),), runs([(axis,) for axis in v["permutation"]]))
 
@@ -300,7 +300,7 @@ class _Transposed(AxisRule):
 class _Regrouped(AxisRule):
     """Groups of the operand's axes are merged row-major, and each product is split into axes of the result."""
 
-    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Any]) -> Flow:
         """Return the operand's axes as atoms, and a run of the result's axes for each group."""
         groups: tuple[tuple[tuple[int, ...], Shape], ...] = v["groups"]
         sizes = dict(enumerate(shapes[0]))
@@ -322,7 +322,7 @@ class _Reshaped(AxisRule):
 
     follows = False
 
-    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Any]) -> Flow:
         """Return the operand's axes as atoms of one run."""
         axes = singly(len(shapes[0]))
         return Flow((axes,), (AxisRun(len(shape), tuple(range(len(axes)))),), sizes=dict(enumerate(shapes[0])))
@@ -339,7 +339,7 @@ class _Reshaped(AxisRule):
 class _Counted(AxisRule):
     """The result has only new axes, and its elements are positions along one of them."""
 
-    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Any]) -> Flow:
         """Return axes of the result alone."""
         return Flow((), runs(singly(len(shape))), complete=False)
 
