@@ -43,7 +43,7 @@ from superopt.machine.barrier import Barrier
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
-from superopt.pipeline import run as stages
+from superopt.pipeline import contesting
 from superopt.report.data import Report, read_report
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import recall, remember
@@ -110,8 +110,8 @@ def test_no_kernels_where_none_are_asked_for_and_none_can_be_chosen(
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("no kernel is made")
 
-    monkeypatch.setattr(stages.KernelMaker, "make", never)
-    monkeypatch.setattr(stages, "contest", lambda *_, **__: Outcome([], Series([], 0), Series([], 0), 0))
+    monkeypatch.setattr(KernelMaker, "make", never)
+    monkeypatch.setattr(contesting, "contest", lambda *_, **__: Outcome([], Series([], 0), Series([], 0), 0))
     options: dict[str, Any] = {"budget": "5steps", "store": False, "rules": (), "objective": load_objective(None)}
     fast = superopt.optimize(jnp.tanh, np.ones((8, 8), np.float32), **(options | extra))
     assert fast.kernels == ()
