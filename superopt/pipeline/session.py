@@ -1,4 +1,4 @@
-"""What all stages of one optimisation share: the request, processes, the clock, the barrier and the ledger."""
+"""The session of one optimisation: its request, processes, clock, barrier and ledger, as all stages are given them."""
 
 from __future__ import annotations
 
