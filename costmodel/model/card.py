@@ -2,7 +2,8 @@
 
     seconds = launch + max(bytes / bandwidth, products / rate of matrix units + other operations / rate)
 
-Nothing here was fitted or measured: kernels timed during the search correct it, as they do every model.
+Nothing here was fitted: kernels timed during the search correct it, as they do every model.  `docs/costmodel.md` says
+how far it is from times on an H200.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from costmodel.arrays import PerKernel
 from superopt.ir.counters import boundary_bytes, node_cost
-from superopt.ir.graph import Graph
+from superopt.ir.graph import Graph, Node
 from superopt.ir.ops.table import CONVOLUTIONS, PRODUCTS
 from superopt.ir.scalar import DTYPE
 
@@ -30,7 +31,8 @@ class Card:
         name: part of JAX's name for the device.
         bandwidth: bytes a second from its memory.
         flops: float32 operations a second.
-        matrix_flops: operations a second of products of 16-bit floats, dense; of narrower types at least as many.
+        matrix_flops: operations a second of products of 16-bit floats, dense; of narrower types at least as many, of
+            float32 as `tf32` half as many.
     """
 
     name: str
@@ -73,7 +75,18 @@ class CardRoofline:
         busy_s = 0.0
         for node in kernel.nodes():
             cost = node_cost(node)
-            matrix = node.op in CONVOLUTIONS | PRODUCTS and all(DTYPE[x.dtype].itemsize <= 2 for x in node.inputs)
-            busy_s += cost.flops / (self.card.matrix_flops if matrix else self.card.flops)
+            busy_s += cost.flops / (self._matrix_flops(node) or self.card.flops)
             busy_s += _TRANSCENDENTAL * cost.transcendentals / self.card.flops
         return LAUNCH_S + max(sum(boundary_bytes(kernel)) / self.card.bandwidth, busy_s)
+
+    def _matrix_flops(self, node: Node) -> float:
+        """Return the rate of matrix units on a product; 0 where they are not used."""
+        widths = {DTYPE[x.dtype].itemsize for x in node.inputs}
+        if node.op not in CONVOLUTIONS | PRODUCTS or max(widths) > 4 or (max(widths) == 4 and _exact(node)):
+            return 0.0
+        return self.card.matrix_flops / (2 if max(widths) == 4 else 1)
+
+
+def _exact(node: Node) -> bool:
+    """Whether a product of 32 bits is not `tf32`, in which XLA multiplies float32 unless asked for more."""
+    return node["precision"] == "highest" or node.inputs[0].dtype != "float32"

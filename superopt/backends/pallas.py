@@ -21,7 +21,7 @@ from superopt.backends.protocol import INTERPRETED, PALLAS, Backend, CompiledReg
 from superopt.backends.xla import card_model
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.graph import Graph, Node, make_input, mk
-from superopt.ir.ops.table import PREFIXES
+from superopt.ir.ops.table import CONVOLUTIONS, PREFIXES, PRODUCTS
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.regions import is_inside
 from superopt.kernels.loops.program import from_graph
@@ -31,6 +31,9 @@ from superopt.kernels.pallas.scalars import has_code
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.jitting import jax_jit
 
+_COPIED = (
+    3.0  # time of `tf32` and int8 products over XLA's, measured (docs/kernels.md): Triton copies operands by element
+)
 _DEFAULTS = 3  # schedules that are tried for a region: where a third is not proved either, XLA computes it
 _FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # errors of Pallas and Triton
 
@@ -56,7 +59,7 @@ class Pallas(Backend):
 
     def price(self, kernels: Sequence[Graph]) -> PerKernel:
         """Return the seconds of regions by a roofline from the GPU's data sheet."""
-        return self._model.price(kernels)
+        return self._model.price(kernels) * [_COPIED if _is_copied(kernel) else 1.0 for kernel in kernels]
 
     def can_run(self, region: Graph) -> bool:
         """Whether all ops of the region have code, at most 32 bits, and no prefixes, which would be quadratic."""
@@ -100,10 +103,27 @@ interpreted = functools.partial(Pallas, interpret=True)
 
 @functools.lru_cache(maxsize=1024)
 def _default_traces(region: Graph) -> tuple[tuple[Any, ...], ...]:
-    program = from_graph(region.outputs)
-    stages = [space.candidates(program, stage.buffer)[:_DEFAULTS] for stage in program.stages]
+    program, precision = from_graph(region.outputs), _precision(region)
+    stages = [space.candidates(program, stage.buffer, precision)[:_DEFAULTS] for stage in program.stages]
     count = max(map(len, stages))
     return tuple(tuple(itertools.chain(*(some[min(i, len(some) - 1)] for some in stages))) for i in range(count))
+
+
+def _precision(region: Graph) -> str:
+    """Return the precision in which XLA multiplies float32 on a GPU as the region asks for it, or a higher one.
+
+    Products that ask for none are `tf32` there.
+    """
+    asked = {node["precision"] for node in region.nodes() if node.op in CONVOLUTIONS | PRODUCTS}
+    if not asked or "highest" in asked:
+        return "ieee"
+    return "tf32x3" if "high" in asked else "tf32"
+
+
+def _is_copied(region: Graph) -> bool:
+    """Whether a region has products on matrix units of other than 16 bits."""
+    kinds = {x.dtype for node in region.nodes() if node.op in CONVOLUTIONS | PRODUCTS for x in node.inputs}
+    return "int8" in kinds or ("float32" in kinds and _precision(region) != "ieee")
 
 
 @functools.lru_cache(maxsize=1024)

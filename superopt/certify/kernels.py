@@ -41,7 +41,7 @@ from superopt.kernels.loops.program import from_graph
 from superopt.machine.barrier import in_one_line
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import own
-from superopt.measure.numerics import Tolerance, output_errors
+from superopt.measure.numerics import Tolerance, computed_in, output_errors
 from verifier.kernels.check import KernelVerdict, version
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
@@ -154,8 +154,8 @@ def _difference(backend: Backend, kernel: CompiledRegion) -> str:
         got = backend.run(kernel, values)
     except SuperoptError as error:
         return str(error.args[0])
-    for error, array in zip(output_errors(expected, got), expected, strict=True):
-        if not Tolerance().accepts(error, str(array.dtype)):
+    for error, kind in zip(output_errors(expected, got), computed_in(kernel.graph), strict=True):
+        if not Tolerance().accepts(error, kind):
             sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
             return f"it differs from XLA's values: {error.detail or sizes}"
     return ""

@@ -116,7 +116,9 @@ def _end_to_end() -> str:
     rng = np.random.default_rng(0)
     a, b, x = (rng.standard_normal(s).astype(np.float32) for s in ((256, 256), (256, 256), (256, 1)))
     result = optimize(lambda a, b, x: (a @ b) @ x, a, b, x, budget="2s", store=False)
-    np.testing.assert_allclose(result(a, b, x), (a @ b) @ x, rtol=1e-2, atol=1e-2)
+    want = (a @ b) @ x
+    if not np.linalg.norm(result(a, b, x) - want) <= 1e-2 * np.linalg.norm(want):  # some GPUs multiply in 10 bits
+        raise RuntimeError("(A B) x is wrong")
     return f"(A B) x: {result.speedup}"
 
 

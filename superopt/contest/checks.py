@@ -39,7 +39,7 @@ from superopt.machine.jitting import jax_jit
 from superopt.measure import Failure, Worker, ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import differ_by_rounding
-from superopt.measure.numerics import Tolerance, output_errors
+from superopt.measure.numerics import Tolerance, computed_in, output_errors
 from superopt.measure.process import TIME_OVER
 
 if TYPE_CHECKING:
@@ -261,8 +261,9 @@ def _difference(builds: Builds, inputs: Sequence[Any], want: Sequence[np.ndarray
     """The output that is farther from the original's than rounding explains, or an empty text."""
     if len(want) != len(got):
         return output_errors(want, got)[0].detail
-    for number, (error, a, b) in enumerate(zip(output_errors(want, got), want, got, strict=True)):
-        if Tolerance().accepts(error, str(a.dtype)):
+    kinds = computed_in(builds.graph)
+    for number, (error, kind, a, b) in enumerate(zip(output_errors(want, got), kinds, want, got, strict=True)):
+        if Tolerance().accepts(error, kind):
             continue
         if differ_by_rounding(lambda x: _truth(builds.graph, x, builds.frozen), inputs, want, got, builds.seed):
             return ""

@@ -28,7 +28,7 @@ from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.machine.aside import Aside
 from superopt.machine.speedup import Speedup
-from superopt.measure.numerics import OutputError
+from superopt.measure.numerics import OutputError, computed_in
 from superopt.measure.process import Worker, WorkerDiedError
 from superopt.measure.result import Comparison, EntryPoint, Failure, Timing
 from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, Event, compare_events, resolve
@@ -64,6 +64,8 @@ def compare(
         backend: `module:function` that builds a program from frozen values.
     """
     settings = settings or ComparisonSettings()
+    if isinstance(reference, Program | Tuned):
+        settings = replace(settings, kinds=computed_in(_program(reference).hot))
     seed = settings.seed
     frozen = dict(frozen or {})
     programs = [reference, *candidates]

@@ -54,6 +54,7 @@ class ComparisonSettings:
         min_rounds: rounds to complete whatever the budget, as the ratio of few rounds has no useful interval.
         check: compare the outputs first.
         tolerance: accepted errors of the outputs.
+        kinds: the type whose rounding bounds the error of each output; that of the output where empty.
         isolate: False compares in the calling process, unprotected; so do opaque operations without a module.
         end_s: instant of `time.monotonic` at which programs are ended, or left behind where they run in this process.
             The result is then that of the rounds until the instant.
@@ -69,6 +70,7 @@ class ComparisonSettings:
     check: bool = True
     min_rounds: int = 1
     tolerance: Tolerance = field(default_factory=Tolerance)
+    kinds: tuple[str, ...] = ()
     isolate: bool = True
     builds_s: float = 0.0
     end_s: float = math.inf
@@ -123,7 +125,7 @@ def compare_events(
             thunk, build_s, outputs = _built(make, live)
             longest_s = max(longest_s, build_s)
             errors = output_errors(expected, outputs) if settings.check and expected is not None else ()
-            if wrong := _wrong(errors, expected or (), settings.tolerance):
+            if wrong := _wrong(errors, expected or (), settings):
                 yield {
                     "event": "failed",
                     "index": index,
@@ -228,9 +230,10 @@ def _built(make: Make, live: Sequence[Any]) -> tuple[loop.Thunk, float, list[np.
     return thunk, build_s, [np.asarray(x) for x in outputs]
 
 
-def _wrong(errors: Sequence[OutputError], expected: Sequence[np.ndarray], tolerance: Tolerance) -> str:
+def _wrong(errors: Sequence[OutputError], expected: Sequence[np.ndarray], settings: ComparisonSettings) -> str:
+    kinds = settings.kinds or [str(x.dtype) for x in expected]
     for k, error in enumerate(errors):
-        if k >= len(expected) or not tolerance.accepts(error, str(expected[k].dtype)):
+        if k >= len(expected) or not settings.tolerance.accepts(error, kinds[k]):
             sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
             return f"output {k}: {error.detail or sizes}"
     return ""

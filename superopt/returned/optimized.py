@@ -270,6 +270,7 @@ class Loaded(Unique):
     """
 
     direct: Callable[..., Any] | None
+    _usual: Callable[..., Any] | None  # the direct call, where arguments by position need nothing else
 
     def __init__(self, path: str | Path) -> None:
         files = ExitStack()  # the file stays open, as derivatives read parts of it that kernels do not need
@@ -350,7 +351,7 @@ class Loaded(Unique):
         program = original_program(self.graph)
         self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
         self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
-        self.direct, self._call = None, self._general
+        self.direct, self._call, self._usual = None, self._general, None
         self._xla = once(lambda: build(original_program(self.graph), self.prepared))
         if self._waiting:
             return
@@ -417,6 +418,7 @@ class Loaded(Unique):
 
         self.direct = entered if static.static or adapted else usual
         self._call = self._with_frozen(self.direct)
+        self._usual = self.direct if self._head is None and self._tail is None else None
 
     def _finish(self, tree: Any, live: list[Any]) -> Callable[[Sequence[Any]], Any]:
         leaves = [None] * len(self._every)
@@ -450,6 +452,12 @@ class Loaded(Unique):
         Raises:
             ArgumentError: another structure, shape or dtype, or other values of a frozen argument.
         """
+        usual = self._usual
+        if usual is not None and not kwargs:
+            try:
+                return usual(*args)
+            except (OtherTypesError, TypeError):  # TypeError is for arguments that are no arrays; `_general` names them
+                return self._general(*args)
         results = self._call(*(args if self._head is None else self._head(args)), **kwargs)
         return results if self._tail is None else self._tail([*results, *args])
 

@@ -46,7 +46,7 @@ from superopt.kernels.runtime.kernel import Code, GuardError, Kernel, Room, buil
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.deadline import Stopwatch
 from superopt.measure import loop
-from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, output_errors
+from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, computed_in, output_errors
 from superopt.measure.worker import serve
 from superopt.schedules import native
 
@@ -66,6 +66,7 @@ class _Session:
     program: LoopProgram
     arrays: dict[str, np.ndarray]
     expected: list[np.ndarray]
+    kinds: tuple[str, ...]
     threads: int
     calls: dict[str, Callable[[], Any]]
     footprint: int = 0
@@ -90,7 +91,8 @@ def _open(request: Mapping[str, Any]) -> Iterator[Event]:
     found = load(Path(request["problem"]))
     expected = [found[f"output {k}"] for k in range(len(graph.outputs))]
     program = from_graph(graph.outputs, name="kernel")
-    session = _Session(program, found, expected, request["threads"], {}, request.get("footprint", 0))
+    kinds, threads = computed_in(graph), request["threads"]
+    session = _Session(program, found, expected, kinds, threads, {}, request.get("footprint", 0))
     session.bounds = [_bounds(x) for x in expected]
     _STATE[:] = [session]
     yield {"event": "opened"}
@@ -229,8 +231,8 @@ def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray], 
     if all(near):
         return None
     errors = output_errors(session.expected, found)
-    for buffer, error in zip(kernel.outputs, errors, strict=True):
-        if not TOLERANCE.accepts(error, buffer.dtype):
+    for buffer, kind, error in zip(kernel.outputs, session.kinds, errors, strict=True):
+        if not TOLERANCE.accepts(error, kind):
             return f"{buffer.name} is not XLA's: {error.detail or f'relative error {error.normwise:.2g}'}"
     return None
 

@@ -176,3 +176,22 @@ def test_folds_over_wide_windows_run_where_they_can_be_ended(window: int, short:
         return jax.lax.reduce_window(x, 0.0, jax.lax.add, (1, window), (1, 1), pads)
 
     assert is_short(import_function(fn, (X,)).graph) == short
+
+
+def test_half_precision_inside_is_the_precision_of_a_result_in_float32() -> None:
+    """As in models that were converted to float16 and keep float32 at their ends."""
+    x = jnp.asarray(np.random.default_rng(0).standard_normal((64, 32)), jnp.float32)
+
+    def result(x: jax.Array, kind: Any, off: float) -> jax.Array:
+        return jnp.sin(x.astype(kind)).astype(jnp.float32) * (1 + off)
+
+    half, far = jnp.float16, 2.0**-10  # the distance of two neighbours
+    original, other, wrong, single = (
+        import_function(lambda x, kind=kind, off=off: result(x, kind, off), (x,))
+        for kind, off in ((half, 0.0), (half, far), (half, 64 * far), (jnp.float32, 0.0))
+    )
+    _, cause = check(Builds.of(original), original_program(other.graph))
+    assert not cause
+    for one, program in ((original, wrong), (single, other)):
+        _, cause = check(Builds.of(one), original_program(program.graph))
+        assert "differs from the original's" in cause

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -150,6 +151,24 @@ def test_a_backend_builds_runs_times_and_proves(name: str) -> None:
     assert backend.prove(region, trace).proved
 
 
+@pytest.mark.parametrize(("precision", "made"), [(None, "tf32"), ("high", "tf32x3"), ("highest", "ieee")])
+def test_products_have_the_precision_that_the_program_asks_for(precision: str | None, made: str) -> None:
+    backend = backend_of(INTERPRETED)
+    fn = functools.partial(jnp.matmul, precision=precision)
+    graph = import_function(fn, (values(64, 48), values(48, 64)), frozen=1).graph
+    (region,) = [r.graph for r in partition(graph)]
+    for trace in backend.default_traces(region):
+        knobs = {step[2]: step[3] for step in trace if step[0] == "set_knob"}
+        assert knobs.get("precision", "ieee") == made
+        assert backend.prove(region, trace).proved
+
+
+def test_sums_without_a_product_are_exact() -> None:
+    fn = lambda a, b: (a[:, :, None] * b[None]).sum(1)  # noqa: E731
+    graph = import_function(fn, (values(64, 48), values(48, 64)), frozen=1).graph
+    assert not any("precision" in step for step in default_trace(backend_of(INTERPRETED), graph))
+
+
 def test_what_pallas_does_not_run_is_priced_and_computed_by_xla() -> None:
     backend = backend_of(INTERPRETED)
     x = make_input("x", (8, 16))
@@ -173,10 +192,10 @@ def test_a_card_is_priced_by_its_data_sheet() -> None:
     a, b = make_input("a", (100, 100)), make_input("b", (100, 100))
     short = [make_input(n, (100, 100), "bfloat16") for n in "ab"]
     dot = {"dimension_numbers": (((1,), (0,)), ((), ()))}
-    copy, product, matrix = model.price(
-        [Graph((x,), (mk("neg", x),)) for x in (a,)]
-        + [Graph((a, b), (mk("dot_general", a, b, **dot),)), Graph(tuple(short), (mk("dot_general", *short, **dot),))]
-    )
+    exact = mk("dot_general", a, b, **dot, precision="highest")
+    roots = [mk("neg", a), exact, mk("dot_general", *short, **dot), mk("dot_general", a, b, **dot)]
+    copy, product, matrix, halved = model.price([Graph(root.inputs, (root,)) for root in roots])
     assert copy == pytest.approx(8e4 / 1e9, rel=0.1)  # bytes decide
     assert product == pytest.approx(2e6 / 1e9, rel=0.1)  # operations do
     assert matrix == pytest.approx(6e4 / 1e9, rel=0.1)  # matrix units leave it to bytes
+    assert halved == pytest.approx(12e4 / 1e9, rel=0.1)  # as do those that round float32

@@ -127,7 +127,8 @@ def test_candidates_go_through_copies_that_make_up_the_footprint(monkeypatch: py
     expected = worker.reference(graph, arrays)
     for footprint, turns in ((0, 1), (3 * size, 3), (3 * size + 1, 4)):
         program = from_graph(graph.outputs, name="kernel")
-        state = worker._Session(program, arrays, expected, 1, {}, footprint)
+        kinds = tuple(str(x.dtype) for x in expected)
+        state = worker._Session(program, arrays, expected, kinds, 1, {}, footprint)
         state.bounds = [worker._bounds(x) for x in expected]
         bound.clear()
         assert worker._candidate(state, [], False)["event"] == "built"

@@ -18,7 +18,16 @@ CASES: dict[str, Callable[[], Case]] = {}
 OPAQUE: dict[str, set[str]] = {
     "sort": {"sort"},
     "top_k": {"top_k"},
-    "random": {"random_seed", "random_wrap", "random_bits", "bitcast_convert_type", "random_split", "slice", "squeeze"},
+    "random": {
+        "random_seed",
+        "random_wrap",
+        "random_bits",
+        "bitcast_convert_type",
+        "random_split",
+        "slice",
+        "squeeze",
+        "unstack",
+    },
     "random_legacy": {"random_wrap", "random_bits", "bitcast_convert_type"},
     "fft": {"fft", "real"},
     "cumlogsumexp": {"cumlogsumexp"},
@@ -28,7 +37,15 @@ OPAQUE: dict[str, set[str]] = {
     "bitcast": {"bitcast_convert_type"},
     "general_reduce": {"reduce"},
     "reduce_precision": {"reduce_precision"},
-    "scan_random_key": {"random_wrap", "random_split", "random_bits", "bitcast_convert_type", "slice", "squeeze"},
+    "scan_random_key": {
+        "random_wrap",
+        "random_split",
+        "random_bits",
+        "bitcast_convert_type",
+        "slice",
+        "squeeze",
+        "unstack",
+    },
     "linear_solve": {"lu", "triangular_solve", "lu_pivots_to_permutation", "custom_linear_solve"},
 }
 

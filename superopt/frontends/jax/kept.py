@@ -31,9 +31,7 @@ def calls_python(closed: core.ClosedJaxpr) -> bool:
     todo: list[Any] = [closed]
     while todo:
         x = todo.pop()
-        if isinstance(x, core.ClosedJaxpr):
-            todo.append(x.jaxpr)
-        elif isinstance(x, core.Jaxpr):
+        if isinstance(x, core.ClosedJaxpr | core.Jaxpr):  # one type from jax 0.11 on
             for eqn in x.eqns:
                 if eqn.primitive.name in _CALLBACKS:
                     return True

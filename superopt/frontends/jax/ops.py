@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jax import export, lax
 
-from superopt.frontends.jax.builders import broadcast, concatenate, convert, reshape, stretch, transpose, window
+from superopt.frontends.jax.builders import broadcast, concatenate, convert, full, reshape, stretch, transpose, window
 from superopt.frontends.jax.sizes import has_symbols, is_zero, size, sizes
 from superopt.ir.graph import Node, mk
 from superopt.ir.ops.reduction import ARG, REDUCE
@@ -61,6 +61,12 @@ def _identity(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Resul
 
 def _add_any(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return _elementwise("add", {}, xs, out)
+
+
+def _one_minus_square(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    (x,) = xs
+    one = full(x.shape, 1, x.dtype)
+    return mk("mul", mk("add", one, x), mk("sub", one, x))
 
 
 def _pow(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
@@ -276,6 +282,7 @@ def _table() -> dict[str, Importer]:
         "clamp": functools.partial(_by_name, "clamp"),
         "round": _round,
         "add_any": _add_any,
+        "one_minus_square": _one_minus_square,
         "optimization_barrier": _identity,
         "pow": _pow,
         "convert_element_type": _convert,

@@ -252,7 +252,10 @@ def _select(which: Node, then: Node, orelse: Node) -> Node:
 
 def _scan(outer: Importer, eqn: core.JaxprEqn, xs: Sequence[Node]) -> Sequence[Node]:
     p, closed = eqn.params, eqn.params["jaxpr"]
-    fixed, carries = int(p["num_consts"]), int(p["num_carry"])
+    if "ft_in" in p:  # jax 0.11
+        fixed, carries, _ = map(len, p["ft_in"].unpack())
+    else:
+        fixed, carries = int(p["num_consts"]), int(p["num_carry"])
     frozen = [i < fixed and not outer.varies(x) for i, x in enumerate(xs)]
     scope = Importer(outer)
     inputs = _body_inputs(closed.in_avals, frozen)

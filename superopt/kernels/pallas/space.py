@@ -34,6 +34,7 @@ SHARED_BYTES = 200_000  # operands of all steps in flight
 ROW = 1 << 13  # longest row that a block holds at once
 THREAD = 32 * 64  # elements that the 32 threads of a warp hold at most
 CORES = 132  # programs that run at a time; fewer leave a GPU idle
+BUSY = 2 * CORES // 3  # programs from which on larger blocks are better than more of them
 WORTH = 1 << 20  # iterations that pay for a second kernel
 
 Knobs = Mapping[str, int | str]
@@ -173,6 +174,11 @@ def _tiled(stage: Stage, blocks: Mapping[str, int], knobs: Knobs, serial: Iterab
     return trace(steps)
 
 
+def _ordered(stage: Stage, blocks: Mapping[str, int]) -> dict[str, int]:
+    """Return extents by axis in the order of the stage's axes."""
+    return {a.symbol.name: blocks[a.symbol.name] for a in stage.axes if a.symbol.name in blocks}
+
+
 def _merged(program: LoopProgram, stage: Stage, groups: Iterable[Sequence[str]]) -> tuple[list[Step], Stage]:
     """Return steps that fuse groups of neighbouring axes, and the stage afterwards."""
     steps: list[Step] = [("fuse", stage.buffer, tuple(axes)) for axes in groups if len(axes) > 1]
@@ -184,6 +190,7 @@ def _merged(program: LoopProgram, stage: Stage, groups: Iterable[Sequence[str]])
 # rows, columns, step, warps, stages
 _LARGE = ((128, 128, 64, 8, 3), (128, 256, 64, 8, 3), (128, 128, 64, 4, 3), (128, 128, 32, 8, 4), (64, 256, 64, 8, 3))
 _MEDIUM = ((128, 64, 64, 4, 4), (64, 128, 64, 4, 4), (64, 64, 64, 4, 4), (64, 64, 128, 4, 3))
+_THIN = ((16, 64, 128, 4, 4),)
 _SMALL = ((64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (32, 32, 128, 4, 3), (16, 64, 128, 4, 4), (16, 128, 64, 4, 4),
           (16, 16, 64, 1, 3))  # fmt: skip
 
@@ -201,7 +208,7 @@ def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, p
     depth = max(contract.extent(s) for s in found.depth)
     seen: set[tuple[int, ...]] = set()
     tiles: list[tuple[tuple[int, ...], Trace]] = []
-    for bm, bn, bk, warps, stages in (*_LARGE, *_MEDIUM, *_SMALL):
+    for bm, bn, bk, warps, stages in (*(_THIN if m <= 16 else ()), *_LARGE, *_MEDIUM, *_SMALL):
         k = min(bk * 2 // bytes_each, max(16, _power(depth)))
         tile = (min(bm, max(16, _power(m))), min(bn, max(16, _power(n))), k, warps, stages)
         if tile in seen or stages * k * (tile[0] + tile[1]) * bytes_each > SHARED_BYTES:
@@ -213,7 +220,8 @@ def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, p
         if bytes_each >= 4 and precision != "ieee":
             knobs["precision"] = precision
         tiles.append((tile, (*steps, *_tiled(merged, {row: tile[0], column: tile[1]}, knobs, group=8))))
-    full = [t for t in tiles if batch * -(-m // t[0][0]) * -(-n // t[0][1]) >= CORES]
+    enough = 1 if m <= 16 else BUSY  # few rows: bound by the memory of columns, whose long steps decide
+    full = [t for t in tiles if batch * -(-m // t[0][0]) * -(-n // t[0][1]) >= enough]
     rest = [t for t in tiles if t not in full]
     yield from (steps for _, steps in (*full, *sorted(rest, key=lambda t: t[0][0] * t[0][1])))
 
@@ -231,20 +239,24 @@ def _neighbours(stage: Stage, side: Sequence[Symbol]) -> list[str]:
     return group
 
 
-def _exponentials(found: contract.Contraction) -> bool:
-    """Whether the sum goes over exp(s - max s)."""
+def _exponentials(found: contract.Contraction) -> list[Expr]:
+    """Return the factors exp(s - max s) over which the sum goes."""
     own = frozenset(found.depth)
     inner = [e for e in subexpressions(found.total) if e.kind == "op" and e.args[0] == "exp" and e.symbols & own]
-    return any(p.kind == "reduce" and p.args[0] == "max" and not p.symbols & own for e in inner
-               for p in subexpressions(e))  # fmt: skip
+    return [e for e in inner if any(p.kind == "reduce" and p.args[0] == "max" and not p.symbols & own
+                                    for p in subexpressions(e))]  # fmt: skip
 
 
 def _attention(stage: Stage, found: contract.Contraction, precision: str) -> Iterator[Trace]:
-    row, column = found.rows[-1].name, found.columns[-1].name
+    scored = frozenset[Symbol]().union(*(e.symbols for e in _exponentials(found)))
+    sides = found.rows, found.columns
+    queries, values = sides if scored & {*found.rows} else sides[::-1]  # the order of the result decides
+    row, column = queries[-1].name, values[-1].name
     m, n = stage.axis(row).extent, stage.axis(column).extent
     half = all(DTYPE[e.dtype].itemsize == 2 for e in subexpressions(found.total) if e.kind == "load")
-    tiles = ((128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 32, 4, 3), (128, 32, 4, 3),
-             (64, 128, 4, 2), (32, 64, 4, 3), (32, 32, 4, 3))  # fmt: skip
+    first = (128, 128, 8, 2) if n > 64 else (64, 128, 4, 2)
+    tiles = (first, (128, 64, 8, 3), (128, 64, 4, 3), (64, 64, 4, 3), (128, 128, 8, 2), (64, 32, 4, 3),
+             (128, 32, 4, 3), (64, 128, 4, 2), (32, 64, 4, 3), (32, 32, 4, 3))  # fmt: skip
     seen: set[tuple[int, ...]] = set()
     for rows, keys, warps, stages in tiles:
         tile = (min(rows, max(16, _power(m))), keys if half else min(keys, 64), warps, stages)
@@ -254,7 +266,7 @@ def _attention(stage: Stage, found: contract.Contraction, precision: str) -> Ite
         knobs: dict[str, int | str] = {"depth": tile[1], "warps": warps, "stages": stages}
         if not half and precision != "ieee":
             knobs["precision"] = precision
-        yield _tiled(stage, {row: tile[0], column: n}, knobs)
+        yield _tiled(stage, _ordered(stage, {row: tile[0], column: n}), knobs)
 
 
 # ---- rows, reductions, pointwise
@@ -281,7 +293,8 @@ def _rows(stage: Stage, inner: str) -> Iterator[Trace]:
     width = _power(n)
     if width > ROW:
         for chunk, warps in ((4096, 8), (8192, 16), (2048, 4), (4096, 16)):
-            yield _tiled(stage, {inner: chunk}, {"warps": warps, "stages": 2, "limit": chunk}, serial=[inner])
+            knobs = {"warps": warps, "stages": 2, "limit": chunk, "depth": chunk}
+            yield _tiled(stage, {inner: chunk}, knobs, serial=[inner])
         for warps in (16, 32):
             if width <= warps * THREAD:
                 yield _tiled(stage, {inner: n}, {"warps": warps, "stages": 1, "limit": width})
@@ -296,8 +309,7 @@ def _rows(stage: Stage, inner: str) -> Iterator[Trace]:
             continue
         seen.add((rows, warps))
         blocks = {beside: rows, inner: n} if rows > 1 else {inner: n}
-        ordered = {a.symbol.name: blocks[a.symbol.name] for a in stage.axes if a.symbol.name in blocks}
-        yield _tiled(stage, ordered, {"warps": warps, **knobs})
+        yield _tiled(stage, _ordered(stage, blocks), {"warps": warps, **knobs})
 
 
 def _reductions(stage: Stage) -> Iterator[Trace]:
@@ -334,7 +346,7 @@ def _pointwise(program: LoopProgram, stage: Stage) -> Iterator[Trace]:
     steps, merged = _merged(program, stage, [names])
     whole = "_".join(names)
     total = merged.axis(whole).extent
-    flat = [(1024, 4), (2048, 8), (512, 4), (2048, 4), (4096, 8), (256, 4)]
+    flat = [(2048, 4), (1024, 4), (2048, 8), (512, 4), (4096, 8), (256, 4)]
     options: list[Trace] = []
     for size, warps in dict.fromkeys((min(size, _power(total)), warps) for size, warps in flat):
         options.append((*steps, *_tiled(merged, {whole: size}, {"warps": warps})))

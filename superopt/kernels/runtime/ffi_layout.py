@@ -17,12 +17,13 @@ from pathlib import Path
 from superopt.errors import SuperoptError
 
 _SIZES = {"size_t": 8, "int64_t": 8, "uint64_t": 8, "int": 4, "int32_t": 4, "uint32_t": 4, "uint8_t": 1, "bool": 1}
+_EXTENSION = "XLA_FFI_Extension_Base"  # here, whatever a header calls the struct that `extension_start` points to
 _NEEDED = {
     "XLA_FFI_CallFrame": ("struct_size", "extension_start", "api", "ctx", "stage", "args", "rets"),
     "XLA_FFI_Args": ("size", "args"),
     "XLA_FFI_Rets": ("size", "rets"),
     "XLA_FFI_Buffer": ("struct_size", "dtype", "data", "rank", "dims"),
-    "XLA_FFI_Extension_Base": ("type",),
+    _EXTENSION: ("type",),
     "XLA_FFI_Metadata_Extension": ("metadata",),
     "XLA_FFI_Metadata": ("api_version", "traits"),
     "XLA_FFI_Api_Version": ("major_version", "minor_version"),
@@ -96,6 +97,8 @@ def parse(header: str) -> FfiLayout:
         FfiUnavailable: a struct, field or type that is needed is missing.
     """
     text = re.sub(r"//[^\n]*|/\*.*?\*/", "", header, flags=re.S)
+    for kind in re.findall(r"(\w+)\* extension_start;", text)[:1]:
+        text = re.sub(rf"\b{kind}\b", _EXTENSION, text)
     version = tuple(int(x) for x in re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", text))
     if len(version) != 2:
         raise FfiUnavailable("the FFI header names no API version")

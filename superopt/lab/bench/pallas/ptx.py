@@ -16,12 +16,13 @@ import subprocess
 import sys
 import tempfile
 from argparse import ArgumentParser
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import jax
+from jax.sharding import AbstractDevice, AbstractMesh, use_abstract_mesh
 from jaxlib.mlir import ir
 from jaxlib.triton import dialect
 
@@ -34,6 +35,7 @@ from superopt.lab.bench.pallas.suite import loop_program
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 
 _TARGET = "__gpu$xla.gpu.triton"
+_CARD = AbstractDevice(device_kind="NVIDIA H100", num_cores=132, platform="gpu")
 _COLUMNS = (
     ("case", "operator", ""),
     ("schedules", "schedules", "d"),
@@ -52,8 +54,7 @@ def modules(case: PallasCase) -> list[tuple[Any, list[tuple[bytes, int, int]]]]:
     kinds = [jax.ShapeDtypeStruct(b.shape, jax.numpy.dtype(b.dtype)) for b in program.buffers if b.scope == "input"]
     found: list[tuple[Any, list[tuple[bytes, int, int]]]] = []
     for trace in space.candidates(program, "out0", case.precision):
-        traced = jax.jit(lower(apply(program, trace), interpret=False)).trace(*kinds)
-        module = traced.lower(lowering_platforms=("cuda",)).compiler_ir()
+        module = lowered(lower(apply(program, trace), interpret=False), *kinds).compiler_ir()
         kernels: list[tuple[bytes, int, int]] = []
         assert module is not None
         for op in _calls(module.operation):
@@ -62,6 +63,12 @@ def modules(case: PallasCase) -> list[tuple[Any, list[tuple[bytes, int, int]]]]:
             kernels.append((code, settings["num_warps"].value, settings["num_stages"].value))
         found.append((trace, kernels))
     return found
+
+
+def lowered(fn: Callable[..., Any], *kinds: Any) -> jax.stages.Lowered:
+    """A function of arrays of these types, lowered for a GPU that need not be present."""
+    with use_abstract_mesh(AbstractMesh((1,), ("x",), abstract_device=_CARD)):
+        return jax.jit(fn).trace(*kinds).lower(lowering_platforms=("cuda",))
 
 
 def _calls(operation: Any) -> list[Any]:

@@ -4,6 +4,8 @@ First each operator is computed at small odd sizes under all of its schedules an
 interpreter in float64.  Without a GPU, kernels are interpreted, under the first two schedules, and nothing is timed.
 On a GPU each operator is then tuned by timing, its schedule is fixed, and it is timed afresh in interleaved rounds
 beside XLA's version (and cuDNN's attention).  Ratios are theirs over ours; XLA has the same precision of products.
+`untuned` is the same ratio for the first schedule of the space, the one that programs get.  `roofline` is the price of
+`costmodel.model.card` over the measured time.
 
     superopt bench --suite pallas [--case TEXT ...] [--json]
 
@@ -12,6 +14,8 @@ Summary: `checked` and `wrong` schedules, `*_vs_xla` geometric means by kind.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from statistics import median
 from typing import Any
@@ -20,28 +24,34 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from costmodel.model.card import CardRoofline, card_of
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph, topological
 from superopt.ir.interp import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.bench import Result, Say, geomean, table, wanted
-from superopt.lab.bench.pallas.tune import chained, interleaved, tune
+from superopt.lab.bench.pallas.tune import all_built, attempt, chained, interleaved, tune
 from superopt.lab.bench.programs.pallas_cases import CASES, PallasCase
 
 ROUNDS = 15
-CACHE_BYTES = 400_000_000  # data of one call, so that no level of cache holds it
+CACHE_BYTES = 400_000_000  # data of different runs in one call, so that no level of cache holds it
+LONG_S = 5e-3  # of runs in one call by their price, since a call takes 0.1 ms itself; at most so many runs
+MOST = 64
 _CHECKED = (("case", "operator", ""), ("checked", "schedules", "d"), ("worst", "error", ".1e"))
 _COLUMNS = (
     ("case", "operator", ""),
     ("ours_us", "ours, us", ".4g"),
     ("xla_us", "XLA, us", ".4g"),
     ("xla", "XLA", ".2f"),
+    ("guess", "untuned", ".2f"),
     ("peer", "cuDNN", ".2f"),
     ("tflops", "TFLOP/s", ".0f"),
     ("gbytes", "GB/s", ".0f"),
+    ("priced", "roofline", ".2f"),
     ("error", "error", ".1e"),
     ("tried", "tried", "d"),
 )
@@ -100,12 +110,12 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
     arrays = [known[b.name] for b in program.buffers if b.scope in ("input", "frozen")]
     options = space.candidates(program, "out0", case.precision)
     options = options if every else options[:2]
+    makes = [lambda trace=trace: lower(apply(program, trace)) for trace in options]
     worst, wrong = 0.0, []
-    for trace in options:
-        try:
-            found = jax.jit(lower(apply(program, trace)))(*arrays)
-        except (NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as reason:
-            wrong.append({"trace": trace, "failure": f"{type(reason).__name__}: {reason}"[:300]})
+    for trace, code in zip(options, all_built(makes, *arrays), strict=True):
+        found = code if isinstance(code, str) else attempt(lambda code=code: code(*arrays))
+        if isinstance(found, str):
+            wrong.append({"trace": trace, "failure": found})
             continue
         error = max(_distance(np.asarray(x, np.float64), y) for x, y in zip(found, wanted, strict=True))
         worst = max(worst, error)
@@ -116,9 +126,14 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
 
 def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = None) -> dict[str, Any]:
     """Tune a case over at most so many schedules, then time it afresh beside XLA."""
-    count = max(2, min(16, -(-CACHE_BYTES // case.bytes_moved)))
-    sets = [tuple(jax.numpy.asarray(x) for x in case.arguments(seed + 1 + j)) for j in range(count)]
-    program, _, names = loop_program(case, sets[0])
+    first = tuple(jnp.asarray(x) for x in case.arguments(seed + 1))
+    program, outputs, names = loop_program(case, first)
+    graph = Graph(tuple(x for x in topological(outputs) if x.op == "input"), outputs)
+    priced_s = float(CardRoofline(card_of(jax.devices()[0].device_kind)).price([graph])[0])
+    runs = max(2, min(MOST, math.ceil(LONG_S / priced_s)))
+    count = min(runs, max(2, -(-CACHE_BYTES // case.bytes_moved)))
+    apart = [first, *(tuple(jnp.roll(x, j) for x in first) for j in range(1, count))]
+    sets = list(itertools.islice(itertools.cycle(apart), runs))
     order = [names.index(b.name) for b in program.buffers if b.scope in ("input", "frozen")]
     ours = [tuple(arrays[j] for j in order) for arrays in sets]
     try:
@@ -135,23 +150,38 @@ def timed(case: PallasCase, seed: int, rounds: int = ROUNDS, most: int | None = 
             if name != "peer":
                 return {"failure": f"{name}: {reason}"[:300]}
             del calls[name]
-    samples = interleaved([lambda fn=fn, args=args: fn(args) for fn, args in calls.values()], rounds)
-    seconds = {name: median(s) / count for name, s in zip(calls, samples, strict=True)}
+    seconds = dict(zip(calls, _seconds(list(calls.values()), rounds), strict=True))
     result = calls["ours"][0](ours[:1])[0][0]
-    exact = jax.jit(_exact(case))(*sets[0])
-    figure = case.flops / seconds["ours"] / 1e12 if case.flops else None
+    exact = jax.jit(_exact(case))(*first)
+    guess = space.candidates(program, "out0", case.precision)[0]
+    guessed = [t.seconds for t in trials if t.trace == guess and t.seconds is not None]
+    tuned = [t.seconds for t in trials if t.trace == trace and t.seconds is not None]
     return {
         "ours_us": seconds["ours"] * 1e6,
         "xla_us": seconds["xla"] * 1e6,
         "xla": seconds["xla"] / seconds["ours"],
+        "guess": seconds["xla"] / seconds["ours"] * tuned[0] / guessed[0] if guessed and tuned else None,
+        "priced": priced_s / seconds["ours"],
+        "priced_xla": priced_s / seconds["xla"],
         **({"peer": seconds["peer"] / seconds["ours"]} if "peer" in seconds else {}),
-        "tflops": figure,
+        "tflops": case.flops / seconds["ours"] / 1e12 if case.flops else None,
         "gbytes": None if case.flops else case.bytes_moved / seconds["ours"] / 1e9,
         "error": float(_distance(result.astype(exact.dtype), exact)),
         "tried": len(trials),
         "failed": [t.failure for t in trials if t.seconds is None],
         "trace": trace,
+        "trials": [(t.seconds, t.trace) for t in trials],
     }
+
+
+def _seconds(calls: Sequence[tuple[Any, Sequence[Any]]], rounds: int) -> list[float]:
+    """Seconds of one run: the time of a call of all runs over that of a call of one, so that no call itself counts."""
+    makes = [lambda fn=fn, args=args: fn(args) for fn, sets in calls for args in (sets, sets[:1])]
+    times = [median(s) for s in interleaved(makes, rounds)]
+    return [
+        (long_s - short_s) / (len(sets) - 1)
+        for (_, sets), long_s, short_s in zip(calls, times[::2], times[1::2], strict=True)
+    ]
 
 
 def loop_program(case: PallasCase, arguments: Sequence[Any]) -> tuple[Any, Any, list[str]]:

@@ -1,35 +1,39 @@
 """Finds the fastest schedule of a stage on this GPU, by timing.
 
-Every candidate of `space.candidates` is compiled.  One that does not compile, or disagrees with the default, drops out.
+Every candidate of `space.candidates` is compiled, several at a time: Triton takes a second or more for each.  One that
+does not compile, or disagrees with the default, drops out.
 All others are timed in interleaved rounds, and half of them stay after each.  The last few are timed afresh, since the
 best of many noisy figures looks better than it is.
 
 One timing runs a kernel over several sets of arguments one after another inside one call, so that neither the launch of
 a call nor the cache decides.
-a call nor the cache decides.
 """
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
 import jax
-import numpy as np
 from jax import lax
+from jax import numpy as jnp
 
 from superopt.errors import InputError, SuperoptError
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import Trace, apply
+from superopt.machine.facts import usable_cores
 
 Arrays = Sequence[Any]
 Call = Callable[[], Any]
 Clock = Callable[[Sequence[Call], int], list[list[float]]]
+FAULTS = (InputError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError)  # of lowering, Pallas and Triton
 TOLERANCE = 0.02  # relative norm: schedules may round differently, but must compute the same function
 
 
@@ -50,6 +54,7 @@ class PallasTrial:
 
 def chained(fn: Callable[..., Any]) -> Callable[[Sequence[Arrays]], Any]:
     """A jitted function that runs `fn` on each of several sets of arguments, one after another."""
+    fn = jax.jit(fn)  # traced once, not for each set
 
     def call(sets: Sequence[Arrays]) -> Any:
         found: list[Any] = []
@@ -60,6 +65,31 @@ def chained(fn: Callable[..., Any]) -> Callable[[Sequence[Arrays]], Any]:
         return found
 
     return jax.jit(call)
+
+
+def all_built(makes: Sequence[Callable[[], Callable[..., Any]]], *arguments: Any) -> list[Callable[..., Any] | str]:
+    """Functions compiled for these arguments, each beside the next; the reason in place of one that has no code."""
+    waiting: list[Future[Any] | str] = []
+    with ThreadPoolExecutor(usable_cores()) as pool:
+        for make in makes:
+            try:
+                waiting.append(pool.submit(jax.jit(make()).lower(*arguments).compile))
+            except FAULTS as reason:
+                waiting.append(told(reason))
+    return [x if isinstance(x, str) else attempt(x.result) for x in waiting]
+
+
+def attempt(call: Call) -> Any:
+    """The result of a call, or the reason why it failed."""
+    try:
+        return jax.block_until_ready(call())
+    except FAULTS as reason:
+        return told(reason)
+
+
+def told(reason: Exception) -> str:
+    """A failure in a line."""
+    return f"{type(reason).__name__}: {reason}"[:500]
 
 
 def interleaved(calls: Sequence[Call], rounds: int) -> list[list[float]]:
@@ -125,21 +155,22 @@ def _race(
     interpret: bool | None,
     clock: Clock,
 ) -> list[tuple[PallasTrial, Trace]]:
+    def make(trace: Trace) -> Callable[..., Any]:
+        return chained(lower(apply(program, trace), interpret))
+
     dropped: list[tuple[PallasTrial, Trace]] = []
     running: list[tuple[Trace, Trace, Call]] = []
-    wanted: list[np.ndarray] | None = None
-    for trace, option in options:
-        try:
-            call = _bound(chained(lower(apply(program, trace), interpret)), sets)
-            results = [np.asarray(x).astype(np.float64) for x in call()[0]]
-        except (InputError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError) as reason:
-            dropped.append((PallasTrial(trace, None, f"{type(reason).__name__}: {reason}"[:500]), option))
-            continue
-        wanted = results if wanted is None else wanted
-        if all(_close(x, y) for x, y in zip(results, wanted, strict=True)):
-            running.append((trace, option, call))
+    wanted: Any = None
+    codes = all_built([functools.partial(make, trace) for trace, _ in options], sets)
+    for (trace, option), code in zip(options, codes, strict=True):
+        results = code if isinstance(code, str) else attempt(lambda code=code: code(sets)[0])
+        if not isinstance(results, str):
+            wanted = results if wanted is None else wanted
+            results = results if _close(results, wanted) else "results differ from those of the default schedule"
+        if isinstance(results, str) or isinstance(code, str):
+            dropped.append((PallasTrial(trace, None, results), option))
         else:
-            dropped.append((PallasTrial(trace, None, "results differ from those of the default schedule"), option))
+            running.append((trace, option, functools.partial(code, sets)))
     times: list[float] = [0.0] * len(running)
     while running:
         last = len(running) <= 3
@@ -154,11 +185,13 @@ def _race(
     return [(PallasTrial(t, s), o) for (t, o, _), s in zip(running, times, strict=True)] + dropped
 
 
-def _bound(fn: Callable[..., Any], sets: Sequence[Arrays]) -> Call:
-    return lambda: fn(sets)
-
-
-def _close(found: np.ndarray, wanted: np.ndarray) -> bool:
-    same = np.isnan(found) == np.isnan(wanted)
-    difference = np.linalg.norm(np.nan_to_num(found) - np.nan_to_num(wanted))
-    return bool(same.all() and difference <= TOLERANCE * np.linalg.norm(np.nan_to_num(wanted)) + 1e-30)
+@jax.jit
+def _close(found: Sequence[jax.Array], wanted: Sequence[jax.Array]) -> jax.Array:
+    """Whether results agree: NaN in the same places, and a difference of a small norm elsewhere."""
+    agree = jnp.bool_(True)
+    for x, y in zip(found, wanted, strict=True):
+        x, y = x.astype(jnp.float32), y.astype(jnp.float32)
+        near = jnp.linalg.norm(jnp.nan_to_num(x - y).ravel())
+        most = TOLERANCE * jnp.linalg.norm(jnp.nan_to_num(y).ravel()) + 1e-30
+        agree &= (jnp.isnan(x) == jnp.isnan(y)).all() & (near <= most)
+    return agree
