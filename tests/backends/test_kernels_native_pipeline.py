@@ -87,10 +87,13 @@ def test_a_kernel_that_is_not_proved_is_not_used(
         return replace(verdict, status="UNKNOWN") if any(n.op == "dot_general" for n in graph.nodes()) else verdict
 
     monkeypatch.setattr(Native, "prove", doubting)
-    made = own_kernels(found[0])
+    with TrialPool(processes=1) as pool:
+        maker = KernelMaker(pool)
+        made = maker.make(in_regions("own form", own_form(found[0].graph)))
     assert len(made.kernels) == 1
-    assert [(row.kind, row.used) for row in made.rows if not row.used] == [("contraction", False)]
-    assert "UNKNOWN" in next(row.failure for row in made.rows if not row.used)
+    unused = [row for row in maker.rows(made) if not row.used]
+    assert [row.kind for row in unused] == ["contraction"]
+    assert "UNKNOWN" in unused[0].failure
 
 
 def test_the_limit_of_prepared_bytes_holds_for_packed_weights(found: tuple[Imported, Exploration]) -> None:
