@@ -53,13 +53,12 @@ def finished(session: Session, state: RunState, name: str, key: str) -> Optimize
 
 def _built(session: Session, state: RunState) -> tuple[Chosen, XlaExecutable]:
     """The choice with its executable; the original where the chosen program cannot be built."""
-    choice = state.choice
-    assert choice is not None
+    chosen = state.choice
+    assert chosen is not None
     executable = session.barrier.around(
-        "the chosen program", lambda: Aside(lambda: _executable(session, choice)).result(), None
+        "the chosen program", lambda: Aside(lambda: _executable(session, chosen)).result(), None
     )
-    if executable is None:
-        choice = given_back(session.imported, session.barrier)
+    choice = given_back(session.imported, session.barrier) if executable is None else chosen
     with of_the_program():
         executable = executable or _executable(session, choice)
         if session.imported.whole:  # on a thread of its own: the compiler hears no Ctrl-C

@@ -23,20 +23,22 @@ from superopt.measure.process import ProcessLimits, Worker
 from superopt.schedules import features, worker
 from superopt.schedules import tune as search
 from superopt.schedules.model import Rows, _solved
-from superopt.schedules.records import Candidate
+from superopt.schedules.records import MeasuredSchedule
 from superopt.schedules.space import space_of
 from superopt.schedules.workload import workload
 
 
-def _candidates(seconds: list[float]) -> list[Candidate]:
-    return [Candidate([[str(i)]], {}, np.zeros(1), str(i), 1e-3 * s) for i, s in enumerate(seconds)]
+def _candidates(seconds: list[float]) -> list[MeasuredSchedule]:
+    return [MeasuredSchedule([[str(i)]], {}, np.zeros(1), str(i), 1e-3 * s) for i, s in enumerate(seconds)]
 
 
-def _final(monkeypatch: pytest.MonkeyPatch, measured: list[Candidate], fresh: dict[str, list[float]]) -> Candidate:
+def _final(
+    monkeypatch: pytest.MonkeyPatch, measured: list[MeasuredSchedule], fresh: dict[str, list[float]]
+) -> MeasuredSchedule:
     """The winner, where the samples of all fresh rounds are these; the first candidate is the default."""
     asked: list[set[str]] = []
 
-    def again(_: Any, candidates: list[Candidate], *_rest: Any) -> dict[str, list[float]]:
+    def again(_: Any, candidates: list[MeasuredSchedule], *_rest: Any) -> dict[str, list[float]]:
         asked.append({c.digest for c in candidates})
         return {c.digest: fresh[c.digest] for c in candidates}
 
