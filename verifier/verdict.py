@@ -12,6 +12,8 @@ from typing import Any, cast
 
 PROVED, REFUTED, UNKNOWN, UNSUPPORTED = "PROVED", "REFUTED", "UNKNOWN", "UNSUPPORTED"
 EXACTNESS = ("exact", "real", "range")
+LEFT, RIGHT = "left", "right"
+_TEST_LINES = 40  # a longer test is not printed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Counterexample:
         choices: values of meta-variables, parameters and attributes.
         root: which equation of the rule.
         index: first index at which the results differ, None when a whole side failed.
-        left, right: the two results as text.
+        left, right: the two results as text; of a side that failed, the way it did.
+        failed: the side that failed as a whole: left or right; empty where both have results.
         graphs: the two sides as IR text.
         seed: seed of the instance, to run it again.
         undefined: whether the right side is NaN there (it divides by zero, or leaves a function's domain).
@@ -63,6 +66,7 @@ class Counterexample:
     undefined: bool = False
     results: tuple[Any, Any] = (None, None)
     code: str = ""
+    failed: str = ""
 
     @property
     def elements(self) -> int:
@@ -74,8 +78,9 @@ class Counterexample:
         if self.choices:
             lines.append("  with " + ", ".join(f"{k} = {v}" for k, v in self.choices.items()))
         which = f" of equation {self.root + 1}" if self.root else ""
-        if self.index is None:
-            return "\n".join([*lines, f"  the right side{which} {self.right}"])
+        if self.failed:
+            cause = self.left if self.failed == LEFT else self.right
+            return "\n".join([*lines, f"  the {self.failed} side{which} {cause}"])
         lines += [f"  left  = {self.results[0]}", f"  right = {self.results[1]}"]
         return "\n".join([*lines, f"  they differ{which} at {list(self.index)}: {self.left} and {self.right}"])
 
@@ -130,6 +135,16 @@ class Verdict:
             return f"{head} at {self.where}\n{self.counterexample}{remedy}"
         remedy = f"\n  it is proved when {self.proved_when}" if self.proved_when else ""
         return f"{head} at {self.where}: {self.cause}{remedy}"
+
+    def told(self) -> str:
+        """The verdict as text, with the test of a refutation to paste; of a long test only where to find it."""
+        found = self.counterexample
+        if found is None or not found.code:
+            return str(self)
+        lines = [line for line in found.code.splitlines() if line]
+        if len(lines) > _TEST_LINES:
+            return f"{self}\n  as a test to paste ({len(lines)} lines): counterexample.code of --json"
+        return "\n".join([str(self), "  as a test to paste:", *(f"    {line}" for line in lines)])
 
 
 # ---- JSON form of verdicts, for exchange between processes; it keeps tuples and special floats

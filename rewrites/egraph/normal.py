@@ -624,7 +624,6 @@ def _adjacent(eg: EGraph, a: Ref, b: Ref, axis: int) -> Ref | None:
 
 
 _BY_OP: dict[str, Constructor] = {
-    "literal": lambda eg, xs, v: literal(eg, v["value"], v["dtype"]),
     "transpose": _transpose,
     "broadcast_in_dim": lambda eg, xs, v: broadcast(eg, xs[0], v["shape"], v["broadcast_dimensions"]),
     "reshape": lambda eg, xs, v: reshape(eg, xs[0], v["new_sizes"]),

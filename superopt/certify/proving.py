@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any, Protocol, overload
 
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
-from superopt.certify.validate import Validation
 from superopt.errors import RuleError, UsageError, VerificationError
 from verifier.record.ledger import verify_rules
 from verifier.rules.preconditions import explained
 from verifier.verdict import Verdict
 
 if TYPE_CHECKING:
+    from superopt.certify.validate import Validation
     from verifier.statements.statement import Statement
 
 Function = Callable[..., Any]

@@ -12,18 +12,19 @@ proved first, and the certificate is kept.
 from __future__ import annotations
 
 import ast
+import functools
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rewrites.language.parse import Misread, parse_each
 from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.certify.proving import collected, statements
-from superopt.certify.xla_rules import by_xla
 from superopt.errors import DEFECT, InputError, ProverDefectError, SuperoptError
 from superopt.files.reading import text_file
 from superopt.machine.deadline import Stopwatch
@@ -34,42 +35,131 @@ from verifier.record.ledger import Ledger, require_proved, summary, verify_rules
 from verifier.record.recheck import recheck
 from verifier.rules.fuzz import fuzz
 from verifier.rules.preconditions import explained, report
-from verifier.verdict import UNKNOWN, Verdict
+from verifier.verdict import PROVED, REFUTED, UNKNOWN, Verdict
 
 _MAKERS = ("statement", "rule")
-_TEST_LINES = 40  # a longer test is not printed
+Named = TypeVar("Named", "Rule", "Proposition")
 
 
-def verify_library(names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
-    """Prove the shipped library from scratch; return summary and text.
+@dataclass(frozen=True, slots=True)
+class Proposition:
+    """A rule or statement of a file, to be judged.
+
+    Attributes:
+        made: the rule, the statement, or the text that is no rule.
+        lift: whether a statement is to become a rule.
+    """
+
+    made: Any
+    lift: bool = False
+
+    @property
+    def name(self) -> str:
+        """The name of the rule or statement."""
+        return self.made.name
+
+    @property
+    def where(self) -> str:
+        """Its `file:line`."""
+        return self.made.where
+
+    def judged(self) -> Verdict:
+        """Return the verdict; any error is UNKNOWN with that cause."""
+        try:
+            if isinstance(self.made, Misread):
+                raise self.made.error
+            if isinstance(self.made, Rule):
+                return _proved_and_tried(self.made)
+            return statements().as_rule(self.made)[1] if self.lift else statements().check_statement(self.made)
+        except ProverDefectError as defect:
+            return Verdict(self.name, "", self.where, "", UNKNOWN, cause=str(defect.args[0]))
+        except (Exception, SystemExit) as error:  # the others are still to be judged
+            first = str(error).strip().partition("\n")[0]
+            kind = "forward" if isinstance(self.made, Rule | Misread) else "statement"
+            return Verdict(self.name, "", self.where, kind, UNKNOWN, cause=f"{type(error).__name__}: {first}")
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Verdicts on rules and statements, in the order of their files.
+
+    Attributes:
+        verdicts: one for each.
+        seconds: wall time.
+        without_xla: reason why XLA did not evaluate what is proved; empty where it did.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    seconds: float
+    without_xla: str
+
+    @property
+    def good(self) -> bool:
+        """Whether all are proved."""
+        return all(v.proved for v in self.verdicts)
+
+    @property
+    def defects(self) -> list[str]:
+        """Names of rules that are proved and refuted at once."""
+        return [v.rule for v in self.verdicts if v.cause.startswith(DEFECT)]
+
+    def to_json(self) -> dict[str, Any]:
+        """The totals, and a row for each verdict."""
+        data = summary(self.verdicts, self.seconds)
+        return {**data, "defects": self.defects, "without_xla": self.without_xla}
+
+    def __str__(self) -> str:
+        count = Counter(v.status for v in self.verdicts)
+        lines = [v.told() for v in self.verdicts]
+        lines.append(
+            f"{len(self.verdicts)} rules: {count[PROVED]} proved, {count[REFUTED]} refuted, {count[UNKNOWN]} unknown"
+            f" in {self.seconds:.1f} s"
+        )
+        if self.without_xla and count[PROVED]:
+            lines.append(f"XLA did not evaluate what is proved: {self.without_xla}")
+        if self.defects:
+            lines.append(f"{DEFECT}{', '.join(self.defects)} proved and refuted; believe none of the proofs above")
+        return "\n".join(lines)
+
+
+def verify_library(names: Sequence[str] = ()) -> Verified:
+    """Prove the shipped library from scratch.
 
     Raises:
         InputError: no rule has such a name.
     """
-    return _verify(chosen_rules(load(), names))
+    return _judged([Proposition(rule) for rule in chosen_rules(load(), names)])
 
 
-def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
+def verify_files(files: Sequence[str], names: Sequence[str] = ()) -> Verified:
     """Prove every rule and statement of some files.
 
     Raises:
         InputError: a file that cannot be read or run, or without rules and statements, or nothing of such a name.
         RuleError: no text among them is a rule; beside others one that is none is UNKNOWN.
     """
-    rules: list[Rule | Misread] = []
-    made: list[tuple[Any, bool]] = []
-    for file in files:
-        made_here = _run(file) if _makes_statements(file) else []
-        made += made_here
-        rules += _read(file, needed=not made_here)
-    wanted = [(x, lift) for x, lift in made if _is_named(x, names)]
-    chosen = [r for r in rules if _is_named(r, names)]
-    if not wanted and not chosen:
-        raise _nothing(rules)
-    misread = [r for r in chosen if isinstance(r, Misread)]
-    if misread and len(misread) == len(chosen) and not wanted:
-        raise misread[0].error
-    return _verify(chosen, wanted)
+    chosen = chosen_rules([proposition for file in files for proposition in propositions(file)], names)
+    misread = [proposition.made.error for proposition in chosen if isinstance(proposition.made, Misread)]
+    if len(misread) == len(chosen):
+        raise misread[0]
+    return _judged(chosen)
+
+
+def propositions(file: str) -> list[Proposition]:
+    """Return the rules and statements of a file, unproved; a Python file that makes statements is run.
+
+    Raises:
+        InputError: the file cannot be read or run, or is Python without rules and statements.
+    """
+    made = _run(file) if _makes_statements(file) else []
+    return [*map(Proposition, _read(file, needed=not made)), *(Proposition(x, lift) for x, lift in made)]
+
+
+def _judged(chosen: Sequence[Proposition]) -> Verified:
+    watch = Stopwatch()
+    verdicts = tuple(proposition.judged() for proposition in chosen)
+    tried = any(v.proved for v in verdicts)
+    return Verified(verdicts, watch.elapsed_s, without_xla() if tried else "")
 
 
 def examine_preconditions(files: Sequence[str], names: Sequence[str] = ()) -> tuple[dict[str, Any], str]:
@@ -151,106 +241,70 @@ def rules_of_files(files: Sequence[str]) -> list[Rule]:
 
 def _read(file: str, *, needed: bool = True) -> Iterator[Rule | Misread]:
     """Yield the rules that a file holds as text; with `needed`, there must be some."""
-    text, first = text_file(file), 1
-    if Path(file).suffix == ".py":
-        found = _rules_text(file)
-        if found is None and needed:
-            raise InputError(
-                f"{file} defines no RULES text and makes no statement",
-                hint='write RULES = """...""", or superopt.statement(...)',
-            )
-        text, first = found or ("", 1)
-    yield from parse_each(text, where=f"{file}:{first}")
+    if Path(file).suffix != ".py":
+        yield from parse_each(text_file(file), where=f"{file}:1")
+        return
+    found = _rules_text(file)
+    if found is None and needed:
+        raise InputError(
+            f"{file} defines no RULES text and makes no statement",
+            hint='write RULES = """...""", or superopt.statement(...)',
+        )
+    text, first, aligned = found or ("", 1, True)
+    for read in parse_each(text, where=f"{file}:{first}"):
+        yield read if aligned else replace(read, where=f"{file}:{first}")
 
 
-def _rules_text(file: str) -> tuple[str, int] | None:
-    """Return the string that a Python file assigns to RULES, and the line on which it starts."""
+def _rules_text(file: str) -> tuple[str, int, bool] | None:
+    """Return the string that a Python file assigns to RULES, its first line, and whether its lines are the file's."""
+    source = text_file(file).split("\n")
     for statement in _parsed(file).body:
         match statement:
             case ast.Assign(targets=[ast.Name(id="RULES")], value=ast.Constant(value=str(text)) as value):
-                return text, value.lineno
+                first = value.lineno + source[value.lineno - 1].endswith('"""\\')
+                beyond = text.count("\n") - ((value.end_lineno or first) - first)
+                return text, first, 0 <= beyond <= 1  # 1: strings side by side, one a line
             case _:
                 pass
     return None
 
 
-def chosen_rules(rules: Sequence[Rule], names: Sequence[str]) -> list[Rule]:
+def chosen_rules(rules: Sequence[Named], names: Sequence[str] = ()) -> list[Named]:
     """Return the rules whose names contain one of some texts, or all where there is no text.
 
     Raises:
         InputError: there is none.
     """
-    chosen = [r for r in rules if _is_named(r, names)]
+    chosen = [rule for rule in rules if not names or any(text in rule.name for text in names)]
     if not chosen:
-        raise _nothing(rules)
+        hint = "a rule starts with `name: declarations` at the margin"
+        raise InputError("no rule to verify", hint="no rule has such a name" if rules else hint)
     return chosen
 
 
-def _is_named(x: Any, names: Sequence[str]) -> bool:
-    return not names or any(text in x.name for text in names)
-
-
-def _nothing(rules: Sequence[Any]) -> InputError:
-    hint = "a rule starts with `name: declarations` at the margin"
-    return InputError("no rule to verify", hint="no rule has such a name" if rules else hint)
-
-
-def _verify(rules: Sequence[Rule | Misread], made: Sequence[tuple[Any, bool]] = ()) -> tuple[dict[str, Any], str]:
-    watch = Stopwatch()
-    texts = [*rules, *(x for x, _ in made if isinstance(x, Rule))]
-    verdicts = [_barred(rule, _proved_and_tried) for rule in texts]
-    for x, lift in made:
-        if not isinstance(x, Rule):
-            verdicts.append(_barred(x, _as_rule if lift else statements().check_statement))
-    data = summary(verdicts, watch.elapsed_s)
-    data["defects"] = [v.rule for v in verdicts if v.cause.startswith(DEFECT)]
-    lines = [f"{v}{_as_test(v)}" for v in verdicts]
-    lines.append(
-        f"{data['rules']} rules: {data['proved']} proved, {data['refuted']} refuted, {data['unknown']} unknown"
-        f" in {data['seconds']:.1f} s"
-    )
-    if data["defects"]:
-        lines.append(f"{DEFECT}{', '.join(data['defects'])} proved and refuted; believe none of the proofs above")
-    return data, "\n".join(lines)
-
-
-def _proved_and_tried(rule: Rule | Misread) -> Verdict:
-    """Return the verdict on a rule; a proved rule is also evaluated by XLA."""
-    if isinstance(rule, Misread):
-        raise rule.error
+def _proved_and_tried(rule: Rule) -> Verdict:
+    """Return the verdict on a rule; a proved rule is also evaluated by XLA where that is installed."""
     verdict = explained(rule, verify_rules([rule])[0])
-    if verdict.domain is not None:
-        told = by_xla(rule, verdict.domain)
+    if verdict.domain is not None and not isinstance(found := _xla(), ImportError):
+        told = found.by_xla(rule, verdict.domain)
         if told:
             raise ProverDefectError(f"{rule.name} is proved and yet refuted: {told}")
     return verdict
 
 
-def _as_rule(made: Any) -> Verdict:
-    return statements().as_rule(made)[1]
-
-
-def _barred(made: Any, judge: Callable[[Any], Verdict]) -> Verdict:
-    """Return the verdict on one rule or statement; any error there is UNKNOWN with that cause."""
+@functools.cache
+def _xla() -> Any:
+    """Return the module that evaluates rules by XLA, or the error of its import."""
     try:
-        return judge(made)
-    except ProverDefectError as defect:
-        return Verdict(made.name, "", made.where, "", UNKNOWN, cause=str(defect.args[0]))
-    except (Exception, SystemExit) as error:  # the others are still to be judged
-        first = str(error).strip().partition("\n")[0]
-        kind = "statement" if hasattr(made, "specs") else "forward"
-        return Verdict(made.name, "", made.where, kind, UNKNOWN, cause=f"{type(error).__name__}: {first}")
+        from superopt.certify import xla_rules  # late: JAX takes a second to load, and proofs do not need it
+    except ImportError as error:
+        return error
+    return xla_rules
 
 
-def _as_test(verdict: Verdict) -> str:
-    """Return the pasteable test of a refutation, indented; for a long one, its place."""
-    found = verdict.counterexample
-    if found is None or not found.code:
-        return ""
-    lines = [line for line in found.code.splitlines() if line]
-    if len(lines) > _TEST_LINES:
-        return f"\n  as a test to paste ({len(lines)} lines): counterexample.code of --json"
-    return "\n".join(["", "  as a test to paste:", *(f"    {line}" for line in lines)])
+def without_xla() -> str:
+    """Return the reason why XLA evaluates no proved rule; empty where it does."""
+    return str(_xla()) if isinstance(_xla(), ImportError) else ""
 
 
 # ---- certificates, looked at again

@@ -1,4 +1,4 @@
-"""Helpers that all commands share: one-line errors and warnings, files to write, exit codes.
+"""Helpers that all commands share: options, one-line errors and warnings, files to write, exit codes.
 
 Exit codes: 0 ok, 1 usage, or a program that cannot be run as it is, 2 input rejected, 3 verification failed,
 4 regression, 5 nothing found within the budget under `--strict`, 6 internal.
@@ -7,15 +7,15 @@ Exit codes: 0 ok, 1 usage, or a program that cannot be run as it is, 2 input rej
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -23,13 +23,34 @@ from superopt.errors import SuperoptError, UsageError
 from superopt.machine.aside import end_with
 from superopt.machine.extras import EXTRA_OF, missing
 from superopt.machine.interrupts import heard
-from superopt.report import json_text
 
 OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
+
+EXISTING = click.Path(exists=True, dir_okay=False)
+JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+
+
+def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
+    """`name=size` options as a mapping.
+
+    Raises:
+        UsageError: a pair has another form, or two are about one name.
+    """
+    dims: dict[str, int] = {}
+    for pair in pairs:
+        name, _, size = pair.partition("=")
+        if not name or not re.fullmatch(r"[0-9]{1,18}", size) or int(size) < 1:
+            raise UsageError(f"--dims {pair!r} is not name=size with a size from 1 on", hint="write --dims batch=8")
+        if name in dims:
+            raise UsageError(f"--dims gives {name} twice: {dims[name]} and {int(size)}", hint="give each name once")
+        dims[name] = int(size)
+    return dims
 
 
 def emit(data: Mapping[str, Any]) -> None:
     """Print one JSON object."""
+    from superopt.report import json_text  # late: a message without data does not need it
+
     click.echo(json_text(data))
 
 
@@ -69,38 +90,39 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
     click.echo(f"superopt: warning: {message}", err=True)
 
 
-def guarded(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turn errors into one line and a hint on stderr, and into the exit status."""
+def guarded(command: Callable[[], int | None], *, as_json: bool = False) -> NoReturn:
+    """Run a command and end the process with its status; errors become one line and a hint on stderr.
 
-    @wraps(command)
-    def run(**options: Any) -> None:
-        _heed_interruptions()
-        try:
-            with heard(), warnings.catch_warnings():
-                warnings.showwarning = _show_warning
-                status = _naming_extras(command, options)
-        except SuperoptError as error:
-            if options.get("as_json"):
-                message = str(error.args[0])
-                emit({"error": {"code": error.code, "message": message, "hint": error.hint}})
-            click.echo(f"superopt: {error}", err=True)
-            sys.exit(error.exit_status)
-        except KeyboardInterrupt:
-            click.echo("superopt: interrupted", err=True)
-            end_with(130)
-        except Exception:  # a fault of ours: the traceback is what a report of it needs
-            traceback.print_exc()
-            click.echo("superopt: internal error, see above", err=True)
-            sys.exit(INTERNAL)
-        end_with(status or OK)
+    Args:
+        command: the work; it returns an exit status, or None for success.
+        as_json: whether an error is printed as a JSON object, too.
+    """
+    _heed_interruptions()
+    try:
+        with heard(), warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            status = _naming_extras(command)
+    except (click.ClickException, click.exceptions.Exit, click.Abort):  # of the parser, which words them itself
+        raise
+    except SuperoptError as error:
+        if as_json:
+            emit({"error": {"code": error.code, "message": str(error.args[0]), "hint": error.hint}})
+        click.echo(f"superopt: {error}", err=True)
+        sys.exit(error.exit_status)
+    except KeyboardInterrupt:
+        click.echo("superopt: interrupted", err=True)
+        end_with(130)
+    except Exception:  # a fault of ours: the traceback is what a report of it needs
+        traceback.print_exc()
+        click.echo("superopt: internal error, see above", err=True)
+        sys.exit(INTERNAL)
+    end_with(status or OK)
 
-    return run
 
-
-def _naming_extras(command: Callable[..., int | None], options: Mapping[str, Any]) -> int | None:
+def _naming_extras(command: Callable[[], int | None]) -> int | None:
     """Run the command; a missing package becomes an error that names the extra to install."""
     try:
-        return command(**options)
+        return command()
     except ModuleNotFoundError as error:
         if error.name not in EXTRA_OF:
             raise

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import click
 import numpy as np
 
 from costmodel.model.load import load_objective
 from superopt.certify.proving import verify
+from superopt.commands.console import INTERNAL, JSON, OK, emit, progress
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.kernels.llvm.cpu import host
 from superopt.machine import facts as machine
@@ -16,6 +18,18 @@ from superopt.machine.deadline import Stopwatch
 from superopt.store import Store
 
 CALIBRATION_S = 30.0  # the micro-suite times its 60 kernels at least in that time, on two cores
+
+
+@click.command()
+@click.option("--calibrate", is_flag=True, help="Time kernels for half a minute to fit the cost model to this machine.")
+@JSON
+def doctor(calibrate: bool, as_json: bool) -> int:
+    """Check this installation: machine, libraries, store, calibration, a tiny program end to end."""
+    if calibrate:
+        calibrated(progress(as_json))
+    summary, text = examine()
+    emit(summary) if as_json else click.echo(text)
+    return OK if summary["ok"] else INTERNAL
 
 
 def examine() -> tuple[dict[str, Any], str]:
@@ -32,17 +46,17 @@ def examine() -> tuple[dict[str, Any], str]:
     return {"ok": ok, "machine": facts, "versions": machine.versions(), "checks": checks}, "\n".join(lines)
 
 
-def calibrated(progress: Callable[[str], None], seconds: float = CALIBRATION_S) -> str:
+def calibrated(say: Callable[[str], None], seconds: float = CALIBRATION_S) -> str:
     """Fit the cost model to this machine if its fit is of another one, store that, and return a line about it.
 
     Nothing else calibrates: a search uses the model as it finds it.
     """
     store = Store()
     try:
-        source = load_objective(store, adapt_s=seconds, progress=progress).source
+        source = load_objective(store, adapt_s=seconds, progress=say).source
     finally:
         store.close()
-    progress(source)
+    say(source)
     return source
 
 

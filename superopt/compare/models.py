@@ -21,6 +21,7 @@ from superopt.frontends.onnx.frontend import (
     TensorInfo,
     import_model,
     load_model,
+    load_symbolic,
     origins,
 )  # fmt: skip
 from superopt.frontends.onnx.model import symbolic_dimensions
@@ -75,7 +76,7 @@ def compare_models(
     if any(names) and not unknown:
         fixed = own if left else [{}, {}]
         try:
-            models = [load_model(x, dims=some, symbolic=True) for x, some in zip(sources, fixed, strict=True)]
+            models = [load_symbolic(x, some) for x, some in zip(sources, fixed, strict=True)]
         except InputError as error:
             if left:
                 return _open(sources, names, fixed, error)

@@ -26,7 +26,7 @@ from superopt.ir.ops.table import CONTROL
 from superopt.ir.types import FLOATS, INTEGERS, UNIT_ROUNDOFF, TensorType, range_of
 from superopt.machine.jitting import jax_jit
 from superopt.measure.conditioning import in_last_place
-from verifier.rules.occurring import Occurring, leaves_numbers
+from verifier.rules.nonvacuity import Observations, leaves_numbers
 from verifier.rules.process import processor_s
 from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee
 from verifier.rules.refute import samples, strewn
@@ -322,7 +322,7 @@ class Look:
         return found
 
 
-def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int, end_s: float) -> Occurring:
+def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int, end_s: float) -> Observations:
     """Nonvacuity of proved outputs; `left` are those never seen finite, of which class real and range claim nothing.
 
     Args:
@@ -336,7 +336,7 @@ def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], se
         ProverDefectError: outputs differ where all intermediate values are finite.
     """
     sides = both.shared.first.outputs, both.shared.second.outputs
-    seen = Occurring([i for i in proved if sides[0][i] is not sides[1][i]])  # one program needs no proof
+    seen = Observations([i for i in proved if sides[0][i] is not sides[1][i]])  # one program needs no proof
     for number, live in enumerate(_many(both, seed)):
         late = number > 0 and processor_s() >= end_s
         left = [i for i in seen.left if i in strict or not late]

@@ -37,7 +37,7 @@ from verifier.rules.process import processor_s
 from verifier.statements.prove import Pair
 from verifier.statements.refute import Pairing, show_sizes, tiny_sizes
 from verifier.statements.statement import NOT_EMPTY, Statement, check_statement, make_statement, traced_pair
-from verifier.verdict import EXACTNESS, PROVED, REFUTED, UNKNOWN, Counterexample, Verdict
+from verifier.verdict import EXACTNESS, LEFT, PROVED, REFUTED, UNKNOWN, Counterexample, Verdict
 
 if TYPE_CHECKING:
     from superopt.store import Store
@@ -368,6 +368,10 @@ def _output(name: str, found: Verdict, numerics: str) -> OutputVerdict:
     shown = found.counterexample
     if found.status == REFUTED and shown is not None:
         sizes = ", ".join(f"{k} = {v}" for k, v in shown.choices.items())
+        if shown.failed:
+            first = shown.failed == LEFT
+            cause = shown.left if first else shown.right
+            return OutputVerdict(name, REFUTED, f"where {sizes} the {'first' if first else 'second'} program {cause}")
         place = "" if shown.index is None else f" at {list(shown.index)}"
         return OutputVerdict(name, REFUTED, f"where {sizes} it is {shown.left} and {shown.right}{place}")
     return OutputVerdict(name, UNKNOWN, found.cause)

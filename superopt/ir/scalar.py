@@ -13,6 +13,7 @@ truncates and gives -1 for a divisor of 0; the remainder takes the dividend's si
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -195,11 +196,20 @@ def _select_n(which: Array, *cases: Array) -> Array:
     return value
 
 
+def _logistic(x: Array) -> Array:
+    return np.ones_like(x) / (np.ones_like(x) + np.exp(-x))
+
+
 def _special(name: str) -> Numpy:
     def call(*xs: Array) -> Array:
         # late: takes longer to load than all of superopt.ir, and few programs need it
-        from scipy import special  # pyright: ignore[reportMissingTypeStubs]
-
+        try:
+            from scipy import special  # pyright: ignore[reportMissingTypeStubs]
+        except ImportError:
+            if not hasattr(math, name):
+                raise
+            one = np.frompyfunc(getattr(math, name), len(xs), 1)
+            return np.asarray(one(*xs)).astype(xs[0].dtype)  # the same, element by element
         return getattr(special, name)(*xs)
 
     return call
@@ -222,7 +232,7 @@ _TRANSCENDENTAL: dict[str, tuple[int, Numpy]] = {
     "asin": (1, np.arcsin), "acos": (1, np.arccos), "atan": (1, np.arctan),
     "sinh": (1, np.sinh), "cosh": (1, np.cosh), "tanh": (1, np.tanh),
     "asinh": (1, np.arcsinh), "acosh": (1, np.arccosh), "atanh": (1, np.arctanh),
-    "logistic": (1, _special("expit")), "erf": (1, _special("erf")), "erfc": (1, _special("erfc")),
+    "logistic": (1, _logistic), "erf": (1, _special("erf")), "erfc": (1, _special("erfc")),
     "erf_inv": (1, _special("erfinv")), "lgamma": (1, _lgamma), "digamma": (1, _digamma),
     "bessel_i0e": (1, _special("i0e")), "bessel_i1e": (1, _special("i1e")),
     "sqrt": (1, np.sqrt), "rsqrt": (1, _rsqrt), "cbrt": (1, np.cbrt), "pow": (2, np.power), "atan2": (2, np.arctan2),

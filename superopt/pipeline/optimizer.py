@@ -293,7 +293,7 @@ def _import(
                 raise UsageError("this model is loaded already", hint="give the option to load_model, or give its path")
             return onnx.import_model(shelf.model(fn), *args, seed=seed), fn.name
         assert isinstance(fn, str | Path)
-        placed = shelf.model(onnx.load_model(fn, dims=dims, data_root=data_root, own=False, like=args))
+        placed = shelf.model(onnx.load_model(fn, dims=dims, data_root=data_root, own=False, like=args, singles=True))
         return onnx.import_model(placed, *args, seed=seed), Path(fn).name
     if not callable(fn):
         raise ArgumentError(f"a {type(fn).__name__} is neither a function nor a path", hint="pass f itself, not f(x)")

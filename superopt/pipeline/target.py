@@ -36,7 +36,7 @@ def optimize_target(target: str, *, random_weights: bool = False, seed: int = 0,
     if random_weights:
         onnx = import_onnx()
         loading = {name: options.pop(name, None) for name in ("dims", "data_root")}
-        model = onnx.randomize_weights(onnx.load_model(target, **loading), seed)
+        model = onnx.randomize_weights(onnx.load_model(target, **loading, singles=True), seed)
         return optimize(model, seed=seed, **options)
     return optimize(target, seed=seed, **options)
 

@@ -75,6 +75,8 @@ def validate_file(
         InputError: the file is not a saved program, or has no plan.
         FileLimitError: the file exceeds a limit.
     """
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {path}")
     with typed(f"{path} cannot be validated"):
         most = _LEAST_ELEMENTS + _ELEMENTS_OF_BYTE * os.path.getsize(path) if limited else math.inf
         return _validated(path, original, store, most)
@@ -162,7 +164,7 @@ def _import(original: Any, graph: Graph, names: tuple[str, ...], tree: Any) -> I
         need("onnx", "an ONNX model")
         from superopt.frontends.onnx.frontend import import_onnx  # late: an optional dependency
 
-        return import_onnx(original, *[np.zeros(x.shape, x.dtype) for x in args])
+        return import_onnx(original, *[np.zeros(x.shape, x.dtype) for x in args], singles=True)
     if not callable(original):
         raise UsageError(f"a {type(original).__name__} is neither a function nor a path")
     return import_function(original, args, kwargs)

@@ -17,15 +17,14 @@ from typing import Any
 from rewrites.egraph import perm
 from superopt.ir.graph import Node, literal, make_input, mk
 from superopt.ir.ops import table
-from superopt.ir.ops.reduction import CUMULATIVE
-from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PRODUCTS, REDUCTIONS, WINDOWS
+from superopt.ir.ops.axes import Flow, permuted
+from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PRODUCTS
 from superopt.ir.types import Shape
 from superopt.search.layout import (
     Current,
     Order,
-    conv_roles,
     dot_first,
-    dot_labels,
+    forward,
     regroup_order,
     same,
     wanted,
@@ -78,137 +77,40 @@ def build(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequenc
     """The result of an option in order `d`, from operands lying in `orders`."""
     if form.op in ELEMENTWISE:
         return _elementwise(form, d, operands)
-    handler = _BUILD.get(form.op)
-    if handler is not None:
-        return handler(form, d, orders, operands)
-    node = make(form, operands, form.attrs)
-    return node if len(node.types) != 1 else arrange(node, tuple(range(len(form.shape))), d)
-
-
-def _permuted(values: Sequence[Any], d: Order) -> tuple[Any, ...]:
-    return tuple(values[axis] for axis in d)
+    if form.axes is None or form.flow is None:
+        node = make(form, operands, form.attrs)
+        return node if len(node.types) != 1 else arrange(node, tuple(range(len(form.shape))), d)
+    if form.flow.regroups:
+        return _regroup(form, form.flow, d, orders, operands)
+    attrs, turned = form.attrs, tuple(range(len(form.shape)))
+    if form.op in PRODUCTS and dot_first(form, d):
+        commuted = form.axes.commuted(attrs, [len(s) for s in form.shapes])
+        if commuted is not None:
+            (attrs, turned), orders, operands = commuted, orders[::-1], operands[::-1]
+    follows = forward(form, 0, orders[0]) if form.op in CONVOLUTIONS else d  # a convolution's result lies as its image
+    laid = form.axes.laid(attrs, orders, follows)
+    node = make(form, [operands[j] for j in laid.operands], laid.attrs)
+    return arrange(node, permuted(turned, laid.order), d)
 
 
 def _elementwise(form: OptionForm, d: Order, operands: Sequence[Node]) -> Node:
-    shape = _permuted(form.shape, d)
+    shape = permuted(form.shape, d)
     if form.op == "clamp":
         bounds = [x if not x.shape else full_shape(x, shape) for x in (operands[0], operands[2])]
         return make(form, (bounds[0], operands[1], bounds[1]), form.attrs)
     return make(form, [full_shape(x, shape) for x in operands], form.attrs)
 
 
-def _per_axis(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    """Build ops all of whose attributes have one entry per axis."""
-    return make(form, operands, {name: _permuted(value, d) for name, value in form.attrs.items()})
-
-
-def _rev(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    return make(form, operands, {"dimensions": tuple(sorted(d.index(a) for a in form.attrs["dimensions"]))})
-
-
-def _concatenate(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    return make(form, operands, {"dimension": d.index(form.attrs["dimension"])})
-
-
-def _cumulative(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    return make(form, operands, {**form.attrs, "axis": d.index(form.attrs["axis"])})
-
-
-def _dynamic_slice(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    starts = _permuted(operands[1:], d)
-    return make(form, (operands[0], *starts), {"slice_sizes": _permuted(form.attrs["slice_sizes"], d)})
-
-
-def _dynamic_update_slice(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    return make(form, (*operands[:2], *_permuted(operands[2:], d)), form.attrs)
-
-
-def _broadcast(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    dims = form.attrs["broadcast_dimensions"]
-    attrs = {
-        "shape": _permuted(form.shape, d),
-        "broadcast_dimensions": tuple(i for i, axis in enumerate(d) if axis in dims),
-    }
-    return make(form, operands, attrs)
-
-
-def _transpose(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    return operands[0]
-
-
-def _iota(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    attrs = {**form.attrs, "shape": _permuted(form.shape, d), "dimension": d.index(form.attrs["dimension"])}
-    return make(form, (), attrs)
-
-
-def _reduce(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    axes, order = form.attrs["axes"], orders[0]
-    node = make(form, operands, {**form.attrs, "axes": tuple(sorted(order.index(axis) for axis in axes))})
-    rest = [i for i in range(len(form.shapes[0])) if i not in axes]
-    return arrange(node, [rest.index(axis) for axis in order if axis not in axes], d)
-
-
-def _regroup(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    groups, sequence = form.attrs["groups"], regroup_order(form, d)
-    first = [0]
-    for _, sizes in groups:
-        first.append(first[-1] + len(sizes))
+def _regroup(form: OptionForm, flow: Flow, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
+    """A transpose that brings the merged axes side by side, then a reshape."""
+    runs, sequence = flow.result, regroup_order(form, d)
+    first = list(itertools.accumulate((run.axes for run in runs), initial=0))
     have = [axis for g in sequence for axis in range(first[g], first[g + 1])]
     sizes = tuple(form.shape[axis] for axis in have)
-    node = arrange(operands[0], orders[0], [axis for g in sequence for axis in groups[g][0]])  # parts side by side
+    own = flow.operands[0]
+    node = arrange(operands[0], orders[0], [own.index((atom,)) for g in sequence for atom in runs[g].atoms])
     node = node if node.shape == sizes else mk("reshape", node, new_sizes=sizes)
     return arrange(node, have, d)
-
-
-def _dot(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    contracted, batch = form.attrs["dimension_numbers"]
-    first = dot_first(form, d)
-    pair = (first, 1 - first)
-    labels = dot_labels(form)
-    place = [{axis: i for i, axis in enumerate(orders[side])} for side in (0, 1)]
-    # batch axes in the order in which the first operand holds them: the result then follows that operand
-    batches = sorted(range(len(batch[0])), key=lambda i: place[first][batch[first][i]])
-    inner = sorted(range(len(contracted[0])), key=lambda i: place[first][contracted[first][i]])
-    numbers = (
-        tuple(tuple(place[side][contracted[side][i]] for i in inner) for side in pair),
-        tuple(tuple(place[side][batch[side][i]] for i in batches) for side in pair),
-    )
-    node = make(form, [operands[side] for side in pair], {**form.attrs, "dimension_numbers": numbers})
-    have = [(-1, i) for i in batches]
-    for side in pair:
-        have += [(side, axis) for axis in orders[side] if (side, axis) in labels]
-    return arrange(node, [labels.index(label) for label in have], d)
-
-
-def _conv(form: OptionForm, d: Order, orders: Sequence[Order], operands: Sequence[Node]) -> Node:
-    lhs, rhs, out = form.attrs["dimension_numbers"]
-    roles = conv_roles(lhs, orders[0])
-    result = tuple(out[role] for role in roles)
-    numbers = (
-        tuple(roles.index(role) for role in range(len(lhs))),
-        tuple(orders[1].index(axis) for axis in rhs),
-        tuple(roles.index(role) for role in range(len(out))),
-    )
-    node = make(form, operands, {**form.attrs, "dimension_numbers": numbers})
-    return arrange(node, result, d)
-
-
-_Handler = Callable[[OptionForm, Order, Sequence[Order], Sequence[Node]], Node]
-_BUILD: dict[str, _Handler] = {
-    **dict.fromkeys((*WINDOWS, "slice", "pad"), _per_axis),
-    **dict.fromkeys(CUMULATIVE, _cumulative),
-    **dict.fromkeys(REDUCTIONS, _reduce),
-    **dict.fromkeys(PRODUCTS, _dot),
-    **dict.fromkeys(CONVOLUTIONS, _conv),
-    "rev": _rev,
-    "concatenate": _concatenate,
-    "dynamic_slice": _dynamic_slice,
-    "dynamic_update_slice": _dynamic_update_slice,
-    "broadcast_in_dim": _broadcast,
-    "transpose": _transpose,
-    "iota": _iota,
-    "regroup": _regroup,
-}
 
 
 class Wants:

@@ -1,10 +1,11 @@
 """The physical layouts that an op wants for its operands, and the layouts worth trying per class.
 
 A layout is an interned permutation L of the natural axes of a class: the physical tensor is `transpose(value, L)`, so
-physical axis i is natural axis L[i].  `wanted` takes the order `d` desired for the result of an option (over the
-e-node's own axes), and returns the order in which each operand should be.  Elementwise ops and window ops pass the
-order on.  Products and convolutions take operands as they lie and put the order into their dimension numbers.  Unknown
-ops want natural order.  `emit.build` makes the node for exactly these orders, so the program built is the one priced.
+physical axis i is natural axis L[i]. `wanted` takes the order `d` desired for the result of an option, over the
+e-node's own axes, and returns the order in which each operand should be. It is that of the result, as far as axes stay
+axes: the facet `axes` of the op's entry says so. Products and convolutions take operands as they lie and put the order
+into their dimension numbers. Ops without the facet want natural order. `emit.build` makes the node for exactly these
+orders, so the program built is the one priced.
 
 Unit axes carry no layout: two orders that differ only in them are the same.
 """
@@ -13,12 +14,12 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rewrites.egraph import perm
+from superopt.ir.ops.axes import Flow, permuted
 from superopt.ir.ops.contraction import free_axes
-from superopt.ir.ops.reduction import CUMULATIVE
-from superopt.ir.ops.table import CONVOLUTIONS, ELEMENTWISE, PRODUCTS, REDUCTIONS, WINDOWS
+from superopt.ir.ops.table import CONTRACTIONS, CONVOLUTIONS, PRODUCTS, REDUCTIONS
 from superopt.ir.types import Shape
 from superopt.search.snapshot import Option, OptionForm, Snapshot
 
@@ -45,59 +46,41 @@ def wanted(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
         d: desired order of the e-node's result axes.
         current: order in which each operand lies; None for frozen operands, which can be stored in any order.
     """
-    handler = _WANTED.get(form.op)
-    if handler is not None:
-        return handler(form, d, current)
-    if form.op in ELEMENTWISE:
-        return tuple(d if len(s) == len(d) else _natural(s) for s in form.shapes)
-    return tuple(_natural(s) for s in form.shapes)
+    if form.flow is None or form.axes is None or not form.axes.follows:
+        return tuple(_natural(s) for s in form.shapes)
+    if form.op in PRODUCTS:
+        return _product(form, d, current)
+    if form.op in CONVOLUTIONS:
+        return _convolution(form, d, current)
+    return tuple(_followed(form.flow, k, form, d, lies) for k, lies in enumerate(current))
 
 
 def _natural(shape: Shape) -> Order:
     return tuple(range(len(shape)))
 
 
-def _first_aligned(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
-    """Operands of full rank follow the result (slice, pad, windows, concatenation, dynamic slices)."""
-    return tuple(d if len(s) == len(d) and i < _aligned_count(form) else _natural(s) for i, s in enumerate(form.shapes))
+def _followed(flow: Flow, k: int, form: OptionForm, d: Order, lies: Order | None) -> Order:
+    """Axes of an operand as the result has them, then those that it lacks.
 
-
-def _aligned_count(form: OptionForm) -> int:
-    if form.op == "concatenate":
-        return len(form.shapes)
-    return 2 if form.op == "dynamic_update_slice" else 1
-
-
-def _broadcast(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
-    dims = form.attrs["broadcast_dimensions"]
-    return (tuple(dims.index(axis) for axis in d if axis in dims),)
-
-
-def _transpose(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
-    permutation = form.attrs["permutation"]
-    return (tuple(permutation[axis] for axis in d),)
-
-
-def _reduce(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
-    """The operand as it lies; any order of the reduced axes will do, and the result is the smaller one to move."""
-    if current[0] is not None:
-        return (current[0],)
-    axes = form.attrs["axes"]
-    rest = [i for i in range(len(form.shapes[0])) if i not in axes]
-    return ((*(rest[i] for i in d), *axes),)
+    An operand that is reduced stays as it lies: any order of the reduced axes will do, and the result is the smaller
+    one to move.
+    """
+    own = flow.operands[k][: len(form.shapes[k])]
+    if flow.regroups:
+        return tuple([own.index((atom,)) for g in regroup_order(form, d) for atom in flow.result[g].atoms])
+    place = {atoms: axis for axis, atoms in enumerate(own)}
+    there = [place[atoms] for atoms in permuted(flow.axes, d) if atoms in place]
+    lost = [axis for axis in range(len(own)) if axis not in there]
+    return lies if lost and lies is not None else (*there, *lost)
 
 
 def regroup_order(form: OptionForm, d: Order) -> list[int]:
-    """Order of the groups of a regroup for a result in order `d`: by the first axis of each that `d` meets."""
-    groups = form.attrs["groups"]
-    owner = [g for g, (_, sizes) in enumerate(groups) for _ in sizes]
+    """Order of the runs of a regroup for a result in order `d`: by the first axis of each that `d` meets."""
+    assert form.flow is not None
+    runs = form.flow.result
+    owner = [g for g, run in enumerate(runs) for _ in range(run.axes)]
     seen = list(dict.fromkeys(owner[axis] for axis in d if form.shape[axis] != 1))
-    return seen + [g for g in range(len(groups)) if g not in seen]
-
-
-def _regroup(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
-    groups = form.attrs["groups"]
-    return (tuple(axis for g in regroup_order(form, d) for axis in groups[g][0]),)
+    return seen + [g for g in range(len(runs)) if g not in seen]
 
 
 def dot_free(form: OptionForm) -> tuple[list[int], list[int]]:
@@ -125,7 +108,7 @@ def dot_first(form: OptionForm, d: Order) -> int:
     return 1 if form.frozen[0] is not None and form.frozen[1] is None else 0
 
 
-def _dot(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
+def _product(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     """Live operands as they lie; frozen ones as [batch, rows, inner] in front, [batch, inner, columns] behind."""
     contracted, batch = form.attrs["dimension_numbers"]
     labels, first = dot_labels(form), dot_first(form, d)
@@ -145,107 +128,70 @@ def _dot(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
     return tuple(out)
 
 
-def conv_roles(spec: Sequence[int], order: Sequence[int]) -> list[int]:
+def _roles(spec: Sequence[int], order: Sequence[int]) -> list[int]:
     """Role (0 batch, 1 feature, 2.. spatial) at each physical position."""
     place = {axis: role for role, axis in enumerate(spec)}
     return [place[axis] for axis in order]
 
 
 def _channels_last(spec: Sequence[int], order: Sequence[int], shape: Shape) -> bool:
-    roles = [role for role, axis in zip(conv_roles(spec, order), order, strict=True) if shape[axis] != 1]
+    roles = [role for role, axis in zip(_roles(spec, order), order, strict=True) if shape[axis] != 1]
     return bool(roles) and roles[-1] == 1
 
 
-def conv_result_roles(form: OptionForm, d: Order, lhs_current: Order | None) -> list[int]:
-    """Role order in which a convolution works: channels last if its result is desired or its input lies so.
+def _convolution(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
+    """Channels last if the result is desired or the input lies so.
 
     XLA:CPU convolves channels last and transposes other layouts, so nothing is lost by stating it.
     """
-    lhs, _, out = form.attrs["dimension_numbers"]
-    spatial = list(range(2, len(out)))
-    here = lhs_current is not None and _channels_last(lhs, lhs_current, form.shapes[0])
-    return [0, *spatial, 1] if here or _channels_last(out, d, form.shape) else [0, 1, *spatial]
-
-
-def _conv(form: OptionForm, d: Order, current: Current) -> tuple[Order, ...]:
-    lhs, rhs, _ = form.attrs["dimension_numbers"]
-    roles = conv_result_roles(form, d, current[0])
-    image = tuple(lhs[role] for role in roles)
-    kernel = (*rhs[2:], rhs[1], rhs[0]) if roles[-1] == 1 else tuple(rhs)
-    return (image, kernel)
-
-
-_Handler = Callable[[OptionForm, Order, Current], "tuple[Order, ...]"]
-_WANTED: dict[str, _Handler] = {
-    **dict.fromkeys(("slice", "pad", "rev", "concatenate", "dynamic_slice", "dynamic_update_slice"), _first_aligned),
-    **dict.fromkeys(WINDOWS, _first_aligned),
-    **dict.fromkeys(CUMULATIVE, _first_aligned),
-    **dict.fromkeys(REDUCTIONS, _reduce),
-    **dict.fromkeys(PRODUCTS, _dot),
-    **dict.fromkeys(CONVOLUTIONS, _conv),
-    "broadcast_in_dim": _broadcast,
-    "transpose": _transpose,
-    "regroup": _regroup,
-}
+    lhs, rhs, out = form.attrs["dimension_numbers"]
+    spatial, lies = tuple(range(2, len(out))), current[0]
+    here = lies is not None and _channels_last(lhs, lies, form.shapes[0])
+    if not spatial or here or _channels_last(out, d, form.shape):
+        return permuted(lhs, (0, *spatial, 1)), (*rhs[2:], rhs[1], rhs[0])
+    return tuple(lhs), tuple(rhs)
 
 
 def forward(form: OptionForm, position: int, order: Order) -> Order | None:
-    """Result order that follows from one operand's order; None where none follows."""
-    op, rank = form.op, len(form.shape)
-    if op in ELEMENTWISE or op in WINDOWS or op in CUMULATIVE or op in ("slice", "pad", "rev", "concatenate"):
-        return order if len(order) == rank else None
-    if op in CONVOLUTIONS and position == 0:
-        lhs, _, out = form.attrs["dimension_numbers"]
-        return tuple(out[role] for role in conv_roles(lhs, order))
-    if op in PRODUCTS:
-        return _dot_forward(form, position, order)
-    if op in REDUCTIONS:
-        rest = [i for i in range(len(form.shapes[0])) if i not in form.attrs["axes"]]
-        return tuple(rest.index(axis) for axis in order if axis in rest)
-    if op == "regroup":
-        groups = form.attrs["groups"]
-        start = list(itertools.accumulate((len(sizes) for _, sizes in groups), initial=0))
-        owner = {axis: g for g, (axes, _) in enumerate(groups) for axis in axes}
-        seen = list(dict.fromkeys(owner[axis] for axis in order))
-        seen += [g for g in range(len(groups)) if g not in seen]
-        return tuple(i for g in seen for i in range(start[g], start[g + 1]))
-    return None
-
-
-def _dot_forward(form: OptionForm, position: int, order: Order) -> Order | None:
-    """Result order of a product with a matrix: the new axis takes the place of the contracted one."""
-    contracted, batch = form.attrs["dimension_numbers"]
-    other = 1 - position
-    new = dot_free(form)[other]
-    if batch[0] or len(contracted[0]) != 1 or len(new) != 1:
+    """Result order that follows from one operand's order; None where none follows, as from a slice at positions."""
+    flow = form.flow
+    if flow is None or form.axes is None or not form.axes.follows or form.axes.data is not None:
         return None
-    labels = dot_labels(form)
-    place = {axis: i for i, (side, axis) in enumerate(labels) if side == position}
-    place[contracted[position][0]] = labels.index((other, new[0]))
-    return tuple(place[axis] for axis in order)
+    own = flow.operands[position][: len(order)]
+    if flow.regroups:
+        start = list(itertools.accumulate((run.axes for run in flow.result), initial=0))
+        owner = {atom: g for g, run in enumerate(flow.result) for atom in run.atoms}
+        seen = list(dict.fromkeys(owner[own[axis][0]] for axis in order))
+        seen += [g for g in range(len(flow.result)) if g not in seen]
+        return tuple(i for g in seen for i in range(start[g], start[g + 1]))
+    place = {atoms: axis for axis, atoms in enumerate(flow.axes)}
+    new, lost = [a for a in flow.axes if a not in own], [a for a in own if a not in place]
+    if form.op in CONTRACTIONS and len(new) == len(lost) == 1 and _leads(form, position):
+        place[lost[0]] = place[new[0]]  # the new axis takes the place of the contracted one
+    elif form.op in CONTRACTIONS or new:
+        return None
+    return tuple([place[atoms] for atoms in permuted(own, order) if atoms in place])
+
+
+def _leads(form: OptionForm, position: int) -> bool:
+    """Whether the result of a contraction lies as this operand: an image, or an operand of a product without batch."""
+    return position == 0 if form.op in CONVOLUTIONS else not form.attrs["dimension_numbers"][1][0]
 
 
 def backward(form: OptionForm, d: Order) -> list[tuple[int, Order]]:
     """(operand position, order) of the operands that a result order carries over to."""
-    op, rank = form.op, len(form.shape)
-    if op in PRODUCTS:
-        out: list[tuple[int, Order]] = []
-        for side in (0, 1):
-            if form.frozen[side] is None and form.frozen[1 - side] is not None:
-                natural = _dot_forward(form, side, _natural(form.shapes[side]))
-                if natural is not None:
-                    out.append((side, tuple(natural.index(axis) for axis in d)))
-        return out
-    if op in CONVOLUTIONS:
-        lhs, _, result = form.attrs["dimension_numbers"]
-        return [(0, tuple(lhs[role] for role in conv_roles(result, d)))]
-    if op in REDUCTIONS:
+    if form.flow is None or form.axes is None or not form.axes.follows or form.op in REDUCTIONS:
         return []
-    if op in _WANTED or op in ELEMENTWISE:
+    if form.op not in CONTRACTIONS:
         orders = wanted(form, d, (None,) * len(form.shapes))
-        keep = op in ("broadcast_in_dim", "regroup", "transpose")
-        return [(i, o) for i, o in enumerate(orders) if len(o) > 1 and (keep or len(o) == rank)]
-    return []
+        return [(k, order) for k, order in enumerate(orders) if len(order) > 1]
+    out: list[tuple[int, Order]] = []
+    for side in (0, 1):
+        led = form.op in CONVOLUTIONS or (form.frozen[side] is None and form.frozen[1 - side] is not None)
+        natural = forward(form, side, _natural(form.shapes[side])) if led else None
+        if natural is not None:
+            out.append((side, tuple(natural.index(axis) for axis in d)))
+    return out
 
 
 def candidates(snapshot: Snapshot, rounds: int = 3, limit: int = MAX_CANDIDATES) -> list[list[int]]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from rewrites.egraph import perm
 from superopt.ir.graph import Attrs
+from superopt.ir.ops.axes import AxisRule, Flow
 from superopt.ir.ops.table import CONTRACTIONS, CONTROL, ELEMENTWISE, PRODUCTS, REDUCTIONS, TABLE
 from superopt.ir.ops.table import VIEWS as MOVES
 from superopt.ir.types import Shape, TensorType
@@ -73,7 +74,8 @@ class FrozenLeaf:
 class OptionForm:
     """Op, attributes and operands of an option apart from their identity; `fid` numbers forms.
 
-    A macro is described by the op that it stands for, with `rule` set to the macro rule's name.
+    A macro is described by the op that it stands for, with `rule` set to the macro rule's name.  `axes` is how axes
+    flow through the op, and `flow` how they do here; both are None for ops without.
     """
 
     fid: int
@@ -85,6 +87,8 @@ class OptionForm:
     shape: Shape
     dtype: str
     rule: str | None = None
+    axes: AxisRule | None = None
+    flow: Flow | None = None
 
     @property
     def types(self) -> tuple[TensorType, ...]:
@@ -118,9 +122,10 @@ class Forms:
             named = dict(attrs)
             if op == "macro":
                 rule, op, named = named["rule"], named["op"], dict(named["attrs"])
+            axes = TABLE[op].axes
             form = OptionForm(
                 len(self.all), op, named, shapes, dtypes, frozen=frozen, shape=result.shape, dtype=result.dtype,
-                rule=rule,
+                rule=rule, axes=axes, flow=None if axes is None else axes.flow(named, shapes, result.shape),
             )  # fmt: skip
             self.table[key] = form
             self.all.append(form)

@@ -20,6 +20,7 @@ from superopt.frontends.onnx.frontend import (
     import_onnx,
     light_model_path,
     load_model,
+    load_symbolic,
     randomize_weights,
 )
 from superopt.frontends.onnx.model import identifiers
@@ -274,7 +275,7 @@ def test_a_result_made_of_symbolic_sizes_is_an_array() -> None:
     nodes = [node("Relu", "x", "y"), node("Shape", "y", "s"), node("Size", "y", "n")]
     outputs = [info("y", ("N", "M")), info("s", (2,), np.int64), info("n", (), np.int64)]
     made = model(nodes, [info("x", ("N", "M"))], outputs)
-    assert [one.name for one in load_model(made, symbolic=True).outputs] == ["y", "s", "n"]
+    assert [one.name for one in load_symbolic(made).outputs] == ["y", "s", "n"]
     y, shape, size = load_model(made, dims={"N": 2, "M": 3})(-np.ones((2, 3), np.float32))
     assert (np.asarray(y).any(), np.asarray(shape).tolist(), int(size)) == (False, [2, 3], 6)
 

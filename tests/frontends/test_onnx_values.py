@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import superopt
@@ -283,3 +285,90 @@ def test_limits_of_boxes_are_numbers_or_lists_of_one(shape: Any) -> None:
     inputs = [info("b", boxes.shape), info("s", scores.shape)]
     one = model([node("NonMaxSuppression", "b s m i t", "y")], inputs, [info("y", (None, 3), np.int64)], limits)
     assert np.asarray(load_model(one)(boxes, scores)[0]).tolist() == [[0, 0, 0], [0, 0, 2]]
+
+
+@pytest.mark.parametrize("kinds", [(np.uint8, np.int8), (np.int8, np.int8), (np.uint8, np.uint8)])
+@pytest.mark.parametrize("zeros", [False, True])
+def test_products_of_bytes_are_exact_however_long_their_sums_are(kinds: Any, zeros: bool) -> None:
+    k, (left, right) = 3000, kinds  # 3,000 products of up to 65,025: twelve times what float32 holds exactly
+    a = np.full((2, k), np.iinfo(left).max, left)
+    b = np.full((k, 3), np.iinfo(right).max, right)
+    a[1], b[:, 1] = np.iinfo(left).min, np.arange(k) % 2
+    stored = {"az": np.array(1, left), "bz": np.array(3, right)} if zeros else {}
+    inputs = [info("a", a.shape, left), info("b", b.shape, right)]
+    one = model([node("MatMulInteger", " ".join(["a b", *stored]), "y")], inputs, [info("y", (2, 3), np.int32)], stored)
+    wanted = (a.astype(np.int64) - zeros) @ (b.astype(np.int64) - 3 * zeros)
+    np.testing.assert_array_equal(np.asarray(load_model(one)(a, b)[0]), wanted)
+
+
+@pytest.mark.parametrize("group", [1, 2])
+def test_convolutions_of_bytes_are_exact_however_long_their_sums_are(group: int) -> None:
+    rng = np.random.default_rng(0)
+    x = np.where(rng.random((1, 160, 5, 5)) < 0.9, 255, 0).astype(np.uint8)
+    w = np.where(rng.random((4, 160 // group, 3, 3)) < 0.9, 127, -128).astype(np.int8)
+    zero = {"z": np.array(2, np.uint8)}
+    inputs = [info("x", x.shape, np.uint8), info("w", w.shape, np.int8)]
+    conv = node("ConvInteger", "x w z", "y", group=group)
+    got = np.asarray(load_model(model([conv], inputs, [info("y", (1, 4, 3, 3), np.int32)], zero))(x, w)[0])
+    wide, parts = x.astype(np.int64) - 2, np.split(w.astype(np.int64), group)
+    each = 160 // group
+    wanted = np.concatenate([
+        np.stack([[np.sum(wide[0, g * each:(g + 1) * each, i:i + 3, j:j + 3] * f) for i in range(3) for j in range(3)]
+                  for f in part]) for g, part in enumerate(parts)
+    ])  # fmt: skip
+    np.testing.assert_array_equal(got.reshape(4, 9), wanted)
+
+
+def test_a_quantised_product_is_the_rounding_of_the_exact_one() -> None:
+    """Where float32 decides it: no result is another integer, but next to the middle between two."""
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 256, (64, 2048), dtype=np.uint8), rng.integers(-128, 128, (2048, 32), dtype=np.int8)
+    stored = {"as": np.float32(0.02), "az": np.uint8(128), "bs": np.float32(0.01), "bz": np.int8(0),
+              "ys": np.float32(0.7), "yz": np.uint8(120)}  # fmt: skip
+    stored = {name: np.asarray(value) for name, value in stored.items()}
+    inputs = [info("a", a.shape, np.uint8), info("b", b.shape, np.int8)]
+    one = model([node("QLinearMatMul", "a as az b bs bz ys yz", "y")], inputs, [info("y", (64, 32), np.uint8)], stored)
+    scale = np.float64(stored["as"]) * np.float64(stored["bs"]) / np.float64(stored["ys"])
+    exact = ((a.astype(np.int64) - 128) @ b.astype(np.int64)) * scale
+    wanted, decided = np.clip(np.round(exact) + 120, 0, 255), np.abs(np.abs(exact - np.floor(exact)) - 0.5) > 1e-4
+    got = np.asarray(load_model(one)(a, b)[0]).astype(np.int64)
+    assert decided.mean() > 0.99
+    np.testing.assert_array_equal(got[decided], wanted[decided])
+    assert np.max(np.abs(got - wanted)) <= 1
+
+
+def _halves() -> Any:
+    """Sums of halves beyond 65,504 between two nodes, a rounding that the model asks for, a branch, and a constant."""
+    branch = model([node("Cast", "h", "out", to=10)], [], [info("out", (2,), np.float16)]).graph
+    other = model([node("Add", "h one", "out")], [], [info("out", (2,), np.float16)]).graph
+    nodes = [
+        node("MatMul", "x w", "h"), node("Mul", "h small", "y"), node("Cast", "y", "r", to=10),
+        node("If", "go", "b", then_branch=branch, else_branch=other), node("Mul", "b small", "z"),
+    ]  # fmt: skip
+    stored = {"w": np.full((4, 2), 200, np.float16), "small": np.float16(0.01), "one": np.float16(1)}
+    half = [info(n, (2,), np.float16) for n in "yrz"]
+    inputs = [info("x", (4,), np.float16), info("go", (), bool)]
+    return model(nodes, inputs, half, {k: np.asarray(v) for k, v in stored.items()})
+
+
+def test_float16_is_held_in_float32_between_nodes_where_that_is_asked() -> None:
+    x = np.full(4, 100, np.float16)  # products of 80,000
+    plain = load_model(_halves())(x, np.array(False))
+    assert all(np.isinf(np.asarray(y, np.float32)).all() for y in plain)
+    y, rounded, z = (np.asarray(v) for v in load_model(_halves(), singles=True)(x, np.array(False)))
+    assert y.dtype == rounded.dtype == z.dtype == np.float16
+    for found in (y, rounded, z):
+        np.testing.assert_allclose(found.astype(np.float32), 800, rtol=1e-3)
+    *_, cast = load_model(_halves(), singles=True)(x, np.array(True))
+    assert np.isinf(np.asarray(cast, np.float32)).all(), "a model that rounds is taken at its word"
+
+
+def test_optimised_models_in_float16_are_those_and_verify_against_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "half.onnx"
+    onnx.save(_halves(), path)
+    x = np.full(4, 100, np.float16)
+    made = superopt.optimize(path, x, np.array(False), budget="10steps", deterministic=True, store=False)
+    np.testing.assert_allclose(np.asarray(made(x, np.array(False))[0], np.float32), 800, rtol=1e-3)
+    assert any("float16 is computed in float32" in note for note in made.report.notes)
+    assert made.validate(path).valid
+    assert superopt.load(made.save(tmp_path / "half.superopt")).validate(path).valid

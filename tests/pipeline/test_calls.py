@@ -88,7 +88,7 @@ def test_verifying_nothing_is_an_error(capsys, tmp_path) -> None:
         verify_library(["no rule is called so"])
     rules = tmp_path / "rules.py"
     rules.write_text('raise SystemExit("never run")\nRULES = """\ntwice: A[*a]\n  A + A  ==  A * 2\n"""\n')
-    data, _ = verify_files([str(rules)])
+    data = verify_files([str(rules)]).to_json()
     assert (data["rules"], data["proved"]) == (1, 1), "the file is read, not run"
     for source in ("RULES = 3\n", "RULES = (\n", "\0"):
         rules.write_text(source)

@@ -104,7 +104,7 @@ def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.Monke
 def test_an_ignored_ctrl_c_is_heeded_by_commands() -> None:
     code = (
         "import signal, time; from superopt.commands.console import guarded; "
-        "signal.signal(signal.SIGINT, signal.SIG_IGN); guarded(lambda: print('on', flush=True) or time.sleep(60))()"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN); guarded(lambda: print('on', flush=True) or time.sleep(60))"
     )
     command = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert command.stdout is not None

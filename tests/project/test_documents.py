@@ -22,6 +22,7 @@ import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 import click
 import pytest
@@ -31,16 +32,13 @@ from onnx import TensorProto, helper
 import superopt
 from superopt.commands.main import cli
 from superopt.lab.bench import SUITES
-from superopt.lab.training.cli import train
 from superopt.machine.budget import parse_budget
-from superopt.schedules.cli import kernels
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
-    *(name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *(name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")),
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")),
 ]
-GROUPS = {"train": train, "kernels": kernels}
 TARGETS = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M))
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 ENTRIES = [f"superopt.{name}" for name in superopt.__all__ if not name.startswith("_")]
@@ -94,8 +92,7 @@ def _ours(words: list[str]) -> None:
     context = click.Context(cli, info_name="superopt")
     while isinstance(command, click.Group):
         name, *words = words
-        found = GROUPS.get(name) if command is cli else None
-        found = found or command.get_command(context, name)
+        found = command.get_command(context, name)
         assert found is not None, f"there is no command {name}"
         command = found
     options = command.make_context(command.name, words).params
@@ -212,3 +209,43 @@ def test_files_that_a_page_names_are_there(page: str) -> None:
 def test_the_reference_has_every_public_name() -> None:
     named = set(re.findall(r"^::: (\S+)", (ROOT / "docs/api.md").read_text(), re.M))
     assert set(ENTRIES) <= named
+
+
+def _site() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs/site.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_command_line_page_has_every_command_and_option() -> None:
+    page = _site().on_page_markdown((ROOT / "docs/cli.md").read_text())
+    for name, command in {**cli.commands, **train.commands, **kernels.commands}.items():
+        assert re.search(rf"^## superopt (\w+ )?{name}$", page, re.M), name
+        for option in (option for option in command.params if isinstance(option, click.Option)):
+            assert max(option.opts, key=len) in page, (name, option.opts)
+
+
+def test_the_citation_is_of_this_version() -> None:
+    assert f"version: {superopt.__version__}\n" in (ROOT / "CITATION.cff").read_text()
+
+
+def test_every_file_of_values_is_a_table_of_a_page() -> None:
+    named = {
+        name for page in PAGES for name in re.findall(r"^\[table\]\((data/.*)\)$", (ROOT / page).read_text(), re.M)
+    }
+    assert named == {f"data/{path.name}" for path in (ROOT / "docs/data").iterdir()}
+    for name in named:
+        lines = _site().table(ROOT / "docs" / name).split("\n")
+        assert len({line.count(" | ") for line in lines}) == 1, name
+
+
+MOST_WORDS = 30_000
+
+
+def test_the_pages_stay_short() -> None:
+    """Histories of experiments go into decision records, which do not count."""
+    pages = (ROOT / "docs").glob("*.md")
+    assert sum(len(page.read_text().split()) for page in pages) <= MOST_WORDS

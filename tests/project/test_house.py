@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from superopt.lab import house
+from superopt.lab import house, picture
 
 
 def test_the_layers_stand_where_they_are_read() -> None:
@@ -31,6 +31,11 @@ def test_every_room_of_the_product_is_in_a_layer() -> None:
     layered = {room for layer in house.LAYERS for room in layer}
     tops = {".".join(name.split(".")[:2]) if name.startswith("superopt.") else name for name in house.modules()}
     assert tops - layered <= {"superopt", "superopt.__main__", *(t for t in tops if t.split(".")[0] in layered)}
+
+
+def test_the_picture_shows_rooms_of_the_layers() -> None:
+    layered = {room for layer in house.LAYERS for room in layer}
+    assert {room for _, _, rooms in picture.FLOW for room in rooms} <= layered
 
 
 def test_circles_and_late_imports_are_seen(tmp_path: Path) -> None:

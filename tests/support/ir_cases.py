@@ -13,9 +13,11 @@ import numpy as np
 from superopt.errors import ShapeError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.ops import elementwise
+from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.ops.table import TABLE
 from superopt.ir.scalar import DTYPE
 from superopt.ir.types import FLOATS
+from tests.support import ir_examples
 
 Rng = np.random.Generator
 Sampler = Callable[[Rng], Iterator[Node]]
@@ -339,6 +341,8 @@ def _cond(rng: Rng) -> Iterator[Node]:
 def _macro(rng: Rng) -> Iterator[Node]:
     (dot,) = _dot_general(rng)
     yield mk("macro", *dot.inputs, rule="some-rule", op="dot_general", attrs=dot.attrs)
+    bounds = {"start_indices": (0,), "limit_indices": (2,)}  # strides are completed
+    yield mk("macro", *inputs(((3,), "float32")), rule="some-rule", op="slice", attrs=bounds)
 
 
 _SAMPLERS: dict[str, Sampler] = {
@@ -355,7 +359,8 @@ def samples(op: str, rng: Rng, count: int = 10) -> list[Node]:
     if TABLE[op].family == "elementwise":
         return list(_elementwise(op, rng))
     if op == "literal":
-        return [literal(1.5), literal(float("nan"), "bfloat16"), literal(-3, "int8"), literal(True, "bool")]
+        values = ((0.1, "float32"), (1.5, "float32"), (float("nan"), "bfloat16"), (-3, "int8"), (True, "bool"))
+        return [literal(value, dtype) for value, dtype in values]
     if op == "input":
         return [make_input("a", (2, 3), "int8"), make_input("a", ())]
     if op == "opaque":
@@ -374,8 +379,10 @@ def samples(op: str, rng: Rng, count: int = 10) -> list[Node]:
             found += _reduce(op, rng)
         elif op.startswith("arg"):
             found += _arg(op, rng)
-        else:
+        elif op in CUMULATIVE:
             found += _prefix(op, rng)
+        else:
+            found += ir_examples.concrete(op).outputs
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,52 @@ def test_counterexample_without_a_right_side() -> None:
     assert wrong.status == REFUTED
     assert "cannot be traced" in wrong.counterexample.right
     assert "raise ValueError" in wrong.counterexample.code
+
+
+def whole(x: Any) -> Any:
+    return x
+
+
+def only_of_three(x: Any) -> Any:
+    return x.reshape(3)
+
+
+def never(x: Any) -> Any:
+    return x.absent
+
+
+@pytest.mark.parametrize(("fails", "how"), [(only_of_three, "cannot be traced: "), (never, "raises AttributeError: ")])
+def test_both_sides_that_fail_are_told_alike(fails: Callable[..., Any], how: str) -> None:
+    for side, pair in (("left", (fails, whole)), ("right", (whole, fails))):
+        found = superopt.verify(*pair, "n")
+        assert found.status == REFUTED
+        shown = found.counterexample
+        assert shown is not None
+        assert shown.failed == side
+        assert str(found).splitlines()[-1].startswith(f"  the {side} side {how}")
+        assert f"# the {side} side {how}" in shown.code
+        scope: dict[str, Any] = {}
+        exec(shown.code, scope)
+        with pytest.raises(ValueError, match=how):
+            next(run for name, run in scope.items() if name.startswith("test_"))()
+        assert "the function" not in str(found)
+
+
+def test_a_side_that_refuses_empty_arrays_restricts_the_sizes() -> None:
+    def not_empty(x: Any) -> Any:
+        return x.reshape(1 if x.shape[0] == 0 else x.shape[0])
+
+    for pair in ((not_empty, whole), (whole, not_empty)):
+        found = superopt.verify(*pair, "n")
+        assert found.status == PROVED
+        assert found.domain is not None
+        assert "every size is at least 1" in found.domain.assumptions
+
+
+def test_two_sides_that_fail_have_no_verdict() -> None:
+    found = superopt.verify(never, never, "n")
+    assert found.status == UNSUPPORTED
+    assert found.cause.startswith("at symbolic sizes, the left side raises AttributeError: ")
 
 
 # ---- domains
@@ -268,9 +315,13 @@ def test_what_jax_computes_otherwise_is_refuted(name: str) -> None:
 
 
 def test_functions_that_cannot_be_traced() -> None:
-    found = superopt.verify(lambda x: x.sum() if float(x.sum()) else x, lambda x: x.sum(), "n")
-    assert found.status == UNSUPPORTED
-    assert "traced" in found.cause
+    def asks(x: Any) -> Any:
+        return x.sum() if float(x.sum()) else x
+
+    for side, pair in (("left", (asks, jnp.sum)), ("right", (jnp.sum, asks))):
+        found = superopt.verify(*pair, "n")
+        assert found.status == UNSUPPORTED
+        assert found.cause.startswith(f"at symbolic sizes, the {side} side cannot be traced: ")
 
 
 def test_loops_of_known_length_are_written_out() -> None:
@@ -385,7 +436,8 @@ if __name__ == "__main__":
     raise SystemExit("not run as a program")
 '''
     )
-    data, text = verify_files([str(file)])
+    found = verify_files([str(file)])
+    data, text = found.to_json(), str(found)
     assert [(row["rule"], row["status"]) for row in data["rows"]] == [
         ("dot-assoc", PROVED),
         ("scale-moves", PROVED),
@@ -400,7 +452,7 @@ if __name__ == "__main__":
     exec(textwrap.dedent(tests[0]), pasted)
     with pytest.raises(AssertionError):
         pasted["test_commutes"]()
-    chosen, _ = verify_files([str(file)], ["comm"])
+    chosen = verify_files([str(file)], ["comm"]).to_json()
     assert [row["rule"] for row in chosen["rows"]] == ["commutes"]
 
 

@@ -417,7 +417,8 @@ def test_one_crash_in_a_file_does_not_hide_the_rest(tmp_path: Path, monkeypatch:
         return plain(statement, **given)
 
     monkeypatch.setattr(verifier.statements.statement, "check_statement", failing)
-    data, text = verify_files([str(file)])
+    found = verify_files([str(file)])
+    data, text = found.to_json(), str(found)
     assert [row["status"] for row in data["rows"]] == [UNKNOWN, PROVED]
     assert "MemoryError: of the test" in text
 

@@ -92,7 +92,8 @@ def test_a_defect_is_said_by_whoever_verifies_files(monkeypatch: pytest.MonkeyPa
     file = tmp_path / "rules.txt"
     file.write_text("planted: A[*a]\n  A + 0  ==  A\n")
     monkeypatch.setattr(files, "verify_rules", defective)
-    data, text = verify_files([str(file)])
+    found = verify_files([str(file)])
+    data, text = found.to_json(), str(found)
     assert data["defects"] == ["planted"]
     assert text.splitlines()[-1].startswith(DEFECT)
     assert data["rows"][0]["status"] == UNKNOWN

@@ -37,7 +37,7 @@ LIMIT = "the prover's limit"
 
 
 class LimitExceededError(Exception):
-    """Raised when the prover's process exceeds a limit or dies, or the prover fails; the message says how."""
+    """Raised when the prover's process exceeds a limit, lacks a package or dies, or the prover fails."""
 
 
 class Prover:
@@ -123,6 +123,8 @@ class Prover:
                 raise LimitExceededError(f"the prover's process ended: {failure.cause}: {failure.detail}") from died
         if event["event"] == "deep":
             raise LimitExceededError("it is nested too deeply for the prover")
+        if event["event"] == "absent":
+            raise LimitExceededError(f"a package that its evaluation needs is not there: {event['message']}")
         if event["event"] == "fault":
             lines = [line.strip() for line in event["traceback"].splitlines() if line.strip()]
             places = [line for line in lines if line.startswith("File ")]

@@ -36,7 +36,7 @@ from superopt.ir.interp import evaluate
 from superopt.ir.ops.table import CONTRACTIONS, POLES
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import FLOATS, INTEGERS, range_of
-from verifier.rules.occurring import Occurring
+from verifier.rules.nonvacuity import Observations
 
 Arrays = dict[str, np.ndarray]
 TOLERANCE = 1e-9
@@ -240,9 +240,9 @@ def _sides(made: Instance, values: Mapping[str, np.ndarray]) -> Iterator[tuple[A
     return zip(results[: len(made.lhs)], results[len(made.lhs) :], strict=True)
 
 
-def seen_at(env: Env, seed: int) -> Occurring:
+def seen_at(env: Env, seed: int) -> Observations:
     """Observations of the results of both sides on inputs of several magnitudes; none where an array is empty."""
-    seen = Occurring(range(len(env.rule.lhs)))
+    seen = Observations(range(len(env.rule.lhs)))
     try:
         made = at_env(env.rule, env, random.Random(seed))
     except SuperoptError:

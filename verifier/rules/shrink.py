@@ -22,7 +22,7 @@ from superopt.ir.interp import evaluate
 from superopt.ir.text import print_graph
 from verifier.rules.refute import TOLERANCE, Arrays, Attempts, Difference, differ_at, difference, search, sizes_of
 from verifier.rules.snippet import snippet
-from verifier.verdict import Counterexample
+from verifier.verdict import RIGHT, Counterexample
 
 D = TypeVar("D")
 STEPS = 120
@@ -202,13 +202,14 @@ def _described(found: Difference) -> Counterexample:
     choices |= {k: str(v) for k, v in sorted(env.params.items())}
     choices |= dict(_attributes(env))
     if found.index is None:
-        left, right = "well formed", found.cause
+        left, right, failed = "well formed", found.cause, RIGHT
         results: tuple[Any, Any] = (None, None)
         if made is not None:
             results = (np.asarray(evaluate(made.lhs, values)[found.root]).tolist(), None)
     else:
         a, b = (x if x.dtype.kind != "f" else x + 0.0 for x in map(np.asarray, found.results))  # no -0.0
         left, right, results = str(a[found.index]), str(b[found.index]), (a.tolist(), b.tolist())
+        failed = ""
     return Counterexample(
         inputs={k: values[k].tolist() for k in rule.vars},
         shapes={k: values[k].shape for k in rule.vars},
@@ -221,7 +222,8 @@ def _described(found: Difference) -> Counterexample:
         seed=found.seed,
         undefined=found.undefined,
         results=results,
-        code=snippet(rule, made, values, found.root, found.cause),
+        code=snippet(rule, made, values, found.root, found.cause and f"the {RIGHT} side {found.cause}"),
+        failed=failed,
     )
 
 

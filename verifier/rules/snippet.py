@@ -84,7 +84,7 @@ def written(
         names: input -> its name as a parameter.
         values: input -> array.
         left, right: lines of the two functions.
-        cause: why the right side fails, if it does.
+        cause: which side fails and why, if one does: "the right side has the shape [3], not [2]".
         tolerance: tolerance of the assertion; 0 for equality.
         wide: whether the test enables 64-bit types.
     """
@@ -92,7 +92,7 @@ def written(
     both = f"right({arguments}), left({arguments})"
     near = f"assert_allclose({both}, rtol={tolerance:g}, atol={tolerance:g})"
     arrays = [f"    {names[k]} = {_array(np.asarray(values[k]))}" for k in names]
-    said = [f"    # the right side {cause}"] if cause else []
+    said = [f"    # {cause}"] if cause else []
     switch = ["", 'jax.config.update("jax_enable_x64", True)'] if wide else []
     return "\n".join(
         [
@@ -299,6 +299,7 @@ _NAMED: dict[str, tuple[str, ...]] = {
     **{op: () for op in ELEMENTWISE - LOGICAL if not TABLE[op].attrs},
     **dict.fromkeys(REDUCE, ("axes",)),
     "integer_pow": ("y",),
+    "round": ("rounding_method",),
     **dict.fromkeys(PRODUCTS, ("dimension_numbers",)),
     "reshape": ("new_sizes",),
     "transpose": ("permutation",),

@@ -15,7 +15,7 @@ from rewrites.language.named import Env
 from rewrites.language.term import Rule
 from verifier.equal.equality import DEFINED, NO_OVERFLOW, POSITIONS
 from verifier.equal.normal import EXACT
-from verifier.rules.occurring import ASSUMED
+from verifier.rules.nonvacuity import ASSUMED
 from verifier.rules.refute import (
     TYPED_FLOATS,
     TYPED_INTEGERS,

@@ -33,6 +33,8 @@ def _check(request: Mapping[str, Any]) -> Iterator[Event]:
         yield {"event": "defect" if defect else "error", "message": str(error.args[0]), "hint": error.hint}
     except RecursionError:
         yield {"event": "deep"}
+    except ImportError as error:
+        yield {"event": "absent", "message": str(error)}
     except Exception:  # a fault of the prover, which the parent raises with its cause
         yield {"event": "fault", "traceback": traceback.format_exc()}
 

@@ -25,7 +25,7 @@ from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Poly, Symbol, substitute
 from superopt.ir.interp import evaluate
-from superopt.ir.ops.table import CONTRACTIONS
+from superopt.ir.ops.table import CONTRACTIONS, lookup
 from superopt.ir.resize import resized
 from superopt.ir.scalar import numpy_dtype
 from verifier.equal.equality import Proof, Stop
@@ -47,8 +47,6 @@ _PLAIN = frozenset(
      "concatenate", "reduce_sum", *CONTRACTIONS, *COMPARISONS]
 )  # fmt: skip
 """Operations on positions that do not select among them."""
-_INDEX = {"gather": 1, "dynamic_slice": 1, "dynamic_update_slice": 2}
-"""Operation -> number of its first operand that is an index."""
 _POWERS = (1 << 10, 46341, 1 << 17, 1 << 20, 3_000_000, 1 << 24, 1 << 28, 1 << 30)
 _BOUND = re.compile(r"at most 2\^(\d+)")
 
@@ -112,7 +110,8 @@ class _Opened:
         """Whether the value of a node is within bounds wherever the node is used as an index."""
         here = self.small[x]
         for node in topological([y for pair in self.outputs for y in pair]):
-            at = _INDEX.get(node.op)
+            rule = lookup(node.op).axes
+            at = None if rule is None else rule.data
             if at is not None and here in node.inputs[at:] and value.size:
                 least = min(sizes_of(node.inputs[0]), default=1)
                 if value.min() < 0 or value.max() >= least:

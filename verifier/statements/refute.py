@@ -20,7 +20,7 @@ import jax
 import numpy as np
 
 from superopt.errors import ArgumentError, SuperoptError
-from superopt.frontends.symbolic.graphs import Traced, trace_concrete
+from superopt.frontends.symbolic.graphs import Traced, UntracedError, trace_concrete
 from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Graph, Node
 from superopt.ir.index import Form, Poly, Symbol
@@ -29,7 +29,7 @@ from superopt.ir.ops.table import POLES
 from superopt.ir.resize import resize
 from superopt.ir.scalar import numpy_dtype
 from superopt.ir.types import DTYPES, FLOATS, INTEGERS, UNSIGNED
-from verifier.rules.occurring import leaves_finite
+from verifier.rules.nonvacuity import leaves_finite
 from verifier.rules.referee import RefereeProgram, UnansweredError, exported, referee, wide_types
 from verifier.rules.refute import clearest, epsilon, first_difference, sizes_of
 from verifier.rules.shrink import CLEAR, simplest
@@ -37,6 +37,7 @@ from verifier.rules.snippet import SHOWN
 from verifier.statements.conversions import converts, with_conversions
 from verifier.statements.draws import further_values, literals, magnitudes
 from verifier.statements.prove import unsupported_ops
+from verifier.verdict import LEFT, RIGHT
 
 TOLERANCE, CONSTANTS_TOLERANCE, JAX_TOLERANCE = 1e-9, 3e-7, 1e-4
 ROUNDINGS = 16
@@ -63,7 +64,7 @@ class StatementDifference:
         output: which output differs.
         index: the first index at which it does, None where a whole side failed.
         results: both results of that output.
-        cause: why a side failed.
+        cause: how a side failed, as the predicate of a sentence about it.
         undefined: whether the right side is NaN there.
         infinite: whether an intermediate value of a side is not finite there.
         tolerance: relative difference beyond which results count as different.
@@ -81,6 +82,11 @@ class StatementDifference:
     tolerance: float = SHOWN
 
     @property
+    def failed(self) -> str:
+        """The side that failed as a whole; empty where both have results."""
+        return "" if self.index is not None else LEFT if self.graphs[0] is None else RIGHT
+
+    @property
     def unclear(self) -> int:
         """Rank of the difference: 0 where numbers differ that come from finite ones, more the less conclusive."""
         return 2 * self.undefined + self.infinite
@@ -96,7 +102,10 @@ class Unevaluated(Exception):
 
 @dataclass(slots=True)
 class Pairing:
-    """Two functions over one list of arguments, and their graphs at symbolic sizes where these exist."""
+    """Two functions over one list of arguments, and their graphs at symbolic sizes where these exist.
+
+    `refuses_empty` is set where one of them was seen to refuse empty arrays.
+    """
 
     left: Callable[..., Any]
     right: Callable[..., Any]
@@ -105,6 +114,7 @@ class Pairing:
     lowest: int = 0
     tried: int = 0
     drawn: int = 0
+    refuses_empty: bool = False
     programs: dict[Any, RefereeProgram] = field(default_factory=dict[Any, RefereeProgram])
 
     def elements(self, sizes: Mapping[str, int]) -> int:
@@ -180,19 +190,45 @@ def differ_at(pair: Pairing, sizes: Sizes) -> StatementDifference | None:
     Raises:
         OtherGraph: one of them has another graph there than at symbolic sizes.
     """
-    try:
-        left = trace_concrete(pair.left, pair.specs, sizes)
-    except ArgumentError:
-        return None  # the left side cannot be traced there
-    try:
-        right = trace_concrete(pair.right, pair.specs, sizes)
-    except ArgumentError as error:
-        return StatementDifference(sizes, (left.graph, None), cause=str(error.args[0]))
+    left, right = (_traced(fn, pair.specs, sizes) for fn in (pair.left, pair.right))
+    if isinstance(left, ArgumentError) or isinstance(right, ArgumentError):
+        return _refusal(pair, sizes, left, right)
     pair.tried += 1
     whole = _mismatch(left, right)
     if whole:
         return StatementDifference(sizes, (left.graph, right.graph), cause=whole)
     return clearest(_attempts(pair, left, right, sizes))
+
+
+def _refusal(
+    pair: Pairing, sizes: Sizes, left: Traced | ArgumentError, right: Traced | ArgumentError
+) -> StatementDifference | None:
+    """The difference that one of two functions does not accept some sizes; None where neither does.
+
+    A function that refuses empty arrays restricts the sizes of the statement and refutes nothing.
+    """
+    graphs = tuple(None if isinstance(x, ArgumentError) else x.graph for x in (left, right))
+    if any(isinstance(x, UntracedError) for x in (left, right)) or not any(graphs):
+        return None  # one may have results all the same, or neither has
+    if 0 in sizes.values():
+        pair.refuses_empty = True
+        return None
+    refused = left if isinstance(left, ArgumentError) else right
+    assert isinstance(refused, ArgumentError)
+    return StatementDifference(sizes, (graphs[0], graphs[1]), cause=failure(refused))
+
+
+def _traced(fn: Callable[..., Any], specs: Specs, sizes: Sizes) -> Traced | ArgumentError:
+    """The graph of a function at some sizes, or the error of its trace."""
+    try:
+        return trace_concrete(fn, specs, sizes)
+    except ArgumentError as error:
+        return error
+
+
+def failure(error: ArgumentError) -> str:
+    """The error of a trace as the predicate of a sentence about a side: `cannot be traced: ...`."""
+    return str(error.args[0]).removeprefix("the function ")
 
 
 def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Iterator[StatementDifference | None]:

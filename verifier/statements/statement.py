@@ -31,7 +31,7 @@ from verifier.rules.refute import clearest
 from verifier.rules.snippet import body, identifier, written
 from verifier.statements.constants import by_contents
 from verifier.statements.guards import differing_behind_guards
-from verifier.statements.occurring import never
+from verifier.statements.nonvacuity import never
 from verifier.statements.prove import Pair, prove_elsewhere, unsupported_ops
 from verifier.statements.refute import (
     LARGEST,
@@ -41,6 +41,7 @@ from verifier.statements.refute import (
     differ_at,
     differ_by_conversions,
     differ_on,
+    failure,
     show_sizes,
     simpler,
     smaller,
@@ -50,8 +51,10 @@ from verifier.statements.refute import (
 from verifier.statements.watch import watched
 from verifier.verdict import (
     EXACTNESS,
+    LEFT,
     PROVED,
     REFUTED,
+    RIGHT,
     UNKNOWN,
     UNSUPPORTED,
     Counterexample,
@@ -188,7 +191,7 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
                     aside, found = aside or found, None
                 if found is None:
                     tried += changes
-                    verdict = _tried_in_earnest(statement, pair, verdict, tried)
+                    verdict = _without_empty(pair, _tried_in_earnest(statement, pair, verdict, tried))
                     missing = _never(pair, verdict, tried, aside is not None)
                     if missing:
                         cause = next(iter(missing.values()))
@@ -225,6 +228,14 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
 def _by_machine(done: Proof) -> bool:
     """Whether a tier of machine integers was used; a rule would cover all widths at once, which may take minutes."""
     return any(tier == "bits" or tier.startswith("integers (") for tier in done.tiers or ())
+
+
+def _without_empty(pair: Pairing, verdict: Verdict) -> Verdict:
+    """The verdict for sizes from 1 on where one function was seen to refuse empty arrays."""
+    if verdict.domain is None or not pair.refuses_empty:
+        return verdict
+    assumptions = tuple(dict.fromkeys((NOT_EMPTY, *verdict.domain.assumptions)))
+    return replace(verdict, domain=replace(verdict.domain, assumptions=assumptions))
 
 
 def _tried_in_earnest(
@@ -272,11 +283,13 @@ def traced_pair(statement: Statement) -> tuple[Pairing, str]:
     """Both functions traced at symbolic sizes from 0 on, else from 1 on; with an error message where neither works."""
     problem = ""
     for lowest in (0, 1) if statement.specs.sizes else (0,):
+        side = LEFT
         try:
             left = trace_symbolic(statement.left, statement.specs, lowest)
+            side = RIGHT
             right = trace_symbolic(statement.right, statement.specs, lowest)
         except ArgumentError as error:
-            problem = f"at symbolic sizes: {error.args[0]}"
+            problem = f"at symbolic sizes, the {side} side {failure(error)}"
             continue
         named = by_contents((left.graph, right.graph))
         traced = (replace(left, graph=named[0]), replace(right, graph=named[1]))
@@ -434,13 +447,14 @@ def counterexample(statement: Statement, found: StatementDifference) -> Countere
         choices={k: str(v) for k, v in found.sizes.items()},
         root=found.output,
         index=at,
-        left="a result" if at is None else str(left[at]),
-        right=found.cause if at is None else str(right[at]),
+        left=str(left[at]) if at is not None else found.cause if found.failed == LEFT else "a result",
+        right=str(right[at]) if at is not None else found.cause if found.failed == RIGHT else "a result",
         graphs=(_text(found.graphs[0]), _text(found.graphs[1])),
         seed=0,
         undefined=found.undefined,
         results=tuple(None if x is None else np.asarray(x).tolist() for x in (left, right)),  # pyright: ignore[reportArgumentType]
         code=_test(statement, found),
+        failed=found.failed,
     )
 
 
@@ -450,11 +464,12 @@ def _text(graph: Graph | None) -> str:
 
 def _test(statement: Statement, found: StatementDifference) -> str:
     left, right = found.graphs
-    if left is None:
+    known = right if left is None else left
+    if known is None:
         return ""
     values: dict[str, Any] = dict(found.values)
-    for x in left.inputs:
-        if x["name"] not in left.constants:
+    for x in known.inputs:
+        if x["name"] not in known.constants:
             values.setdefault(x["name"], np.zeros([int(str(n)) for n in x.shape], x.dtype))
     try:
         sides = [_body(graph, found.output, found.cause) for graph in (left, right)]
@@ -463,7 +478,8 @@ def _test(statement: Statement, found: StatementDifference) -> str:
     names = {name: identifier(name) for name in values}
     whole = found.index is not None and np.asarray(found.results[0]).dtype.kind in "biu"
     told = 0.0 if whole else found.tolerance
-    return written(statement.name, names, values, sides[0], sides[1], found.cause, told, statement.specs.wide)
+    cause = found.cause and f"the {found.failed} side {found.cause}"
+    return written(statement.name, names, values, sides[0], sides[1], cause, told, statement.specs.wide)
 
 
 def _body(graph: Graph | None, output: int, cause: str) -> list[str]:

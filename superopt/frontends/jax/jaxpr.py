@@ -78,6 +78,7 @@ class Imported:
         tail: computation on the host from the results after a call, likewise.
         placed: position of a frozen argument -> its value in a file (`superopt.pipeline.weights`), read in place of the
             example.
+        remarks: what the frontend says of the import, for the report.
     """
 
     graph: Graph
@@ -100,14 +101,15 @@ class Imported:
     effects: tuple[Effect, ...] = ()
     whole: str = ""
     placed: Mapping[int, Any] = field(default_factory=dict[int, Any])
+    remarks: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Remarks on the import for the report."""
         if not self.effects:
-            return ()
+            return self.remarks
         names = ", ".join(f"{name} x{n}" for name, n in Counter(e.primitive.name for e in self.effects).items())
-        return (f"effects are kept: {names} in their order, after the results of a call are computed",)
+        return (*self.remarks, f"effects are kept: {names} in their order, after the results of a call are computed")
 
     @property
     def closes_over(self) -> bool:

@@ -270,7 +270,8 @@ def _contraction(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorTyp
 def _table() -> dict[str, Importer]:
     plain = [entry.name for entry in TABLE.values() if entry.family == "elementwise" and not entry.attrs]
     table: dict[str, Importer] = {}
-    others = [entry.name for entry in TABLE.values() if entry.family not in ("leaf", "control", "macro")]
+    made = ("leaf", "control", "macro")
+    others = [op for op, entry in TABLE.items() if entry.family not in made and hasattr(lax, f"{op}_p")]
     groups = (
         (others, _by_name), (plain, _elementwise), (REDUCE, _reduce), (ARG, _arg),
         (CONTRACTIONS, _contraction),

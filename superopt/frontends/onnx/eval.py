@@ -212,6 +212,7 @@ class ModelContext:
         heads: what this evaluation takes from the host.
         drawn: numbers of the nodes of this evaluation that draw random numbers.
         allowance: what is left of the work and time of this conversion.
+        singles: hold float16 values in float32 between nodes.
     """
 
     opsets: Mapping[str, int]
@@ -223,6 +224,7 @@ class ModelContext:
     heads: Heads = field(default_factory=Heads)
     drawn: Iterator[int] = field(default_factory=itertools.count)
     allowance: Work = field(default_factory=lambda: Work("the model", MAX_STEPS))
+    singles: bool = False
 
 
 @dataclass(slots=True)
@@ -391,7 +393,8 @@ def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
             scope.values[sparse.values.name] = sparse_array(sparse, context.folder, repr(sparse.values.name))
     results = [o.name for o in graph.output]
     run_nodes(ordered(graph.node, context.name), scope, results)  # the next step of a loop may decide by them
-    return [scope.get(name) for name in results]
+    values = [scope.get(name) for name in results]
+    return [_single(v) for v in values] if context.singles else values
 
 
 def run_subgraph(
@@ -436,6 +439,8 @@ def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
     if own is not None:
         return _run_function(own, node, scope, given)
     values = [in_program(v) for v in given]
+    if scope.context.singles:
+        values = [_single(v) for v in values]
     if node.op_type not in _CARRIERS and any(map(holds_host_values, values)):
         return _on_host(node, scope, given)
     try:
@@ -531,6 +536,11 @@ def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> 
 def is_half(value: Value) -> bool:
     """Whether a value is a tensor of numbers of half precision."""
     return getattr(getattr(value, "dtype", None), "name", "") in ("float16", "bfloat16")
+
+
+def _single(value: Value) -> Value:
+    """A tensor of float16 as float32; any other value unchanged."""
+    return value.astype(np.float32) if getattr(getattr(value, "dtype", None), "name", "") == "float16" else value
 
 
 def _widened(value: Value) -> Value:

@@ -22,7 +22,7 @@ from superopt.files.reading import converting
 from superopt.frontends.jax.held import settings_of_jax
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.onnx.eval import StaticValueError, UnsupportedOpError
-from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model
+from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model, load_symbolic
 from superopt.frontends.onnx.read import label
 from superopt.frontends.onnx.weights import light_model_path, randomize_weights
 from superopt.ir.graph import Graph, Node
@@ -37,6 +37,7 @@ __all__ = [
     "import_onnx",
     "light_model_path",
     "load_model",
+    "load_symbolic",
     "origins",
     "randomize_weights",
 ]
@@ -50,6 +51,7 @@ def import_onnx(
     seed: int = 0,
     data_root: str | Path | None = None,
     operators: Mapping[str, Callable[..., Any]] | None = None,
+    singles: bool = False,
 ) -> Imported:
     """The graph of an ONNX model.
 
@@ -61,11 +63,14 @@ def import_onnx(
         seed: seed of the random inputs.
         data_root: a folder inside which links to external data are followed.
         operators: functions for operators that are not known here (see `load_model`).
+        singles: compute float16 in float32 (see `load_model`).
 
     Raises:
         InputError: the model or the arguments cannot be accepted (see `load_model`, `check_arguments`).
     """
-    model = load_model(source, dims=dims, values=values, data_root=data_root, operators=operators, like=arguments)
+    model = load_model(
+        source, dims=dims, values=values, data_root=data_root, operators=operators, like=arguments, singles=singles
+    )
     return import_model(model, *arguments, seed=seed)
 
 
@@ -132,4 +137,13 @@ def _bound(imported: Imported, model: OnnxModel, examples: tuple[np.ndarray, ...
         weakness=None,
         context=settings_of_jax(),  # of the caller's calls: only the import is made with types of 64 bits
         opaque_ops=sum((Counter(x.ops) for x in (model.head, model.tail) if x is not None), imported.opaque_ops),
+        remarks=(_IN_SINGLES,) if model.singles and _has_halves(model) else (),
     )
+
+
+_IN_SINGLES = "float16 is computed in float32, as ONNX Runtime does on CPUs, and rounded where values leave the program"
+
+
+def _has_halves(model: OnnxModel) -> bool:
+    """Whether a weight, an input or an output is of float16."""
+    return "float16" in {str(x.dtype) for x in (*model.params.values(), *model.inputs, *model.outputs)}

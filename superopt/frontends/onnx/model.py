@@ -116,6 +116,7 @@ class OnnxModel:
         tail: computation on the host from the results of `fn`, where an output has no fixed shape or type.
         symbols: sizes that were left symbolic, by their names in `dims`.
         values: takes the arguments of `fn`, and returns the outputs of the graph's nodes, by name.
+        singles: whether float16 is computed in float32.
     """
 
     name: str
@@ -131,6 +132,7 @@ class OnnxModel:
     head: HostPart | None = None
     tail: HostPart | None = None
     symbols: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    singles: bool = False
 
     def with_params(self, params: Mapping[str, np.ndarray]) -> OnnxModel:
         """The same model with other weights of the same shapes and dtypes.
@@ -224,7 +226,7 @@ def load_model(
     operators: Mapping[str, Callable[..., Any]] | None = None,
     own: bool = True,
     like: Sequence[Any] = (),
-    symbolic: bool = False,
+    singles: bool = False,
 ) -> OnnxModel:
     """Read an ONNX model and convert it to a JAX function.
 
@@ -237,28 +239,62 @@ def load_model(
         operators: functions for operators that are not known here, by `domain.Name`.
         own: False leaves large weights in the file as views, so that the file must not change.
         like: example inputs in order; their shapes give symbolic dimensions that `dims` does not.
-        symbolic: leave other dimensions symbolic (a size of `jax.export`), as the types of the inputs show.
+        singles: compute float16 in float32, as ONNX Runtime does on CPUs: nothing is rounded to float16 but at `Cast`
+            and where values leave the program, and nothing overflows in between.  Models that quantise, and those with
+            `operators`, are left alone.
 
     Raises:
         ModelFileError: the file cannot be read (also `UnsupportedOpsetError`, `ExternalDataError`).
         ArgumentError: `dims` or `values` do not fit.
         InputError: an operator is not supported, or operands do not fit it.
     """
-    name = shown(Path(source).name) if isinstance(source, str | Path) else "model"
+    name = _name_of(source)
     with converting(name):
-        folder: DataFolder | None = None
-        within: Within | None = None
-        if isinstance(source, onnx.ModelProto):
-            model, name = source, shown(source.graph.name or "model")
-            check_model(model, name)
-        elif isinstance(source, bytes):
-            model, within = parse_model(source, name)
-        else:
-            model, within = read_model(source, own)
-            folder = _data_folder(Path(source), data_root, own)
-        sizes, bound = dict(dims or {}), dict(values or {})
-        names = _open_sizes(model.graph, sizes) if symbolic else {}
-        return _assemble(model, name, (folder, within), (sizes, like, names), bound, dict(operators or {}))
+        model, context, within = _read(source, data_root, own)
+        single = singles and not operators and _is_plain(model.graph)
+        context = replace(context, operators=dict(operators or {}), singles=single)
+        return _assemble(model, context, within, (dict(dims or {}), like, {}), dict(values or {}))
+
+
+def load_symbolic(source: str | Path | bytes | onnx.ModelProto, dims: Mapping[str, int] | None = None) -> OnnxModel:
+    """Read an ONNX model at symbolic sizes (of `jax.export`), as the types of its inputs show.
+
+    Args:
+        source: a file, its bytes, or a message.
+        dims: sizes of the symbolic dimensions that are not left symbolic, as in `load_model`.
+
+    Raises: as `load_model`.
+    """
+    with converting(_name_of(source)):
+        model, context, within = _read(source, None, True)
+        sizes = dict(dims or {})
+        return _assemble(model, context, within, (sizes, (), _open_sizes(model.graph, sizes)), {})
+
+
+def _name_of(source: str | Path | bytes | onnx.ModelProto) -> str:
+    return shown(Path(source).name) if isinstance(source, str | Path) else "model"
+
+
+def _read(
+    source: str | Path | bytes | onnx.ModelProto, data_root: str | Path | None, own: bool
+) -> tuple[onnx.ModelProto, ModelContext, Within | None]:
+    """A checked model, the data that its scopes share, and the place of its values inside of the source."""
+    name, folder, within = _name_of(source), None, None
+    if isinstance(source, onnx.ModelProto):
+        model, name = source, shown(source.graph.name or "model")
+        check_model(model, name)
+    elif isinstance(source, bytes):
+        model, within = parse_model(source, name)
+    else:
+        model, within = read_model(source, own)
+        folder = _data_folder(Path(source), data_root, own)
+    return model, ModelContext(opsets(model, name), _copies(function_table(model)), folder, name), within
+
+
+def _is_plain(graph: onnx.GraphProto) -> bool:
+    """Whether a model has tensors of stated types as outputs, and quantises nothing."""
+    tensors = all(o.type.tensor_type.elem_type for o in graph.output)
+    return tensors and not any("Quantize" in node.op_type or "QLinear" in node.op_type for node in graph.node)
 
 
 def symbolic_dimensions(source: str | Path | bytes | onnx.ModelProto) -> dict[str, str]:
@@ -299,6 +335,7 @@ class _Parts:
     narrow: dict[str, str]
     size: int
     from_host: tuple[TensorInfo, ...] | None = None
+    halves: Collection[str] = ()  # outputs that are rounded to float16
 
     @property
     def taken(self) -> tuple[TensorInfo, ...]:
@@ -308,17 +345,16 @@ class _Parts:
 
 def _assemble(
     model: onnx.ModelProto,
-    name: str,
-    places: tuple[DataFolder | None, Within | None],
+    context: ModelContext,
+    within: Within | None,
     sizes: tuple[dict[str, int], Sequence[Any], Mapping[str, Any]],
     values: dict[str, Any],
-    operators: dict[str, Callable[..., Any]],
 ) -> OnnxModel:
-    graph, folder = model.graph, places[0]
-    versions = opsets(model, name)
+    graph, folder, name = model.graph, context.folder, context.name
+    places = (folder, within)
     stored: dict[str, np.ndarray] = {}
     for tensor in graph.initializer:
-        stored[tensor.name] = tensor_array(tensor, folder, f"initializer {tensor.name!r}", places[1])
+        stored[tensor.name] = tensor_array(tensor, folder, f"initializer {tensor.name!r}", within)
     for sparse in graph.sparse_initializer:
         stored[sparse.values.name] = sparse_array(sparse, folder, f"initializer {sparse.values.name!r}")
     graph = _without_values(graph)
@@ -340,8 +376,11 @@ def _assemble(
                 narrow[key] = array.dtype.name
                 array = owned(array).astype(CARRIER[array.dtype.name])
             params[key] = array
-    context = ModelContext(versions, _copies(function_table(model)), folder, name, operators, params.keys())
+    context = replace(context, parameters=params.keys())
     parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
+    if context.singles:
+        half = onnx.TensorProto.FLOAT16
+        parts = replace(parts, halves={o.name for o in graph.output if o.type.tensor_type.elem_type == half})
     outputs, parts, head, tail = _trace_types(parts)
     counts: dict[str, int] = {}
     for node in graph.node:
@@ -356,8 +395,9 @@ def _assemble(
     # the function takes its weights as arguments, and does not keep these
     parts = replace(parts, context=replace(context, parameters=frozenset(params)), params=dict.fromkeys(params))
     return OnnxModel(
-        name, _function(parts), params, tuple(inputs), outputs=infos, opset=versions[""], op_counts=counts,
+        name, _function(parts), params, tuple(inputs), outputs=infos, opset=context.opsets[""], op_counts=counts,
         graph=graph, taken=parts.taken, head=head, tail=tail, symbols=sizes[2], values=_function(parts, every=True),
+        singles=context.singles,
     )  # fmt: skip
 
 
@@ -618,7 +658,8 @@ def _function(
             run_nodes(parts.nodes, scope)
             if every:
                 return {name: x for name in scope.producers if isinstance(x := scope.values.get(name), jax.Array)}
-            results, tail = split_outputs([in_program(scope.get(name)) for name in parts.outputs])
+            outputs = [_of_type(in_program(scope.get(n)), n in parts.halves) for n in parts.outputs]
+            results, tail = split_outputs(outputs)
             if found is not None:
                 found.append((heads, tail))
             return tuple(map(_result, results))
@@ -640,6 +681,10 @@ def identifiers(names: Sequence[str]) -> list[str]:
             plain += "_"
         found.append(plain)
     return found
+
+
+def _of_type(value: Any, half: bool) -> Any:
+    return value.astype(np.float16) if half and getattr(value, "dtype", None) == np.float32 else value
 
 
 def _result(value: Any) -> Any:

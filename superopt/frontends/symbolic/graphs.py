@@ -17,6 +17,7 @@ from typing import Any
 
 import jax
 from jax import export, tree_util
+from jax.errors import JAXIndexError, JAXTypeError
 
 from superopt.errors import ArgumentError, InputError, SuperoptError
 from superopt.frontends.jax.comparisons import SizeComparison, recorded
@@ -33,6 +34,10 @@ from superopt.ir.types import TensorType
 _FRESH, _TRACES = 1 << 14, itertools.count(1, 30)
 MOST_PRODUCTS = 4
 """Number of names up to which JAX is given these facts: its decisions take time in the number of facts."""
+
+
+class UntracedError(ArgumentError):
+    """A function that JAX cannot trace, or whose equations cannot be imported, though it may have results."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,6 +144,8 @@ def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], spec
     try:
         with recorded() as asked, jax.enable_x64(specs.wide or jax.config.read("jax_enable_x64")):
             closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
+    except (JAXTypeError, JAXIndexError) as error:  # it asks for values, which it would have without a trace
+        raise UntracedError(f"the function cannot be traced: {_first(error)}") from error
     except (TypeError, ValueError, IndexError, ZeroDivisionError, NotImplementedError) as error:
         raise ArgumentError(f"the function cannot be traced: {_first(error)}", hint="check the shapes") from error
     except Exception as error:
@@ -150,7 +157,7 @@ def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], spec
     try:
         outputs = importer.run(closed.jaxpr, [importer.constant(c) for c in closed.consts], inputs)
     except SuperoptError as error:
-        raise ArgumentError(f"the function cannot be imported: {error.args[0]}") from error
+        raise UntracedError(f"the function cannot be imported: {error.args[0]}") from error
     constants = {node["name"]: array for node, array in importer.constants.items()}
     graph = inline(Graph((*inputs, *importer.constants), tuple(outputs), constants))
     outputs = graph.outputs

@@ -14,6 +14,7 @@ from typing import Any
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
+from superopt.ir.ops.axes import Act, Along, Atom, AxisRule, AxisRun, Flow, Laid, Order, Shapes, permuted
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -140,6 +141,44 @@ def _dot(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     return _rounded(k, k.reduce(_sum(wide), [lhs.shape[d] for d in lc], body, wide), site, wide)
 
 
+class _Paired(AxisRule):
+    """Pairs of axes are contracted or batched; the result has batch axes, then the free ones of lhs, then of rhs."""
+
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Size]) -> Flow:
+        """Return one atom for each axis of lhs, and for each free axis of rhs."""
+        lc, rc, lb, rb = _pairs(v)
+        ranks = (len(shapes[0]), len(shapes[1]))
+        left, right = free_axes(v["dimension_numbers"], ranks)
+        atom: dict[int, Atom] = dict(zip((*rc, *rb), (*lc, *lb), strict=True))
+        atom |= {axis: ranks[0] + axis for axis in right}
+        operands = (tuple([(a,) for a in range(ranks[0])]), tuple([(atom[b],) for b in range(ranks[1])]))
+        return Flow(operands, tuple([AxisRun(1, (a,)) for a in (*lb, *left, *[atom[b] for b in right])]))
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Sort pairs as lhs holds them; the result has batch axes so, and free axes as they lie."""
+        lc, rc, lb, rb = _pairs(v)
+        x, y = orders
+        left, right = free_axes(v["dimension_numbers"], (len(x), len(y)))
+        contracted = sorted((x.index(a), y.index(b)) for a, b in zip(lc, rc, strict=True))
+        batch = sorted((x.index(a), y.index(b), i) for i, (a, b) in enumerate(zip(lb, rb, strict=True)))
+        numbers = (
+            (tuple([a for a, _ in contracted]), tuple([b for _, b in contracted])),
+            (tuple([a for a, _, _ in batch]), tuple([b for _, b, _ in batch])),
+        )
+        first, second = len(batch), len(batch) + len(left)
+        have = [i for _, _, i in batch] + [first + left.index(a) for a in x if a in left]
+        have += [second + right.index(b) for b in y if b in right]
+        return Laid({**v, "dimension_numbers": numbers}, (0, 1), tuple(have))
+
+    def commuted(self, v: Values, ranks: Sequence[int]) -> tuple[dict[str, Any], Order]:
+        """Return numbers of the product with its operands exchanged; free axes of rhs come first then."""
+        lc, rc, lb, rb = _pairs(v)
+        left, right = free_axes(v["dimension_numbers"], (ranks[0], ranks[1]))
+        second = len(lb) + len(left)
+        order = (*range(len(lb)), *range(second, second + len(right)), *range(len(lb), second))
+        return {**v, "dimension_numbers": ((rc, lc), (rb, lb))}, order
+
+
 # ---- conv_general_dilated
 
 
@@ -231,15 +270,55 @@ def _conv(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     return _rounded(k, total, site, wide)
 
 
+class _Placed(AxisRule):
+    """Dimension numbers say which axis is the batch, the features, or spatial, in lhs, rhs and result.
+
+    With groups, the features of lhs are (group, in), those of rhs and result (group, out).
+    """
+
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Size]) -> Flow:
+        """Return atoms batch, in, out, group and spatial ones, with a window along each of these."""
+        batch, depth, out, group, spatial = 0, 1, 2, 3, 4
+        specs, groups, rhs = _specs(v), v["feature_group_count"], shapes[1]
+        grouped = () if literally(groups, 1) else (group,)
+        windows: list[tuple[Atom, ...]] = [(spatial + k,) for k in range(len(shape) - 2)]
+        roles: tuple[list[tuple[Atom, ...]], ...] = (
+            [(batch,), (*grouped, depth), *windows], [(*grouped, out), (depth,), *windows],
+            [(batch,), (*grouped, out), *windows],
+        )  # fmt: skip
+        lhs_axes, rhs_axes, axes = (
+            tuple([role[spec.index(axis)] for axis in range(len(spec))])
+            for role, spec in zip(roles, specs, strict=True)
+        )
+        numbers = zip(v["window_strides"], v["padding"], v["lhs_dilation"], v["rhs_dilation"], strict=True)
+        acts = {spatial + k: Act(Along.WINDOW, (step, *pad, *holes)) for k, (step, pad, *holes) in enumerate(numbers)}
+        sizes = {depth: rhs[specs[1][1]], group: groups, out: shape[specs[2][1]] // groups}
+        complete = literally(v["batch_group_count"], 1)
+        return Flow((lhs_axes, rhs_axes), tuple([AxisRun(1, atoms) for atoms in axes]), acts, sizes, complete)
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Order spatial axes as lhs holds them; the result lies as wanted, else batch, features, spatial axes."""
+        lhs, rhs, out = _specs(v)
+        lhs, rhs = (tuple([o.index(a) for a in spec]) for spec, o in zip((lhs, rhs), orders, strict=True))
+        spatial = sorted(range(len(lhs) - 2), key=lambda k: lhs[2 + k])
+        roles = (0, 1, *[2 + k for k in spatial])
+        order = permuted(out, roles) if wanted is None else wanted
+        numbers = (permuted(lhs, roles), permuted(rhs, roles), tuple([order.index(out[role]) for role in roles]))
+        names = ("window_strides", "padding", "lhs_dilation", "rhs_dilation")
+        attrs = {**v, **{name: permuted(v[name], spatial) for name in names}, "dimension_numbers": numbers}
+        return Laid(attrs, (0, 1), order)
+
+
 _COMMON = (Attr("precision", one_of(*PRECISIONS), None), Attr("preferred_element_type", optional(dtype), None))
 define(
-    TABLE, "dot_general", "contraction", 2, _dot_rule, _dot, Attr("dimension_numbers", nested), *_COMMON, product=True
-)
+    TABLE, "dot_general", "contraction", 2, _dot_rule, _dot,
+    Attr("dimension_numbers", nested), *_COMMON, axes=_Paired(), product=True,
+)  # fmt: skip
 define(
     TABLE, "conv_general_dilated", "contraction", 2, _conv_rule, _conv,
     Attr("window_strides", sizes), Attr("padding", optional(nested), None),
     Attr("lhs_dilation", optional(sizes), None), Attr("rhs_dilation", optional(sizes), None),
     Attr("dimension_numbers", optional(nested), None),
     Attr("feature_group_count", size, 1), Attr("batch_group_count", size, 1), *_COMMON,
-    complete=_conv_complete,
+    axes=_Placed(), complete=_conv_complete,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
+from superopt.ir.ops.axes import KeptAxes
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -31,6 +32,7 @@ from superopt.ir.scalar import SCALARS
 from superopt.ir.types import DTYPES, TensorType
 
 TABLE: dict[str, Op] = {}
+_AXES = KeptAxes(tensors=None)
 
 _CALLED = {"round": "round_even", "square": "mul", "integer_pow": "mul"}  # op -> its function, of another name
 
@@ -63,7 +65,7 @@ def _plain(name: str, arity: int) -> None:
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
         return k.op(name, site.out.dtype, *[x(*i) for x in xs])
 
-    define(TABLE, name, "elementwise", arity, rule, at, **_facts(name))
+    define(TABLE, name, "elementwise", arity, rule, at, axes=_AXES, **_facts(name))
 
 
 def _predicate(name: str, arity: int) -> None:
@@ -73,7 +75,7 @@ def _predicate(name: str, arity: int) -> None:
     def at(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
         return k.op(name, site.inputs[0].dtype, *[x(*i) for x in xs])
 
-    define(TABLE, name, "elementwise", arity, rule, at, **_facts(name))
+    define(TABLE, name, "elementwise", arity, rule, at, axes=_AXES, **_facts(name))
 
 
 def _round_rule(types: Types, attrs: Values) -> TensorType:
@@ -183,12 +185,13 @@ for _name, _fn in SCALARS.items():
     if _name not in ("round_away", "round_even", "pow", "select_n"):  # of ops that are written below
         assert _fn.arity is not None
         (_predicate if _fn.predicate else _plain)(_name, _fn.arity)
-define(TABLE, "round", "elementwise", 1, _round_rule, _round, Attr("rounding_method", one_of(0, 1), 0))
-define(TABLE, "square", "elementwise", 1, _square_rule, _square)
+define(TABLE, "round", "elementwise", 1, _round_rule, _round, Attr("rounding_method", one_of(0, 1), 0), axes=_AXES)
+define(TABLE, "square", "elementwise", 1, _square_rule, _square, axes=_AXES)
 define(
-    TABLE, "integer_pow", "elementwise", 1, _integer_pow_rule, _integer_pow, Attr("y", size), partial=True, poles=True
-)
-define(TABLE, "pow", "elementwise", 2, _pow_rule, _pow, **_facts("pow"))
-define(TABLE, "select_n", "elementwise", None, _select_rule, _select)
-define(TABLE, "clamp", "elementwise", 3, _clamp_rule, _clamp)
-define(TABLE, "convert_element_type", "elementwise", 1, _convert_rule, _convert, Attr("new_dtype", dtype))
+    TABLE, "integer_pow", "elementwise", 1, _integer_pow_rule, _integer_pow,
+    Attr("y", size), axes=_AXES, partial=True, poles=True,
+)  # fmt: skip
+define(TABLE, "pow", "elementwise", 2, _pow_rule, _pow, axes=_AXES, **_facts("pow"))
+define(TABLE, "select_n", "elementwise", None, _select_rule, _select, axes=_AXES)
+define(TABLE, "clamp", "elementwise", 3, _clamp_rule, _clamp, axes=_AXES)
+define(TABLE, "convert_element_type", "elementwise", 1, _convert_rule, _convert, Attr("new_dtype", dtype), axes=_AXES)

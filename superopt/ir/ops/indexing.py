@@ -15,6 +15,7 @@ import numpy as np
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
+from superopt.ir.ops.axes import Atom, AxisRule, AxisRun, Flow, KeptAxes, Laid, Order, Shapes, permuted
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -152,11 +153,71 @@ def _gather(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     return k.where(k.all(*guards), read, lambda: k.const(fill_value(x.dtype), x.dtype))
 
 
-define(TABLE, "dynamic_slice", "indexing", None, _dynamic_slice_rule, _dynamic_slice, Attr("slice_sizes", sizes))
-define(TABLE, "dynamic_update_slice", "indexing", None, _dynamic_update_slice_rule, _dynamic_update_slice)
+class _Gathered(AxisRule):
+    """The result has the rows of the indices and the axes of the slices, those that are not collapsed."""
+
+    follows = False
+
+    @property
+    def data(self) -> int:
+        """One: indices stand behind the operand."""
+        return 1
+
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Size]) -> Flow:
+        """Return atoms for axes of the operand and for rows of the indices; complete for rows of a table alone."""
+        x, indices = shapes
+        offset, collapsed, start_map, batch, index_batch = (v[name] for name in _NUMBERS)
+        rows = [(len(x) + s,) for s in range(len(indices) - 1)]
+        for axis, s in zip(batch, index_batch, strict=True):
+            rows[s] = (axis,)
+        inner: list[Atom] = [axis for axis in range(len(x)) if axis not in collapsed and axis not in batch]
+        result = dict(zip(offset, [(axis,) for axis in inner], strict=True))
+        result |= dict(zip([d for d in range(len(shape)) if d not in offset], rows, strict=True))
+        one = v["mode"] != "fill" and not batch and len(start_map) == 1 and start_map == collapsed
+        whole = all(
+            literally(m, 1) if d in collapsed else m == n
+            for d, (m, n) in enumerate(zip(v["slice_sizes"], x, strict=True))
+        )
+        operands = (tuple([(axis,) for axis in range(len(x))]), (*rows, ()))
+        return Flow(operands, tuple([AxisRun(1, result[d]) for d in range(len(shape))]), complete=one and whole)
+
+    def takes(self, v: Values, orders: Sequence[Order]) -> tuple[Order, ...]:
+        """Return these orders, where the index vector stays the last axis."""
+        x, indices = orders
+        last = len(indices) - 1
+        return (x, indices if indices[last] == last else tuple(range(len(indices))))
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Lay the result as the rows of the indices lie, then as the slices lie."""
+        x, indices = orders
+        offset, collapsed, start_map, batch, index_batch = (v[name] for name in _NUMBERS)
+        rows = [d for d in range(len(offset) + len(indices) - 1) if d not in offset]
+        inner = [axis for axis in range(len(x)) if axis not in collapsed and axis not in batch]
+        have = [rows[s] for s in indices[:-1]] + [offset[inner.index(axis)] for axis in x if axis in inner]
+        pairs = sorted((x.index(a), indices.index(s)) for a, s in zip(batch, index_batch, strict=True))
+        attrs = {
+            "offset_dims": tuple(range(len(rows), len(have))),
+            "collapsed_slice_dims": tuple(sorted([x.index(axis) for axis in collapsed])),
+            "start_index_map": tuple([x.index(axis) for axis in start_map]),
+            "operand_batching_dims": tuple([a for a, _ in pairs]),
+            "start_indices_batching_dims": tuple([s for _, s in pairs]),
+            "slice_sizes": permuted(v["slice_sizes"], x),
+        }
+        return Laid({**v, **attrs}, (0, 1), tuple(have))
+
+
+define(
+    TABLE, "dynamic_slice", "indexing", None, _dynamic_slice_rule, _dynamic_slice,
+    Attr("slice_sizes", sizes), axes=KeptAxes(each=("slice_sizes",), starts=True, complete=False),
+)  # fmt: skip
+define(
+    TABLE, "dynamic_update_slice", "indexing", None, _dynamic_update_slice_rule, _dynamic_update_slice,
+    axes=KeptAxes(tensors=2, starts=True, complete=False),
+)  # fmt: skip
 define(
     TABLE, "gather", "indexing", 2, _gather_rule, _gather,
     Attr("offset_dims", sizes), Attr("collapsed_slice_dims", sizes), Attr("start_index_map", sizes),
     Attr("operand_batching_dims", sizes, ()), Attr("start_indices_batching_dims", sizes, ()),
     Attr("slice_sizes", sizes), Attr("mode", one_of("clip", "fill", "promise_in_bounds"), "clip"),
+    axes=_Gathered(),
 )  # fmt: skip

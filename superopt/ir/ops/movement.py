@@ -7,6 +7,20 @@ from typing import Any
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
+from superopt.ir.ops.axes import (
+    Act,
+    Along,
+    AxisRule,
+    AxisRun,
+    Flow,
+    KeptAxes,
+    Laid,
+    Order,
+    Shapes,
+    permuted,
+    runs,
+    singly,
+)
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -245,24 +259,143 @@ def _iota(k: AnyAlgebra, i: Index, xs: Sequence[Reader], site: Site) -> Any:
     return k.from_index(i[site.attrs["dimension"]], site.out.dtype)
 
 
+# ---- how axes flow
+
+
+class _Broadcast(AxisRule):
+    """Axis j of the operand is axis broadcast_dimensions[j] of the result; the others are new."""
+
+    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+        """Return the result's axes as atoms."""
+        dims = v["broadcast_dimensions"]
+        grow = [d for n, d in zip(shapes[0], dims, strict=True) if n != shape[d]]
+        acts = dict.fromkeys(grow, Act(Along.STRETCH))
+        return Flow((tuple([(d,) for d in dims]),), runs(singly(len(shape))), acts)
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Lay the result as wanted, where the operand lies in that order too; else new axes come last, by size."""
+        shape, dims = v["shape"], v["broadcast_dimensions"]
+        order = wanted
+        if order is None:
+            new = sorted([i for i in range(len(shape)) if i not in dims], key=lambda i: (shape[i], i))
+            order = (*permuted(dims, orders[0]), *new)
+        places = tuple([i for i, axis in enumerate(order) if axis in dims])
+        return Laid({**v, "shape": permuted(shape, order), "broadcast_dimensions": places}, (0,), order)
+
+
+class _Transposed(AxisRule):
+    """Axis i of the result is axis permutation[i] of the operand."""
+
+    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+        """Return the operand's axes as atoms."""
+        return Flow((singly(len(shape)),), runs([(axis,) for axis in v["permutation"]]))
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Lay the result as wanted, else as the operand lies."""
+        permutation, (order,) = v["permutation"], orders
+        have = tuple([permutation.index(axis) for axis in order]) if wanted is None else wanted
+        return Laid({**v, "permutation": tuple([order.index(permutation[axis]) for axis in have])}, (0,), have)
+
+
+class _Regrouped(AxisRule):
+    """Groups of the operand's axes are merged row-major, and each product is split into axes of the result."""
+
+    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+        """Return the operand's axes as atoms, and a run of the result's axes for each group."""
+        groups: tuple[tuple[tuple[int, ...], Shape], ...] = v["groups"]
+        sizes = dict(enumerate(shapes[0]))
+        return Flow((singly(len(sizes)),), tuple([AxisRun(len(outs), ins) for ins, outs in groups]), sizes=sizes)
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Order the groups by the place of their first axes; the result follows."""
+        groups: tuple[tuple[tuple[int, ...], Shape], ...] = v["groups"]
+        (order,) = orders
+        placed = [(tuple([order.index(a) for a in ins]), outs) for ins, outs in groups]
+        sequence = sorted(range(len(groups)), key=lambda k: (placed[k][0] or (len(order),), k))
+        start = [sum([len(outs) for _, outs in groups[:k]]) for k in sequence]
+        have = [first + j for first, k in zip(start, sequence, strict=True) for j in range(len(groups[k][1]))]
+        return Laid({**v, "groups": tuple([placed[k] for k in sequence])}, (0,), tuple(have))
+
+
+class _Reshaped(AxisRule):
+    """All axes are one group: merged row-major and split, in the order in which they stand."""
+
+    follows = False
+
+    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+        """Return the operand's axes as atoms of one run."""
+        axes = singly(len(shapes[0]))
+        return Flow((axes,), (AxisRun(len(shape), tuple(range(len(axes)))),), sizes=dict(enumerate(shapes[0])))
+
+    def takes(self, v: Values, orders: Sequence[Order]) -> tuple[Order, ...]:
+        """Return the order in which the axes stand."""
+        return (tuple(range(len(orders[0]))),)
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Return the op itself."""
+        return Laid(dict(v), (0,), tuple(range(len(v["new_sizes"]))))
+
+
+class _Counted(AxisRule):
+    """The result has only new axes, and its elements are positions along one of them."""
+
+    def flow(self, v: Values, shapes: Shapes, shape: Shape) -> Flow:
+        """Return axes of the result alone."""
+        return Flow((), runs(singly(len(shape))), complete=False)
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Lay the result as wanted."""
+        order = tuple(range(len(v["shape"]))) if wanted is None else wanted
+        return Laid({**v, "shape": permuted(v["shape"], order), "dimension": order.index(v["dimension"])}, (), order)
+
+
+def _reversed(v: Values, shape: Sequence[Size]) -> dict[int, Act]:
+    return dict.fromkeys(v["dimensions"], Act(Along.REVERSE))
+
+
+def _sliced(v: Values, shape: Sequence[Size]) -> dict[int, Act]:
+    bounds = zip(v["start_indices"], v["limit_indices"], v["strides"], shape, strict=True)
+    return {i: Act(Along.WINDOW, (a, b, s), (0, n, 1)) for i, (a, b, s, n) in enumerate(bounds)}
+
+
+def _padded(v: Values, shape: Sequence[Size]) -> dict[int, Act]:
+    return {i: Act(Along.WINDOW, config, (0, 0, 0)) for i, config in enumerate(v["padding_config"])}
+
+
+def _joined(v: Values, shape: Sequence[Size]) -> dict[int, Act]:
+    return {v["dimension"]: Act(Along.JOIN)}
+
+
 define(
     TABLE, "broadcast_in_dim", "movement", 1, _broadcast_rule, _broadcast,
-    Attr("shape", sizes), Attr("broadcast_dimensions", sizes), view=True,
+    Attr("shape", sizes), Attr("broadcast_dimensions", sizes), axes=_Broadcast(), view=True,
 )  # fmt: skip
-define(TABLE, "transpose", "movement", 1, _transpose_rule, _transpose, Attr("permutation", sizes), view=True)
-define(TABLE, "reshape", "movement", 1, _reshape_rule, _reshape, Attr("new_sizes", sizes), view=True)
-define(TABLE, "regroup", "movement", 1, _regroup_rule, _regroup, Attr("groups", nested), view=True)
-define(TABLE, "barrier", "movement", 1, _barrier_rule, _barrier)
-define(TABLE, "rev", "movement", 1, _rev_rule, _rev, Attr("dimensions", axes), view=True)
+define(
+    TABLE, "transpose", "movement", 1, _transpose_rule, _transpose,
+    Attr("permutation", sizes), axes=_Transposed(), view=True,
+)  # fmt: skip
+define(TABLE, "reshape", "movement", 1, _reshape_rule, _reshape, Attr("new_sizes", sizes), axes=_Reshaped(), view=True)
+define(TABLE, "regroup", "movement", 1, _regroup_rule, _regroup, Attr("groups", nested), axes=_Regrouped(), view=True)
+define(TABLE, "barrier", "movement", 1, _barrier_rule, _barrier, axes=KeptAxes())
+define(
+    TABLE, "rev", "movement", 1, _rev_rule, _rev,
+    Attr("dimensions", axes), axes=KeptAxes(some="dimensions", act=_reversed), view=True,
+)  # fmt: skip
 define(
     TABLE, "slice", "movement", 1, _slice_rule, _slice,
     Attr("start_indices", sizes), Attr("limit_indices", sizes),
     Attr("strides", optional(sizes), None),
-    complete=_slice_complete, view=True,
+    axes=KeptAxes(each=("start_indices", "limit_indices", "strides"), act=_sliced), complete=_slice_complete, view=True,
 )  # fmt: skip
-define(TABLE, "pad", "movement", 2, _pad_rule, _pad, Attr("padding_config", nested), view=True)
-define(TABLE, "concatenate", "movement", None, _concatenate_rule, _concatenate, Attr("dimension", size))
+define(
+    TABLE, "pad", "movement", 2, _pad_rule, _pad,
+    Attr("padding_config", nested), axes=KeptAxes(each=("padding_config",), act=_padded), view=True,
+)  # fmt: skip
+define(
+    TABLE, "concatenate", "movement", None, _concatenate_rule, _concatenate,
+    Attr("dimension", size), axes=KeptAxes(tensors=None, one="dimension", act=_joined),
+)  # fmt: skip
 define(
     TABLE, "iota", "movement", 0, _iota_rule, _iota,
-    Attr("dtype", dtype, "float32"), Attr("shape", sizes), Attr("dimension", size), view=True,
+    Attr("dtype", dtype, "float32"), Attr("shape", sizes), Attr("dimension", size), axes=_Counted(), view=True,
 )  # fmt: skip

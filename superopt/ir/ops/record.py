@@ -22,6 +22,7 @@ import numpy as np
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
 from superopt.ir.index import Poly, greatest
+from superopt.ir.ops.axes import AxisRule
 from superopt.ir.types import FLOATS, SIGNED, UNSIGNED, Shape, Size, TensorType
 
 Values = Mapping[str, Any]
@@ -68,6 +69,7 @@ class Op:
         attrs: attributes in the order of their names.
         type: the type rule; raises `ShapeError`.
         at: value of the result at one index; None for leaves and control nodes, which have none of this form.
+        axes: how axes flow through the op; None for leaves, control nodes and macros.
         complete: fills the defaults that depend on other attributes (strides of ones).
         product: sums products over pairs of axes; dimension_numbers are contracted and batch axes of both operands.
         view: only moves elements, or makes them from their positions, so every reader can recompute it.
@@ -80,6 +82,7 @@ class Op:
     attrs: tuple[Attr, ...]
     type: TypeRule
     at: Denotation | None
+    axes: AxisRule | None = None
     complete: Callable[[dict[str, Any]], None] | None = None
     product: bool = False
     view: bool = False

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from superopt.ir.algebra import MONOIDS, AnyAlgebra, Index, Reader
+from superopt.ir.ops.axes import Act, Along, AxisRule, Flow, KeptAxes, Laid, Order, Shapes, runs, singly
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -46,6 +47,46 @@ def _without(x: TensorType, removed: Sequence[int], name: str) -> TensorType:
     return TensorType(tuple([n for d, n in enumerate(x.shape) if d not in removed]), name)
 
 
+class _Reduced(AxisRule):
+    """The result has the operand's axes but those that are reduced."""
+
+    def __init__(self, complete: bool = True) -> None:
+        """Make the flow; `complete` says whether the result depends on elements alone, not on their positions."""
+        self.complete = complete
+
+    def flow(self, v: Values, shapes: Shapes, shape: Sequence[Size]) -> Flow:
+        """Return the operand's axes as atoms."""
+        axes = singly(len(shapes[0]))
+        kept = [axis for axis in axes if axis[0] not in v["axes"]]
+        return Flow((axes,), runs(kept), complete=self.complete)
+
+    def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
+        """Lay the result as the axes that are left lie."""
+        (order,), over = orders, v["axes"]
+        left = [axis for axis in range(len(order)) if axis not in over]
+        reduced = tuple(sorted([order.index(axis) for axis in over]))
+        return Laid({**v, "axes": reduced}, (0,), tuple([left.index(axis) for axis in order if axis not in over]))
+
+
+def _windowed(v: Values, shape: Sequence[Size]) -> dict[int, Act]:
+    numbers = zip(v["window_dimensions"], v["window_strides"], v["padding"], strict=True)
+    return {i: Act(Along.WINDOW, (size, step, *pad), (1, 1, 0, 0)) for i, (size, step, pad) in enumerate(numbers)}
+
+
+def _dense(v: Values) -> bool:
+    return all(literally(d, 1) for d in (*v["base_dilation"], *v["window_dilation"]))
+
+
+def _scanned(v: Values, shape: Sequence[Size]) -> dict[int, Act]:
+    return {v["axis"]: Act(Along.SCAN)}
+
+
+_WINDOWS = KeptAxes(
+    each=("window_dimensions", "window_strides", "padding", "base_dilation", "window_dilation"),
+    act=_windowed, complete=_dense,
+)  # fmt: skip
+
+
 def _accepts(monoid: str, name: str) -> bool:
     if monoid in ("sum", "prod"):
         return name != "bool"
@@ -69,7 +110,7 @@ def _reduction(name: str, monoid: str) -> None:
 
         return k.reduce(monoid, [shape[d] for d in over], body, site.out.dtype)
 
-    define(TABLE, name, "reduction", 1, rule, at, Attr("axes", axes))
+    define(TABLE, name, "reduction", 1, rule, at, Attr("axes", axes), axes=_Reduced())
 
 
 def _arg(name: str, monoid: str) -> None:
@@ -100,7 +141,10 @@ def _arg(name: str, monoid: str) -> None:
 
         return k.reduce("min", [x.shape[axis]], candidate, index)
 
-    define(TABLE, name, "reduction", 1, rule, at, Attr("axes", axes), Attr("index_dtype", dtype, "int32"))
+    define(
+        TABLE, name, "reduction", 1, rule, at,
+        Attr("axes", axes), Attr("index_dtype", dtype, "int32"), axes=_Reduced(complete=False),
+    )  # fmt: skip
 
 
 def _window_complete(attrs: dict[str, Any]) -> None:
@@ -150,7 +194,7 @@ def _window(name: str, monoid: str) -> None:
         Attr("window_dimensions", sizes), Attr("window_strides", optional(sizes), None),
         Attr("padding", optional(nested), None), Attr("base_dilation", optional(sizes), None),
         Attr("window_dilation", optional(sizes), None),
-        complete=_window_complete,
+        axes=_WINDOWS, complete=_window_complete,
     )  # fmt: skip
 
 
@@ -173,7 +217,10 @@ def _prefix(name: str, monoid: str) -> None:
 
         return k.reduce(monoid, [n], body, out)
 
-    define(TABLE, name, "reduction", 1, rule, at, Attr("axis", size), Attr("reverse", flag, False))
+    define(
+        TABLE, name, "reduction", 1, rule, at,
+        Attr("axis", size), Attr("reverse", flag, False), axes=KeptAxes(one="axis", act=_scanned),
+    )  # fmt: skip
 
 
 for _table, _make in ((REDUCE, _reduction), (WINDOW, _window), (CUMULATIVE, _prefix), (ARG, _arg)):

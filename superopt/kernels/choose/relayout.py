@@ -22,7 +22,6 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import Region
 
 _CONVOLUTION = "conv_general_dilated"
-_OF_IMAGES = frozenset(("broadcast_in_dim", "concatenate", "pad", "slice"))  # axes stay axes
 
 
 def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
@@ -102,12 +101,19 @@ def _follows(region: Region, images: Set[Node], rank: int) -> bool:
     for node in region.nodes:
         if decided.isdisjoint(node.inputs):
             continue
-        kept = node.op != "broadcast_in_dim" or node["broadcast_dimensions"] == tuple(range(rank))
-        at_index = lookup(node.op).family == "elementwise" or node.op in _OF_IMAGES
-        if not (kept and at_index and len(node.shape) == rank):
+        if len(node.shape) != rank or lookup(node.op).family not in ("elementwise", "movement") or not _kept(node):
             return False
         decided.add(node)
     return region.root in decided and not images.isdisjoint(region.reads)
+
+
+def _kept(node: Node) -> bool:
+    """Whether axis i of the result is axis i of every operand that has axes."""
+    rule = lookup(node.op).axes
+    if rule is None:
+        return False
+    flow = rule.flow(dict(node.attrs), [x.shape for x in node.inputs], node.shape)
+    return not flow.regroups and all(own in ((), flow.axes) for own in flow.operands)
 
 
 def _weights(program: Program) -> dict[Node, tuple[int, ...]]:

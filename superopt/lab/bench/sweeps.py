@@ -17,7 +17,7 @@ from superopt.compare.models import as_functions
 from superopt.compare.modules import arguments_of
 from superopt.compare.symbolic import SizedArguments, proved_alone
 from superopt.errors import SuperoptError
-from superopt.frontends.onnx.frontend import load_model
+from superopt.frontends.onnx.frontend import load_symbolic
 from superopt.frontends.stablehlo.module import load_module
 from superopt.lab.corpora.statements.hostile import hostile
 from superopt.lab.corpora.statements.sized import ANYWHERE, BITS, EMPTY, FalsePair, false_pairs
@@ -116,7 +116,7 @@ def _modules(pair: FalsePair) -> Asked:
 
 
 def _models(first: Any, second: Any) -> Asked:
-    return as_functions([load_model(x, dims={}, symbolic=True) for x in (first, second)])
+    return as_functions([load_symbolic(x) for x in (first, second)])
 
 
 __all__ = ["compared"]

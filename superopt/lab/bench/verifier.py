@@ -13,6 +13,7 @@
     discovery  Candidate pairs judged per second of one core.
     recheck    The solver queries of all proofs, given again to all solvers, and their sums added up by the checker.
     sweeps     False pairs of programs over symbolic sizes, given to the node-by-node proof alone: none may be proved.
+    schedules  Lemmas behind schedules and right schedules, to be proved; wrong schedules, to be refuted with a witness.
     pairs      ONNX models and their versions from the installed optimisers, and the same with seeded faults.
     kernels-ir Machine code of all programs of the native suite against their loop programs, and of changed kernels.
 
@@ -48,6 +49,7 @@ from superopt.lab.bench.core import CASES, SMALL
 from superopt.lab.corpora import rollcall, wrong
 from superopt.lab.corpora.kernels import edits, mutants
 from superopt.lab.corpora.kernels.suite import kernels_of
+from superopt.lab.corpora.schedules.suite import rows_of
 from superopt.lab.corpora.statements import alone, engineer, integers
 from superopt.lab.corpora.statements.guarded import guarded
 from superopt.lab.corpora.statements.hostile import hostile
@@ -81,6 +83,7 @@ _BARS = {
     "engineer_proved": ">= 0.9", "unknown_fraction": "< 0.01",
     "must_refute_missed": "0", "refute_median_s": "< 0.3", "exact_with_other_bits": "0", "false_proofs": "0",
     "pair_outputs_proved": ">= 0.8", "pair_faults_proved": "0", "pair_faults_refuted": ">= 0.95",
+    "lemmas_missed": "0", "schedules_missed": "0", "wrong_schedules_missed": "0",
     "discovery_pairs_per_s": ">= 20", "solver_disagreements": "0", "sums_refused": "0",
     "kernels_validated": ">= 0.95", "kernel_mutants_wrong": ">= 1000", "kernel_mutants_missed": "0",
     "kernel_edits_wrong": ">= 14", "kernel_edits_missed": "0", "kernel_knobs_accepted": "0",
@@ -388,6 +391,15 @@ def _recheck(made: _Run) -> None:
     made.rows += [{"part": "recheck", "refused": why} for why in added.refused]
 
 
+def _schedules(made: _Run) -> None:
+    rows = rows_of()
+    made.rows += [{"part": "schedules", **row} for row in rows]
+    for kind in ("lemma", "schedule", "wrong schedule"):
+        missed = [row["name"] for row in rows if row["kind"] == kind and not row["ok"]]
+        made.summary[f"{kind.replace(' ', '_')}s_missed"] = len(missed)
+    made.summary["schedule_median_ms"] = round(median(r["ms"] for r in rows if r["kind"] == "schedule"), 2)
+
+
 def _sweeps(made: _Run) -> None:
     need("onnx", "the part sweeps")
     rows, summary = import_module("superopt.lab.bench.sweeps").compared(SWEEPS, made.seed, made.say)
@@ -416,6 +428,7 @@ _PARTS: dict[str, Callable[[_Run], None]] = {
     "mutants": _mutants,
     "discovery": _discovery,
     "recheck": _recheck,
+    "schedules": _schedules,
     "sweeps": _sweeps,
     "pairs": _pairs,
     "kernels-ir": _kernels_ir,

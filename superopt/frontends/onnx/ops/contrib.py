@@ -24,7 +24,7 @@ from superopt.frontends.onnx.ops.conv import add_bias, convolve
 from superopt.frontends.onnx.ops.linalg import matmul
 from superopt.frontends.onnx.ops.movement import axis_of
 from superopt.frontends.onnx.ops.norm import promoted, standardised
-from superopt.frontends.onnx.ops.quant import Grid, Quantized, dynamic_range
+from superopt.frontends.onnx.ops.quant import Grid, Quantized, dynamic_range, sums
 
 MS = "com.microsoft"
 ms = functools.partial(op, domain=MS)
@@ -130,10 +130,14 @@ def _qlinear_pool(call: Call, x: Any) -> Any:
 def _qgemm(call: Call, a: Quantized, b: Quantized, c: Any = None, y: Grid | None = None) -> Any:
     contract = ((0 if call.attrs["transA"] else 1,), (1 if call.attrs["transB"] else 0,))
     columns = 0 if call.attrs["transB"] else 1
-    total = lax.dot_general(a.centred(), b.centred(columns), (contract, ((), ())), preferred_element_type=np.int32)
-    total = total if c is None else total + c
+
+    def product(left: Any, right: Any, kind: Any) -> Any:
+        return lax.dot_general(left, right, (contract, ((), ())), preferred_element_type=kind)
+
+    total = sums(a, b, product, None, columns)
+    total = total if c is None else total + c.astype(np.float32)
     factor = a.scale.reshape(()) * like(a.scale, call.attrs["alpha"])
-    value = total.astype(np.float32) * (factor * b.factor())
+    value = total * (factor * b.factor())
     return value if y is None or y.scale is None else y.rounded(value, a.value)
 
 
@@ -143,7 +147,7 @@ def _matmul_to_float(call: Call, a: Quantized, b: Quantized, bias: Any = None) -
 
 
 def _real_product(a: Quantized, b: Quantized, bias: Any) -> Any:
-    total = matmul(a.centred(), b.centred(-1), np.int32).astype(a.scale.dtype)
+    total = sums(a, b, matmul, None, -1).astype(a.scale.dtype)
     value = total * (a.scale.reshape(()) * b.factor())
     return value if bias is None else value + bias
 

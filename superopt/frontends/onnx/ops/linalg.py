@@ -83,6 +83,37 @@ def along(values: Any, rank: int, axis: int | None) -> Any:
     return values
 
 
+_EXACT = 1 << 24  # sums of integers that stay below are exact in float32, in any order
+
+
+def is_byte(x: Any) -> bool:
+    """Whether these are integers of 8 bits."""
+    return np.dtype(x.dtype) in (np.int8, np.uint8)
+
+
+def terms_exact_in_float32(a: Any, a_zero: Any, b: Any, b_zero: Any) -> int:
+    """Number of products of these tensors, with their zero points taken off, whose sum is exact in float32."""
+    if not (is_byte(a) and is_byte(b)):
+        return 0
+    greatest = [128 if zero is None and x.dtype == np.int8 else 255 for x, zero in ((a, a_zero), (b, b_zero))]
+    return _EXACT // (greatest[0] * greatest[1])
+
+
+def as_int32(total: Any) -> Any:
+    """Sums of integers in float32 as int32; rounded, so that schedules may sum otherwise."""
+    return lax.round(total, lax.RoundingMethod.TO_NEAREST_EVEN).astype(np.int32)
+
+
 @op("MatMulInteger")
 def _matmul_integer(call: Call, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
-    return matmul(centred(a, a_zero, -2), centred(b, b_zero, -1), np.int32)
+    step, terms = terms_exact_in_float32(a, a_zero, b, b_zero), a.shape[-1]
+    left, right = centred(a, a_zero, -2), centred(b, b_zero, -1)
+    if not step or not isinstance(terms, int) or min(a.ndim, b.ndim) < 2:
+        return matmul(left, right, np.int32)
+    left, right = left.astype(np.float32), right.astype(np.float32)
+    parts = [
+        as_int32(matmul(lax.slice_in_dim(left, k, end, axis=-1), lax.slice_in_dim(right, k, end, axis=-2)))
+        for k in range(0, max(terms, 1), step)
+        for end in (min(k + step, terms),)
+    ]
+    return sum(parts[1:], parts[0])

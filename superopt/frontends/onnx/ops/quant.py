@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,7 @@ from superopt.frontends.onnx.data import is_float
 from superopt.frontends.onnx.eval import Call, op
 from superopt.frontends.onnx.ops.conv import convolve
 from superopt.frontends.onnx.ops.elementwise import cast, divided
-from superopt.frontends.onnx.ops.linalg import along, centred, matmul
+from superopt.frontends.onnx.ops.linalg import along, centred, is_byte, matmul
 from superopt.frontends.onnx.ops.movement import axis_of, slice_axis
 
 _SMALL_INTS = {"int2": (-2, 1), "uint2": (0, 3), "int4": (-8, 7), "uint4": (0, 15)}
@@ -126,6 +128,10 @@ class Quantized:
         """The integers with the zero point at 0, as int32."""
         return centred(self.value, self.zero, axis)
 
+    def single(self, axis: int | None = None) -> Any:
+        """The integers with the zero point at 0, as float32."""
+        return self.centred(axis).astype(np.float32)
+
     def factor(self, axis: int | None = None) -> Any:
         """The scale, to be multiplied with a tensor of the rank of this."""
         return along(self.scale, self.value.ndim, axis)
@@ -159,14 +165,29 @@ _PAIR = ((Quantized, 0, 1, 2), (Quantized, 3, 4, 5), (Grid, 6, 7))
 
 @op("QLinearMatMul", operands=_PAIR)
 def _qlinear_matmul(call: Call, a: Quantized, b: Quantized, y: Grid) -> Any:
-    total = matmul(a.centred(-2), b.centred(-1), np.int32)
     scale = a.factor(-2).astype(np.float32) * b.factor(-1).astype(np.float32)
-    return y.rounded(total.astype(np.float32) * scale, axis=-2)
+    return y.rounded(sums(a, b, matmul, -2, -1) * scale, axis=-2)
+
+
+def sums(a: Quantized, b: Quantized, product: Callable[..., Any], a_axis: int | None, b_axis: int | None) -> Any:
+    """Sums of products of two quantised tensors, without their scales, as float32.
+
+    Integers of 8 bits are multiplied and summed in float32, which holds their products exactly and is the type that
+    the scale is applied in; wider ones in int32.
+
+    Args:
+        a, b: the tensors.
+        product: of two arrays and the type to sum in (None: theirs).
+        a_axis, b_axis: the axis of zero points that are not one number.
+    """
+    if is_byte(a.value) and is_byte(b.value):
+        return product(a.single(a_axis), b.single(b_axis), None)
+    return product(a.centred(a_axis), b.centred(b_axis), np.int32).astype(np.float32)
 
 
 @op("QLinearConv", operands=(*_PAIR, 8))
 def _qlinear_conv(call: Call, x: Quantized, w: Quantized, y: Grid, bias: Any = None) -> Any:
-    total = convolve(call, x.centred(), w.centred(0), np.int32)
+    total = sums(x, w, functools.partial(convolve, call), None, 0)
     if bias is not None:
-        total = total + along(bias, total.ndim, 1)
-    return y.rounded(total.astype(np.float32) * (x.scale.reshape(()) * along(w.scale, total.ndim, 1)))
+        total = total + along(bias.astype(np.float32), total.ndim, 1)
+    return y.rounded(total * (x.scale.reshape(()) * along(w.scale, total.ndim, 1)))

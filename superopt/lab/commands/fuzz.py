@@ -1,17 +1,37 @@
-"""The command `superopt fuzz`: runs random programs and kernels, and counts both together."""
+"""Run random programs and kernels against oracles."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
+import click
+
+from superopt.commands.console import INTERNAL, JSON, OK, emit, progress
 from superopt.kernels.llvm import cpu
 from superopt.lab.fuzz.corpus import corpus
-from superopt.lab.fuzz.drive import Found, fuzz
+from superopt.lab.fuzz.drive import Found
+from superopt.lab.fuzz.drive import fuzz as fuzz_programs
 from superopt.lab.fuzz.kernels import run as run_kernels
 
 KERNELS_S = 0.25
 """Share of the time that random kernels get where their number is not given."""
+
+
+@click.command()
+@click.option("--seconds", default=60.0, show_default=True, type=click.FloatRange(1), help="Time of the run.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Number of the first program.")
+@click.option("--programs", type=click.IntRange(0), help="Whole programs at most.  [default: as many as fit]")
+@click.option(
+    "--kernels", type=click.IntRange(0), help="Random kernels at most; 0 for none.  [default: as many as fit]"
+)
+@click.option("--store", help="Keep proofs here between runs.")
+@JSON
+def fuzz(seconds: float, seed: int, programs: int | None, kernels: int | None, store: str | None, as_json: bool) -> int:
+    """Run random whole programs and kernels against oracles; reduce what fails to a few lines."""
+    found = run(seconds, seed, programs, kernels, store, progress(as_json))
+    emit(found.summary()) if as_json else click.echo(str(found))
+    return INTERNAL if found.failed else OK
 
 
 def run(
@@ -28,7 +48,7 @@ def run(
         say: called with a line per failure.
     """
     given = seconds if kernels == 0 else seconds * (1 - KERNELS_S)
-    found = fuzz(given, seed, programs, corpus=corpus(), store=store, say=say)
+    found = fuzz_programs(given, seed, programs, corpus=corpus(), store=store, say=say)
     if kernels != 0:
         _kernels(found, seconds - found.seconds, seed, kernels, say)
     return found

@@ -1,6 +1,6 @@
 """Nonvacuity of statements: the finite values that a proof assumes occur in both functions, at every size tried.
 
-See `verifier.rules.occurring`.  The entries of a result depend on sizes, so every entry is checked wherever no size is
+See `verifier.rules.nonvacuity`.  The entries of a result depend on sizes, so every entry is checked wherever no size is
 0.  On some input it must be finite in both functions, or the same NaN or infinity.  Some finite entry is required at
 one size.
 """
@@ -16,7 +16,7 @@ from superopt.errors import ArgumentError
 from superopt.frontends.symbolic.graphs import trace_concrete
 from superopt.ir.graph import Graph
 from superopt.ir.interp import evaluate
-from verifier.rules.occurring import Occurring, leaves_finite
+from verifier.rules.nonvacuity import Observations, leaves_finite
 from verifier.rules.refute import samples
 from verifier.statements.constants import by_contents
 from verifier.statements.refute import ATTEMPTS, Pairing, Sizes, by_jax_alone, make_values
@@ -52,9 +52,9 @@ def never(pair: Pairing, tried: Sequence[Sizes], strict: bool) -> dict[int, str]
     return {i: why for i, why in (absent | unlike).items() if why}
 
 
-def _seen(sides: Sequence[Graph], asked: Sequence[int], names: Sequence[str], strict: bool) -> Occurring:
+def _seen(sides: Sequence[Graph], asked: Sequence[int], names: Sequence[str], strict: bool) -> Observations:
     """Observations of some results of both functions, by number of the result."""
-    seen, inputs = Occurring(asked), sides[0].inputs
+    seen, inputs = Observations(asked), sides[0].inputs
     drawn = [make_values(inputs, names, attempt) for attempt in range(ATTEMPTS)]
     for values in itertools.chain(drawn, samples(drawn[2])):
         if not (left := seen.left):

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from superopt.commands.console import JSON, emit, progress
 from superopt.errors import UsageError
 from superopt.kernels.choose.defaults import default_trace
 from superopt.kernels.choose.frozen import hoisted
@@ -38,7 +39,7 @@ def kernels() -> None:
 )
 @click.option("--seed", default=0, show_default=True)
 @click.option("--no-store", is_flag=True, help="Neither learn from earlier searches nor keep this one's timings.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def tune(operator: str, budget: str, no_store: bool, as_json: bool, **options: Any) -> None:
     """Search the schedules of OPERATOR, such as 'dot f32 128x768x3072' or 'conv f32 56x56x64 3x3x64 stride 2'."""
     from superopt.schedules.report import tune_and_compare, tuning_text  # late: jax takes a second to load
@@ -49,8 +50,8 @@ def tune(operator: str, budget: str, no_store: bool, as_json: bool, **options: A
             f"a search of schedules takes a time, not {budget!r}", hint="--budget 20s; --most N candidates"
         )
     how = ScheduleSearch(seconds, **options)
-    result = tune_and_compare(operator, how, keep=not no_store, say=lambda line: click.echo(f"  {line}", err=True))
-    click.echo(json.dumps(result) if as_json else tuning_text(result))
+    result = tune_and_compare(operator, how, keep=not no_store, say=progress(False))
+    emit(result) if as_json else click.echo(tuning_text(result))
 
 
 @kernels.command()

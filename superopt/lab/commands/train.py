@@ -1,4 +1,4 @@
-"""The commands `superopt train ...`."""
+"""Collect labels of kernels, fit and judge the learned models."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from superopt.commands.console import JSON, emit, progress
 from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.training.collect import collect as run
 from superopt.lab.training.fitting import (
@@ -32,7 +33,7 @@ LABELS = (XLA, NATIVE, SCHEDULES)
 def _slice(command: Callable[..., None]) -> Callable[..., None]:
     """The options of a command that makes labels, as many as there is time for."""
     for option in (
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object."),
+        JSON,
         click.option("--budget", default="3min", show_default=True, help="Time for this slice: 90s, 3min."),
         click.option(
             "--out", type=click.Path(dir_okay=False, path_type=Path), required=True, help="The labels (.jsonl.gz)."
@@ -46,8 +47,7 @@ def _seconds(budget: str) -> float:
     return parse_budget(budget).seconds or 180.0
 
 
-def _say(line: str) -> None:
-    click.echo(f"  {line}", err=True)
+_say = progress(False)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -93,7 +93,7 @@ def programs(out: Path, budget: str, as_json: bool) -> None:
 @click.option("--evaluation", type=click.Path(exists=True, dir_okay=False), help="Output of `eval` for the card.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--backend", type=click.Choice(LABELS), default=XLA, show_default=True, help="Whose labels.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def fit(
     data: Path | None,
     out: Path | None,
@@ -107,7 +107,7 @@ def fit(
         card = fit_schedules(data, out, evaluation, seed, _say)
     else:
         card = fit_weights(data, out, evaluation, seed, _say, backend)
-    click.echo(json.dumps(card) if as_json else f"{card['path']}: {card['fit']} in {card['fit_seconds']} s")
+    emit(card) if as_json else click.echo(f"{card['path']}: {card['fit']} in {card['fit_seconds']} s")
 
 
 @train.command(name="eval")
@@ -118,7 +118,7 @@ def fit(
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="Also write the JSON object to a file.")
 @click.option("--backend", type=click.Choice(LABELS), default=XLA, show_default=True, help="Whose labels.")
 @click.option("--document", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Update its table.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@JSON
 def evaluate(
     data: Path | None,
     seeds: int,
@@ -140,12 +140,12 @@ def evaluate(
         out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     if document is not None:
         update_document(document, result["text"])
-    click.echo(json.dumps(result) if as_json else result["text"])
+    emit(result) if as_json else click.echo(result["text"])
 
 
 def _print(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(result))
+        emit(result)
     else:
         for name, value in result.items():
             click.echo(f"{name:22s} {value}")

@@ -1,4 +1,4 @@
-"""`superopt demo`: optimises a few real networks and prints the gains.
+"""Optimise a few real networks and print the gains.
 
 Two ONNX networks that ship with the onnx package (random weights of the right scale, since theirs are constants) and
 two JAX programs.  Prints each report and writes a page for each; the program that gained most has the plain name.
@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from superopt.commands.console import JSON, OK, emit, progress
 from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.extras import need
 from superopt.pipeline.optimizer import optimize
@@ -19,6 +20,18 @@ from superopt.report import check_report_path
 from superopt.report.data import Report
 
 PROGRAMS = ("squeezenet", "resnet50", "transformer_block", "inverted_residual")
+
+
+@click.command()
+@click.option("--budget", default="40s", show_default=True, help="Search time for each program.")
+@click.option("--report", "report_path", default="report.html", show_default=True, type=click.Path(dir_okay=False))
+@JSON
+def demo(budget: str, report_path: str, as_json: bool) -> int:
+    """Optimise real networks that ship with the onnx package and two JAX programs; print what was gained."""
+    summary = run_demo(budget=budget, report_path=report_path, say=progress(False), quiet=as_json)
+    if as_json:
+        emit(summary)
+    return OK
 
 
 def run_demo(*, budget: str, report_path: str, say: Callable[[str], None], quiet: bool) -> dict[str, Any]:

@@ -31,7 +31,7 @@ class _Result:
     number: bool = False
 
 
-class Occurring:
+class Observations:
     """Observations of the results of two programs, entry by entry, over the inputs tried so far."""
 
     def __init__(self, outputs: Iterable[int]) -> None:
@@ -108,4 +108,4 @@ def leaves_finite(graph: Graph, output: int, values: Mapping[str, np.ndarray]) -
     return leaves_numbers(nodes, kinds)
 
 
-__all__ = ["ASSUMED", "Occurring", "leaves_finite", "leaves_numbers"]
+__all__ = ["ASSUMED", "Observations", "leaves_finite", "leaves_numbers"]

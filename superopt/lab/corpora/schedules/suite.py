@@ -1,8 +1,7 @@
-"""`superopt verify --kernels`: the lemmas behind schedules, right schedules, and wrong ones that must be refuted."""
+"""Checks of schedules: the lemmas behind them, right schedules, and wrong ones that must be refuted."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,30 +14,14 @@ from verifier.schedules.verdict import CheckLimits
 from verifier.verdict import PROVED, REFUTED
 
 
-def verify_kernels(names: Sequence[str] = (), limits: CheckLimits | None = None) -> tuple[dict[str, Any], str]:
-    """Check lemmas and schedules; return summary and text.
+def rows_of(names: Sequence[str] = (), limits: CheckLimits | None = None) -> list[dict[str, Any]]:
+    """Check lemmas and schedules; return a row for each, which is `ok` where it is proved, or refuted if wrong.
 
     Args:
         names: only lemmas and schedules whose name contains one of these.
         limits: limits of each check.
     """
-    start = time.perf_counter()
-    rows = [*_lemmas(names), *_schedules(names, limits), *_planted(names, limits)]
-    kinds = ("lemma", "schedule", "wrong schedule")
-    counts = {
-        kind: [sum(r["kind"] == kind and r["ok"] for r in rows), sum(r["kind"] == kind for r in rows)] for kind in kinds
-    }
-    times = sorted(r["ms"] for r in rows if r["kind"] == "schedule")
-    summary: dict[str, Any] = {
-        "lemmas": counts["lemma"],
-        "schedules": counts["schedule"],
-        "wrong": counts["wrong schedule"],
-        "ok": bool(rows) and all(r["ok"] for r in rows),
-        "median_ms": times[len(times) // 2] if times else 0.0,
-        "seconds": time.perf_counter() - start,
-        "rows": rows,
-    }
-    return summary, _text(summary)
+    return [*_lemmas(names), *_schedules(names, limits), *_planted(names, limits)]
 
 
 def _wanted(name: str, names: Sequence[str]) -> bool:
@@ -80,14 +63,3 @@ def _planted(names: Sequence[str], limits: CheckLimits | None) -> list[dict[str,
             row = {"kind": "wrong schedule", "name": p.name, "status": v.status, "ok": ok, "ms": v.seconds * 1e3}
             rows.append({**row, "says": str(found.witness) if found is not None else v.cause})
     return rows
-
-
-def _text(summary: dict[str, Any]) -> str:
-    lines: list[str] = []
-    for r in summary["rows"]:
-        mark = " " if r["ok"] else "!"
-        lines.append(f"{mark} {r['status']:8s} {r['ms']:7.1f} ms  {r['kind']} {r['name']}: {r['says']}")
-    said = (("lemmas", "lemmas proved"), ("schedules", "schedules proved"), ("wrong", "wrong schedules refuted"))
-    parts = [", ".join(f"{summary[k][0]} of {summary[k][1]} {what}" for k, what in said)]
-    parts.append(f"{summary['median_ms']:.1f} ms a schedule (median), {summary['seconds']:.1f} s in all")
-    return "\n".join([*lines, "; ".join(parts)])

@@ -14,9 +14,9 @@ import superopt
 import verifier.rules.refute as rules_refute
 from rewrites.language.parse import parse
 from verifier.rules.check import check
-from verifier.rules.occurring import Occurring
+from verifier.rules.nonvacuity import Observations
 from verifier.rules.refute import extremes, samples
-from verifier.statements.occurring import never
+from verifier.statements.nonvacuity import never
 from verifier.statements.statement import make_statement, traced_pair
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
@@ -46,7 +46,7 @@ def test_every_entry_is_looked_at_where_sizes_have_it() -> None:
 
 
 def test_an_entry_has_to_be_alike_on_some_input() -> None:
-    seen, none = Occurring(range(2)), np.array([np.nan, 1.0])
+    seen, none = Observations(range(2)), np.array([np.nan, 1.0])
     assert seen.unlike(0)
     seen.see({0: none, 1: none}, {0: none, 1: np.array([np.inf, 1.0])})
     assert [seen.unlike(0), seen.unlike(1)] == [False, True]

@@ -1,0 +1,47 @@
+"""Find rules by machine, and prove them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from superopt.commands.console import EXISTING, JSON, OK, check_folder, emit, progress, write_text
+from superopt.lab.bench import price
+from superopt.lab.discovery.command import run
+
+
+@click.command()
+@click.option("--ops", help="Ops to combine; `bilinear`: fewer products; `powers`: by roots.  [default: those of TASO]")
+@click.option("--size", default=3, show_default=True, type=click.IntRange(1, 4), help="Most ops on a side.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@click.option("--budget", default="600s", show_default=True, help="Time; a later run of the same goes on from there.")
+@click.option("--bare", is_flag=True, help="Do not use the rule library: find everything again.")
+@click.option("--coverage", is_flag=True, help="Also count the substitutions of TASO's generator that are implied.")
+@click.option("--folder", type=click.Path(file_okay=False), help="Where runs are kept.  [default: the user's cache]")
+@click.option("--out", type=click.Path(dir_okay=False), help="Write the rules found to this file.")
+@click.option("--price", "priced", multiple=True, type=EXISTING, help="Price the rules of a file on the suites.")
+@click.option("--case", "cases", multiple=True, help="Only programs whose name contains this text.")
+@click.option("--measure", is_flag=True, help="Also time what is priced as cheaper.")
+@JSON
+def discover(
+    jobs: int,
+    bare: bool,
+    out: str | None,
+    priced: tuple[str, ...],
+    cases: tuple[str, ...],
+    measure: bool,
+    as_json: bool,
+    **options: Any,
+) -> int:
+    """Enumerate equal terms over some ops, prove them as rules, and print those that the library does not imply."""
+    check_folder(out)
+    if priced:
+        rows, figures, text = price.run(files=priced, cases=cases, jobs=jobs, measure=measure, say=progress(as_json))
+        emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
+        return OK
+    summary, text = run(jobs=jobs, library=not bare, say=progress(as_json), **options)
+    if out:
+        write_text(out, "\n\n".join(summary["texts"]) + "\n")
+    emit(summary) if as_json else click.echo(text)
+    return OK
