@@ -222,10 +222,17 @@ def _site() -> ModuleType:
 
 def test_the_command_line_page_has_every_command_and_option() -> None:
     page = _site().on_page_markdown((ROOT / "docs/cli.md").read_text())
-    for name, command in {**cli.commands, **train.commands, **kernels.commands}.items():
-        assert re.search(rf"^## superopt (\w+ )?{name}$", page, re.M), name
-        for option in (option for option in command.params if isinstance(option, click.Option)):
-            assert max(option.opts, key=len) in page, (name, option.opts)
+    groups: list[tuple[str, click.Group]] = [("superopt", cli)]
+    for path, group in groups:
+        context = click.Context(group)
+        for name in group.list_commands(context):
+            command = group.get_command(context, name)
+            assert command is not None
+            assert re.search(rf"^## {path} {name}$", page, re.M), name
+            for option in (option for option in command.params if isinstance(option, click.Option)):
+                assert max(option.opts, key=len) in page, (name, option.opts)
+            groups += [(f"{path} {name}", command)] if isinstance(command, click.Group) else []
+    assert len(groups) == 3, "superopt, train and kernels"
 
 
 def test_the_citation_is_of_this_version() -> None:
