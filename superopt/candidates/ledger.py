@@ -41,7 +41,6 @@ class ChoiceReason(Enum):
     CHECK_LATE = auto()
     WRONG_RESULTS = auto()
     STAGE_LOST = auto()
-    SEARCH_INTERRUPTED = auto()
     MEASURING_INTERRUPTED = auto()
     FASTER = auto()
     NOT_SLOWER = auto()

@@ -8,7 +8,7 @@
 Without kernels, the search's programs compete as XLA computes them.  Without the search, the plain candidate is
 returned, checked against the original as a compiler would.  With it, the fastest program in rounds with the original
 is returned, and never one that is slower than the plain candidate or the original.  The report has everything that was
-found, timed and left out.  The stages are in `superopt.pipeline.run`.
+found, timed and left out.  The stages are data (`superopt.pipeline.stages`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from costmodel.model.objective import Objective
 from rewrites.language.term import Rule
 from superopt.backends.protocol import Backend, backend_of, for_device
 from superopt.backends.xla import card_model
-from superopt.candidates.ledger import ChoiceReason, Why
+from superopt.candidates.ledger import ChoiceReason, RunLedger, Why
 from superopt.certify.library import given_rules
 from superopt.choose.plain import KernelMaker
 from superopt.choose.trials import TrialPool
 from superopt.contest.checks import Builds
 from superopt.contest.choices import original_returned
-from superopt.errors import ArgumentError, InputError, SuperoptError, UsageError
+from superopt.errors import ArgumentError, InputError, UsageError
 from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
@@ -51,8 +51,12 @@ from superopt.machine.switches import keeps_plain
 from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
 from superopt.measure.process import ONE_KERNEL
+from superopt.pipeline.again import timed_again
 from superopt.pipeline.beside import kept_for_peers
-from superopt.pipeline.run import FIRST, Clock, Progress, Run, Tools
+from superopt.pipeline.finishing import finished
+from superopt.pipeline.session import FIRST, Clock, Progress, Session
+from superopt.pipeline.stages import chosen
+from superopt.pipeline.state import RunState
 from superopt.pipeline.weights import Shelf
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import is_in_doubt, recall, run_key
@@ -212,25 +216,26 @@ def optimize(
             None,
             let=FIRST,
         )
-        tools = Tools(worker, Builds.of(imported, seed, request.exact, worker), archive)
         model = Path(fn) if isinstance(fn, str | Path) else None
         limits = kept_for_peers(model, limits)
         request = request.within(limits.deadline(clock.begin_s))
-        run = Run(
-            imported, request, tools, pool, kernels_alone, maker, clock, barrier, budget=limits, whole=deadline,
-            model=model,
+        session = Session(
+            imported=imported, request=request, worker=worker, builds=Builds.of(imported, seed, request.exact, worker),
+            store=archive, pool=pool, alone=kernels_alone, maker=maker, clock=clock, barrier=barrier,
+            ledger=RunLedger(seed), budget=limits, whole=deadline, model=model,
         )  # fmt: skip
         if known is not None:
             again = barrier.around(
-                "rounds of an answer in doubt", lambda: run.timed_again(known, key), known, let=FIRST
+                "rounds of an answer in doubt", lambda: timed_again(session, known, key), known, let=FIRST
             )
             if again is not None:
                 clock.say("answered from the store, and timed again")
                 return again
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
-            return run.finished(name, original_returned(imported, Why(ChoiceReason.KEPT_WHOLE, imported.whole)), key)
-        judgement = barrier.around("the choice of a program", run.chosen, None, let=(SuperoptError, *FIRST))
-        return run.finished(name, judgement or run.at_hand_alone(), key)
+            state = RunState(choice=original_returned(imported, Why(ChoiceReason.KEPT_WHOLE, imported.whole)))
+        else:
+            state = chosen(session)
+        return finished(session, state, name, key)
 
 
 def _recalled(archive: Store | None, key: str, imported: Imported, deadline: Deadline) -> Optimized | None:

@@ -23,7 +23,6 @@ _ORIGINAL = {
     ChoiceReason.CHECK_LATE: "the check of another program had not ended when the time was over",
     ChoiceReason.WRONG_RESULTS: "the program was refused: {cause}",
     ChoiceReason.STAGE_LOST: "{stage} {cause}",
-    ChoiceReason.SEARCH_INTERRUPTED: "the search was interrupted",
     ChoiceReason.MEASURING_INTERRUPTED: "measuring was interrupted",
 }
 _OTHERS = {

@@ -43,7 +43,7 @@ from superopt.machine.barrier import Barrier
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
-from superopt.pipeline import run as stages
+from superopt.pipeline import contesting
 from superopt.report.data import Report, read_report
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import recall, remember
@@ -87,10 +87,13 @@ def test_a_kernel_that_is_not_proved_is_not_used(
         return replace(verdict, status="UNKNOWN") if any(n.op == "dot_general" for n in graph.nodes()) else verdict
 
     monkeypatch.setattr(Native, "prove", doubting)
-    made = own_kernels(found[0])
+    with TrialPool(processes=1) as pool:
+        maker = KernelMaker(pool)
+        made = maker.make(in_regions("own form", own_form(found[0].graph)))
     assert len(made.kernels) == 1
-    assert [(row.kind, row.used) for row in made.rows if not row.used] == [("contraction", False)]
-    assert "UNKNOWN" in next(row.failure for row in made.rows if not row.used)
+    unused = [row for row in maker.rows(made) if not row.used]
+    assert [row.kind for row in unused] == ["contraction"]
+    assert "UNKNOWN" in unused[0].failure
 
 
 def test_the_limit_of_prepared_bytes_holds_for_packed_weights(found: tuple[Imported, Exploration]) -> None:
@@ -110,8 +113,8 @@ def test_no_kernels_where_none_are_asked_for_and_none_can_be_chosen(
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("no kernel is made")
 
-    monkeypatch.setattr(stages.KernelMaker, "make", never)
-    monkeypatch.setattr(stages, "contest", lambda *_, **__: Outcome([], Series([], 0), Series([], 0), 0))
+    monkeypatch.setattr(KernelMaker, "make", never)
+    monkeypatch.setattr(contesting, "contest", lambda *_, **__: Outcome([], Series([], 0), Series([], 0), 0))
     options: dict[str, Any] = {"budget": "5steps", "store": False, "rules": (), "objective": load_objective(None)}
     fast = superopt.optimize(jnp.tanh, np.ones((8, 8), np.float32), **(options | extra))
     assert fast.kernels == ()

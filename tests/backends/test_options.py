@@ -255,7 +255,7 @@ def test_a_function_is_compiled_with_the_options_that_won(monkeypatch: pytest.Mo
     def chain(x, y):
         return jnp.tanh(x * y + 1) * jax.nn.sigmoid(y) - x
 
-    monkeypatch.setattr("superopt.pipeline.run.contest", outcome)
+    monkeypatch.setattr("superopt.pipeline.contesting.contest", outcome)
     args = (rand(128, 256), rand(128, 256))
     result = superopt.optimize(chain, *args, budget="50steps", store=False, rules=(), kernels=False)
     report = result.report

@@ -24,7 +24,8 @@ from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.llvm.cpu import supported
 from superopt.machine.barrier import StageWarning
-from superopt.pipeline import run as stages
+from superopt.machine.deadline import Deadline
+from superopt.pipeline import checking, validating
 from verifier.kernels import check
 from verifier.kernels.check import KernelVerdict
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
@@ -138,7 +139,7 @@ def test_the_code_of_what_is_returned_is_validated_and_the_report_says_so(monkey
 
 def test_what_the_time_does_not_suffice_for_is_returned_as_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = counted(monkeypatch)
-    monkeypatch.setattr(stages.Run, "_code_end_s", lambda run: 0.0)
+    monkeypatch.setattr(validating, "validation_deadline", lambda session: Deadline(0.0))
     fast = optimized()
     assert fast.kernels
     assert fast.report.implementation["code"]["unknown"] == {"no time was left for it": 2}
@@ -207,8 +208,8 @@ def test_a_check_that_is_interrupted_waits_for_no_validation(monkeypatch: pytest
     def interrupted(*_: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(stages, "validate_code", endless)
-    monkeypatch.setattr(stages, "settled", interrupted)
+    monkeypatch.setattr(validating, "validate_code", endless)
+    monkeypatch.setattr(checking, "settled", interrupted)
     fast = optimized()
     assert ended.wait(10.0), "it goes on beside what is returned"
     assert fast.report.original_returned

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import superopt
-import superopt.pipeline.run
 from superopt.errors import ArgumentError, InputError, UsageError, VerificationError
 from superopt.machine.budget import Budget, parse_budget
+from superopt.pipeline import exploring
 
 RNG = np.random.default_rng(0)
 
@@ -179,7 +179,7 @@ def test_options_of_other_types_are_refused_at_once(name: str, value: Any) -> No
 def test_what_was_returned_for_want_of_time_is_no_answer_for_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(superopt.pipeline.run.Run, "_explore", lambda run, limits, made: None)
+    monkeypatch.setattr(exploring, "explore", lambda *_: None)
     store = tmp_path / "store.db"
     hurried = superopt.optimize(chain, *arguments(), budget=3, kernels=False, store=store)
     assert hurried.report.verdict == "the original was returned: the time does not suffice for a search"

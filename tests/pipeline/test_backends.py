@@ -28,7 +28,7 @@ from superopt.kernels.choose.partition import partition
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
-from superopt.pipeline import run as stages
+from superopt.pipeline import forming
 from superopt.report.data import read_report
 
 pytestmark = pytest.mark.usefixtures("keeps_plain")
@@ -80,8 +80,8 @@ def on_a_card(compare: Callable[..., Comparison]) -> Callable[..., Comparison]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_the_whole_pipeline_with_pallas_kernels(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    forms_of = stages.forms_of
-    monkeypatch.setattr(stages, "forms_of", lambda found: forms_of(found)[:1])  # each is compiled in three processes
+    forms_of = forming.forms_of
+    monkeypatch.setattr(forming, "forms_of", lambda found: forms_of(found)[:1])  # each is compiled in three processes
     monkeypatch.setattr(rounds, "compare", on_a_card(rounds.compare))
     fn, weights, x, least = PROGRAMS[name]
     fast = superopt.optimize(fn, weights, x, frozen=0, kernels=INTERPRETED, budget="5steps", rules=(), store=False)

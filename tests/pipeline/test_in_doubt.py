@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import superopt
-import superopt.pipeline.run as module
 from superopt.candidates.candidate import Candidate
 from superopt.contest.rounds import Series
 from superopt.ir.program import original_program
 from superopt.machine.switches import plain_kept
 from superopt.measure import Comparison, Timing
 from superopt.measure.stats import paired_ratio
+from superopt.pipeline import again, checking, plain
 
 X = np.ones((8, 8), np.float32)
 
@@ -34,7 +34,8 @@ def rounds(monkeypatch: pytest.MonkeyPatch, factor: float) -> list[int]:
         series.add(Comparison(first, (Timing(other, paired_ratio(base, other)),), again_s=base), (0,), 0)
         return series
 
-    monkeypatch.setattr(module, "duel", duel)
+    for module in (plain, again):
+        monkeypatch.setattr(module, "duel", duel)
     return timed
 
 
@@ -67,18 +68,18 @@ def test_a_result_in_doubt_is_kept_and_timed_again(
 ) -> None:
     store = tmp_path / "store.sqlite"
     rounds(monkeypatch, 33.0)
-    settled = module.settled
-    monkeypatch.setattr(module, "settled", lambda *args: replace(settled(*args), noisy=True))
+    settled = checking.settled
+    monkeypatch.setattr(checking, "settled", lambda *args: replace(settled(*args), noisy=True))
     assert not run(store=store).report.original_returned
     timed = rounds(monkeypatch, later)
-    monkeypatch.setattr(module, "settled", settled)
-    again = run(store=store)
+    monkeypatch.setattr(checking, "settled", settled)
+    found = run(store=store)
     assert timed == [1] if not original else timed == [1, 1]
-    assert again.report.original_returned == original
+    assert found.report.original_returned == original
     if not original:
-        assert again.report.measured.speedup.ratio == pytest.approx(1.5)
-        assert "answered from the store" in str(again.report)
+        assert found.report.measured.speedup.ratio == pytest.approx(1.5)
+        assert "answered from the store" in str(found.report)
         run(store=store)
         assert timed == [1], "the doubt is over"
-    np.testing.assert_allclose(again(X), np.tanh(X) * 2.0, rtol=1e-6)
-    assert original_program(again.imported.graph)
+    np.testing.assert_allclose(found(X), np.tanh(X) * 2.0, rtol=1e-6)
+    assert original_program(found.imported.graph)

@@ -13,9 +13,10 @@ import pytest
 
 import superopt
 import superopt.contest.contest
-import superopt.pipeline.run
 from rewrites.library import load
 from superopt.candidates.ledger import Chosen
+from superopt.choose.plain import KernelMaker
+from superopt.pipeline import building, checking, contesting, exploring, finishing, plain
 
 A, B = [np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32) for seed in (0, 1)]
 
@@ -31,19 +32,17 @@ def interrupt(*args: Any, **kwargs: Any) -> Chosen:
 @pytest.fixture(autouse=True)
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is at hand is checked, however busy the machine is."""
-    monkeypatch.setattr(superopt.pipeline.run, "AFTER_S", 60.0)
+    monkeypatch.setattr(checking, "AFTER_S", 60.0)
 
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the stages begun so far."""
     names: list[str] = []
-    for name in ("contest", "remember"):
-        stage = getattr(superopt.pipeline.run, name)
+    for module, name in ((contesting, "contest"), (finishing, "remember")):
+        stage = getattr(module, name)
         monkeypatch.setattr(
-            superopt.pipeline.run,
-            name,
-            lambda *a, _name=name, _stage=stage, **k: names.append(_name) or _stage(*a, **k),
+            module, name, lambda *a, _name=name, _stage=stage, **k: names.append(_name) or _stage(*a, **k)
         )
     return names
 
@@ -65,36 +64,38 @@ def test_nothing_begins_after_measuring_was_interrupted(monkeypatch: pytest.Monk
 def test_nothing_begins_after_the_search_of_schedules_was_interrupted(
     monkeypatch: pytest.MonkeyPatch, begun: list[str]
 ) -> None:
-    monkeypatch.setattr(superopt.pipeline.run.KernelMaker, "searched", interrupt)
+    monkeypatch.setattr(KernelMaker, "searched", interrupt)
     report = run().report
     assert "interrupted" in " ".join((report.verdict, *report.notes))
     assert begun == []
 
 
-@pytest.mark.parametrize("stage", ["_prove", "_code_s"])
-def test_stages_before_the_search_keep_the_plain_candidate(monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
-    monkeypatch.setattr(superopt.pipeline.run.Run, stage, interrupt)
+@pytest.mark.parametrize(("module", "name"), [(exploring, "proved_library"), (building, "validation_s")])
+def test_stages_before_the_search_keep_the_plain_candidate(
+    monkeypatch: pytest.MonkeyPatch, module: Any, name: str
+) -> None:
+    monkeypatch.setattr(module, name, interrupt)
     fast = run()
     assert "plain program returned; the search was interrupted" in fast.report.verdict
     assert fast.kernels
 
 
 def test_an_interruption_before_there_is_a_plain_candidate_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superopt.pipeline.run.Run, "_plain", interrupt)
+    monkeypatch.setattr(plain, "plain_candidate", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run()
 
 
 def test_an_interrupted_contest_keeps_the_plain_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(superopt.pipeline.run.KernelMaker, "searched", lambda *_: None)
-    monkeypatch.setattr(superopt.pipeline.run, "contest", interrupt)
+    monkeypatch.setattr(KernelMaker, "searched", lambda *_: None)
+    monkeypatch.setattr(contesting, "contest", interrupt)
     fast = run()
     assert "the search was interrupted" in fast.report.verdict
     assert fast.kernels
 
 
 def test_an_interruption_of_the_gains_keeps_the_winner(monkeypatch: pytest.MonkeyPatch, begun: list[str]) -> None:
-    monkeypatch.setattr(superopt.pipeline.run, "measured_gains", interrupt)
+    monkeypatch.setattr(contesting, "measured_gains", interrupt)
     monkeypatch.setattr(superopt.contest.contest._Contest, "_with_options", lambda self, first: first)
     assert run(kernels=False).report.verdict == "faster program returned"
     assert begun == ["contest"]

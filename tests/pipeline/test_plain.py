@@ -40,7 +40,9 @@ from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing, Worker
 from superopt.measure.kernels import XLA
-from superopt.pipeline import run as stages
+from superopt.pipeline import again as recalled
+from superopt.pipeline import building, checking, contesting, exploring, forming
+from superopt.pipeline import plain as making
 from superopt.report.data import read_report
 from superopt.store import Store
 
@@ -235,7 +237,7 @@ def test_without_a_search_a_program_without_regions_is_returned_as_it_is() -> No
 
 def test_a_plain_candidate_that_computes_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = import_function(lambda p, x: network(p, x) + 1.0, (WEIGHTS, IMAGE), frozen=0)
-    monkeypatch.setattr(stages, "own_form", lambda graph: own_form(wrong.graph))
+    monkeypatch.setattr(making, "own_form", lambda graph: own_form(wrong.graph))
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, search=False, store=False)
     assert fast.report.original_returned
     assert "refused" in fast.report.verdict
@@ -251,7 +253,7 @@ def test_what_a_slower_search_finds_does_not_replace_the_plain_candidate(
         slow = [timing(7.0 + i) for i in range(len(entries) - 1)]
         return outcome_of(entries, timing(9.0), (timing(3.0), *slow), timing(9.0))
 
-    monkeypatch.setattr(stages, "contest", outcome)
+    monkeypatch.setattr(contesting, "contest", outcome)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget=budget, store=False, rules=[])
     assert "the contest" not in fast.report.lost
     assert fast.report.implementation["form"] == "own form"
@@ -262,14 +264,14 @@ def test_where_no_time_is_left_to_search_the_plain_candidate_is_the_answer(monke
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing is explored")
 
-    monkeypatch.setattr(stages, "LEAST_S", 1e9)
-    monkeypatch.setattr(stages, "explore", never)
+    monkeypatch.setattr(exploring, "LEAST_S", 1e9)
+    monkeypatch.setattr(exploring, "explore", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
     np.testing.assert_allclose(fast(WEIGHTS, IMAGE), network(WEIGHTS, IMAGE), rtol=2e-5, atol=2e-6)
 
 
 def test_where_no_time_is_left_to_search_a_prediction_is_not_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages, "LEAST_S", 1e9)
+    monkeypatch.setattr(exploring, "LEAST_S", 1e9)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="30s", store=False, rules=[], deterministic=True)
     assert not fast.report.lost
     assert fast.report.verdict.endswith("the time does not suffice for a search")
@@ -283,7 +285,7 @@ def test_unusable_weights_of_the_model_of_our_kernels_are_told(monkeypatch: pyte
 
 
 def test_what_the_original_takes_to_be_built_is_told_with_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stages.Run, "_ran", lambda run, whole: time.sleep(1.0) or 0.0)
+    monkeypatch.setattr(building, "first_call_s", lambda session, state: time.sleep(1.0) or 0.0)
     report = superopt.optimize(
         lambda x: x + 1.0, values(3), budget="20steps", store=False, rules=[], kernels=False
     ).report
@@ -294,8 +296,8 @@ def test_where_builds_are_slow_for_the_budget_what_the_check_built_is_timed(monk
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing else is built")
 
-    monkeypatch.setattr(stages.Run, "_ran", lambda run, whole: 1e6)
-    monkeypatch.setattr(stages, "_built_in", never)
+    monkeypatch.setattr(building, "first_call_s", lambda session, state: 1e6)
+    monkeypatch.setattr(building, "built_in", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="10s", store=False)
     assert fast.report.search, "the round beside the plain candidate"
     assert any("too slow for the budget" in note for note in fast.report.notes)
@@ -307,8 +309,8 @@ def test_after_an_interruption_the_plain_candidate_is_returned_untimed(monkeypat
     def interrupted(*given: Any, **options: Any) -> Any:
         return replace(explore(*given, **options), interrupted=True)
 
-    monkeypatch.setattr(stages, "explore", interrupted)
-    monkeypatch.setattr(stages, "AFTER_S", 60.0)  # however busy the machine is
+    monkeypatch.setattr(exploring, "explore", interrupted)
+    monkeypatch.setattr(checking, "AFTER_S", 60.0)  # however busy the machine is
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.kernels
     assert "interrupted" in fast.report.verdict
@@ -351,8 +353,8 @@ def test_a_verdict_reached_under_noise_is_stored_with_a_mark_and_timed_again(
         with Store(path) as store:
             return [kept["in_doubt"] for _, kept in store.items("runs")]
 
-    monkeypatch.setattr(stages, "contest", outcome)
-    monkeypatch.setattr(stages, "duel", duel)
+    monkeypatch.setattr(contesting, "contest", outcome)
+    monkeypatch.setattr(recalled, "duel", duel)
     path = tmp_path / "store.sqlite"
     options: dict[str, Any] = {"frozen": 0, "budget": budget, "rules": [], "store": path}
     fast = superopt.optimize(network, WEIGHTS, IMAGE, **options)
@@ -383,7 +385,7 @@ def test_what_the_search_finds_is_made_in_kernels_and_contested(
     def product(a: Any, b: Any, x: Any) -> Any:
         return jnp.tanh((a @ b) @ x)
 
-    monkeypatch.setattr(stages, "contest", outcome)
+    monkeypatch.setattr(contesting, "contest", outcome)
     given = values(192, 192), values(192, 192), values(192, 1)
     rules = [rule for rule in load() if rule.name == "dot-assoc"]
     fast = superopt.optimize(product, *given, budget="300steps", store=False, rules=rules, objective=objective)
@@ -475,9 +477,9 @@ def test_an_interruption_while_forms_are_made_ends_the_search(monkeypatch: pytes
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("nothing more is measured")
 
-    monkeypatch.setattr(stages, "forms_of", interrupted)
+    monkeypatch.setattr(forming, "forms_of", interrupted)
     monkeypatch.setattr(KernelMaker, "searched", never)
-    monkeypatch.setattr(stages, "contest", never)
+    monkeypatch.setattr(contesting, "contest", never)
     fast = superopt.optimize(network, WEIGHTS, IMAGE, frozen=0, budget="300steps", store=False, rules=[])
     assert fast.kernels
     assert "interrupted" in fast.report.verdict
@@ -499,7 +501,7 @@ def test_a_refusal_on_these_inputs_is_not_kept_for_others(tmp_path: Path, monkey
 def test_the_first_round_is_searched_while_the_plain_candidate_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its processes take seconds to start, in which this one has nothing else to do."""
     searched = threading.Event()
-    begin, make = stages.begin, stages.KernelMaker.make
+    begin, make = exploring.begin, KernelMaker.make
     waited: list[bool] = []
 
     def begun(*given: Any) -> Any:
@@ -511,8 +513,8 @@ def test_the_first_round_is_searched_while_the_plain_candidate_is_made(monkeypat
         waited.append(searched.wait(60.0))
         return make(self, *given)
 
-    monkeypatch.setattr(stages, "begin", begun)
-    monkeypatch.setattr(stages.KernelMaker, "make", made)
+    monkeypatch.setattr(exploring, "begin", begun)
+    monkeypatch.setattr(KernelMaker, "make", made)
     x = np.ones((32, 64), np.float32)
     report = superopt.optimize(lambda x: jnp.tanh(x @ x.T) + 1.0, x, budget="20s", store=False).report
     assert waited[0]

@@ -23,7 +23,7 @@ from superopt.lab.training.schedule_prior import fitted, plain
 from superopt.machine.facts import Machine, taken
 from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior
-from superopt.schedules.records import Candidate, Records
+from superopt.schedules.records import MeasuredSchedule, Records
 from superopt.schedules.space import Point, ScheduleSpace, space_of
 from superopt.schedules.tune import STRATEGIES, ScheduleSearch, Strategy, tune
 from superopt.schedules.worker import example_arrays, reference
@@ -230,7 +230,7 @@ def test_records_are_kept_for_other_operators_only() -> None:
     graph, other = workload("dot f32 8x32x16"), workload("dot f32 8x32x32")
     space = space_of(from_graph(graph.outputs, name="kernel"))
     point = space.start
-    Records(store, graph, 1).add([Candidate(space.trace(point), point, _described(space, point), "d", 1e-5)])
+    Records(store, graph, 1).add([MeasuredSchedule(space.trace(point), point, _described(space, point), "d", 1e-5)])
     assert len(Records(store, graph, 1).rows()) == 0
     assert len(Records(store, other, 1).rows()) == 1
     assert len(Records(store, other, 4).rows()) == 0

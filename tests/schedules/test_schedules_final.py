@@ -18,25 +18,28 @@ from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime import kernel as runtime
 from superopt.kernels.runtime.kernel import GuardError, Room
 from superopt.machine import facts as machine
+from superopt.machine.deadline import Deadline
 from superopt.measure.kernels import LARGEST_FOOTPRINT
 from superopt.measure.process import ProcessLimits, Worker
 from superopt.schedules import features, worker
 from superopt.schedules import tune as search
 from superopt.schedules.model import Rows, _solved
-from superopt.schedules.records import Candidate
+from superopt.schedules.records import MeasuredSchedule
 from superopt.schedules.space import space_of
 from superopt.schedules.workload import workload
 
 
-def _candidates(seconds: list[float]) -> list[Candidate]:
-    return [Candidate([[str(i)]], {}, np.zeros(1), str(i), 1e-3 * s) for i, s in enumerate(seconds)]
+def _candidates(seconds: list[float]) -> list[MeasuredSchedule]:
+    return [MeasuredSchedule([[str(i)]], {}, np.zeros(1), str(i), 1e-3 * s) for i, s in enumerate(seconds)]
 
 
-def _final(monkeypatch: pytest.MonkeyPatch, measured: list[Candidate], fresh: dict[str, list[float]]) -> Candidate:
+def _final(
+    monkeypatch: pytest.MonkeyPatch, measured: list[MeasuredSchedule], fresh: dict[str, list[float]]
+) -> MeasuredSchedule:
     """The winner, where the samples of all fresh rounds are these; the first candidate is the default."""
     asked: list[set[str]] = []
 
-    def again(_: Any, candidates: list[Candidate], *_rest: Any) -> dict[str, list[float]]:
+    def again(_: Any, candidates: list[MeasuredSchedule], *_rest: Any) -> dict[str, list[float]]:
         asked.append({c.digest for c in candidates})
         return {c.digest: fresh[c.digest] for c in candidates}
 
@@ -70,14 +73,14 @@ def test_no_point_is_proposed_and_none_is_built_where_the_time_is_over() -> None
     """A point of a product between transforms takes a tenth of a second: 48 of them were proposed in any case."""
     space = space_of(from_graph(workload("softmax f32 5x33").outputs, name="kernel"), threads=2)
 
-    def begun(until: float) -> search._Search:
+    def begun(deadline: Deadline) -> search._Search:
         how = search.ScheduleSearch(1.0, strategy="random")
-        return search._Search(space, how, random.Random(0), Rows.empty(), until=until)
+        return search._Search(space, how, random.Random(0), Rows.empty(), deadline=deadline)
 
-    assert len(search._proposed(begun(0.0), 5)) == 1
-    assert len(search._proposed(begun(float("inf")), 5)) == 5
+    assert len(search._proposed(begun(Deadline(0.0)), 5)) == 1
+    assert len(search._proposed(begun(Deadline()), 5)) == 5
     nobody = search.CandidateBuilder(Worker(), workload("softmax f32 5x33"), 2, Path())  # no process
-    late = begun(0.0)
+    late = begun(Deadline(0.0))
     search._step(late, search._Pool(ThreadPoolExecutor(1), [nobody]))
     assert late.rounds == 0
     assert not late.exhausted

@@ -39,7 +39,7 @@ from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Failure, Timing, Worker
 from superopt.measure.stats import paired_ratio
-from superopt.pipeline import run as stages
+from superopt.pipeline import contesting
 
 HERE = Path(__file__).parent
 CONTESTS, TIMED, PROGRAMS = (HERE / f"golden_{name}.json" for name in ("contests", "timed", "programs"))
@@ -230,7 +230,7 @@ def timed(case: str, budget: str) -> dict[str, Any]:
         return said
 
     net = build_case(case, 0)
-    with _instead(stages, "contest", recorded):
+    with _instead(contesting, "contest", recorded):
         superopt.optimize(net.fn, net.params, *net.inputs, frozen=0, budget=budget, store=False)
     (record,) = found
     return {"case": case, **record}

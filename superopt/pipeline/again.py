@@ -1,0 +1,43 @@
+"""An answer of the store whose speed was in doubt, timed anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from superopt.candidates.candidate import Candidate
+from superopt.candidates.evidence import Measurement
+from superopt.contest.contest import duel
+from superopt.contest.rounds import ORIGINAL, Rounds, Subject
+from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S
+from superopt.machine.deadline import Deadline
+from superopt.pipeline.session import CONTEST, Session
+from superopt.report.verdicts import ANSWERED, IN_DOUBT
+from superopt.returned.optimized import Optimized
+from superopt.returned.remember import remember
+
+
+def timed_again(session: Session, known: Optimized, key: str) -> Optimized | None:
+    """The answer with new figures; None where the original is faster.
+
+    Where the new rounds leave no doubt, the entry of the store loses its mark.
+    """
+    kept = Candidate(
+        name="kept", program=known.program, kernels=known.kernels, options=known.report.compiler_options
+    )  # fmt: skip
+    request = session.request.within(Deadline.within(LEAST_S))
+    subject, builds_s = Subject.of(session.imported), len(CONTEST) * LEAST_KERNELS_S
+    with Rounds(subject, request, session.worker, apart=False, builds_s=builds_s) as rounds:
+        series = duel(rounds, [kept])
+    if series.is_slower(0):
+        return None
+    ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
+    if ratio is None or before_s is None or after_s is None or not series.settled:
+        return known
+    measured = Measurement(
+        before_ms=1e3 * before_s, after_ms=1e3 * after_s, speedup=ratio, noise_floor=series.noise_floor
+    )
+    notes = tuple(note for note in known.report.notes if note not in (IN_DOUBT, ANSWERED))
+    known.report = replace(known.report, measured=measured, notes=notes)
+    session.barrier.around("the entry in the store", lambda: remember(session.store, key, known), None)
+    known.report = replace(known.report, notes=(*notes, ANSWERED))
+    return known

@@ -1,0 +1,102 @@
+"""The stages of the plain candidate: begun beside other work, joined, and timed with the original without a search."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from superopt.candidates.candidate import Candidate, Provenance
+from superopt.candidates.evidence import Measurement, of_original
+from superopt.candidates.ledger import ChoiceReason, Chosen, Why
+from superopt.choose.plain import in_regions, own_form
+from superopt.contest.choices import given_back, original_returned
+from superopt.contest.contest import duel
+from superopt.contest.rounds import ORIGINAL, Rounds, Subject
+from superopt.machine.aside import Aside
+from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S
+from superopt.machine.deadline import Deadline, now_s
+from superopt.pipeline.session import CONTEST, FIRST, Session
+from superopt.pipeline.state import RunState
+
+
+def begin_checks(session: Session, state: RunState) -> RunState:
+    """Begin what the check needs of the original, beside all other stages."""
+    builds = session.builds
+    builds.end_s = session.deadline.end_s
+    state = replace(state, limits=session.deadline)
+    if session.request.searches and session.request.deterministic:  # it is called after the search
+        return state
+    if session.request.searches or not builds.on_disk:
+        builds.begin()
+    # else weights are not read for it while other processes are there
+    yardstick = None if builds.on_disk else Aside(lambda: builds.truth, native=False)
+    return replace(state, yardstick=yardstick)
+
+
+def begin_plain(session: Session, state: RunState) -> RunState:
+    """Begin to make the plain candidate in other processes."""
+    until = session.deadline.share()
+    return replace(state, making=Aside(lambda: plain_candidate(session, until)))
+
+
+def plain_candidate(session: Session, deadline: Deadline, *, kernels: bool = True) -> Candidate | None:
+    """The program's own form with every region a kernel; None where it cannot be made."""
+    form, maker = own_form(session.imported.graph), session.maker
+    if not kernels or maker is None:
+        return Candidate(name="own form", program=form, origin=Provenance.OWN_FORM)
+    return session.barrier.around(
+        "the plain candidate", lambda: maker.make(in_regions("own form", form), deadline), None, let=FIRST
+    )
+
+
+def join_plain(session: Session, state: RunState) -> RunState:
+    """Wait for the plain candidate, or take what there is after Ctrl-C."""
+    assert state.making is not None
+    made = state.making.by(now_s()) if state.interrupted_early else state.making.result()
+    if made is None or made.changes_nothing:
+        return state
+    plain = replace(made, plain=True)
+    return replace(state, plain=plain, made=(plain,))
+
+
+def make_alone(session: Session, state: RunState) -> RunState:
+    """Make the plain candidate without a search."""
+    wanted = bool(session.request.kernels_by) and not session.pool.backend.unavailable()
+    plain = plain_candidate(session, Deadline(), kernels=wanted)
+    if plain is None:
+        return replace(state, otherwise=given_back(session.imported, session.barrier))
+    if plain.changes_nothing:
+        return replace(state, otherwise=original_returned(session.imported, ChoiceReason.NOTHING_TO_DO))
+    return replace(state, otherwise=Chosen(plain, why=Why(ChoiceReason.PLAIN_UNTIMED)))
+
+
+def times_plain(session: Session, state: RunState) -> bool:
+    """Whether the plain candidate is timed with the original, as nothing else is."""
+    made = state.otherwise is not None and state.otherwise.needs_check
+    return made and not (session.request.deterministic or session.request.keeps_plain)
+
+
+def time_plain(session: Session, state: RunState) -> RunState:
+    """Time the plain candidate for a second; choose the original, if that is faster beyond doubt."""
+    assert state.otherwise is not None
+    plain, builds = state.otherwise.candidate, session.builds
+    builds.rest_s = LEAST_S
+    _ = builds.wanted
+    request = session.request.within(Deadline.within(LEAST_S))
+    builds_s = len(CONTEST) * (builds.build_s + LEAST_KERNELS_S)  # a build may include the start of a process
+    subject, known_s = Subject.of(session.imported), session.known_s(LEAST_S)
+    with Rounds(subject, request, session.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
+        series = duel(rounds, [plain])
+    ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
+    if ratio is None or before_s is None or after_s is None:
+        return state
+    before_ms, after_ms = 1e3 * before_s, 1e3 * after_s
+    if series.is_slower(0):
+        why = Why(ChoiceReason.PLAIN_SLOWER, after_ms=after_ms, before_ms=before_ms)
+        measured = of_original(before_ms, series.noise_floor, series.samples_s(ORIGINAL))
+        return replace(state, otherwise=original_returned(session.imported, why, measured=measured, listed=plain))
+    samples = {"original": ORIGINAL, "returned": 0}
+    measured = Measurement(
+        before_ms=before_ms, after_ms=after_ms, speedup=ratio, noise_floor=series.noise_floor,
+        samples_ms={name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()},
+    )  # fmt: skip
+    return replace(state, otherwise=Chosen(plain, why=Why(ChoiceReason.PLAIN_UNSEARCHED), measured=measured))
