@@ -154,6 +154,12 @@ def load() -> None:
         _nursery()
 
 
+def at_work() -> bool:
+    """Whether a process that forks workers already runs for the current environment."""
+    with _LOCK:
+        return _running() is not None
+
+
 def fork(
     module: str,
     arguments: Sequence[str],
@@ -198,17 +204,27 @@ def _nursery() -> _Nursery:
     """
     if sys.platform != "linux":
         raise OSError("only Linux hands over descriptors in messages that keep their bounds")
-    environment = dict(os.environ)
-    key = (os.getpid(), environment, os.sched_getaffinity(0))
-    if _AT_WORK and _AT_WORK[0][0] == key and _AT_WORK[0][1].alive:
-        return _AT_WORK[0][1]
+    if (running := _running()) is not None:
+        return running
+    key = _served()
     for known, other in _AT_WORK:
         if known[0] == os.getpid():
             other.close()
             _LEFT.append(other)
     _LEFT[:] = [other for other in _LEFT if other.alive]
-    _AT_WORK[:] = [(key, _Nursery(str(Path(__file__).resolve().parents[2]), environment))]
+    _AT_WORK[:] = [(key, _Nursery(str(Path(__file__).resolve().parents[2]), key[1]))]
     return _AT_WORK[0][1]
+
+
+def _running() -> _Nursery | None:
+    """The forking process for the current environment; None where it does not run."""
+    known = _AT_WORK[0] if _AT_WORK else None
+    return known[1] if known is not None and known[0] == _served() and known[1].alive else None
+
+
+def _served() -> tuple[int, dict[str, str], set[int]]:
+    """The process, environment and processors that a forking process serves."""
+    return os.getpid(), dict(os.environ), os.sched_getaffinity(0)
 
 
 def main(number: int) -> None:

@@ -106,6 +106,25 @@ def test_packages_of_rules_load_without_jax(alone: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
 
 
+FRESH = """
+from superopt.measure import forks
+from verifier.rules.process import Prover
+def begun():
+    with Prover() as prover:
+        prover.call("time:gmtime", 0)
+        return prover._worker.forked
+if __name__ == "__main__":
+    print(begun(), forks.at_work())
+    forks.load()
+    print(begun(), forks.at_work())
+"""
+
+
+def test_a_prover_starts_no_process_that_loads_jax() -> None:
+    done = subprocess.run([sys.executable, "-P", "-c", FRESH], capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout.split() == ["False", "False", *(["True", "True"] if sys.platform == "linux" else ["False"] * 2)]
+
+
 def test_junit_has_a_case_for_each_rule(capsys: pytest.CaptureFixture[str], rules: str, tmp_path: Path) -> None:
     status, text, _ = run(capsys, rules, "--junit", "found.xml")
     root = ElementTree.parse(tmp_path / "found.xml").getroot()

@@ -24,6 +24,7 @@ from rewrites.language.term import Rule
 from superopt.errors import DEFECT, ProverDefectError, VerificationError
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
+from superopt.measure import forks
 from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from verifier.verdict import UNKNOWN, Verdict, decode
 
@@ -53,7 +54,10 @@ class Prover:
 
     def __init__(self, seconds: float = SECONDS, memory_bytes: int = MEMORY_BYTES) -> None:
         self.seconds, self.memory_bytes = seconds, memory_bytes
-        self._worker = Worker(ProcessLimits(_START_S, memory_bytes), module="verifier.rules.worker")
+        # a forking process loads JAX, which takes longer than a fresh interpreter that loads the prover alone
+        self._worker = Worker(
+            ProcessLimits(_START_S, memory_bytes), module="verifier.rules.worker", forked=forks.at_work()
+        )
         self.turn = threading.RLock()
 
     def check(self, rule: Rule, direction: str = "forward") -> Verdict:
