@@ -31,9 +31,7 @@ from superopt.kernels.pallas.scalars import has_code
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.jitting import jax_jit
 
-_COPIED = (
-    3.0  # time of `tf32` and int8 products over XLA's, measured (docs/kernels.md): Triton copies operands by element
-)
+_COPIED = 3.0  # time of `tf32` and int8 products over XLA's (docs/kernels.md): Triton copies operands by element
 _DEFAULTS = 3  # schedules that are tried for a region: where a third is not proved either, XLA computes it
 _FAULTS = (NotImplementedError, ValueError, TypeError, jax.errors.JaxRuntimeError)  # errors of Pallas and Triton
 

@@ -205,6 +205,11 @@ class Builds:
         """Results of the reference interpreter over float64, computed once; None where it has none."""
         return _truth(self.graph, self.live, self.frozen)
 
+    @functools.cached_property
+    def kinds(self) -> tuple[str, ...]:
+        """The type whose rounding bounds the error of each output."""
+        return computed_in(self.graph)
+
     @property
     def on_disk(self) -> bool:
         """Whether the weights are so large that they lie on disk, to be in memory only while they are read."""
@@ -261,8 +266,7 @@ def _difference(builds: Builds, inputs: Sequence[Any], want: Sequence[np.ndarray
     """The output that is farther from the original's than rounding explains, or an empty text."""
     if len(want) != len(got):
         return output_errors(want, got)[0].detail
-    kinds = computed_in(builds.graph)
-    for number, (error, kind, a, b) in enumerate(zip(output_errors(want, got), kinds, want, got, strict=True)):
+    for number, (error, kind, a, b) in enumerate(zip(output_errors(want, got), builds.kinds, want, got, strict=True)):
         if Tolerance().accepts(error, kind):
             continue
         if differ_by_rounding(lambda x: _truth(builds.graph, x, builds.frozen), inputs, want, got, builds.seed):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from superopt.candidates.candidate import Candidate, original_candidate
+from superopt.candidates.evidence import Measurement
 from superopt.candidates.ledger import Timed
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
@@ -20,6 +21,7 @@ from superopt.machine.budget import LEAST_KERNELS_S, WORTH
 from superopt.machine.deadline import HALF, Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, ComparisonSettings, Failure, Timing, Tolerance, Worker, compare
+from superopt.measure.numerics import computed_in
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.measure.worker import SLOW_S
@@ -66,6 +68,10 @@ class Rounds:
     _batches: int = 0
     _seen: dict[int, Candidate] = field(default_factory=dict[int, Candidate])
     _other: Worker = field(default_factory=Worker)  # starts on first use
+    _kinds: tuple[str, ...] = field(init=False)  # of the original's outputs
+
+    def __post_init__(self) -> None:
+        self._kinds = computed_in(self.subject.original.program.hot)
 
     def __enter__(self) -> Rounds:
         return self
@@ -100,7 +106,7 @@ class Rounds:
             budget_s=min(ROUNDS * SAMPLE_S * (len(entries) + 2), max(SAMPLE_S, left_s)),
             builds_s=0.0 if known else max(SAMPLE_S, HALF * left_s),
             tolerance=Tolerance(0.0, 0.0) if self.request.exact else Tolerance(),
-            known_s=self.known_s if base is None else 0.0,
+            known_s=self.known_s if base is None else 0.0, kinds=self._kinds,
         )  # fmt: skip
         settings = replace(settings, prune=0.0) if whole else settings
         if base is not None:  # they were compared with the original; twice the tolerance may lie between two of them
@@ -254,6 +260,15 @@ class Series:
     def _has_again(self) -> bool:
         """Whether the original took part in rounds, in place of one call before them."""
         return any(again for _, _, again in self._batches)
+
+    def measured(self, number: int) -> Measurement | None:
+        """The times and the speed-up of an entry, without samples; None where it or the original was not timed."""
+        ratio, before_s, after_s = self.ratio(number), self.median_s(ORIGINAL), self.median_s(number)
+        if ratio is None or before_s is None or after_s is None:
+            return None
+        return Measurement(
+            before_ms=1e3 * before_s, after_ms=1e3 * after_s, speedup=ratio, noise_floor=self.noise_floor
+        )
 
     @property
     def noise_floor(self) -> float:

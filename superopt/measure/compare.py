@@ -64,7 +64,7 @@ def compare(
         backend: `module:function` that builds a program from frozen values.
     """
     settings = settings or ComparisonSettings()
-    if isinstance(reference, Program | Candidate):
+    if not settings.kinds and isinstance(reference, Program | Candidate):
         settings = replace(settings, kinds=computed_in(_program(reference).hot))
     seed = settings.seed
     frozen = dict(frozen or {})

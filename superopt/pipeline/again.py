@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from superopt.candidates.candidate import Candidate
-from superopt.candidates.evidence import Measurement
 from superopt.contest.contest import duel
-from superopt.contest.rounds import ORIGINAL, Rounds, Subject
+from superopt.contest.rounds import Rounds, Subject
 from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S
 from superopt.machine.deadline import Deadline
 from superopt.pipeline.session import CONTEST, Session
@@ -30,12 +29,9 @@ def timed_again(session: Session, known: Optimized, key: str) -> Optimized | Non
         series = duel(rounds, [kept])
     if series.is_slower(0):
         return None
-    ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
-    if ratio is None or before_s is None or after_s is None or not series.settled:
+    measured = series.measured(0)
+    if measured is None or not series.settled:
         return known
-    measured = Measurement(
-        before_ms=1e3 * before_s, after_ms=1e3 * after_s, speedup=ratio, noise_floor=series.noise_floor
-    )
     notes = tuple(note for note in known.report.notes if note not in (IN_DOUBT, ANSWERED))
     known.report = replace(known.report, measured=measured, notes=notes)
     session.barrier.around("the entry in the store", lambda: remember(session.store, key, known), None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from superopt.candidates.candidate import Candidate, Provenance
-from superopt.candidates.evidence import Measurement, of_original
+from superopt.candidates.evidence import of_original
 from superopt.candidates.ledger import ChoiceReason, Chosen, Why
 from superopt.choose.plain import in_regions, own_form
 from superopt.contest.choices import given_back, original_returned
@@ -86,17 +86,14 @@ def time_plain(session: Session, state: RunState) -> RunState:
     subject, known_s = Subject.of(session.imported), session.known_s(LEAST_S)
     with Rounds(subject, request, session.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
         series = duel(rounds, [plain])
-    ratio, before_s, after_s = series.ratio(0), series.median_s(ORIGINAL), series.median_s(0)
-    if ratio is None or before_s is None or after_s is None:
+    measured = series.measured(0)
+    if measured is None:
         return state
-    before_ms, after_ms = 1e3 * before_s, 1e3 * after_s
     if series.is_slower(0):
-        why = Why(ChoiceReason.PLAIN_SLOWER, after_ms=after_ms, before_ms=before_ms)
-        measured = of_original(before_ms, series.noise_floor, series.samples_s(ORIGINAL))
-        return replace(state, otherwise=original_returned(session.imported, why, measured=measured, listed=plain))
+        why = Why(ChoiceReason.PLAIN_SLOWER, after_ms=measured.after_ms or 0.0, before_ms=measured.before_ms or 0.0)
+        original = of_original(measured.before_ms, series.noise_floor, series.samples_s(ORIGINAL))
+        return replace(state, otherwise=original_returned(session.imported, why, measured=original, listed=plain))
     samples = {"original": ORIGINAL, "returned": 0}
-    measured = Measurement(
-        before_ms=before_ms, after_ms=after_ms, speedup=ratio, noise_floor=series.noise_floor,
-        samples_ms={name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()},
-    )  # fmt: skip
+    samples_ms = {name: tuple(1e3 * s for s in series.samples_s(i)) for name, i in samples.items()}
+    measured = replace(measured, samples_ms=samples_ms)
     return replace(state, otherwise=Chosen(plain, why=Why(ChoiceReason.PLAIN_UNSEARCHED), measured=measured))

@@ -298,7 +298,7 @@ def layouts(op: str) -> None:
 
 
 def matching(op: str) -> None:
-    """What a pattern can name has layouts of operands for a layout of the result."""
+    """Ops that patterns can name have layouts of operands for a layout of the result."""
     if op not in NAMED_IN_RULES:
         return
     found = False
@@ -363,7 +363,7 @@ def cost_features(op: str) -> None:
 
 
 def cost_reading(op: str) -> None:
-    """How a kernel reads operands for its price follows from how axes flow."""
+    """The reading of operands that a kernel is priced by follows from the flow of axes."""
     if op in WITHOUT_AXES or not TABLE[op].attrs or op in HEAVY - PRODUCTS:
         return
     (node,) = ir_examples.concrete(op).outputs

@@ -213,7 +213,7 @@ def _instead(place: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def decision(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What a contest decided, without its rounds."""
+    """The decision of a contest, without its rounds."""
     return {key: record[key] for key in ("order", "settled", "ratios", "notes")}
 
 

@@ -394,7 +394,7 @@ def run_graph(graph: onnx.GraphProto, scope: Scope) -> list[Value]:
     results = [o.name for o in graph.output]
     run_nodes(ordered(graph.node, context.name), scope, results)  # the next step of a loop may decide by them
     values = [scope.get(name) for name in results]
-    return [_single(v) for v in values] if context.singles else values
+    return [_widened(v, _SINGLES) for v in values] if context.singles else values
 
 
 def run_subgraph(
@@ -440,7 +440,7 @@ def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
         return _run_function(own, node, scope, given)
     values = [in_program(v) for v in given]
     if scope.context.singles:
-        values = [_single(v) for v in values]
+        values = [_widened(v, _SINGLES) for v in values]
     if node.op_type not in _CARRIERS and any(map(holds_host_values, values)):
         return _on_host(node, scope, given)
     try:
@@ -522,7 +522,7 @@ def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> 
             raise UnsupportedOpError(
                 f"{label(node)} of opset {opset} is not supported", hint=_INSTEAD.get(node.op_type, "")
             )
-        return _halved(_run_function(body, node, scope, wide), _half_types(node, schema, values))
+        return halved(_run_function(body, node, scope, wide), _half_types(node, schema, values))
     attrs = dict(defaults(node.op_type, opset, domain))
     for attr in node.attribute:
         attrs[attr.name] = attribute(attr, scope.context.folder)
@@ -530,21 +530,20 @@ def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> 
         return _apply(entry, Call(node, scope, attrs, schema.since_version, node.input, values, jnp))
     wide = [_widened(v) for v in values]
     results = _apply(entry, Call(node, scope, attrs, schema.since_version, node.input, wide, jnp))
-    return _halved(results, _half_types(node, schema, values))
+    return halved(results, _half_types(node, schema, values))
 
 
-def is_half(value: Value) -> bool:
-    """Whether a value is a tensor of numbers of half precision."""
-    return getattr(getattr(value, "dtype", None), "name", "") in ("float16", "bfloat16")
+_HALVES = ("float16", "bfloat16")
+_SINGLES = ("float16",)  # the halves that `ModelContext.singles` holds in float32
 
 
-def _single(value: Value) -> Value:
-    """A tensor of float16 as float32; any other value unchanged."""
-    return value.astype(np.float32) if getattr(getattr(value, "dtype", None), "name", "") == "float16" else value
+def is_half(value: Value, kinds: Collection[str] = _HALVES) -> bool:
+    """Whether a value is a tensor of numbers of half precision, of one of these types."""
+    return getattr(getattr(value, "dtype", None), "name", "") in kinds
 
 
-def _widened(value: Value) -> Value:
-    return value.astype(np.float32) if is_half(value) else value
+def _widened(value: Value, kinds: Collection[str] = _HALVES) -> Value:
+    return value.astype(np.float32) if is_half(value, kinds) else value
 
 
 def _half_types(node: onnx.NodeProto, schema: Any, values: Sequence[Value]) -> list[Any]:
@@ -554,7 +553,7 @@ def _half_types(node: onnx.NodeProto, schema: Any, values: Sequence[Value]) -> l
     return [bound.get(outputs[min(i, len(outputs) - 1)].type_str) for i in range(len(node.output))]
 
 
-def _halved(results: Sequence[Value], types: Sequence[Any]) -> list[Value]:
+def halved(results: Sequence[Value], types: Sequence[Any]) -> list[Value]:
     """The results with those of single precision rounded to these types."""
     padded = [*types, *[None] * (len(results) - len(types))]
     return [
@@ -580,7 +579,7 @@ def _run_undefined(
     halves = [v.dtype for v in values if is_half(v)] if entry.wide else []
     given = [_widened(v) for v in values] if halves else values
     results = _apply(entry, Call(node, scope, attrs, 1, node.input, given, jnp))
-    return _halved(results, halves[:1] * len(results))
+    return halved(results, halves[:1] * len(results))
 
 
 def _run_custom(

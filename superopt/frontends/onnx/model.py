@@ -45,7 +45,7 @@ from superopt.frontends.onnx.data import (
     sparse_array,
     tensor_array,
 )
-from superopt.frontends.onnx.eval import FOLD_LIMIT, ModelContext, Scope, StaticValueError, Work, run_nodes
+from superopt.frontends.onnx.eval import FOLD_LIMIT, ModelContext, Scope, StaticValueError, Work, halved, run_nodes
 from superopt.frontends.onnx.host import Heads, HostInput, in_program, split_outputs
 from superopt.frontends.onnx.read import (
     check_model,
@@ -335,7 +335,7 @@ class _Parts:
     narrow: dict[str, str]
     size: int
     from_host: tuple[TensorInfo, ...] | None = None
-    halves: Collection[str] = ()  # outputs that are rounded to float16
+    halves: Sequence[Any] = ()  # the type that an output is rounded to; None for others
 
     @property
     def taken(self) -> tuple[TensorInfo, ...]:
@@ -380,7 +380,8 @@ def _assemble(
     parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
     if context.singles:
         half = onnx.TensorProto.FLOAT16
-        parts = replace(parts, halves={o.name for o in graph.output if o.type.tensor_type.elem_type == half})
+        halves = [np.float16 if o.type.tensor_type.elem_type == half else None for o in graph.output]
+        parts = replace(parts, halves=halves)
     outputs, parts, head, tail = _trace_types(parts)
     counts: dict[str, int] = {}
     for node in graph.node:
@@ -658,8 +659,8 @@ def _function(
             run_nodes(parts.nodes, scope)
             if every:
                 return {name: x for name in scope.producers if isinstance(x := scope.values.get(name), jax.Array)}
-            outputs = [_of_type(in_program(scope.get(n)), n in parts.halves) for n in parts.outputs]
-            results, tail = split_outputs(outputs)
+            outputs = [in_program(scope.get(name)) for name in parts.outputs]
+            results, tail = split_outputs(halved(outputs, parts.halves))
             if found is not None:
                 found.append((heads, tail))
             return tuple(map(_result, results))
@@ -681,10 +682,6 @@ def identifiers(names: Sequence[str]) -> list[str]:
             plain += "_"
         found.append(plain)
     return found
-
-
-def _of_type(value: Any, half: bool) -> Any:
-    return value.astype(np.float16) if half and getattr(value, "dtype", None) == np.float32 else value
 
 
 def _result(value: Any) -> Any:

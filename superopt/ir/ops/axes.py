@@ -1,4 +1,4 @@
-"""How axes flow through an op: the facet `axes` of its entry.
+"""The flow of axes through an op: the facet `axes` of its entry.
 
 An entry says two things of one application. Canonical forms, layouts, emission, matching and relayout derive from it.
 
@@ -104,7 +104,7 @@ class Laid:
 
 
 class AxisRule:
-    """How axes flow through one op.
+    """The flow of axes through one op.
 
     Attributes:
         follows: whether operands may lie as the result is wanted; else they lie as the attributes name them.

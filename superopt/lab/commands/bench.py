@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from superopt.commands.console import JSON, OK, check_folder, emit, progress, write_text
-from superopt.lab.bench import keeping, run_suite
+from superopt.lab.bench import SUITES, keeping, run_suite
 from superopt.report import json_text
 
 
@@ -17,8 +17,7 @@ from superopt.report import json_text
     "--suite",
     default="core",
     show_default=True,
-    help="aa, ablation, alternatives, budget, core, exports, faults, joint, kernels, memory, native, objective, "
-    "onnx-nodes, onnx-types, options, pallas, peers, plain, rewrites, schedules, search or verifier.",
+    help=f"{', '.join(sorted(SUITES))}.",
 )
 @click.option("--verifier", "suite", flag_value="verifier", help="The same as --suite verifier.")
 @click.option("--kernels", "suite", flag_value="kernels", help="The same as --suite kernels.")

@@ -6,6 +6,7 @@ out channels exchanged within each group.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +17,7 @@ from jax import lax
 
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import Call, bounded, op
-from superopt.frontends.onnx.ops.linalg import as_int32, centred, singles, terms_exact_in_float32
+from superopt.frontends.onnx.ops.linalg import centred, singles, summed_exactly, terms_exact_in_float32
 
 Pads = list[tuple[int, int]]
 
@@ -83,13 +84,7 @@ def _conv_integer(call: Call, x: Any, w: Any, x_zero: Any = None, w_zero: Any = 
     step = terms_exact_in_float32(x, x_zero, w, w_zero) // max(math.prod(w.shape[2:]), 1)  # input channels at once
     if not step or call.attrs["group"] != 1 or not w.shape[1]:
         return convolve(call, data, kernel, np.int32)
-    data, kernel = data.astype(np.float32), kernel.astype(np.float32)
-    parts = [
-        as_int32(convolve(call, lax.slice_in_dim(data, k, end, axis=1), lax.slice_in_dim(kernel, k, end, axis=1)))
-        for k in range(0, w.shape[1], step)
-        for end in (min(k + step, w.shape[1]),)
-    ]
-    return sum(parts[1:], parts[0])
+    return summed_exactly(functools.partial(convolve, call), data, kernel, (1, 1), step)
 
 
 @op("ConvTranspose")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax.numpy as jnp
@@ -99,9 +100,25 @@ def terms_exact_in_float32(a: Any, a_zero: Any, b: Any, b_zero: Any) -> int:
     return _EXACT // (greatest[0] * greatest[1])
 
 
-def as_int32(total: Any) -> Any:
-    """Sums of integers in float32 as int32; rounded, so that schedules may sum otherwise."""
-    return lax.round(total, lax.RoundingMethod.TO_NEAREST_EVEN).astype(np.int32)
+def summed_exactly(product: Callable[..., Any], left: Any, right: Any, axes: tuple[int, int], step: int) -> Any:
+    """Sums of products of integers as int32, in blocks whose sums float32 holds.
+
+    Args:
+        product: of two arrays of float32.
+        left, right: the integers.
+        axes: the axis of either that is summed over.
+        step: length of a block.
+    """
+    terms = left.shape[axes[0]]
+    sides = [(left.astype(np.float32), axes[0]), (right.astype(np.float32), axes[1])]
+
+    def block(begin: int) -> Any:
+        end = min(begin + step, terms)
+        total = product(*[lax.slice_in_dim(x, begin, end, axis=axis) for x, axis in sides])
+        return lax.round(total, lax.RoundingMethod.TO_NEAREST_EVEN).astype(np.int32)  # schedules may sum otherwise
+
+    first, *others = map(block, range(0, max(terms, 1), step))
+    return sum(others, first)
 
 
 @op("MatMulInteger")
@@ -110,10 +127,4 @@ def _matmul_integer(call: Call, a: Any, b: Any, a_zero: Any = None, b_zero: Any 
     left, right = centred(a, a_zero, -2), centred(b, b_zero, -1)
     if not step or not isinstance(terms, int) or min(a.ndim, b.ndim) < 2:
         return matmul(left, right, np.int32)
-    left, right = left.astype(np.float32), right.astype(np.float32)
-    parts = [
-        as_int32(matmul(lax.slice_in_dim(left, k, end, axis=-1), lax.slice_in_dim(right, k, end, axis=-2)))
-        for k in range(0, max(terms, 1), step)
-        for end in (min(k + step, terms),)
-    ]
-    return sum(parts[1:], parts[0])
+    return summed_exactly(matmul, left, right, (-1, -2), step)
