@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from superopt.errors import InputError
+from superopt.ir.expr import subexpressions
 from superopt.ir.graph import make_input, mk
 from superopt.ir.index import substitute
 from superopt.kernels.loops.evaluate import evaluate
@@ -368,6 +369,14 @@ def test_what_would_change_the_value_is_refused(
     legal = apply(program, before)
     with pytest.raises(InputError, match=message):
         apply(legal, [step])
+
+
+def test_values_that_are_read_twice_at_every_step_are_widened_without_being_printed() -> None:
+    squared = make_input("x", (6,), "bfloat16")
+    for _ in range(60):  # printed it would be 2 ** 60 names long
+        squared = mk("mul", squared, squared)
+    program = apply(from_graph([squared]), [["widen", "out0"]])
+    assert {e.dtype for e in subexpressions(program.stage("out0").value) if e.kind == "op"} == {"float32"}
 
 
 def test_every_primitive_refuses_something() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import permutations
 
+from superopt.errors import InputError
 from superopt.ir.expr import Expr, load, op, reduce, rewrite, where
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, bounds, nonnegative, of_atom
 from superopt.ir.ops.record import accumulator
@@ -190,7 +191,8 @@ def factor_out(program: LoopProgram, stage: str, number: int) -> LoopProgram:
         f"factor_out {stage}: reduction {number} is a {monoid} of {target.dtype}, not a sum of floats",
     )
     core, factors = _parted(body, frozenset(its))
-    require(bool(factors), f"factor_out {stage}: every factor of {body} depends on {', '.join(s.name for s in its)}")
+    if not factors:
+        raise InputError(f"factor_out {stage}: every factor of {body} depends on {', '.join(s.name for s in its)}")
     new = reduce("sum", its, core)
     for fn, x in factors:
         new = op(fn, target.dtype, new, x)

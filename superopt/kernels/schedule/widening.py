@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, convert, op, subexpressions, with_parts
 from superopt.ir.scalar import DTYPE, HALVES, SCALARS
 from superopt.ir.types import FLOATS
@@ -36,10 +37,10 @@ def widen(program: LoopProgram, stage: str) -> LoopProgram:
         narrow = [x for x in e.operands if x.dtype in HALVES and x.kind not in ("load", "const")]
         compared = e.kind == "op" and SCALARS[e.args[0]].predicate
         counted = e.kind == "convert" and e.dtype not in FLOATS
-        require(e.kind != "op" or e.args[0] != "nextafter", f"widen {stage}: {e} is the neighbour in a dtype")
-        require(
-            not narrow or not (compared or counted), f"widen {stage}: {e} sees how its operand was rounded to 16 bits"
-        )
+        if e.kind == "op" and e.args[0] == "nextafter":
+            raise InputError(f"widen {stage}: {e} is the neighbour in a dtype")
+        if narrow and (compared or counted):
+            raise InputError(f"widen {stage}: {e} sees how its operand was rounded to 16 bits")
     value = _wide(found.value)
     if value.dtype != found.value.dtype:
         value = convert(value, value.dtype, found.value.dtype)
