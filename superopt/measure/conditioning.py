@@ -1,69 +1,91 @@
 """How far rounding alone may move the results of a program on given inputs.
 
 Where terms cancel (the sum of numbers between -3 and 3, the variance of equal ones), what is left is rounding, and a
-relative difference says nothing.  There the results are compared with those, over float64, of inputs whose last bit is
-another: an algorithm that is as good as can be computes the exact results of inputs that are so near.
+relative difference says nothing.  There the results are compared with those, over float64, of inputs and weights whose
+last bit is another: an algorithm that is as good as can be computes the exact results of inputs that are so near.
+
+Values that are quantised on the way jump from one of 255 steps to the next.  In a deep model one such jump leads to
+others, and two right programs differ by as much as each differs from the exact results.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
 from superopt.ir.types import UNIT_ROUNDOFF
-from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, output_errors
+from superopt.measure.numerics import FLOAT_TOLERANCE, QUANTISED, Tolerance, bound_of, output_errors
 
 _DRAWS = 4
 _ALLOWED = 16.0  # times what one ulp in each input does: sums of 10,000 terms in another order stay below 4
+_FARTHER = 1.25  # times the farthest of the original and its draws: those of BERT-base in 8 bits differ by 1.07
 
-Exact = Callable[[Sequence[Any]], Sequence[np.ndarray] | None]
-"""Results over float64 of inputs in float64; None where there are none."""
+Change = Callable[[np.ndarray], np.ndarray]
+"""Maps an input or a weight to the value over float64 that the program is to have in its place."""
+Exact = Callable[[Change], Sequence[np.ndarray] | None]
+"""Results over float64 for inputs and weights that are changed; None where there are none."""
 
 
 def differ_by_rounding(
-    exact: Exact, inputs: Sequence[Any], want: Sequence[np.ndarray], got: Sequence[np.ndarray], seed: int = 0
+    exact: Exact, kinds: Sequence[str], want: Sequence[np.ndarray], got: Sequence[np.ndarray], seed: int = 0
 ) -> bool:
     """Whether every result is as near to the exact one as results of inputs are that differ in their last bit.
 
+    Results of quantised values may instead be as far from the exact ones, in the norm, as those of the original or of
+    such inputs.
+
     Args:
         exact: the original over float64.
-        inputs: of both programs.
+        kinds: for each result, the type that it was computed in (`superopt.measure.numerics.computed_in`).
         want: results of the original.
         got: results of the program that is judged.
         seed: of the last bits.
     """
-    truth = exact([_wide(x) for x in inputs])
+    truth = exact(wide)
     if truth is None or len(want) != len(got):
         return False
-    rng = np.random.default_rng(seed)
-    moved = [exact([_moved(x, rng) for x in inputs]) for _ in range(_DRAWS)]
-    for k, (a, b, t) in enumerate(zip(want, got, truth, strict=True)):
-        kind = str(a.dtype)
+    moved: list[Sequence[np.ndarray] | None] = []
+
+    def others(k: int) -> list[np.ndarray]:
+        """Differences from the exact result k of those of inputs with other last bits."""
+        rng = np.random.default_rng(seed)
+        moved.extend(exact(lambda x: _moved(x, rng)) for _ in range(_DRAWS - len(moved)))
+        return [np.asarray(m[k], np.float64) - truth[k] for m in moved if m is not None]
+
+    for k, (kind, a, b, t) in enumerate(zip(kinds, want, got, truth, strict=True)):
         (error,) = output_errors([a], [b])
         if Tolerance().accepts(error, kind):
             continue
-        if kind not in FLOAT_TOLERANCE or a.shape != b.shape or a.dtype != b.dtype:
+        if str(a.dtype) not in FLOAT_TOLERANCE or a.shape != b.shape or a.dtype != b.dtype:
             return False
-        others = [np.asarray(m[k], np.float64) for m in moved if m is not None]
-        spread = np.max([np.abs(m - t) for m in others], axis=0)
-        gap = np.abs(b.astype(np.float64) - np.asarray(t, np.float64))
+        gap = b.astype(np.float64) - t
+        if kind == QUANTISED:
+            if not (_as_near(gap, [a.astype(np.float64) - t]) or _as_near(gap, others(k))):
+                return False
+            continue
+        spread = np.max(np.abs(others(k)), axis=0)
         rms = np.sqrt(np.mean(np.square(spread)))
-        if not np.all(gap <= _ALLOWED * np.maximum(spread, rms) + FLOAT_TOLERANCE[kind] * np.abs(t)):  # NaN is neither
+        allowed = _ALLOWED * np.maximum(spread, rms) + bound_of(kind) * np.abs(t)
+        if not np.all(np.abs(gap) <= allowed):  # NaN is neither
             return False
     return True
 
 
-def _wide(x: Any) -> np.ndarray:
-    array = np.asarray(x)
-    return array.astype(np.float64) if str(array.dtype) in FLOAT_TOLERANCE else array
+def _as_near(gap: np.ndarray, others: Sequence[np.ndarray]) -> bool:
+    """Whether a difference is no larger in the norm than `_FARTHER` times the largest of others; NaN is not."""
+    return bool(np.linalg.norm(gap) <= _FARTHER * max(float(np.linalg.norm(x)) for x in others))
 
 
-def _moved(x: Any, rng: np.random.Generator) -> np.ndarray:
-    """An input over float64, its floats with another last digit."""
-    kind = str(np.asarray(x).dtype)
-    return in_last_place(_wide(x), kind, rng) if kind in FLOAT_TOLERANCE else _wide(x)
+def wide(x: np.ndarray) -> np.ndarray:
+    """Return an array with its floats over float64."""
+    return x.astype(np.float64) if str(x.dtype) in FLOAT_TOLERANCE else x
+
+
+def _moved(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return an array over float64, its floats with another last digit."""
+    kind = str(x.dtype)
+    return in_last_place(wide(x), kind, rng) if kind in FLOAT_TOLERANCE else x
 
 
 def in_last_place(wide: np.ndarray, dtype: str, rng: np.random.Generator) -> np.ndarray:

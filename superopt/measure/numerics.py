@@ -22,8 +22,10 @@ from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops.table import lookup
 
 _REAL = {"complex64": "float32", "complex128": "float64"}  # the type of both parts
-_QUANTISED = {"int8": "bfloat16", "uint8": "bfloat16"}  # floats rounded to 8 bits of a range: as coarse as 8 bits
 FLOAT_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
+QUANTISED = "8 bits"
+"""The kind of floats that were rounded to 8 bits of a range on the way."""
+_BOUNDS = {**FLOAT_TOLERANCE, QUANTISED: FLOAT_TOLERANCE["bfloat16"]}  # bfloat16 has 8 bits as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,17 @@ class Tolerance:
 
     def accepts(self, error: OutputError, dtype: str) -> bool:
         """Whether an output with this error counts as the same value."""
-        bound = FLOAT_TOLERANCE.get(_REAL.get(dtype, dtype), 0.0)
+        bound = bound_of(dtype)
         return error.normwise <= self.normwise * bound and error.elementwise <= self.elementwise * bound
 
 
+def bound_of(kind: str) -> float:
+    """Return the usual bound of a type, or of `QUANTISED`: 0 where results are exact."""
+    return _BOUNDS.get(_REAL.get(kind, kind), 0.0)
+
+
 def computed_in(graph: Graph) -> tuple[str, ...]:
-    """Return, for each output, the float type with the coarsest rounding that it depends on.
+    """Return, for each output, the float type with the coarsest rounding that it depends on, or `QUANTISED`.
 
     A half-precision model whose results are converted to float32 is no more exact than half precision, and one that
     quantises to 8 bits no more than those.  Outputs that are no floats have their own type.
@@ -65,16 +72,16 @@ def _roundings(node: Node, before: Sequence[str]) -> Iterator[str]:
     """Yield the float types to which a node rounds its results, given those of its operands."""
     if lookup(node.op).family in ("leaf", "movement"):
         return
-    of_floats = any(kind in FLOAT_TOLERANCE for kind in (*before, *(t.dtype for x in node.inputs for t in x.types)))
+    of_floats = any(kind in _BOUNDS for kind in (*before, *(t.dtype for x in node.inputs for t in x.types)))
     for dtype in (t.dtype for t in node.types):
-        yield _QUANTISED.get(dtype, dtype) if of_floats else dtype
+        yield QUANTISED if of_floats and dtype in ("int8", "uint8") else dtype
     for body in bodies_of(node):
         for inner in body.nodes():
             yield from _roundings(inner, before)
 
 
 def _coarsest(dtypes: Iterable[str]) -> str:
-    return max(dtypes, key=lambda dtype: FLOAT_TOLERANCE.get(dtype, 0.0), default="")
+    return max(dtypes, key=lambda dtype: (_BOUNDS.get(dtype, 0.0), dtype == QUANTISED), default="")
 
 
 def output_errors(reference: Sequence[np.ndarray], candidate: Sequence[np.ndarray]) -> tuple[OutputError, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.measure.numerics import Tolerance, computed_in, output_errors
+from superopt.measure.numerics import QUANTISED, Tolerance, computed_in, output_errors
 from superopt.measure.session import ComparisonSettings, _wrong
 
 ONES = np.ones(4, np.float32)
@@ -95,7 +95,7 @@ def test_floats_in_8_bits_make_results_of_8_bits() -> None:
         bins = jnp.clip(jnp.round(x * 10), -128, 127).astype(jnp.int32).astype(jnp.int8)
         return bins, bins.astype(jnp.float32) * 0.1
 
-    assert computed_in(import_function(quantised, (jnp.ones(8),)).graph) == ("int8", "bfloat16")
+    assert computed_in(import_function(quantised, (jnp.ones(8),)).graph) == ("int8", QUANTISED)
     stored = import_function(lambda w, x: x * w.astype(jnp.float32), (jnp.ones(8, jnp.int8), jnp.ones(8))).graph
     assert computed_in(stored) == ("float32",), "weights that come in 8 bits are exact"
 
