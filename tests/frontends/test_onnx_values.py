@@ -363,6 +363,18 @@ def test_float16_is_held_in_float32_between_nodes_where_that_is_asked() -> None:
     assert np.isinf(np.asarray(cast, np.float32)).all(), "a model that rounds is taken at its word"
 
 
+def test_models_that_quantise_in_a_branch_keep_float16() -> None:
+    names, half = "h scale zero", [info("out", (2,), np.float16)]
+    nodes = [node("QuantizeLinear", names, "q"), node("DequantizeLinear", "q scale zero", "out")]
+    branch, other = (model(inner, [], half).graph for inner in (nodes, [node("Identity", "h", "out")]))
+    split = node("If", "go", "y", then_branch=branch, else_branch=other)
+    stored = {"scale": np.asarray(np.float16(0.5)), "zero": np.asarray(np.int8(0))}
+    one = model([node("Mul", "x x", "h"), split], [info("x", (2,), np.float16), info("go", (), bool)],
+                [info("y", (2,), np.float16)], stored)  # fmt: skip
+    assert not load_model(one, singles=True).singles
+    assert load_model(_halves(), singles=True).singles
+
+
 def test_optimised_models_in_float16_are_those_and_verify_against_their_file(tmp_path: Path) -> None:
     path = tmp_path / "half.onnx"
     onnx.save(_halves(), path)
