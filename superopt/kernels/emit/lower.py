@@ -1,14 +1,12 @@
 """Lowers reductions to loops with accumulators: a pure function of a reduction and of the place at which it stands.
 
-    sum_{r0<1000} x[o0,r0], 16 lanes, 4 accumulators
-    ->  for r0 in 0..960 step 64: a0 += x[o0,r0]; a1 += x[o0,r0+16]; a2 += x[o0,r0+32]; a3 += x[o0,r0+48]
-        for r0 in 960..992 step 16: a0 += x[o0,r0]
-        for r0 in 992..1000, 8 lanes: a0 += x[o0,r0]
-        the sum of the lanes of (a0 + a1) + (a2 + a3)
+    sum_{r0<1000} x[r0]  ->  for r0 in 0..992 step 32: a0 += x[r0]; a1 += x[r0+16]
+                             for r0 in 992..1000: a0 += x[r0]
 
-A reduction that differs between lanes keeps one vector accumulator per point, all points in one loop over its iterators
-(several lane vectors per pass over memory).  One that is the same in all lanes runs along the lanes itself, over the
-iterator with unit stride in most loads.  It has several accumulators and is folded across the lanes at the end.
+Here with two accumulators of 16 lanes each.  A reduction that differs between lanes keeps one vector accumulator per
+point, all points in one loop over its iterators (several lane vectors per pass over memory).  One that is the same in
+all lanes runs along the lanes itself, over the iterator with unit stride in most loads.  It has several accumulators
+and is folded across the lanes at the end.
 
 A guard whose other branch is the identity bounds the loop instead of choosing in it.  Iterators are cut where guards
 become known, so the pieces of a concatenation are loops of their own.  Short windows are unrolled (`_most_written`).

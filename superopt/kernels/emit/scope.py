@@ -26,7 +26,7 @@ RowValue = tuple[Expr, str, Size]  # (a value, the buffer that keeps it, its lin
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """What is known at one place of a kernel.
+    """Known facts at one place of a kernel.
 
     Attributes:
         bound: iterators that have a value here, with the value where it is a number.
