@@ -7,14 +7,14 @@ from dataclasses import replace
 
 from superopt.ir.expr import Expr, const, load, op, reduce, where
 from superopt.ir.index import Symbol, nonnegative, of_atom
-from superopt.kernels.emit.lower import AccumulatorLoop, Code, Ready, Step, lower
+from superopt.kernels.emit.lower import AccumulatorLoop, AccumulatorStep, LoopCode, Ready, lower
 from superopt.kernels.emit.options import DEFAULT, STRICT, Knobs
-from superopt.kernels.emit.scope import Scope
+from superopt.kernels.emit.scope import LoopScope
 from superopt.kernels.loops.stage import Buffer
 from tests.support.machines import WIDE
 
 ROW = Symbol("o0", 0, 999)
-HERE = Scope(
+HERE = LoopScope(
     WIDE, DEFAULT, Knobs(accumulators=2), {"x": Buffer("x", (1 << 20,), "float32", "input")}, bound={ROW: None}
 )
 
@@ -29,14 +29,14 @@ def total(n: int, body: Expr | None = None, monoid: str = "sum") -> Expr:
     return reduce(monoid, [r], x(r) if body is None else body)
 
 
-def shown(code: Sequence[Code]) -> list[str]:
+def shown(code: Sequence[LoopCode]) -> list[str]:
     """Return the loops and steps as lines."""
     made: list[str] = []
     for c in code:
         match c:
             case Ready():
                 continue
-            case Step():
+            case AccumulatorStep():
                 made.append(f"a{c.copy} {c.value}")
             case AccumulatorLoop():
                 limits = "".join([f" {sign}*{c.it}+{rest}" for sign, rest in c.limits])

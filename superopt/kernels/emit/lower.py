@@ -22,7 +22,7 @@ from superopt.ir.index import Guard, Poly, Size, Symbol, all_of, coefficient, of
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.emit.registers import is_float, lanes_along
-from superopt.kernels.emit.scope import Scope
+from superopt.kernels.emit.scope import LoopScope
 from superopt.kernels.loops import simplify
 from superopt.kernels.loops.stage import extent
 
@@ -31,7 +31,7 @@ Bounds = tuple[tuple[int, Size], ...]  # (sign, rest): sign * it + rest >= 0
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AccumulatorStep:
     """One term, combined into an accumulator of every point.
 
     Attributes:
@@ -70,14 +70,14 @@ class AccumulatorLoop:
     first: int
     last: int
     piece: tuple[int, int]
-    turns: tuple[tuple[Code, ...], ...]
+    turns: tuple[tuple[LoopCode, ...], ...]
     step: int = 1
     limits: Bounds = ()
     tail: int | None = None
     rest: bool = False
 
 
-Code = Step | Ready | AccumulatorLoop
+LoopCode = AccumulatorStep | Ready | AccumulatorLoop
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +99,11 @@ class Fold:
     wide: bool
     points: tuple[int, ...]
     copies: int
-    scope: Scope
-    code: tuple[Code, ...]
+    scope: LoopScope
+    code: tuple[LoopCode, ...]
 
 
-def lower(e: Expr, scope: Scope) -> Fold:
+def lower(e: Expr, scope: LoopScope) -> Fold:
     """Return a reduction as loops, for all points at which it differs."""
     return _Lowering(e, scope).fold()
 
@@ -113,12 +113,12 @@ def sums(e: Expr) -> str:
     return accumulator(e.dtype) if e.args[0] in ("sum", "prod") else e.dtype
 
 
-def ordered(e: Expr, scope: Scope) -> bool:
+def ordered(e: Expr, scope: LoopScope) -> bool:
     """Whether the terms must be added in their order."""
     return is_float(e.dtype) and e.args[0] in ("sum", "prod") and not scope.licence.reassociation
 
 
-def _most_written(scope: Scope, body: Expr) -> int:
+def _most_written(scope: LoopScope, body: Expr) -> int:
     """Return the largest window that is unrolled: small where a loop costs nothing, or registers do not hold more.
 
     49 steps of a sigmoid for eight vectors, unrolled, took four seconds to compile.  Seven depthwise convolutions on 16
@@ -132,7 +132,7 @@ def _most_written(scope: Scope, body: Expr) -> int:
 class _Lowering:
     """The decisions about one reduction."""
 
-    def __init__(self, e: Expr, scope: Scope) -> None:
+    def __init__(self, e: Expr, scope: LoopScope) -> None:
         self.e = e
         self.monoid, iterators, self.body = e.args
         self.wide = scope.lane is not None and scope.lane in e.symbols
@@ -146,7 +146,7 @@ class _Lowering:
         self.scope = scope
         self.copies = self._copies()
 
-    def _lane(self, scope: Scope, iterators: tuple[Symbol, ...]) -> Symbol | None:
+    def _lane(self, scope: LoopScope, iterators: tuple[Symbol, ...]) -> Symbol | None:
         """Return the iterator along which lanes run: the one with unit stride in most loads.
 
         None without lanes, or if the licence forbids reordering.
@@ -178,16 +178,16 @@ class _Lowering:
 
     # ---- loops
 
-    def _loops(self, j: int, body: Expr, scope: Scope) -> list[Code]:
+    def _loops(self, j: int, body: Expr, scope: LoopScope) -> list[LoopCode]:
         """Return the loops from iterator j on."""
-        it, made = self.order[j], list[Code]()
+        it, made = self.order[j], list[LoopCode]()
         sides = simplify.guards_in([body]) if scope.knobs.cut else []
         for low, high in simplify.cuts(it, 0, extent(it), sides, scope.ranges):
             inner = scope.narrowed(it, low, high)
             made += self._piece(j, simplify.decide(body, inner.ranges), inner, (low, high))
         return made
 
-    def _piece(self, j: int, body: Expr, scope: Scope, piece: tuple[int, int]) -> list[Code]:
+    def _piece(self, j: int, body: Expr, scope: LoopScope, piece: tuple[int, int]) -> list[LoopCode]:
         it, (low, high) = self.order[j], piece
         if self._nothing(body):
             return []
@@ -202,17 +202,17 @@ class _Lowering:
             inner = self._inside(j, body, scope.entered(it, value=single))
             return [AccumulatorLoop(it, low, high, piece, (inner,), limits=limits)]
         whole = low + max(0, high - low) // self.copies * self.copies
-        turns = tuple([(Step(body, c),) for c in range(self.copies)])
-        made: list[Code] = [AccumulatorLoop(it, low, whole, piece, turns, self.copies)]
-        return made + [AccumulatorLoop(it, v, v + 1, piece, ((Step(body),),)) for v in range(whole, high)]
+        turns = tuple([(AccumulatorStep(body, c),) for c in range(self.copies)])
+        made: list[LoopCode] = [AccumulatorLoop(it, low, whole, piece, turns, self.copies)]
+        return made + [AccumulatorLoop(it, v, v + 1, piece, ((AccumulatorStep(body),),)) for v in range(whole, high)]
 
-    def _inside(self, j: int, body: Expr, scope: Scope) -> tuple[Code, ...]:
+    def _inside(self, j: int, body: Expr, scope: LoopScope) -> tuple[LoopCode, ...]:
         """Return the code of one iteration, into the first accumulator of each point."""
         if j == len(self.order) - 1:
-            return (Step(body),)
+            return (AccumulatorStep(body),)
         return Ready(body), *self._loops(j + 1, body, scope)
 
-    def _written(self, j: int, v: int, body: Expr, scope: Scope, piece: tuple[int, int]) -> list[Code]:
+    def _written(self, j: int, v: int, body: Expr, scope: LoopScope, piece: tuple[int, int]) -> list[LoopCode]:
         """Return one unrolled step of a window, at the level around it, so that steps and points share loads."""
         it = self.order[j]
         if self.e in scope.rows:
@@ -220,21 +220,21 @@ class _Lowering:
         body = simplify.decide(body.substitute({it: v}), scope.ranges)
         if self._nothing(body):
             return []
-        return self._loops(j + 1, body, scope) if j < len(self.order) - 1 else [Step(body)]
+        return self._loops(j + 1, body, scope) if j < len(self.order) - 1 else [AccumulatorStep(body)]
 
     def _lanes(
         self, it: Symbol, body: Expr, ends: tuple[int, int], limits: Bounds, piece: tuple[int, int]
-    ) -> list[Code]:
+    ) -> list[LoopCode]:
         """Return the loop along the lanes: several vectors at a time, then single ones, then a partial one."""
         n, (first, last) = self.scope.lanes, ends
-        one: tuple[tuple[Code, ...], ...] = ((Step(body),),)
+        one: tuple[tuple[LoopCode, ...], ...] = ((AccumulatorStep(body),),)
         if limits:
             return [AccumulatorLoop(it, first, last, piece, one, n, limits, rest=True)]
         last = max(first, last)
         step = n * self.copies
         whole = first + (last - first) // step * step
-        turns = tuple([(Step(body, c),) for c in range(self.copies)])
-        made: list[Code] = [AccumulatorLoop(it, first, whole, piece, turns, step)]
+        turns = tuple([(AccumulatorStep(body, c),) for c in range(self.copies)])
+        made: list[LoopCode] = [AccumulatorLoop(it, first, whole, piece, turns, step)]
         made += [AccumulatorLoop(it, v, v + n, piece, one, n) for v in range(whole, last - n + 1, n)]
         at = last - (last - first) % n
         return [*made, AccumulatorLoop(it, at, last, piece, one, n, tail=last - at)] if at < last else made
@@ -244,7 +244,7 @@ class _Lowering:
     def _nothing(self, body: Expr) -> bool:
         return body.kind == "const" and body.args[0] == identity(self.monoid, self.e.dtype)
 
-    def _limits(self, it: Symbol, body: Expr, scope: Scope) -> tuple[Expr, Bounds]:
+    def _limits(self, it: Symbol, body: Expr, scope: LoopScope) -> tuple[Expr, Bounds]:
         """Return the body without the guards that bound this loop, and the bounds."""
         if body.kind != "where" or not self._nothing(body.args[2]):
             return body, ()
@@ -264,7 +264,7 @@ class _Lowering:
         return where(remaining, lambda: body.args[1], lambda: body.args[2]), tuple(limits)
 
 
-def _known(x: Size, scope: Scope) -> bool:
+def _known(x: Size, scope: LoopScope) -> bool:
     """Whether all iterators of the index are known, none of them the lane, none spread over points."""
     if not isinstance(x, Poly):
         return True
@@ -273,7 +273,7 @@ def _known(x: Size, scope: Scope) -> bool:
     return all(s in scope.bound and s != scope.lane and s not in scope.spread for s in x.symbols)
 
 
-def _narrowed(low: int, high: int, limits: Bounds, scope: Scope) -> tuple[int, int, Bounds]:
+def _narrowed(low: int, high: int, limits: Bounds, scope: LoopScope) -> tuple[int, int, Bounds]:
     """Return a range narrowed by the limits that are numbers here, and the other limits."""
     left: list[tuple[int, Size]] = []
     for sign, rest in limits:

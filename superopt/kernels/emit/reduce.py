@@ -16,7 +16,7 @@ from superopt.ir.prefix import direction, step_of
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
 from superopt.kernels.emit import registers
-from superopt.kernels.emit.lower import AccumulatorLoop, Code, Fold, Ready, Step, lower, ordered, sums
+from superopt.kernels.emit.lower import AccumulatorLoop, AccumulatorStep, Fold, LoopCode, Ready, lower, ordered, sums
 from superopt.kernels.emit.registers import HeldValue, is_float, register, splatted
 from superopt.kernels.llvm.module import Value
 from superopt.kernels.llvm.types import vector
@@ -99,13 +99,13 @@ class _Folding:
 
     # ---- loops
 
-    def _all(self, em: Emitter, code: Sequence[Code], accumulators: Sequence[Value]) -> list[Value]:
+    def _all(self, em: Emitter, code: Sequence[LoopCode], accumulators: Sequence[Value]) -> list[Value]:
         made = list(accumulators)
         for c in code:
             match c:
                 case Ready():
                     em.prepare(c.value)
-                case Step():
+                case AccumulatorStep():
                     made = self._step(em, c, made)
                 case AccumulatorLoop():
                     made = self._loop(em, c, made)
@@ -150,7 +150,7 @@ class _Folding:
 
     # ---- steps
 
-    def _step(self, em: Emitter, step: Step, accumulators: Sequence[Value]) -> list[Value]:
+    def _step(self, em: Emitter, step: AccumulatorStep, accumulators: Sequence[Value]) -> list[Value]:
         made = list(accumulators)
         for k, p in enumerate(self.fold.points):
             here = em.at(p)

@@ -25,7 +25,7 @@ RowValue = tuple[Expr, str, Size]  # (a value, the buffer that keeps it, its lin
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scope:
+class LoopScope:
     """Known facts at one place of a kernel.
 
     Attributes:
@@ -65,47 +65,47 @@ class Scope:
 
     # ---- scopes inside
 
-    def entered(self, it: Symbol, value: int | None = None) -> Scope:
+    def entered(self, it: Symbol, value: int | None = None) -> LoopScope:
         """Return the scope in which an iterator has a value, maybe a number."""
         return replace(self, bound={**self.bound, it: value})
 
-    def narrowed(self, it: Symbol, low: int, high: int) -> Scope:
+    def narrowed(self, it: Symbol, low: int, high: int) -> LoopScope:
         """Return the scope in which `low <= it < high`."""
         return replace(self, ranges={**self.ranges, it: (low, high - 1)}, _inside={})
 
-    def along(self, lane: Symbol | None, lanes: int, tail: int | str | None = None) -> Scope:
+    def along(self, lane: Symbol | None, lanes: int, tail: int | str | None = None) -> LoopScope:
         """Return the scope with vectors along an iterator, so many of their lanes active."""
         return replace(self, lane=lane, lanes=lanes, tail=tail)
 
-    def under(self, *guards: tuple[Guard, bool]) -> Scope:
+    def under(self, *guards: tuple[Guard, bool]) -> LoopScope:
         """Return the scope with exactly these guards around the value."""
         return self if guards == self.guards else replace(self, guards=guards)
 
-    def at(self, point: int) -> Scope:
+    def at(self, point: int) -> LoopScope:
         """Return the scope of another point."""
         return self if point == self.point else replace(self, point=point)
 
-    def spread_over(self, it: Symbol, offsets: Sequence[int]) -> Scope:
+    def spread_over(self, it: Symbol, offsets: Sequence[int]) -> LoopScope:
         """Return the scope in which every point is there once for each offset of an iterator."""
         n = len(offsets)
         spread = {s: tuple([o for o in known for _ in range(n)]) for s, known in self.spread.items()}
         spread[it] = tuple(offsets) * self.points
         return replace(self, spread=spread, points=self.points * n, point=self.point * n, _offsets={})
 
-    def numbered(self, it: Symbol) -> Scope:
+    def numbered(self, it: Symbol) -> LoopScope:
         """Return the scope in which an iterator is the number of the point."""
         spread = {**self.spread, it: tuple(range(self.points))}
         return replace(self, bound={**self.bound, it: 0}, spread=spread, _offsets={})
 
-    def holding(self, buffer: Buffer) -> Scope:
+    def holding(self, buffer: Buffer) -> LoopScope:
         """Return the scope with one more buffer."""
         return replace(self, buffers={**self.buffers, buffer.name: buffer})
 
-    def keeping(self, reduction: Expr, value: RowValue) -> Scope:
+    def keeping(self, reduction: Expr, value: RowValue) -> LoopScope:
         """Return the scope in which a reduction keeps one more value of its steps."""
         return replace(self, rows={**self.rows, reduction: (*self.rows.get(reduction, ()), value)})
 
-    def awaiting(self, pending: frozenset[str]) -> Scope:
+    def awaiting(self, pending: frozenset[str]) -> LoopScope:
         """Return the scope in which exactly these buffers are not filled yet."""
         return self if pending == self.pending else replace(self, pending=pending)
 

@@ -26,7 +26,7 @@ from superopt.kernels.emit import registers
 from superopt.kernels.emit.options import Knobs, Licence
 from superopt.kernels.emit.reduce import reduction
 from superopt.kernels.emit.registers import HeldValue, constant, register
-from superopt.kernels.emit.scope import Scope
+from superopt.kernels.emit.scope import LoopScope
 from superopt.kernels.llvm.module import Function, Lines, Value
 from superopt.kernels.llvm.types import vector
 from superopt.kernels.loops.stage import Buffer, LoopProgram
@@ -62,7 +62,7 @@ class Emitter:
     """
 
     f: Function
-    scope: Scope
+    scope: LoopScope
     pointers: Mapping[str, str]
     levels: tuple[Level, ...]
     bindings: Mapping[Symbol, IteratorBinding] = field(default_factory=dict[Symbol, IteratorBinding])
@@ -95,7 +95,7 @@ class Emitter:
         """Return the place with one more buffer."""
         return replace(self, scope=self.scope.holding(buffer), pointers={**self.pointers, buffer.name: address})
 
-    def within(self, scope: Scope) -> Emitter:
+    def within(self, scope: LoopScope) -> Emitter:
         """Return this place with other facts."""
         return self if scope is self.scope else replace(self, scope=scope)
 
@@ -334,7 +334,7 @@ class Emitter:
 
 def entered(f: Function, program: LoopProgram, pointers: Mapping[str, str], licence: Licence, knobs: Knobs) -> Emitter:
     """Return the place at the beginning of a function, with the buffers of a program."""
-    scope = Scope(f.module.cpu, licence, knobs, {b.name: b for b in program.buffers})
+    scope = LoopScope(f.module.cpu, licence, knobs, {b.name: b for b in program.buffers})
     made = Emitter(f, scope, dict(pointers), (Level([]),))
     made.fresh()
     return made
