@@ -55,7 +55,7 @@ class Learned:
         if not kernels:
             return np.zeros(0, bool)
         table, structures = self.encode(kernels)
-        return self.model.hull.gate(kernel_features(table, self.model.prior, structures)) < 1.0
+        return self.model.domain.gate(kernel_features(table, self.model.prior, structures)) < 1.0
 
     def _ask(self, kernels: Sequence[Graph]) -> np.ndarray:
         entry = self.encoder.catalogue.entry
@@ -85,9 +85,9 @@ class Learned:
 def _digest(model: Model) -> str:
     sha = hashlib.sha256(repr((FEATURES_VERSION, ENCODING_VERSION, machine.fingerprint(), model.scale)).encode())
     prior = model.prior
-    sha.update(np.array([*prior.theta, prior.sharpness, prior.sharing, model.hull.radius]).tobytes())
+    sha.update(np.array([*prior.theta, prior.sharpness, prior.sharing, model.domain.radius]).tobytes())
     for name in sorted(model.params):
         sha.update(np.ascontiguousarray(model.params[name], np.float32).tobytes())
-    for array in (model.mean, model.std, model.hull.centres):
+    for array in (model.mean, model.std, model.domain.centres):
         sha.update(np.ascontiguousarray(array, np.float32).tobytes())
     return sha.hexdigest()[:12]

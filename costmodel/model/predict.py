@@ -54,13 +54,13 @@ def predict(
     """Predict the seconds of kernels from the features of their steps and their structures over a table of rows.
 
     Args:
-        gated: whether the roofline takes over outside the hull.
+        gated: whether the roofline takes over outside the training domain.
         forward: the network over these rows, if it was built before.
     """
     forward = forward or Forward(model.params, model.shape, rows)
     prior_s = prior_seconds(table, model.prior)
     kernel = kernel_features(table, model.prior, structures, prior_s)
-    gate = model.hull.gate(kernel) if gated else np.ones(len(kernel), np.float32)
+    gate = model.domain.gate(kernel) if gated else np.ones(len(kernel), np.float32)
     bound = model.shape.bound
     found = np.zeros((len(kernel), model.shape.members))
     for start, end in _batches(structures):

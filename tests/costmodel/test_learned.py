@@ -1,4 +1,4 @@
-"""The learned cost model: encoding, network, hull, fit, file, objective."""
+"""The learned cost model: encoding, network, training domain, fit, file, objective."""
 
 from __future__ import annotations
 
@@ -103,14 +103,14 @@ def test_node_order_does_not_matter() -> None:
     assert sorted(packed[0].rows.tolist()) == sorted(packed[1].rows.tolist())
 
 
-def test_outside_the_hull_the_roofline_decides() -> None:
+def test_outside_the_training_domain_the_roofline_decides() -> None:
     windows = [c.graph for c in suite() if c.kind in ("pool", "depthwise") and "shifts" not in c.name][:12]
     objective = Learned(MODEL, "test")
     assert objective.outside(windows).all()
     assert not objective.outside([c.graph for c in CASES]).mean() > 0.05
     table, structures = objective.encode(windows)
-    far = replace(MODEL, hull=replace(MODEL.hull, radius=1e-3))
-    np.testing.assert_array_equal(far.hull.gate(kernel_features(table, MODEL.prior, structures)), 0.0)
+    far = replace(MODEL, domain=replace(MODEL.domain, radius=1e-3))
+    np.testing.assert_array_equal(far.domain.gate(kernel_features(table, MODEL.prior, structures)), 0.0)
     np.testing.assert_allclose(Learned(far, "t").price(windows), analytical.seconds(table, MODEL.prior), rtol=3e-4)
 
 

@@ -37,7 +37,7 @@ class SplitResult:
     """Figures of one split: the roofline, the network per seed, and trees on the same numbers if there are any.
 
     Attributes:
-        outside: share of the kernels outside the hull of the training data.
+        outside: share of the kernels outside the training domain.
         fit_seconds: processor time of the fits.
     """
 

@@ -200,7 +200,7 @@ def table(result: Mapping[str, Any]) -> str:
         f"{result['machine']['cores']} cores.",
         "",
         "| held out | kernels | MAPE roofline | MAPE learned (worst seed) | ratio | ≥ 20 us | τ roofline | τ learned "
-        "| regret roofline | regret learned | outside hull | shared, removed |",
+        "| regret roofline | regret learned | outside domain | shared, removed |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in (*result["families"], *result["programs"]):
