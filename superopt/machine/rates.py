@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """The speed of one thread of a processor, and costs of its threads.
+    """The speed of one thread of a processor, and costs of calls and threads.
 
     Attributes:
         hertz: cycles of a core in a second.
@@ -22,6 +22,7 @@ class Rates:
         call_s: seconds of a call of a kernel that does nothing.
         task_s: seconds of starting a task.
         wake_s: seconds of sharing a call with helpers that are awake.
+        handover_s: seconds of one region of XLA's between kernels of ours, beside its own.
     """
 
     hertz: float
@@ -33,6 +34,7 @@ class Rates:
     call_s: float
     task_s: float
     wake_s: float
+    handover_s: float
 
     def cycles(self, seconds: float) -> float:
         """Return the cycles of a core in so many seconds."""
@@ -42,5 +44,6 @@ class Rates:
 NOMINAL = Rates(
     hertz=3.5e9, ticks=2.8e9, fma_s=2.74e-10, from_l2=48.0, from_l3=24.0, from_memory=6.0,
     call_s=2e-7, task_s=4e-8, wake_s=1.5e-6,
+    handover_s=4e-5,  # a program of three kernels takes 65 us with such a region, 22 without
 )  # fmt: skip
 """The processor of estimates: about the one of the first labels of the cost model."""

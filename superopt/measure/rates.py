@@ -78,7 +78,7 @@ def _measure() -> Rates:
     caches = dict(own().caches_bytes)
     l2, last = caches.get("L2", 512 << 10), max(caches.values(), default=8 << 20)
     hertz = _PRODUCT * _PRODUCTS / _least_s(_products())
-    sizes = {"from_l2": l2 // 2, "from_l3": max(2 * l2, last // 4), "from_memory": min(4 * last, _MOST_READ)}
+    sizes = {"from_l2": l2 // 2, "from_l3": max(2 * l2, last // 4), "from_memory": min(2 * last, _MOST_READ)}
     return replace(
         NOMINAL, hertz=hertz, fma_s=_least_s(peak_call()[0]) / peak_fmas(),
         **{name: _bytes_per_s(size) / hertz for name, size in sizes.items()},
@@ -141,7 +141,7 @@ def _bytes_per_s(size: int) -> float:
 
     sums = f.for_(0, passes, 1, once, [(kind, splat(0.0, "float32", lanes))] * _STREAMS)
     _add_up(f, sums, kind, out)
-    looks = max(3, min(_LOOKS, (_MOST_READ >> 1) // (passes * size)))
+    looks = max(3, min(_LOOKS, _MOST_READ // (2 * passes * size)))
     return passes * elements * 4 / _least_s(_bound(module, (elements,)), looks)
 
 

@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load, save
 
 from costmodel.labels.microsuite import suite
-from costmodel.model import adapt, analytical, learned_file, predict, weights_file
+from costmodel.model import adapt, analytical, learned_file, weights_file
 from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features, pack
-from costmodel.model.learned import Learned
+from costmodel.model.learned import Learned, predict
 from costmodel.model.load import load_objective, load_roofline
 from costmodel.model.model import Model, Shape
 from costmodel.model.objective import Objective
@@ -58,7 +58,7 @@ def one_machine() -> Generator[None]:
 
 
 def test_fit_learns_what_the_roofline_misses() -> None:
-    found = predict.predict(MODEL, DATA.table, DATA.structures, DATA.rows)
+    found = predict(MODEL, DATA.table, DATA.structures, DATA.rows)
     error = np.abs(np.log(found.seconds / DATA.seconds)).mean()
     assert error < 0.8 * np.abs(np.log(found.prior_s / DATA.seconds)).mean()
     assert np.abs(np.log(found.members_s / found.prior_s[:, None])).max() <= MODEL.shape.bound + 1e-4
@@ -97,7 +97,7 @@ def test_node_order_does_not_matter() -> None:
     shuffled = KernelStructure(
         [structure.rows[i] for i in order], np.concatenate([operands[i] for i in order]).tolist(), structure.bytes
     )
-    prices = [predict.predict(MODEL, table, [s], encoder.rows, gated=False).seconds for s in (structure, shuffled)]
+    prices = [predict(MODEL, table, [s], encoder.rows, gated=False).seconds for s in (structure, shuffled)]
     np.testing.assert_allclose(*prices, rtol=1e-4)
     packed = [pack([s], encoder.rows, 16) for s in (structure, shuffled)]
     assert sorted(packed[0].rows.tolist()) == sorted(packed[1].rows.tolist())
