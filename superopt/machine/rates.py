@@ -1,7 +1,7 @@
 """Rates of a processor: the one model of its speed, which all estimates of time read.
 
 `NOMINAL` is a fixed processor.  Default schedules and the features of the cost model are computed for it, so that they
-are the same on every machine with the same vectors and caches.  Rates of the machine at hand are measured once per
+are the same on every machine with the same vectors and caches.  Those of the machine at hand are measured once per
 processor (`superopt.measure.rates`).
 """
 
