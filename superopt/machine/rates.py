@@ -1,4 +1,4 @@
-"""Rates of a processor: the one model of its speed, which all estimates of time read.
+"""Rates of a processor: the one model of its speed, which estimates of time read.
 
 `NOMINAL` is a fixed processor.  Default schedules and the features of the cost model are computed for it, so that they
 are the same on every machine with the same vectors and caches.  Those of the machine at hand are measured once per
