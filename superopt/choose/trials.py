@@ -26,7 +26,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.regions import Region, key_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
-from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
@@ -134,7 +134,7 @@ class TrialPool:
         jobs += [_Job(len(jobs) + number, *one, "validate") for number, one in enumerate(made)]
         some = self._workers[: usable_cores() - 1] if jobs else []
         halted = threading.Event()
-        making = Aside(lambda: self._done(jobs, some, halted.is_set))
+        making = BackgroundCall(lambda: self._done(jobs, some, halted.is_set))
         try:
             yield found
         finally:
