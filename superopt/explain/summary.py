@@ -15,7 +15,7 @@ from superopt.certify.library import ProvedLibrary
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, regions, sites
 from superopt.explain.parts import parts_by_name, parts_of
-from superopt.explain.regions import apart_of, draw_regions
+from superopt.explain.regions import apart_of, draw_regions, named
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
@@ -139,6 +139,10 @@ def _of_program(
         return () if found is None else kernels(found, winner or found.result.original)
 
     def drawing() -> Drawing | None:
+        drawn = unnamed()
+        return None if drawn is None else named(drawn, imported.graph, found, imported.scopes)
+
+    def unnamed() -> Drawing | None:
         if barrier.hurried or barrier.interrupted or choice.interrupted:  # it takes longest
             return None
         if found is None or in_regions:

@@ -157,6 +157,7 @@ class DrawnNode:
         us: microseconds of one run of the whole kernel, at that value only.
         timed: whether `us` is a timing of the kernel by itself, else a prediction.
         backend: the backend of its kernel; empty where that is not known.
+        label: its name in the program: named scopes, or the node of the model; empty where it has none.
         change: `same`, `other` (computed in another way on the other side), `only` (absent on the other side) or
             `ahead` (computed ahead of time on the other side; such values have negative numbers).
     """
@@ -173,6 +174,7 @@ class DrawnNode:
     layout: str = ""
     backend: str = ""
     timed: bool = False
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)

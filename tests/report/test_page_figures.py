@@ -179,14 +179,15 @@ def check_text(report: Report) -> None:
     record = json.loads(json_text(report.to_json()))
     summary, text = to_summary(report), " ".join(to_text(report).split())
     assert len(summary.split("\n")) <= 15
+    summary = " ".join(summary.split())
     told = known(record)
     for figure in FIGURE.findall(f"{text} {summary}".replace("95 % interval", "interval")):
         assert figure.strip() in told or any(figure in said for said in strings(record)), figure
     if report.speedup.basis == "measured":
         assert f"{report.speedup} over {report.baseline}" in summary
         assert f"{ms(record['before_ms'])} -> {ms(record['after_ms'])}" in summary
-    for step in report.steps:
-        assert str(step.ratio) in " ".join(summary.split())
+    for step in report.steps[:3]:
+        assert str(step.ratio) in summary
     if report.measured.before_ms is not None:
         assert f"before {ms(record['before_ms'])} after {ms(record['after_ms'])}" in text
         assert f"{report.speedup} over {report.baseline}" in text

@@ -166,6 +166,7 @@ def test_text_fits_the_width(text: str, returned: bool) -> None:
     assert max(map(len, lines)) <= WIDTH == 100
     assert all(line.isprintable() for line in lines), "no control character reaches the terminal"
     assert len(summary) <= MOST == 15
+    assert len(to_summary(report, 10).split("\n")) <= 10
 
 
 def stepped() -> Report:
