@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from superopt.report.data import Report
 from superopt.report.figures import ms, percent, ratio
 from superopt.report.text import (
@@ -65,7 +67,7 @@ def sure_line(report: Report) -> str:
     noise = report.measured.noise_floor
     parts = [
         f"95 % interval of {rounds} rounds" if rounds else "",
-        "" if noise is None else f"noise floor {percent(noise)}",
+        "" if noise is None or not math.isfinite(noise) else f"noise floor {percent(noise)}",
         made_line(report, versions=False),
     ]
     return "; ".join(part for part in parts if part) or "nothing was timed"
@@ -74,7 +76,7 @@ def sure_line(report: Report) -> str:
 def next_line(report: Report) -> str:
     """Return the line on what the reader may do next."""
     noise = report.measured.noise_floor
-    if IN_DOUBT in report.notes or (noise is not None and noise > _QUIET):
+    if IN_DOUBT in report.notes or (noise is not None and _QUIET < noise < math.inf):
         return "run it again on a quiet machine: the noise hides smaller gains; -v shows the details"
     if report.lost:
         return "see the notes on what was lost with -v, and run it again"

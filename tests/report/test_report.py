@@ -215,12 +215,16 @@ def test_the_summary_says_what_over_what_by_what_and_how_sure() -> None:
         "next    --out FILE saves",
     ):
         assert part in text
-    kept = to_summary(make_report(returned=False))
+    kept_report = make_report(returned=False)
+    kept = to_summary(kept_report)
     assert "by      nothing: the original is returned" in kept
     assert "next    a longer --budget" in kept
     noisy = stepped()
     noisy = replace(noisy, measured=replace(noisy.measured, noise_floor=0.2))
     assert "next    run it again on a quiet machine" in to_summary(noisy)
+    untimed = replace(kept_report, measured=Measurement(noise_floor=float("inf")))
+    assert "noise floor" not in to_summary(untimed)
+    assert "next    a longer --budget" in to_summary(untimed)
 
 
 def test_a_record_whose_drawing_has_texts_for_numbers_is_refused() -> None:
