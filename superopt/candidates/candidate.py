@@ -43,6 +43,7 @@ class Candidate:
         predicted_s: predicted seconds of the program; None where there is no prediction.
         plain: this is the plain candidate, which is returned unless another one is faster beyond doubt.
         closed: arrays that the program closes over are constants of the compiled code, as `jax.jit` makes them.
+        searched: schedules of its kernels were searched.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Candidate:
     predicted_s: float | None = None
     plain: bool = False
     closed: bool = False
+    searched: bool = False
 
     @property
     def is_original(self) -> bool:

@@ -58,13 +58,19 @@ def of_original(
 
 @dataclass(frozen=True, slots=True)
 class JudgedFinalist:
-    """A candidate that was built and measured, or the reason why it was not."""
+    """A candidate that was built and measured, or the reason why it was not.
+
+    Attributes:
+        ratio: the baseline's time over the candidate's, paired by round.
+        parts: what the candidate has and the original has not: keys of `superopt.report.steps.PARTS`.
+    """
 
     name: str
     predicted_ms: float | None
     measured_ms: float | None
     ratio: Speedup | None
     failure: str = ""
+    parts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class KernelMaker:
         )
         if not fits(form.name, form.program, kernels, self._most_bytes, self._progress):
             return None
-        found = replace(form, name=f"{form.name}, schedules searched", kernels=kernels, plain=False)
+        found = replace(form, name=f"{form.name}, schedules searched", kernels=kernels, plain=False, searched=True)
         self._searched[found.name] = tried
         return self.predicted(found)
 

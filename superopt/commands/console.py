@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from superopt.errors import SuperoptError, UsageError
 from superopt.machine.background import end_with
@@ -45,6 +47,24 @@ def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:
             raise UsageError(f"--dims gives {name} twice: {dims[name]} and {int(size)}", hint="give each name once")
         dims[name] = int(size)
     return dims
+
+
+def command_text(without: Collection[str] = ()) -> str:
+    """The command that is running as a user would write it, without these options."""
+    context = click.get_current_context()
+    words = ["superopt", context.info_name or ""]
+    for option in context.command.params:
+        value = context.params.get(option.name or "")
+        if option.name in without or context.get_parameter_source(option.name or "") != ParameterSource.COMMANDLINE:
+            continue
+        if isinstance(option, click.Argument):
+            words += [str(value)]
+        elif isinstance(value, bool):
+            words += [max(option.opts if value else option.secondary_opts or option.opts, key=len)]
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                words += [max(option.opts, key=len), str(one)]
+    return shlex.join(words)
 
 
 def emit(data: Mapping[str, Any]) -> None:

@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import click
 
-from superopt.commands.console import JSON, NOTHING_FOUND, OK, check_folder, emit, parse_dims, progress, write
+from superopt.commands.console import (
+    JSON,
+    NOTHING_FOUND,
+    OK,
+    check_folder,
+    command_text,
+    emit,
+    parse_dims,
+    progress,
+    write,
+)
 from superopt.errors import UsageError
-from superopt.report import check_report_path
+from superopt.report import check_report_path, to_summary, to_text
+from superopt.report.progress import watching
+
+_APART = ("report_path", "out", "as_json", "verbose")  # options that say where the result goes
 
 
 @click.command()
@@ -34,11 +48,13 @@ from superopt.report import check_report_path
 @click.option("--no-store", is_flag=True, help="Neither read nor write the store of earlier results.")
 @click.option("--report", "report_path", type=click.Path(dir_okay=False), help="Write .html, .json or .txt.")
 @click.option("--out", type=click.Path(dir_okay=False), help="Save the optimised program as a .superopt file.")
+@click.option("-v", "--verbose", is_flag=True, help="Print all details of the report in place of its summary.")
 @JSON
 def optimize(
     target: str,
     dims: tuple[str, ...],
     strict: bool,
+    verbose: bool,
     no_store: bool,
     report_path: str | None,
     out: str | None,
@@ -54,8 +70,9 @@ def optimize(
         check_report_path(report_path)
     check_folder(report_path)
     check_folder(out)
-    result = optimize_target(target, dims=parse_dims(dims), store=not no_store, progress=progress(as_json), **options)
-    report = result.report
+    with watching(progress(as_json), as_json) as say:
+        result = optimize_target(target, dims=parse_dims(dims), store=not no_store, progress=say, **options)
+    report = result.report = replace(result.report, command=command_text(_APART))
     if report_path:
         write(report_path, report.save)
     if out:
@@ -63,7 +80,7 @@ def optimize(
     if as_json:
         emit(report.to_json())
     else:
-        click.echo(str(report))
+        click.echo(to_text(report) if verbose else to_summary(report))
         if report_path:
             click.echo(f"  report  {report_path}")
     return NOTHING_FOUND if strict and (not report.speedup.is_gain or report.opaque_ops) else OK

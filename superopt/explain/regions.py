@@ -66,6 +66,35 @@ def draw_regions(
     return Drawing(before, as_written(told, types_of(found)))
 
 
+def named(drawing: Drawing, graph: Graph, found: Exploration | None, scopes: Mapping[Node, str]) -> Drawing:
+    """Return a drawing with the names that the program gives to its values.
+
+    Args:
+        graph: the original.
+        found: the search whose classes number the values; without one their expressions do.
+        scopes: node of the original -> its name.
+    """
+    number = _Values().numbered(graph) if found is None else _imported(found)
+    names, alone = dict[int, str](), found is None  # where what is computed ahead has numbers -1 - n
+    for node, scope in scopes.items():
+        if node in number:
+            names.setdefault(number[node], scope)
+
+    def side(nodes: Sequence[DrawnNode]) -> tuple[DrawnNode, ...]:
+        return tuple(replace(n, label=names.get(n.id) or (names.get(-1 - n.id, "") if alone else "")) for n in nodes)
+
+    return Drawing(side(drawing.before), side(drawing.after))
+
+
+def _imported(found: Exploration) -> dict[Node, int]:
+    """Return the number of each node of the original: its class in use, or -1 less its class of frozen values."""
+    snapshot = found.result.problem.snapshot
+    number = {cls: c for c, cls in enumerate(snapshot.class_ids)}
+    nodes = dict.fromkeys((*found.graph.inputs, *found.graph.nodes()))
+    classes = {node: snapshot.eg.find(ref) >> SHIFT for node, ref in zip(nodes, snapshot.eg.imported, strict=True)}
+    return {node: number.get(cls, -1 - cls) for node, cls in classes.items()}
+
+
 def _alone(graph: Graph, candidate: Candidate, rows: Sequence[NativeKernel], objective: Objective) -> Drawing:
     """Draw both sides without a search: the original in the regions that it would be cut into."""
     program, values = candidate.program, _Values()

@@ -14,7 +14,8 @@ from superopt.candidates.ledger import Chosen, Rejected, RunLedger, Validated
 from superopt.certify.library import ProvedLibrary
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import kernels, measured_by_finalists, model_figures, not_chosen, regions, sites
-from superopt.explain.regions import apart_of, draw_regions
+from superopt.explain.parts import parts_by_name, parts_of
+from superopt.explain.regions import apart_of, draw_regions, named
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
@@ -46,6 +47,7 @@ def make_report(
     unknown: dict[str, str] = {}
     searched: dict[str, Any] = {}
     choice = ledger.chosen
+    parts = barrier.around("the parts of candidates", lambda: parts_by_name(ledger, imported.graph, found), {})
     refusals = [refusal(event) for event in ledger.of(Rejected) if event.why is not choice.why]
     candidate = choice.candidate
     native = barrier.around("the regions tried as kernels", lambda: _native(choice, rows), ())
@@ -62,7 +64,9 @@ def make_report(
         measured=choice.measured,
         numerics=ledger.numerics(candidate),
         opaque_ops=dict(imported.opaque_ops),
-        finalists=choice.finalists,
+        finalists=tuple(replace(f, parts=parts.get(f.name, ())) for f in choice.finalists),
+        returned=candidate.name,
+        parts=() if choice.returns_original and not candidate.options else parts_of(candidate, imported.graph, found),
         objective=barrier.around("the name of the objective", lambda: _described(request.objective), ""),
         environment=barrier.around("the description of the machine", _environment, unknown),
         rules_proved=len(library.certificates),
@@ -135,6 +139,10 @@ def _of_program(
         return () if found is None else kernels(found, winner or found.result.original)
 
     def drawing() -> Drawing | None:
+        drawn = unnamed()
+        return None if drawn is None else named(drawn, imported.graph, found, imported.scopes)
+
+    def unnamed() -> Drawing | None:
         if barrier.hurried or barrier.interrupted or choice.interrupted:  # it takes longest
             return None
         if found is None or in_regions:

@@ -163,7 +163,8 @@ def optimize(
     given = given_rules(rules)
     clock = Clock(progress)
     deadline = limits.deadline(clock.begin_s)
-    barrier = Barrier()
+    barrier, ledger = Barrier(), RunLedger(seed)
+    clock.watched(ledger, deadline)
     if not (deterministic and search):
         forks.load()  # while this process imports the program
     with heard(), ExitStack() as stack:
@@ -172,6 +173,10 @@ def optimize(
             imported, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)
         if any(isinstance(x, jax.ShapeDtypeStruct) for x in imported.examples):
             imported = _with_examples(imported, seed)
+        command = _command(
+            name, frozen=frozen, dims=dims, budget=budget, seed=seed, deterministic=deterministic, numerics=numerics,
+            kernels=kernels, search=search,
+        )  # fmt: skip
         archive = barrier.around("the store", lambda: _open_store(store), None, let=FIRST)
         if archive is not None:
             stack.callback(barrier.around, "the end of the store", archive.close, None)
@@ -201,8 +206,7 @@ def optimize(
         )
         if known is not None and not in_doubt:
             clock.say("answered from the store")
-            known.report = replace(known.report, program=name)
-            return known
+            return _told(known, program=name, command=command)
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
         worker, pool = Worker(), TrialPool(backend=backend)
@@ -222,7 +226,7 @@ def optimize(
         session = Session(
             imported=imported, request=request, worker=worker, builds=Builds.of(imported, seed, request.exact, worker),
             store=archive, pool=pool, alone=kernels_alone, maker=maker, clock=clock, barrier=barrier,
-            ledger=RunLedger(seed), budget=limits, whole=deadline, model=model,
+            ledger=ledger, budget=limits, whole=deadline, model=model,
         )  # fmt: skip
         if known is not None:
             again = barrier.around(
@@ -230,12 +234,28 @@ def optimize(
             )
             if again is not None:
                 clock.say("answered from the store, and timed again")
-                return again
+                return _told(again, command=command)
         if imported.whole:  # there is nothing to choose, and its effects are not to be had before it is called
             state = RunState(choice=original_returned(imported, Why(ChoiceReason.KEPT_WHOLE, imported.whole)))
         else:
             state = chosen(session)
-        return finished(session, state, name, key)
+        return _told(finished(session, state, name, key), command=command)
+
+
+def _told(result: Optimized, **facts: str) -> Optimized:
+    """The result with these facts in its report."""
+    result.report = replace(result.report, **facts)
+    return result
+
+
+_DEFAULTS = {"budget": "60s", "seed": 0, "deterministic": False, "numerics": "real", "kernels": True, "search": True}
+
+
+def _command(name: str, **options: Any) -> str:
+    """The call that optimises the program again, with its options that are plain and not the default ones."""
+    given = {key: value for key, value in options.items() if value not in (_DEFAULTS.get(key), None, ())}
+    told = [f"{key}={value!r}" for key, value in given.items() if isinstance(value, str | int | float | dict | tuple)]
+    return f"superopt.optimize({', '.join([name, '...', *told])})"
 
 
 def _recalled(archive: Store | None, key: str, imported: Imported, deadline: Deadline) -> Optimized | None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.ledger import Made, Proved, RunLedger
@@ -27,6 +28,17 @@ Progress = Callable[[str], None]
 FIRST = (KeyboardInterrupt,)  # ends a call that has no program yet
 CONTEST = ("the plain candidate", "one program of the search")  # what a contest builds at least
 TWO = 1.0 - HALF * HALF  # of what is left, for a stage that has the half of the next one, too
+
+
+@runtime_checkable
+class Watcher(Protocol):
+    """A function of progress lines that is told what else is to be shown of a running optimisation."""
+
+    def __call__(self, line: str) -> None: ...
+
+    def watch(self, ledger: RunLedger, deadline: Deadline) -> None: ...
+
+    def begins(self, stage: str) -> None: ...
 
 
 class Clock:
@@ -51,8 +63,15 @@ class Clock:
         if self.progress is not None:
             self.progress(line)
 
+    def watched(self, ledger: RunLedger, deadline: Deadline) -> None:
+        """Let a watcher see the ledger and the deadline of the call."""
+        if isinstance(self.progress, Watcher):
+            self.progress.watch(ledger, deadline)
+
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
+        if isinstance(self.progress, Watcher):
+            self.progress.begins(name)
         watch = Stopwatch()
         try:
             yield

@@ -11,9 +11,10 @@ from typing import Any
 
 from superopt.errors import UsageError
 from superopt.report.data import Report
+from superopt.report.summary import to_summary
 from superopt.report.text import to_text
 
-__all__ = ["check_report_path", "json_text", "to_frame", "to_text", "write_report"]
+__all__ = ["check_report_path", "json_text", "to_frame", "to_summary", "to_text", "write_report"]
 
 ENDINGS = (".html", ".htm", ".json", ".txt", "")
 

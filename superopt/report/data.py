@@ -15,6 +15,7 @@ from typing import Any
 
 from superopt.candidates.evidence import JudgedFinalist, Measurement, NumericCheck
 from superopt.machine.speedup import Speedup, read_speedup
+from superopt.report.steps import GainStep, steps_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ class DrawnNode:
         us: microseconds of one run of the whole kernel, at that value only.
         timed: whether `us` is a timing of the kernel by itself, else a prediction.
         backend: the backend of its kernel; empty where that is not known.
+        label: its name in the program: named scopes, or the node of the model; empty where it has none.
         change: `same`, `other` (computed in another way on the other side), `only` (absent on the other side) or
             `ahead` (computed ahead of time on the other side; such values have negative numbers).
     """
@@ -172,6 +174,7 @@ class DrawnNode:
     layout: str = ""
     backend: str = ""
     timed: bool = False
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +236,9 @@ class Report:
         baseline: the program against which `speedup` and the ratios of finalists are measured.
         peers: timings of the returned program beside other runtimes of the same model.
         made: instant of the report in UTC, as ISO 8601 writes it.
+        command: the command or call that makes the report again.
+        returned: name of the returned candidate.
+        parts: what it has and the original has not: keys of `superopt.report.steps.PARTS`.
     """
 
     program: str
@@ -267,11 +273,19 @@ class Report:
     baseline: str = "jax.jit"
     peers: tuple[PeerTiming, ...] = ()
     made: str = ""
+    command: str = ""
+    returned: str = ""
+    parts: tuple[str, ...] = ()
 
     @property
     def speedup(self) -> Speedup:
         """Ratio original over returned; its `basis` says whether it was measured."""
         return self.measured.speedup
+
+    @property
+    def steps(self) -> tuple[GainStep, ...]:
+        """The waterfall from the original to the returned program; none where the original is returned."""
+        return () if self.original_returned else steps_of(self.finalists, self.returned, self.parts, self.speedup)
 
     @property
     def seconds(self) -> float:
@@ -298,6 +312,7 @@ class Report:
         }
         data["opaque"] = data.pop("opaque_ops")
         data["account"] = {side: asdict(sums) for side, sums in accounts(self).items()}
+        data["steps"] = [{**asdict(step), "ratio": step.ratio.to_json()} for step in self.steps]
         whole_ms = sum(k.ms for k in self.kernels) or math.inf
         data["kernels"] = [
             {**row, "share": k.ms / whole_ms} for row, k in zip(data["kernels"], self.kernels, strict=True)
@@ -374,7 +389,7 @@ def _rendering():
 _PLAIN = (
     *("program", "verdict", "growth", "search", "memory", "objective"),
     *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
-    *("tuning", "exactness", "implementation", "baseline", "made"),
+    *("tuning", "exactness", "implementation", "baseline", "made", "command", "returned"),
 )
 
 
@@ -388,7 +403,13 @@ def read_report(data: Mapping[str, Any]) -> Report:
     def speedup(value: Mapping[str, Any] | None) -> Speedup | None:
         return None if value is None else read_speedup(value)
 
+    def finalist(value: Mapping[str, Any]) -> JudgedFinalist:
+        return JudgedFinalist(**{**value, "ratio": speedup(value["ratio"]), "parts": tuple(value["parts"])})
+
     def node(value: Mapping[str, Any]) -> DrawnNode:
+        numbers = (value["id"], value["kernel"], *value["reads"])
+        if any(type(n) is not int for n in numbers):  # they become names of elements on the page
+            raise TypeError(f"the drawing has no numbers for {value['op']!r}")
         return DrawnNode(**{**value, "reads": tuple(value["reads"]), "frozen": tuple(value["frozen"])})
 
     drawing = data["drawing"]
@@ -406,8 +427,11 @@ def read_report(data: Mapping[str, Any]) -> Report:
         numerics=NumericCheck(**data["numerics"]) if data["numerics"] else None,
         opaque_ops=data["opaque"],
         stages=tuple(StageTime(**s) for s in data["stages"]),
-        finalists=tuple(JudgedFinalist(**{**f, "ratio": speedup(f["ratio"])}) for f in data["finalists"]),
+        finalists=tuple(
+            JudgedFinalist(**{**f, "ratio": speedup(f["ratio"]), "parts": tuple(f["parts"])}) for f in data["finalists"]
+        ),
         notes=tuple(data["notes"]),
+        parts=tuple(data["parts"]),
         not_chosen=tuple(NotChosen(**x) for x in data["not_chosen"]),
         kernels=tuple(KernelUse(**_given(KernelUse, k)) for k in data["kernels"]),
         native=tuple(NativeKernel(**{**_given(NativeKernel, k), "ratio": speedup(k["ratio"])}) for k in data["native"]),

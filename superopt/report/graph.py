@@ -80,7 +80,8 @@ class DrawnBox:
             return 30.0
         if len(self.nodes) == 1:
             return 42.0
-        return _HEAD + _ROW * min(len(self.nodes), _ROWS + 1) + _PAD + 4
+        rows = min(len(self.nodes), _ROWS + 1) + bool(_main(self).label)
+        return _HEAD + _ROW * rows + _PAD + 4
 
 
 def op_class(op: str) -> str:
@@ -215,11 +216,13 @@ def _box(box: DrawnBox, side: str, x: float, y: float, total: float, linked: boo
         out.append(f'<text class="head" x="22" y="15">{escape(_cut(head, width - 36 - 6.4 * len(time), 7.0))}</text>')
         node, right = box.nodes[0], f'x="{width - 8:.0f}" y="30" text-anchor="end"'
         dims = _cut(_dims(node.type), 80.0)
-        out.append(f'<text class="op new" x="22" y="30">{escape(_cut(node.rule, width - 38 - 6.2 * len(dims)))}</text>')
+        left = width - 38 - 6.2 * len(dims)
+        text, kind_of = (_cut(node.rule, left), "op new") if node.rule else (_name(box, left), "more")
+        out.append(f'<text class="{kind_of}" x="22" y="30">{escape(text)}</text>')
         out.append(f'<text class="type" {right}>{escape(dims)}</text>')
     else:
         out.append(f'<text class="head" x="8" y="15">{escape(_cut(head, width - 24 - 6.4 * len(time), 7.0))}</text>')
-        out += _rows(box.nodes, width)
+        out += _rows(box, width)
     out.append(f'<text class="time"{of} x="{width - 8:.0f}" y="15" text-anchor="end">{escape(time)}</text>')
     bar = max(0.0, min(1.0, share)) * (width - 16)
     out.append(f'<rect class="bar" x="8" y="{box.height - 6:.0f}" width="{bar:.1f}" height="3" rx="1.5"/></g>')
@@ -230,10 +233,13 @@ def _box(box: DrawnBox, side: str, x: float, y: float, total: float, linked: boo
     return drawn
 
 
-def _rows(nodes: Sequence[DrawnNode], width: float) -> list[str]:
-    """Lines for the operations of a kernel, only the last ones where there are many."""
+def _rows(box: DrawnBox, width: float) -> list[str]:
+    """Lines for the name and the operations of a kernel, only the last ones where there are many."""
     out: list[str] = []
-    y = _HEAD
+    y, nodes = _HEAD, box.nodes
+    if _main(box).label:
+        out.append(f'<text class="more" x="8" y="{y + 9:.0f}">{escape(_name(box, width - 16))}</text>')
+        y += _ROW
     shown = nodes if len(nodes) <= _ROWS + 1 else nodes[-_ROWS:]
     if len(shown) < len(nodes):
         out.append(f'<text class="more" x="22" y="{y + 11:.0f}">{len(nodes) - len(shown)} more above</text>')
@@ -261,9 +267,19 @@ def _heading(box: DrawnBox) -> str:
         return f"{box.times} more times the {box.folded // box.times} above"
     if box.is_input:
         return f"{box.nodes[-1].op.removeprefix('input ')} {_dims(box.nodes[-1].type)}"
+    return _short(_main(box).op)
+
+
+def _main(box: DrawnBox) -> DrawnNode:
+    """The heaviest operation of a kernel."""
     order = [name for name, _ in CLASSES]
-    main = min(box.nodes, key=lambda n: order.index(op_class(n.op)))
-    return _short(main.op)
+    return min(box.nodes, key=lambda n: order.index(op_class(n.op)))
+
+
+def _name(box: DrawnBox, width: float) -> str:
+    """The name of a kernel's heaviest operation in the program, without its first letters where it is long."""
+    label, most = _main(box).label, max(3, int(width / 6.1))
+    return label if len(label) <= most else f"…{label[1 - most :]}"
 
 
 def _tooltip(box: DrawnBox, share: float) -> str:
@@ -273,7 +289,7 @@ def _tooltip(box: DrawnBox, share: float) -> str:
     basis = "timed alone" if box.timed else "predicted"
     lines = [f"{by}{ms(1e-3 * box.us)} {basis}, {percent(share)} of the time of all kernels"] if box.us else []
     for node in box.nodes:
-        line = f"{node.op} : {node.type}"
+        line = f"{node.label + ' = ' if node.label else ''}{node.op} : {node.type}"
         if node.frozen:
             line += f"; constant {', '.join(node.frozen[:3])}"
         if node.layout:

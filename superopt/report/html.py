@@ -12,10 +12,11 @@ from importlib import resources
 from typing import Any
 
 from jinja2 import Environment, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
+from superopt.report import charts
 from superopt.report.data import OUTSIDE, Report, accounts
-from superopt.report.figures import NONE, found, ms, percent, ratio, seconds, written
+from superopt.report.figures import NONE, found, ms, percent, ratio, written
 from superopt.report.graph import CLASSES, DrawnBox, boxes_of, fold, svg
 from superopt.report.text import (
     beyond,
@@ -27,11 +28,10 @@ from superopt.report.text import (
     options_line,
     predicted_ms,
     proof_line,
+    unmeasured_line,
 )
 
 _FIGURE = Markup('<data data-of="{}" value="{}">{}</data>')
-_WIDTH = 640
-_ROW = 22
 _WORTH_FOLDING = 0.85  # folded drawings have at most this share of the boxes
 _LARGEST_DRAWING = 1_200_000  # characters of the unfolded drawings; beyond that only the folded ones are kept
 
@@ -84,15 +84,18 @@ def to_html(report: Report) -> str:
         grown=sorted(report.growth.get("unions", {}).items(), key=lambda item: -item[1])[:12],
         options_line=_sentence(options_line(report)) if report.tuning else "",
         native=native_line(report),
-        proof=proof_line(report).strip().removeprefix("proof").strip(),
-        samples=Markup(_samples_svg(report)),  # numbers and our own labels only; names are escaped below
-        stages=Markup(_stages_svg(report)),
+        proof=proof_line(report),
+        samples=charts.samples(report),
+        stages=charts.stages(report),
+        waterfall=charts.waterfall(report),
+        predictions=charts.predictions(report),
+        unmeasured=_sentence(unmeasured_line(report)),
     )
 
 
 def _sentence(line: str) -> str:
-    """The text's line of compiler options as a sentence under a heading."""
-    return f"Options {line}." if line.startswith("of the compiler") else line
+    """A line of the text as a sentence under a heading."""
+    return f"Options {line}." if line.startswith("of the compiler") else line[:1].upper() + line[1:]
 
 
 def _drawn(report: Report) -> Drawn | None:
@@ -147,43 +150,3 @@ def _columns(record: Mapping[str, Any]) -> dict[str, set[str]]:
         name: {key for row in rows for key, value in row.items() if value not in (None, "", {}, [], ())}
         for name, rows in tables.items()
     }
-
-
-def _samples_svg(report: Report) -> str:
-    """Every timing sample as a dot on one line per program."""
-    rows = [(name, values) for name, values in report.measured.samples_ms.items() if values]
-    if not rows:
-        return ""
-    low, high = min(min(v) for _, v in rows), max(max(v) for _, v in rows)
-    scale = (_WIDTH - 180) / max(high - low, 1e-12)
-    parts = [
-        f'<svg class="chart" viewBox="0 0 {_WIDTH} {_ROW * len(rows) + 26}" role="img" aria-label="timing samples">'
-    ]
-    for i, (name, values) in enumerate(rows):
-        y = _ROW * i + 16
-        parts.append(f'<text x="0" y="{y + 4}">{escape(name)}</text>')
-        parts.append(f'<line x1="160" x2="{_WIDTH - 10}" y1="{y}" y2="{y}" class="axis"/>')
-        parts += [f'<circle cx="{160 + (v - low) * scale:.1f}" cy="{y}" r="3"/>' for v in values]
-    y = _ROW * len(rows) + 18
-    parts.append(f'<text x="160" y="{y}" class="small">{ms(low)}</text>')
-    parts.append(f'<text x="{_WIDTH - 10}" y="{y}" text-anchor="end" class="small">{ms(high)}</text></svg>')
-    return "".join(parts)
-
-
-def _stages_svg(report: Report) -> str:
-    """A waterfall of the stages."""
-    total = max(report.seconds, 1e-9)
-    scale = (_WIDTH - 240) / total
-    parts = [f'<svg class="chart" viewBox="0 0 {_WIDTH} {_ROW * len(report.stages)}" role="img" aria-label="stages">']
-    start = 0.0
-    for i, stage in enumerate(report.stages):
-        y = _ROW * i
-        parts.append(f'<text x="0" y="{y + 15}">{escape(stage.name)}</text>')
-        width = max(stage.seconds * scale, 1.0)
-        parts.append(f'<rect x="{160 + start * scale:.1f}" y="{y + 4}" width="{width:.1f}" height="14"/>')
-        parts.append(
-            f'<text x="{166 + start * scale + width:.1f}" y="{y + 15}" class="small" data-of="stages/{i}/seconds">'
-            f"{seconds(stage.seconds)}</text>"
-        )
-        start += stage.seconds
-    return "".join(parts) + "</svg>"

@@ -1,4 +1,4 @@
-"""The report as text that fits on a screen: verdict, stages, reasons for and against rules, proofs and checks.
+"""The report as text with all details: verdict, stages, reasons for and against rules, proofs and checks.
 
 No line is longer than `WIDTH`: longer ones continue on further, indented lines.
 """
@@ -11,6 +11,7 @@ import textwrap
 from superopt.machine.speedup import Speedup
 from superopt.report.data import Account, NativeKernel, PeerTiming, Report, accounts
 from superopt.report.figures import error, ms, percent, ratio, seconds
+from superopt.report.steps import GainStep
 
 WIDTH = 100
 _MOST = 8
@@ -32,6 +33,7 @@ def to_text(report: Report) -> str:
     lines = [f"{report.program}: {report.verdict}", _times_line(report)]
     lines += [f"  beside  {peer_line(peer)}" for peer in report.peers]
     sides = accounts(report)
+    lines += [f"  step    {step_line(step)}" for step in report.steps]
     lines += [f"  account {side}: {account_line(one, report)}" for side, one in sides.items()]
     stages = "  ".join(f"{s.name} {seconds(s.seconds)}" for s in report.stages)
     lines.append(f"  time    {seconds(report.seconds)}: {stages}")
@@ -39,15 +41,9 @@ def to_text(report: Report) -> str:
     lines += _rewrite_lines(report)
     lines += _native_lines(report)
     lines += _not_done_lines(report)
-    lines.append(proof_line(report))
+    lines.append(f"  proof   {proof_line(report)}")
     if report.numerics is not None:
-        n = report.numerics
-        text = f"  checked max relative error against the original {error(n.max_rel_error)}"
-        if n.original_vs_f64 is not None and n.optimised_vs_f64 is not None:
-            text += f"; against float64: original {error(n.original_vs_f64)}, returned {error(n.optimised_vs_f64)}"
-        if not n.drawn:
-            text += "; on the example alone, since loops and callbacks may not end or fail on inputs that nobody gave"
-        lines.append(text)
+        lines.append(f"  checked {checked_line(report)}")
     if report.memory:
         frozen, prepared = report.memory.get("frozen_bytes", 0), report.memory.get("prepared_bytes", 0)
         added = report.memory.get("added_bytes")
@@ -59,7 +55,9 @@ def to_text(report: Report) -> str:
     lines += [f"  note    {note}" for note in report.notes]
     if report.made or report.environment:
         lines.append(f"  made    {made_line(report)}")
-    return "\n".join(piece for line in lines for piece in _folded(line))
+    if report.command:
+        lines.append(f"  command {report.command}")
+    return "\n".join(piece for line in lines for piece in folded(line))
 
 
 _NUMERICS = {
@@ -80,11 +78,11 @@ def _proof(report: Report) -> str:
     if not report.rewrites:
         what = "the original was returned" if report.original_returned else "only frozen work is done ahead of time"
         what = f", {what}" if not kernels else schedules
-        return f"  proof   nothing was rewritten{what}; {report.rules_proved} proved rules were available"
+        return f"nothing was rewritten{what}; {report.rules_proved} proved rules were available"
     steps = sum(r.count for r in report.rewrites)
     exact = sum(1 for r in report.rewrites if r.exactness == "exact")
     return (
-        f"  proof   {steps} rewrites by {len(report.rewrites)} rules, each PROVED by Z3 for all sizes"
+        f"{steps} rewrites by {len(report.rewrites)} rules, each PROVED by Z3 for all sizes"
         f" ({exact} bit-exact, {len(report.rewrites) - exact} over the reals){schedules}"
     )
 
@@ -98,6 +96,34 @@ def _code(report: Report) -> str:
     count = code["validated"] + sum(code["unknown"].values())
     others = f" ({'; '.join(unknown)})" if unknown else ""
     return f", the machine code of {code['validated']} of their {count} kinds validated{others}"
+
+
+def checked_line(report: Report) -> str:
+    """The line on how far the returned program's results are from the original's, and both from float64."""
+    n = report.numerics
+    if n is None:
+        return ""
+    text = f"max relative error against the original {error(n.max_rel_error)}"
+    if n.original_vs_f64 is not None and n.optimised_vs_f64 is not None:
+        text += f"; against float64: original {error(n.original_vs_f64)}, returned {error(n.optimised_vs_f64)}"
+    if not n.drawn:
+        text += "; on the example alone, since loops and callbacks may not end or fail on inputs that nobody gave"
+    return text
+
+
+def step_line(step: GainStep) -> str:
+    """The line on one step of the waterfall."""
+    saved = f"{percent(step.gain_share)} of the time saved{'' if step.certain else ', not beyond the noise'}"
+    return f"{step.words}: {saved}, {step.ratio} in all ({step.name})"
+
+
+def unmeasured_line(report: Report) -> str:
+    """Return the line on gains where there is no waterfall."""
+    if report.original_returned:
+        return "nothing: the original is returned"
+    if report.speedup.basis != "measured":
+        return "not told: no program was timed"
+    return "not told: what the returned program has in place of the original's is not known"
 
 
 def model_line(report: Report) -> str:
@@ -167,16 +193,16 @@ def beyond(one: Account, report: Report) -> str:
     return _BEYOND["more" if one.beyond_ms >= 0.0 else "less"] + (", other work on this machine" if busy else "")
 
 
-def made_line(report: Report) -> str:
-    """The line on when and where the figures were measured."""
+def made_line(report: Report, *, versions: bool = True) -> str:
+    """The line on when and where the figures were measured, and with which versions."""
     facts = report.environment
-    versions = facts.get("versions", {})
+    known = facts.get("versions", {}) if versions else {}
     cores = facts.get("cores")
     parts = [
         report.made.replace("T", " ").replace("+00:00", " UTC"),
         f"{facts['cpu']}, {cores} {'core' if cores == 1 else 'cores'}" if facts.get("cpu") and cores else "",
         facts.get("system", ""),
-        *(f"{name} {versions[name]}" for name in ("superopt", "jax", "jaxlib") if name in versions),
+        *(f"{name} {known[name]}" for name in ("superopt", "jax", "jaxlib") if name in known),
     ]
     return "; ".join(part for part in parts if part)
 
@@ -355,13 +381,22 @@ def said(loss: float, report: Report) -> str:
     return f"predicted {percent(-loss)} faster, {why}"
 
 
-def _folded(line: str) -> list[str]:
-    """The line in pieces of at most `WIDTH`, with control characters, which would reach the terminal, replaced."""
-    clean = "".join(c if c.isprintable() else "?" for c in line.replace("\n", " "))
-    if len(clean) <= WIDTH:
-        return [clean]
-    indent = clean[: len(clean) - len(clean.lstrip())]
+def folded(line: str, most: int | None = None) -> list[str]:
+    """The line in pieces of at most `WIDTH`, with control characters, which would reach the terminal, replaced.
+
+    With `most`, what does not fit in so many pieces is cut.
+    """
+    line = clean(line)
+    if len(line) <= WIDTH:
+        return [line]
+    indent = line[: len(line) - len(line.lstrip())]
     wrapped = textwrap.wrap(
-        clean.strip(), WIDTH, initial_indent=indent, subsequent_indent=max(indent, _HANGING, key=len)
-    )
-    return wrapped or [clean[:WIDTH]]
+        line.strip(), WIDTH, initial_indent=indent, subsequent_indent=max(indent, _HANGING, key=len),
+        max_lines=most, placeholder=" ...",
+    )  # fmt: skip
+    return wrapped or [line[:WIDTH]]
+
+
+def clean(line: str) -> str:
+    """The line with control characters replaced, which would reach the terminal."""
+    return "".join(c if c.isprintable() else "?" for c in line.replace("\n", " "))

@@ -199,17 +199,38 @@ def read_whole(path: str | Path) -> tuple[Saved, Source]:
     return saved, source
 
 
+def read_report_data(path: str | Path) -> Mapping[str, Any]:
+    """Read the report of a saved program as plain data, and nothing else of the file.
+
+    Raises:
+        InputError: the file is not a saved program, or has another format.
+        FileLimitError: the file exceeds a limit.
+    """
+    with typed(f"{shown(path, 200)} is not a saved program", _HINT), plain_file(path) as handle:
+        return field(_meta(Archive(handle, _is_member)), "report", dict)
+
+
+def _is_member(name: str) -> bool:
+    return _MEMBERS.fullmatch(name) is not None
+
+
+def _meta(archive: Archive) -> Any:
+    """The contents of meta.json, in the format of this version."""
+    meta: Any = archive.json("meta.json")
+    found = field(meta, "format", int)
+    if found != FORMAT:
+        raise InputError(f"it has format {found}, this version reads {FORMAT}", hint="save the program again")
+    return meta
+
+
 def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, Source | None]:
     """Read for calls where `files` is given, which keeps the file open; for validation otherwise."""
     name = shown(path, 200)
     with ExitStack() as own, typed(f"{name} is not a saved program", _HINT):
         handle = own.enter_context(plain_file(path))
-        archive = Archive(handle, lambda member: _MEMBERS.fullmatch(member) is not None)
+        archive = Archive(handle, _is_member)
         allowance = Allowance(name, archive.size_bytes)
-        meta: Any = archive.json("meta.json")
-        found = field(meta, "format", int)
-        if found != FORMAT:
-            raise InputError(f"it has format {found}, this version reads {FORMAT}", hint="save the program again")
+        meta = _meta(archive)
         if "modules.json" in archive:
             _modules(archive)
         saved = _saved(archive, meta, allowance, "" if files is None else name)

@@ -24,7 +24,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import superopt
-from superopt.report import json_text, to_text
+from superopt.report import json_text, to_summary, to_text
 from superopt.report.data import Report, read_report
 from superopt.report.figures import change, error, found, ms, number, percent, ratio, seconds, written
 from superopt.report.html import to_html
@@ -176,10 +176,18 @@ def check_page(report: Report) -> None:
 
 def check_text(report: Report) -> None:
     """Figures of the text are values of the record, and those of the page where they mean one thing."""
-    record, text = json.loads(json_text(report.to_json())), " ".join(to_text(report).split())
+    record = json.loads(json_text(report.to_json()))
+    summary, text = to_summary(report), " ".join(to_text(report).split())
+    assert len(summary.split("\n")) <= 15
+    summary = " ".join(summary.split())
     told = known(record)
-    for figure in FIGURE.findall(text):
+    for figure in FIGURE.findall(f"{text} {summary}".replace("95 % interval", "interval")):
         assert figure.strip() in told or any(figure in said for said in strings(record)), figure
+    if report.speedup.basis == "measured":
+        assert f"{report.speedup} over {report.baseline}" in summary
+        assert f"{ms(record['before_ms'])} -> {ms(record['after_ms'])}" in summary
+    for step in report.steps[:3]:
+        assert str(step.ratio) in summary
     if report.measured.before_ms is not None:
         assert f"before {ms(record['before_ms'])} after {ms(record['after_ms'])}" in text
         assert f"{report.speedup} over {report.baseline}" in text

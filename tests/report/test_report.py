@@ -11,7 +11,7 @@ import pytest
 
 from superopt.errors import UsageError
 from superopt.machine.speedup import Speedup
-from superopt.report import json_text, to_text, write_report
+from superopt.report import json_text, to_summary, to_text, write_report
 from superopt.report.data import (
     Drawing,
     DrawnNode,
@@ -29,6 +29,7 @@ from superopt.report.data import (
 from superopt.report.graph import boxes_of, fold
 from superopt.report.html import to_html
 from superopt.report.layers import place
+from superopt.report.summary import MOST
 from superopt.report.text import WIDTH, near_misses
 
 HOSTILE = '<script>alert("x")</script>&\'"\n\x1b[31m'
@@ -159,9 +160,79 @@ def parsed(report: Report) -> Page:
 @pytest.mark.parametrize("text", ["resnet50", HOSTILE, "wide " * 60, "unbroken" * 40])
 @pytest.mark.parametrize("returned", [True, False])
 def test_text_fits_the_width(text: str, returned: bool) -> None:
-    lines = to_text(make_report(text, returned=returned)).split("\n")
+    report = make_report(text, returned=returned)
+    summary = to_summary(report).split("\n")
+    lines = [*to_text(report).split("\n"), *summary]
     assert max(map(len, lines)) <= WIDTH == 100
     assert all(line.isprintable() for line in lines), "no control character reaches the terminal"
+    assert len(summary) <= MOST == 15
+    assert len(to_summary(report, 10).split("\n")) <= 10
+
+
+def stepped() -> Report:
+    """A report whose finalists have parts of what the returned program has."""
+    rows = (
+        JudgedFinalist("own form", 7.0, 8.0, Speedup(1.6, 1.5, 1.7), parts=("ahead", "kernels")),
+        JudgedFinalist("slower own form", 7.0, 9.0, Speedup(1.4, 1.3, 1.5), parts=("ahead", "kernels")),
+        JudgedFinalist("by XLA", 9.0, 11.0, Speedup(1.1, 1.0, 1.2), parts=("layouts",)),
+        JudgedFinalist("other", 6.0, 6.5, Speedup(1.9, 1.8, 2.0), parts=("options",)),
+        JudgedFinalist("untimed", 6.0, None, None, "crash", parts=("ahead",)),
+        JudgedFinalist("best", 5.0, 5.0, Speedup(2.5, 2.25, 2.75), parts=("ahead", "rewrites", "kernels")),
+    )
+    return replace(make_report(), finalists=rows, returned="best", parts=("ahead", "rewrites", "kernels"))
+
+
+def test_steps_are_candidates_that_were_timed_and_add_up() -> None:
+    report = stepped()
+    assert [(s.name, s.adds, s.ratio.ratio) for s in report.steps] == [
+        ("own form", ("ahead", "kernels"), 1.6),
+        ("best", ("rewrites",), 2.5),
+    ]
+    assert [s.gain_share for s in report.steps] == pytest.approx([(1 - 1 / 1.6) / 0.6, (1 / 1.6 - 0.4) / 0.6])
+    assert sum(s.gain_share for s in report.steps) == pytest.approx(1.0)
+    assert [s.certain for s in report.steps] == [True, True]
+    near = replace(report.finalists[0], ratio=Speedup(2.4, 2.3, 2.6))
+    assert [s.certain for s in replace(report, finalists=(near,)).steps] == [True, False]
+    apart = replace(report, finalists=report.finalists[1:])
+    assert [s.name for s in apart.steps] == ["slower own form", "best"]
+    (whole,) = replace(report, finalists=()).steps
+    assert (whole.adds, whole.gain_share) == (("ahead", "rewrites", "kernels"), 1.0), "told apart by nothing"
+    assert replace(report, original_returned=True).steps == ()
+    predicted = replace(report, measured=Measurement(speedup=Speedup(2.0, 1.0, 1.0, "predicted")))
+    assert predicted.steps == ()
+    assert read_report(json.loads(json_text(report.to_json()))).steps == report.steps
+
+
+def test_the_summary_says_what_over_what_by_what_and_how_sure() -> None:
+    text = re.sub(r"\n {10}", " ", to_summary(stepped()))
+    for part in (
+        "gained  2.50x [2.25, 2.75] over jax.jit: 12.5 ms -> 5 ms",
+        "by      ahead-of-time work and our kernels: 62.5 % of the time saved, 1.60x [1.50, 1.70] in all (own form)",
+        "by      rewrites: 37.5 % of the time saved, 2.50x [2.25, 2.75] in all (best)",
+        "noise floor 1.5 %",
+        "proved  4 rewrites by 2 rules, each PROVED by Z3",
+        "checked max relative error against the original 1.0e-06",
+        "next    --out FILE saves",
+    ):
+        assert part in text
+    kept_report = make_report(returned=False)
+    kept = to_summary(kept_report)
+    assert "by      nothing: the original is returned" in kept
+    assert "next    a longer --budget" in kept
+    noisy = stepped()
+    noisy = replace(noisy, measured=replace(noisy.measured, noise_floor=0.2))
+    assert "next    run it again on a quiet machine" in to_summary(noisy)
+    untimed = replace(kept_report, measured=Measurement(noise_floor=float("inf")))
+    assert "noise floor" not in to_summary(untimed)
+    assert "next    a longer --budget" in to_summary(untimed)
+
+
+def test_a_record_whose_drawing_has_texts_for_numbers_is_refused() -> None:
+    for field in ("id", "kernel", "reads"):
+        data = json.loads(json_text(make_report().to_json()))
+        data["drawing"]["before"][0][field] = [HOSTILE] if field == "reads" else HOSTILE
+        with pytest.raises(TypeError):
+            read_report(data)
 
 
 def test_text_says_what_matters() -> None:

@@ -79,6 +79,7 @@ class Imported:
         placed: position of a frozen argument -> its value in a file (`superopt.pipeline.weights`), read in place of the
             example.
         remarks: what the frontend says of the import, for the report.
+        scopes: node of the graph -> the name that the program gives it: named scopes, or the node of the model.
     """
 
     graph: Graph
@@ -102,6 +103,7 @@ class Imported:
     whole: str = ""
     placed: Mapping[int, Any] = field(default_factory=dict[int, Any])
     remarks: tuple[str, ...] = ()
+    scopes: Mapping[Node, str] = field(default_factory=dict[Node, str])
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -319,6 +321,7 @@ def import_function(
         settings=settings,
         functions=functions,
         context=settings_of_jax(),
+        scopes={node: scope for node, scope in importer.scopes.items() if node.op not in ("input", "literal")},
     )
 
 

@@ -72,6 +72,7 @@ class Importer:
         constants: lifted arrays by their input node, in order.
         effects: debugging effects with their operands, in their order.
         refused: (primitive, cause) of equations that the op table did not accept although they have an entry.
+        scopes: node -> the named scopes in which the program computes it first (`jax.named_scope`); none for others.
     """
 
     def __init__(self, outer: Importer | None = None, reserved: Iterable[str] = ()) -> None:
@@ -79,6 +80,7 @@ class Importer:
         self.constants: dict[Node, np.ndarray] = {}
         self.effects: list[tuple[Effect, Sequence[Node]]] = []
         self.refused: Counter[tuple[str, str]] = outer.refused if outer else Counter()
+        self.scopes: dict[Node, str] = {}
         self._known: dict[Any, Node] = {}
         self._varies: dict[Node, bool] = {}
 
@@ -134,6 +136,7 @@ class Importer:
             frame.at += 1
             name = eqn.primitive.name
             xs = [self._read(frame, atom) for atom in eqn.invars]
+            scope = "/".join(filter(None, (frame.scope, str(eqn.source_info.name_stack))))
             inner = eqn.params.get(INLINED[name]) if name in INLINED else None
             if eqn.effects and inner is None:
                 self._effect(eqn, xs, frame)
@@ -141,9 +144,13 @@ class Importer:
             if inner is not None:
                 closed = hasattr(inner, "consts")
                 held = [self.constant(c) for c in inner.consts] if closed else []
-                frames.append(_Frame(inner.jaxpr if closed else inner, [*held, *xs], eqn.outvars))
+                frames.append(_Frame(inner.jaxpr if closed else inner, [*held, *xs], eqn.outvars, scope))
             else:
-                frame.env.update(zip(eqn.outvars, self._equation(eqn, name, xs), strict=True))
+                nodes = self._equation(eqn, name, xs)
+                frame.env.update(zip(eqn.outvars, nodes, strict=True))
+                if scope:
+                    for node in nodes:
+                        self.scopes.setdefault(node, scope)
 
     def _effect(self, eqn: core.JaxprEqn, xs: Sequence[Node], frame: _Frame) -> None:
         name, made = eqn.primitive.name, set(eqn.outvars)
@@ -199,12 +206,12 @@ def _of_known_size(node: Node, wanted: TensorType) -> Node:
 
 
 class _Frame:
-    """A jaxpr being walked: its variables so far, the next equation, and the place of its results."""
+    """A jaxpr being walked: its variables so far, the next equation, the place of its results, its named scopes."""
 
-    __slots__ = ("at", "dest", "env", "jaxpr")
+    __slots__ = ("at", "dest", "env", "jaxpr", "scope")
 
-    def __init__(self, jaxpr: core.Jaxpr, values: Sequence[Node], dest: Sequence[core.Var]) -> None:
-        self.jaxpr, self.at, self.dest = jaxpr, 0, dest
+    def __init__(self, jaxpr: core.Jaxpr, values: Sequence[Node], dest: Sequence[core.Var], scope: str = "") -> None:
+        self.jaxpr, self.at, self.dest, self.scope = jaxpr, 0, dest, scope
         self.env: dict[core.Var, Node] = dict(zip((*jaxpr.constvars, *jaxpr.invars), values, strict=True))
 
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -426,7 +427,8 @@ def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope, wanted: Collection[
         for name in node.output:
             if name:
                 scope.producers[name] = node
-        results = _run_node(node, scope)
+        with jax.named_scope(shown(node.name.strip("/"))) if node.name.strip("/") else nullcontext():
+            results = _run_node(node, scope)
         for name, value in zip(node.output, results, strict=False):
             if name:
                 scope.values[name] = value
