@@ -309,7 +309,7 @@ def _rewrite_lines(report: Report) -> list[str]:
 def native_line(report: Report) -> str:
     """The line on our kernels: how many regions use them, or that none do."""
     figures = report.implementation
-    if not figures or not figures["kernels"]:
+    if not figures.get("kernels"):
         return f"none of our own are used; {len(report.native)} kinds of regions were tried" if report.native else ""
     by = ", ".join(sorted({k.backend for k in report.native if k.used and k.backend}))
     made = f", made by {by}" if by else ""

@@ -22,7 +22,9 @@ from tests.support.saved_files import edited
 NOTHING = dict.fromkeys(("untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits"), 0.0)
 
 
-@pytest.mark.parametrize("kind", ["rules", pytest.param("saved", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "kind", ["rules", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("saved", "store"))]
+)
 def test_mutated_files_end_in_typed_errors(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows, summary, text = faults.run(budget="", cases=[kind], seed=3, say=lambda _: None, count=16)
