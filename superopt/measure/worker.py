@@ -28,7 +28,7 @@ from superopt.ir.program import Program
 from superopt.ir.text import parse_graph
 from superopt.machine.memory import keep_memory
 from superopt.measure import kernels, session
-from superopt.measure.conditioning import Change, Exact
+from superopt.measure.conditioning import Exact
 from superopt.measure.exact import exact_results_of
 from superopt.measure.numerics import Tolerance
 
@@ -107,15 +107,10 @@ class _Request:
 
     def exact(self, spec: Mapping[str, Any], inputs: Sequence[Any]) -> Exact:
         """Return a program over float64 on these inputs, as a function of a change of its values."""
-
-        def results(change: Change) -> Sequence[np.ndarray] | None:
-            return (
-                None
-                if "target" in spec
-                else exact_results_of(_parsed(spec, self._bundle), inputs, self._frozen, change)
-            )
-
-        return results
+        if "target" in spec:
+            return lambda change: None
+        program = functools.cache(lambda: _parsed(spec, self._bundle))
+        return lambda change: exact_results_of(program(), inputs, self._frozen, change)
 
     def release(self) -> None:
         """Release the memory of arrays that lie in a file."""

@@ -1,8 +1,9 @@
 """An optimised function: called like the original, with its measured speed-up and its report.
 
 `save` writes a zip file with the program as text, the prepared tensors, the report, the original program and the plan
-from it to the returned one.  `load` makes the program callable again without the original function; derivatives then
-go through the optimised program itself.  `validate` checks it from these files alone.
+from it to the returned one.  `load` makes the program callable again without the original function.  Derivatives then
+go through the optimised program itself: those that a function defines (`jax.custom_vjp`) are not in the file.
+`validate` checks it from these files alone.
 """
 
 from __future__ import annotations

@@ -167,11 +167,11 @@ class OtherTypesError(Exception):
 
 @tree_util.register_static
 @dataclass(frozen=True, slots=True)
-class Refused:
+class NotTaken:
     """The result of a direct call whose arguments are not of the types that the program was made for."""
 
 
-REFUSED = Refused()
+REFUSED = NotTaken()
 
 
 @dataclass(frozen=True, slots=True)
