@@ -32,9 +32,9 @@ from superopt.ir.types import FLOATS
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import cause_of_run
-from superopt.machine.deadline import Deadline, Stopwatch
+from superopt.machine.deadline import Deadline, Stopwatch, now_s
 from superopt.machine.jitting import jax_jit
-from superopt.measure import Failure, Worker, ran
+from superopt.measure import Failure, ProcessLimits, Worker, ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import Neighbours, differ_by_rounding
 from superopt.measure.exact import LIMIT_LOOP_STEPS, exact_results, loop_steps, prefix_steps
@@ -107,6 +107,8 @@ class Builds:
         """Start calling the original, unless that has begun; its time is `call_s` in the end."""
         with self._lock:
             if self._calls is None:
+                if self.end_s == math.inf and self.worker is None and not is_short(self.graph):
+                    self.end_s = now_s() + ProcessLimits().silence_s  # as in a process, where no budget ends it
                 self._calls = Aside(self._called)
         return self._calls
 
@@ -230,8 +232,9 @@ def check(
         ProgramError: the original itself cannot be built or run.
     """
     yardstick = Aside(lambda: builds.truth, native=False)  # beside the program, as the original
+    limited = builds.end_s < math.inf or is_short(builds.graph)
     builds.begin()
-    if builds.on_disk:  # both run before the program, so that their weights are released first
+    if builds.on_disk or not limited:  # before the program: weights are released, or no end shows where it can be ended
         _ = builds.wanted, yardstick.by(builds.end_s)
     try:
         candidate = builds.candidate(program, options, kernels)
