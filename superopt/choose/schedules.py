@@ -83,21 +83,28 @@ class ScheduleStage:
                     break
                 share = cost[graph] / max(sum(cost[g] for g in order[place:]), 1e-12)
                 how = ScheduleSearch(
-                    max(LEAST_S, share * left_s), usable_cores(), seed=self.seed, most=self.most, weights=weights
-                )
+                    max(LEAST_S, share * left_s), usable_cores(), seed=self.seed, most=self.most, weights=weights,
+                    judged=True,
+                )  # fmt: skip
                 try:
-                    tuned = tune(graph, how, processes=processes, store=self.store)
+                    found[graph] = self._tuned(example[graph], found[graph], how, processes, deadline)
                 except (InputError, WorkerDiedError) as error:
                     self.say(f"{found[graph].name}: no search of schedules: {error}")
-                    continue
-                found[graph] = replace(found[graph], candidates=tuned.candidates)
-                self.say(
-                    f"{found[graph].name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"
-                    f" the default one {1e6 * tuned.default_seconds:.4g} us"
-                )
-                if WORTH * tuned.seconds < tuned.default_seconds:
-                    found[graph] = self._better(example[graph], found[graph], frozen_trace(tuned.trace), deadline)
         return found
+
+    def _tuned(
+        self, region: Region, default: Trial, how: ScheduleSearch, processes: Sequence[Worker], deadline: Deadline
+    ) -> Trial:
+        """The kernel of a region with the schedule that a search of its own finds, else the default one."""
+        tuned = tune(region.graph, how, processes=processes, store=self.store)
+        default = replace(default, candidates=tuned.candidates)
+        self.say(
+            f"{default.name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"
+            f" the default one {1e6 * tuned.default_seconds:.4g} us"
+        )
+        if WORTH * tuned.seconds < tuned.default_seconds:
+            return self._better(region, default, frozen_trace(tuned.trace), deadline)
+        return default
 
     def _better(self, region: Region, default: Trial, trace: tuple[object, ...], deadline: Deadline) -> Trial:
         """The kernel with a searched schedule where it is proved and faster, else the default one."""

@@ -23,22 +23,21 @@ from superopt.backends import mixed
 from superopt.backends.options import Options
 from superopt.backends.xla import XlaExecutable, build
 from superopt.candidates.evidence import NumericCheck
-from superopt.errors import InputError, ProgramError
+from superopt.errors import ProgramError
 from superopt.ir import opaque
 from superopt.ir.counters import graph_cost
-from superopt.ir.graph import Graph, Node, bodies_of, every_node
-from superopt.ir.interp import evaluate
-from superopt.ir.ops.reduction import CUMULATIVE
+from superopt.ir.graph import Graph, Node, every_node
 from superopt.ir.program import Program, original_program
-from superopt.ir.types import DTYPES, FLOATS
+from superopt.ir.types import FLOATS
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.barrier import cause_of_run
-from superopt.machine.deadline import Deadline, Stopwatch
+from superopt.machine.deadline import Deadline, Stopwatch, now_s
 from superopt.machine.jitting import jax_jit
-from superopt.measure import Failure, Worker, ran
+from superopt.measure import Failure, ProcessLimits, Worker, ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
-from superopt.measure.conditioning import Change, differ_by_rounding, wide
+from superopt.measure.conditioning import Neighbours, differ_by_rounding
+from superopt.measure.exact import LIMIT_LOOP_STEPS, exact_results, loop_steps, prefix_steps
 from superopt.measure.numerics import Tolerance, computed_in, output_errors
 from superopt.measure.process import TIME_OVER
 
@@ -47,10 +46,7 @@ if TYPE_CHECKING:
 
     from superopt.frontends.jax.jaxpr import Imported
 
-LIMIT_FLOPS = 1e11
-LIMIT_PREFIX_STEPS = 1e8
 SHORT_NODES, SHORT_WORK, LIMIT_WINDOW = 200, 1e9, 1e3
-LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, 10 to 40 us each whatever their size
 _LONGEST = 300  # characters of a cause
 _WAIT_S = 0.05  # between two looks at whether the calls of the original ended without results
 
@@ -111,6 +107,8 @@ class Builds:
         """Start calling the original, unless that has begun; its time is `call_s` in the end."""
         with self._lock:
             if self._calls is None:
+                if self.end_s == math.inf and self.worker is None and not is_short(self.graph):
+                    self.end_s = now_s() + ProcessLimits().silence_s  # as in a process, where no budget ends it
                 self._calls = BackgroundCall(self._called)
         return self._calls
 
@@ -204,7 +202,7 @@ class Builds:
     @functools.cached_property
     def truth(self) -> tuple[np.ndarray, ...] | None:
         """Results of the reference interpreter over float64, computed once; None where it has none."""
-        return _truth(self.graph, self.live, self.frozen)
+        return exact_results(self.graph, self.live, self.frozen)
 
     @functools.cached_property
     def kinds(self) -> tuple[str, ...]:
@@ -234,8 +232,9 @@ def check(
         ProgramError: the original itself cannot be built or run.
     """
     yardstick = BackgroundCall(lambda: builds.truth, native=False)  # beside the program, as the original
+    limited = builds.end_s < math.inf or is_short(builds.graph)
     builds.begin()
-    if builds.on_disk:  # both run before the program, so that their weights are released first
+    if builds.on_disk or not limited:  # before the program: weights are released, or no end shows where it can be ended
         _ = builds.wanted, yardstick.by(builds.end_s)
     try:
         candidate = builds.candidate(program, options, kernels)
@@ -270,8 +269,8 @@ def _difference(builds: Builds, inputs: Sequence[Any], want: Sequence[np.ndarray
     for number, (error, kind, a, b) in enumerate(zip(output_errors(want, got), builds.kinds, want, got, strict=True)):
         if Tolerance().accepts(error, kind):
             continue
-        exact = functools.partial(_truth, builds.graph, inputs, builds.frozen)
-        if differ_by_rounding(exact, builds.kinds, want, got, builds.seed):
+        near = Neighbours(functools.partial(exact_results, builds.graph, inputs, builds.frozen), builds.seed)
+        if differ_by_rounding(near, builds.kinds, want, got):
             return ""
         which = f"output {number}" if len(want) > 1 else "the output"
         if error.detail:
@@ -320,7 +319,7 @@ def is_short(graph: Graph) -> bool:
         return False
     cost = graph_cost(graph)
     work = cost.flops + 10.0 * cost.transcendentals + cost.read_bytes + cost.write_bytes
-    return work + _prefix_steps(graph) < SHORT_WORK and _loop_steps(graph) < LIMIT_LOOP_STEPS
+    return work + prefix_steps(graph) < SHORT_WORK and loop_steps(graph) < LIMIT_LOOP_STEPS
 
 
 def _is_wide(node: Node) -> bool:
@@ -396,67 +395,6 @@ def _special(live: Sequence[Any], seed: int, kind: int) -> list[Any]:
                 array[chosen] = rng.choice(values, int(chosen.sum())).astype(array.dtype)
         out.append(array)
     return out
-
-
-def _truth(
-    graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any], change: Change = wide
-) -> tuple[np.ndarray, ...] | None:
-    """Results of the reference interpreter over float64 for changed values, or None where there are none."""
-    if graph_cost(graph).flops > LIMIT_FLOPS or _prefix_steps(graph) > LIMIT_PREFIX_STEPS:
-        return None
-    if _loop_steps(graph) > LIMIT_LOOP_STEPS:
-        return None
-    if any(node.dtype not in DTYPES for node in graph.inputs) or any(n.op == "while" for n in every_node([graph])):
-        return None
-    arguments = [node for node in graph.inputs if not node["frozen"]]
-    values = {node["name"]: np.asarray(x) for node, x in zip(arguments, live, strict=True)}
-    try:
-        return evaluate(graph, _Changed({**graph.constants, **frozen, **values}, change), wide=True)
-    except InputError:  # an opaque operation, perhaps inside a body, has no value here
-        return None
-
-
-class _Changed(Mapping[str, np.ndarray]):
-    """Values changed on access; memory of those that lie in a file is released again."""
-
-    def __init__(self, values: Mapping[str, Any], change: Change) -> None:
-        self._values, self._change = values, change
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        array = np.asarray(self._values[name])
-        changed = self._change(array)
-        if changed is not array:
-            release(array)
-        return changed
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._values
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-
-def _prefix_steps(graph: Graph) -> float:
-    """Steps of the interpreter through prefix folds: it forms each result by definition, from the start of its axis."""
-    steps = 0.0
-    for node in graph.nodes():
-        if node.op in CUMULATIVE:
-            sizes: list[int] = [int(n) for n in node.shape]  # pyright: ignore[reportArgumentType] (sizes are concrete here)
-            steps += float(math.prod(sizes)) * sizes[node["axis"]]
-    return steps
-
-
-def _loop_steps(graph: Graph) -> float:
-    """Operations of the interpreter inside of loops and other bodies."""
-    steps = 0.0
-    for node in graph.nodes():
-        for body in bodies_of(node):
-            turns = node["length"] if node.op == "scan" else 1
-            steps += turns * (len(list(body.nodes())) + _loop_steps(body))
-    return steps
 
 
 def _arrays(results: Sequence[Any]) -> list[np.ndarray]:

@@ -31,6 +31,8 @@ _SILENT_S, _OTHERS_S = 3.0, 0.3  # of waiting at the end; of what else is to be 
 _CUT = 130  # status, as shells have it, of a program that caught Ctrl-C and ends while calls go on
 _LOG = logging.getLogger("superopt")
 _RUNNING = set["BackgroundCall[Any]"]()
+CARRIED: list[Callable[[], Callable[[], None]]] = []
+"""Functions called where work begins; what each returns is called on the thread of the work before that."""
 
 
 class TimeOverError(Exception):
@@ -47,6 +49,7 @@ class BackgroundCall(Generic[T]):
 
     def __init__(self, work: Callable[[], T], *, native: bool = True) -> None:
         self._work = work
+        self._carried = [taken() for taken in CARRIED]
         self._result: list[T] = []
         self._error: BaseException | None = None
         self._done = threading.Event()
@@ -58,6 +61,8 @@ class BackgroundCall(Generic[T]):
 
     def _run(self) -> None:
         try:
+            for apply in self._carried:
+                apply()
             self._result.append(self._work())
         except BaseException as error:  # it is raised where the result is asked for
             self._error = error

@@ -1,8 +1,41 @@
-"""The original `jax.jit`.
+"""The original `jax.jit`, and settings of JAX that threads of superopt have in common with that of their caller.
 
 Users may put `superopt.jit` in its place for a whole process; superopt's own compilations still go to XLA.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from jax._src import config
 from jax._src.api import jit as jax_jit  # `jax.jit` may be replaced before this is imported
 
-__all__ = ["jax_jit"]
+from superopt.machine import aside
+
+__all__ = ["SETTINGS", "jax_jit"]
+
+SETTINGS = (
+    "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion",
+    "jax_threefry_partitionable", "jax_default_prng_impl",
+)  # fmt: skip
+"""Settings that change the results or refusals of a function."""
+_CARRIED = (*SETTINGS, "jax_debug_nans", "jax_debug_infs", "jax_default_device")
+
+
+def _taken_along() -> Callable[[], None]:
+    """Return a function that gives a new thread the settings that context managers made in this one."""
+    states: list[Any] = [config.config._value_holders[name] for name in _CARRIED]
+    local = [(state, state.get_local()) for state in states]
+
+    def apply() -> None:
+        for state, value in local:
+            if value is not config.config_ext.unset:
+                state.set_local(value)
+                if state._update_thread_local_hook:
+                    state._update_thread_local_hook(value)
+
+    return apply
+
+
+aside.CARRIED.append(_taken_along)

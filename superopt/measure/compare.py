@@ -9,6 +9,7 @@ without protection, and a note of the comparison states it.
 
 from __future__ import annotations
 
+import functools
 import math
 import queue
 import threading
@@ -28,6 +29,8 @@ from superopt.ir.program import Program
 from superopt.ir.text import print_graph
 from superopt.machine.background import BackgroundCall
 from superopt.machine.speedup import Speedup
+from superopt.measure.conditioning import Exact
+from superopt.measure.exact import exact_results_of
 from superopt.measure.numerics import OutputError, computed_in
 from superopt.measure.process import Worker, WorkerDiedError
 from superopt.measure.result import Comparison, EntryPoint, Failure, Timing
@@ -74,8 +77,11 @@ def compare(
         notes = ("timed in the calling process: the program holds operations of that process",) if bound else ()
         record = _Record(len(candidates))
         makers = [_local_maker(p, frozen, backend) for p in programs]
+        exact: Exact = lambda change: None  # noqa: E731
+        if isinstance(reference, Program | Candidate):
+            exact = functools.partial(exact_results_of, _program(reference), inputs, frozen)
         left = record.absorb_aside(
-            compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings), settings.end_s
+            compare_events(makers[0], dict(enumerate(makers[1:])), inputs, settings, exact), settings.end_s
         )
         notes = (*notes, LEFT_BEHIND) if left else notes
         return record.comparison(seed, isolated=False, notes=notes)

@@ -10,6 +10,7 @@ others, and two right programs differ by as much as each differs from the exact 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -27,8 +28,36 @@ Exact = Callable[[Change], Sequence[np.ndarray] | None]
 """Results over float64 for inputs and weights that are changed; None where there are none."""
 
 
+class Neighbours:
+    """Results over float64 of given inputs, and of inputs and weights that differ from them in their last bits.
+
+    Args:
+        exact: the original over float64.
+        seed: of the last bits.
+    """
+
+    def __init__(self, exact: Exact, seed: int = 0) -> None:
+        self._exact, self._seed = exact, seed
+
+    @functools.cached_property
+    def truth(self) -> Sequence[np.ndarray] | None:
+        """Results of the inputs themselves; None where there are none."""
+        return self._exact(wide)
+
+    @functools.cached_property
+    def _drawn(self) -> list[Sequence[np.ndarray]]:
+        rng = np.random.default_rng(self._seed)
+        drawn = [self._exact(lambda x: _moved(x, rng)) for _ in range(_DRAWS)]
+        return [results for results in drawn if results is not None]
+
+    def apart(self, k: int) -> list[np.ndarray]:
+        """Return the differences of result k of such inputs from that of the inputs themselves."""
+        assert self.truth is not None
+        return [np.asarray(m[k], np.float64) - self.truth[k] for m in self._drawn]
+
+
 def differ_by_rounding(
-    exact: Exact, kinds: Sequence[str], want: Sequence[np.ndarray], got: Sequence[np.ndarray], seed: int = 0
+    near: Neighbours, kinds: Sequence[str], want: Sequence[np.ndarray], got: Sequence[np.ndarray]
 ) -> bool:
     """Whether every result is as near to the exact one as results of inputs are that differ in their last bit.
 
@@ -36,24 +65,14 @@ def differ_by_rounding(
     such inputs.
 
     Args:
-        exact: the original over float64.
+        near: exact results of the original, and of inputs nearby.
         kinds: for each result, the type that it was computed in (`superopt.measure.numerics.computed_in`).
         want: results of the original.
         got: results of the program that is judged.
-        seed: of the last bits.
     """
-    truth = exact(wide)
-    if truth is None or len(want) != len(got):
+    if len(want) != len(got) or near.truth is None:
         return False
-    moved: list[Sequence[np.ndarray] | None] = []
-
-    def others(k: int) -> list[np.ndarray]:
-        """Differences from the exact result k of those of inputs with other last bits."""
-        rng = np.random.default_rng(seed)
-        moved.extend(exact(lambda x: _moved(x, rng)) for _ in range(_DRAWS - len(moved)))
-        return [np.asarray(m[k], np.float64) - truth[k] for m in moved if m is not None]
-
-    for k, (kind, a, b, t) in enumerate(zip(kinds, want, got, truth, strict=True)):
+    for k, (kind, a, b, t) in enumerate(zip(kinds, want, got, near.truth, strict=True)):
         (error,) = output_errors([a], [b])
         if Tolerance().accepts(error, kind):
             continue
@@ -61,10 +80,10 @@ def differ_by_rounding(
             return False
         gap = b.astype(np.float64) - t
         if kind == QUANTISED:
-            if not (_as_near(gap, [a.astype(np.float64) - t]) or _as_near(gap, others(k))):
+            if not (_as_near(gap, [a.astype(np.float64) - t]) or _as_near(gap, near.apart(k))):
                 return False
             continue
-        spread = np.max(np.abs(others(k)), axis=0)
+        spread = np.max(np.abs(near.apart(k)), axis=0)
         rms = np.sqrt(np.mean(np.square(spread)))
         allowed = _ALLOWED * np.maximum(spread, rms) + bound_of(kind) * np.abs(t)
         if not np.all(np.abs(gap) <= allowed):  # NaN is neither

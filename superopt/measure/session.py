@@ -5,7 +5,7 @@ in the caller.  Events of `compare_events`:
 
     begin{index, stage}                   The candidate to blame from now on: it is built, checked or timed.
     ready{index, build_s, calls, errors}  The candidate can be timed.
-    failed{index, cause, detail, errors}  The candidate is out.
+    failed{index, cause, detail, errors}  The candidate is out, perhaps after rounds with it.
     round{seconds: {index: s}}            One round; index -1 is the reference, -2 the reference again (A/A).
     pruned{index}                         The candidate is too slow to be worth further rounds.
 
@@ -29,6 +29,7 @@ import numpy as np
 
 from superopt.machine.deadline import HALF
 from superopt.measure import loop
+from superopt.measure.conditioning import Exact, Neighbours, differ_by_rounding
 from superopt.measure.numerics import OutputError, Tolerance, output_errors
 
 REFERENCE, AGAIN = -1, -2
@@ -93,9 +94,13 @@ def compare_events(
     make_candidates: Mapping[int, Make],
     inputs: Sequence[Any],
     settings: ComparisonSettings,
+    exact: Exact = lambda change: None,
 ) -> Iterator[Event]:
-    """Build all, check all, time all; an exception of a candidate becomes a `failed` event."""
+    """Build all, check all, time all; an exception of a candidate becomes a `failed` event.
 
+    Results beyond the tolerance are compared with `exact`, the reference over float64, which tells rounding from other
+    numbers.  That may take long, so it follows the rounds: where the time is over, these have their timings.
+    """
     start = time.monotonic()
     live = loop.on_device(inputs)
     yield {"event": "begin", "index": REFERENCE, "stage": "build"}
@@ -114,6 +119,7 @@ def compare_events(
         calls = {REFERENCE: loop.calls_for(reference, settings.min_time_s)}
         calls[AGAIN] = calls[REFERENCE]
         yield {"event": "ready", "index": REFERENCE, "build_s": build_s, "calls": calls[REFERENCE], "errors": []}
+    doubtful: dict[int, tuple[list[np.ndarray], Event]] = {}
     longest_s, before = 0.0, len(thunks)
     for index, make in make_candidates.items():
         end_s = time.monotonic() - start + longest_s
@@ -126,14 +132,11 @@ def compare_events(
             longest_s = max(longest_s, build_s)
             errors = output_errors(expected, outputs) if settings.check and expected is not None else ()
             if wrong := _wrong(errors, expected or (), settings):
-                yield {
-                    "event": "failed",
-                    "index": index,
-                    "cause": "numerics",
-                    "detail": wrong,
-                    "errors": _plain(errors),
-                }
-                continue
+                out = _out(index, "numerics", wrong) | {"errors": _plain(errors)}
+                if not settings.tolerance.normwise:
+                    yield out
+                    continue
+                doubtful[index] = outputs, out
             calls[index] = loop.calls_for(thunk, settings.min_time_s)
             if settings.known_s and not _is_apart(settings.known_s, loop.seconds_of(thunk, calls[index])):
                 yield _out(index, "timeout", _NOT_APART)
@@ -148,6 +151,12 @@ def compare_events(
         yield _out(REFERENCE, "timeout", _NOT_APART)
         return
     yield from _rounds(thunks, calls, settings)
+    near = Neighbours(exact, settings.seed)
+    for index, (outputs, out) in doubtful.items():
+        if index in thunks and expected is not None:
+            yield {"event": "begin", "index": index, "stage": "check"}
+            if not differ_by_rounding(near, _kinds(expected, settings), expected, outputs):
+                yield out
 
 
 def run_events(make: Make, inputs: Sequence[Sequence[Any]]) -> Iterator[Event]:
@@ -231,12 +240,16 @@ def _built(make: Make, live: Sequence[Any]) -> tuple[loop.Thunk, float, list[np.
 
 
 def _wrong(errors: Sequence[OutputError], expected: Sequence[np.ndarray], settings: ComparisonSettings) -> str:
-    kinds = settings.kinds or [str(x.dtype) for x in expected]
+    kinds = _kinds(expected, settings)
     for k, error in enumerate(errors):
         if k >= len(expected) or not settings.tolerance.accepts(error, kinds[k]):
             sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
             return f"output {k}: {error.detail or sizes}"
     return ""
+
+
+def _kinds(expected: Sequence[np.ndarray], settings: ComparisonSettings) -> Sequence[str]:
+    return settings.kinds or [str(x.dtype) for x in expected]
 
 
 def _plain(errors: Sequence[OutputError]) -> list[dict[str, Any]]:

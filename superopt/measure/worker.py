@@ -28,6 +28,8 @@ from superopt.ir.program import Program
 from superopt.ir.text import parse_graph
 from superopt.machine.memory import keep_memory
 from superopt.measure import kernels, session
+from superopt.measure.conditioning import Exact
+from superopt.measure.exact import exact_results_of
 from superopt.measure.numerics import Tolerance
 
 Event = dict[str, Any]
@@ -68,7 +70,9 @@ def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
     settings = session.ComparisonSettings(**{**fields, "tolerance": Tolerance(**fields["tolerance"])})
     candidates = {int(i): made.maker(spec) for i, spec in request["candidates"].items()}
     inputs = made.values(request["inputs"])
-    yield from session.compare_events(made.maker(request["reference"]), candidates, inputs, settings)
+    reference = request["reference"]
+    exact = made.exact(reference, inputs)
+    yield from session.compare_events(made.maker(reference), candidates, inputs, settings, exact)
     made.release()
 
 
@@ -100,6 +104,13 @@ class _Request:
         if "target" in spec:
             return lambda: session.resolve(spec["target"], spec["path"])(self._frozen)
         return lambda: _kept(spec, self._frozen, self._bundle, self._backend, self._digest)
+
+    def exact(self, spec: Mapping[str, Any], inputs: Sequence[Any]) -> Exact:
+        """Return a program over float64 on these inputs, as a function of a change of its values."""
+        if "target" in spec:
+            return lambda change: None
+        program = functools.cache(lambda: _parsed(spec, self._bundle))
+        return lambda change: exact_results_of(program(), inputs, self._frozen, change)
 
     def release(self) -> None:
         """Release the memory of arrays that lie in a file."""
@@ -151,13 +162,15 @@ def _program(
         from superopt.foreign.modules import restore  # late: loads jax, and few programs need it
 
         restore(spec["modules"])
+    return session.resolve(spec["backend"] or backend)(_parsed(spec, bundle), frozen, **spec["given"])
+
+
+def _parsed(spec: Mapping[str, Any], bundle: Mapping[str, Any]) -> Program:
     prepare = None
     if spec["prepare"] is not None:
         bare = parse_graph(spec["prepare"])
         prepare = Graph(bare.inputs, bare.outputs, {name: bundle[key] for name, key in spec["constants"].items()})
-    return session.resolve(spec["backend"] or backend)(
-        Program(prepare, parse_graph(spec["hot"])), frozen, **spec["given"]
-    )
+    return Program(prepare, parse_graph(spec["hot"]))
 
 
 def _kernels(request: Mapping[str, Any]) -> Iterator[Event]:

@@ -16,6 +16,8 @@ from superopt.pipeline.building import validation_s
 from superopt.pipeline.session import CONTEST, TWO, Session
 from superopt.pipeline.state import RunState, is_cut
 
+_FURTHER = "further programs of the search in kernels"
+
 
 def makes_forms(session: Session, state: RunState) -> bool:
     """Whether programs of the search are made in kernels."""
@@ -35,6 +37,15 @@ def make_forms(session: Session, state: RunState) -> RunState:
     maker.model = found.model
     apart = apart_s(found, found.result.original)
     made = [replace(form, apart_s=apart) for form in state.made]
+    session.barrier.around(_FURTHER, lambda: _add_forms(session, state, whole, follow_s, made), None)
+    return replace(state, made=tuple(maker.predicted(form) if form.regions else form for form in made))
+
+
+def _add_forms(session: Session, state: RunState, whole: Deadline, follow_s: float, made: list[Candidate]) -> None:
+    """Add forms of the search to the programs made, one after the other: those of before a failure stay."""
+    found, maker = state.found, session.in_kernels
+    assert found is not None
+    assert maker is not None
     forms = forms_of(found)
     limits = whole.share(1.0 if _gains(maker, forms, made) else TWO, follow_s)
     ready = _whole(session, maker, forms, limits.share(TWO))
@@ -47,7 +58,6 @@ def make_forms(session: Session, state: RunState) -> RunState:
             name, seconds = finalist.name, found.by_xla_s(finalist)
             done = Candidate(name=name, program=found.program(finalist), finalist=name, predicted_s=seconds)
         made.append(done)
-    return replace(state, made=tuple(maker.predicted(form) if form.regions else form for form in made))
 
 
 def _gains(maker: KernelMaker, forms: Sequence[Candidate], made: Sequence[Candidate]) -> bool:

@@ -28,7 +28,7 @@ from jax.core import Tracer
 
 from superopt.errors import ArgumentError, ProgramError
 from superopt.frontends.jax.boundary import fix, holds_static
-from superopt.frontends.jax.call import OtherTypesError, unless_sharded
+from superopt.frontends.jax.call import REFUSED, OtherTypesError, unless_sharded
 from superopt.frontends.jax.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax.jaxpr import positional
 from superopt.frontends.jax.kept import calls_python
@@ -149,7 +149,8 @@ class Jitted(Unique, Generic[P, R]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the program for arguments like these, made on the first call."""
         try:
-            return self._likely(*args, **kwargs)
+            results = self._likely(*args, **kwargs)
+            return self._found(*args, **kwargs) if results is REFUSED else results
         except (OtherTypesError, TypeError):  # the latter for what is no array
             return self._found(*args, **kwargs)
         except FloatingPointError:  # of `jax_debug_nans`, whose user knows the operations of the function

@@ -1,8 +1,9 @@
 """An optimised function: called like the original, with its measured speed-up and its report.
 
 `save` writes a zip file with the program as text, the prepared tensors, the report, the original program and the plan
-from it to the returned one.  `load` makes the program callable again without the original function; derivatives then
-go through the optimised program itself.  `validate` checks it from these files alone.
+from it to the returned one.  `load` makes the program callable again without the original function.  Derivatives then
+go through the optimised program itself: those that a function defines (`jax.custom_vjp`) are not in the file.
+`validate` checks it from these files alone.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from superopt.files.trees import STATIC, bound, held_back, misfit, places_of, re
 from superopt.frontends.jax.arguments import as_taken, as_weak, check_leaf, is_weak, widened_in_trace
 from superopt.frontends.jax.boundary import ADAPTED, FUNCTIONS, enter, leave, outside, user_function
 from superopt.frontends.jax.call import (
+    REFUSED,
     Convention,
     OtherTypesError,
     Usual,
@@ -209,9 +211,10 @@ def _first(direct: Callable[..., Any], general: Callable[..., Any]) -> Callable[
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            return direct(*args, **kwargs)
-        except (OtherTypesError, TypeError):  # TypeError is for arguments that are no arrays; `general` names them
+            results = direct(*args, **kwargs)
+        except TypeError:  # for arguments that are no arrays; `general` names them
             return general(*args, **kwargs)
+        return general(*args, **kwargs) if results is REFUSED else results
 
     return call
 
@@ -381,16 +384,15 @@ class Loaded(Unique):
         def call(*args: Any, **kwargs: Any) -> Any:
             nonlocal fits
             alone = kwargs and not args and fits and frozen.isdisjoint(kwargs)
+            direct = by_name if alone else usual
             try:
-                if alone:
-                    return by_name(**kwargs)
-                if usual is not None:
-                    return usual(*args, **kwargs)
-            except (OtherTypesError, TypeError):  # TypeError is for arguments that are no arrays; `general` names them
+                results = REFUSED if direct is None else direct(*args, **kwargs)
+            except TypeError:  # for arguments that are no arrays; `general` names them
+                results = REFUSED
+            if results is REFUSED:
                 results = general(*args, **kwargs)
                 fits = fits and not alone
-                return results
-            return general(*args, **kwargs)
+            return results
 
         return call
 
@@ -455,9 +457,10 @@ class Loaded(Unique):
         usual = self._usual
         if usual is not None and not kwargs:
             try:
-                return usual(*args)
-            except (OtherTypesError, TypeError):  # TypeError is for arguments that are no arrays; `_general` names them
-                return self._general(*args)
+                results = usual(*args)
+            except TypeError:  # for arguments that are no arrays; `_general` names them
+                results = REFUSED
+            return self._general(*args) if results is REFUSED else results
         results = self._call(*(args if self._head is None else self._head(args)), **kwargs)
         return results if self._tail is None else self._tail([*results, *args])
 
@@ -550,8 +553,8 @@ class Loaded(Unique):
             OtherTypesError: the arguments are not of the types of the file.
         """
         leaves, tree = jax.tree_util.tree_flatten(self._in_place(args, kwargs))
-        weak = self._weak.get(_weak_of(leaves))
-        if weak is None or not self.in_tree.matches(tree):
+        weak = self._weak.get(_weak_of(leaves), frozenset[int]())
+        if not self.in_tree.matches(tree):
             raise OtherTypesError
         widened = [place for place, i in enumerate(self.live) if i in self.widened]
         live = widened_in_trace([leaves[i] for i in self.live], [kind for _, kind in self._types], widened)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from superopt.contest.checks import Builds, OriginalLostError, check, differs_fr
 from superopt.errors import ProgramError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
-from superopt.measure import Failure, Worker
+from superopt.measure import Failure, ProcessLimits, Worker
 from superopt.measure.compare import Ran
 
 X = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
@@ -103,6 +104,37 @@ def test_an_original_that_is_not_done_in_the_time_is_left_and_nothing_is_compare
     assert time.monotonic() < builds.end_s + 0.7
     assert not builds.has_run
     builds.begin().result()  # it leaves no thread behind for the tests that follow
+
+
+@pytest.mark.parametrize("python", [False, True])
+def test_an_original_without_an_end_is_lost_where_no_budget_ends_it(
+    python: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor is the program called, which has no end either and cannot be ended here."""
+    go = threading.Event()
+
+    def waits(x: Any) -> Any:
+        go.wait(60.0)
+        return np.asarray(x)
+
+    def called(x: jax.Array) -> jax.Array:
+        return jax.pure_callback(waits, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    def endless(x: jax.Array) -> jax.Array:
+        return jax.lax.while_loop(lambda y: y.sum() < jnp.inf, lambda y: y * 0.5, x)
+
+    limits = ProcessLimits(silence_s=1.0 if python else 10.0)
+    monkeypatch.setattr(checks, "ProcessLimits", lambda: limits)
+    imported = import_function(called if python else endless, (X,))
+    with Worker(limits) as worker:
+        builds = Builds.of(imported, worker=worker)
+        assert (builds.worker is None) == python
+        monkeypatch.setattr(Builds, "candidate", None)
+        with pytest.raises(OriginalLostError, match="left to end by itself" if python else "no answer within"):
+            check(builds, original_program(imported.graph))
+    go.set()
+    if python:
+        builds.begin().result()  # it leaves no thread behind for the tests that follow
 
 
 @pytest.mark.parametrize("lost", [Failure("timeout", "too late"), Failure("crash", "SIGSEGV")])

@@ -11,8 +11,10 @@ import threading
 import time
 from collections.abc import Iterator
 
+import jax
 import pytest
 
+from superopt.machine import jitting
 from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.interrupts import heard
 
@@ -21,6 +23,24 @@ def test_work_has_a_result_or_an_error() -> None:
     assert BackgroundCall(lambda: 3).result() == 3
     with pytest.raises(ZeroDivisionError):
         BackgroundCall(lambda: 1 // 0).result()
+
+
+def test_work_has_the_settings_of_jax_that_its_caller_made_in_a_context() -> None:
+    names = ("jax_debug_nans", "jax_enable_x64", "jax_numpy_rank_promotion", "jax_default_matmul_precision")
+
+    def settings() -> list[object]:
+        return [getattr(jax.config, name) for name in names]
+
+    assert jitting.SETTINGS
+    before = settings()
+    with (
+        jax.debug_nans(not before[0]), jax.enable_x64(not before[1]), jax.numpy_rank_promotion("raise"),
+        jax.default_matmul_precision("float32"),
+    ):  # fmt: skip
+        there = BackgroundCall(settings).result()
+        assert there == settings()
+    assert there != before
+    assert BackgroundCall(settings).result() == before
 
 
 def test_work_is_left_behind_at_the_end_of_the_time() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from superopt.measure.conditioning import differ_by_rounding
+from superopt.measure.conditioning import Neighbours, differ_by_rounding
 from superopt.measure.numerics import QUANTISED
 
 NEAR_ZERO = np.linspace(-3, 3, 77, dtype=np.float32)
@@ -28,7 +28,7 @@ def test_what_is_left_where_terms_cancel_is_rounding(fn: Callable[[Any], Any], x
     def judged(error: float) -> bool:
         want = np.asarray(fn(x.astype(np.float64)), np.float32)
         got = (want + error).astype(np.float32)
-        return differ_by_rounding(lambda change: [np.asarray(fn(change(x)))], ["float32"], [want], [got])
+        return differ_by_rounding(Neighbours(lambda change: [np.asarray(fn(change(x)))]), ["float32"], [want], [got])
 
     assert judged(rounding)
     assert not judged(1e4 * rounding)
@@ -39,15 +39,15 @@ def test_other_numbers_types_and_shapes_are_no_rounding() -> None:
     x = np.arange(1, 9, dtype=np.float32)
 
     def judged(got: np.ndarray) -> bool:
-        return differ_by_rounding(lambda change: [2 * change(x)], ["float32"], [2 * x], [got])
+        return differ_by_rounding(Neighbours(lambda change: [2 * change(x)]), ["float32"], [2 * x], [got])
 
     assert judged(2 * x)
     assert not judged(2 * x * np.float32(1.001))
     assert not judged((2 * x).astype(np.float64))
     assert not judged(2 * x[:4])
-    assert not differ_by_rounding(lambda change: None, ["float32"], [2 * x], [3 * x])
+    assert not differ_by_rounding(Neighbours(lambda change: None), ["float32"], [2 * x], [3 * x])
     n = np.arange(3)
-    assert not differ_by_rounding(lambda change: [change(n)], ["int64"], [n], [n + 1])
+    assert not differ_by_rounding(Neighbours(lambda change: [change(n)]), ["int64"], [n], [n + 1])
 
 
 def test_results_of_many_quantised_steps_may_be_as_far_from_the_exact_ones_as_the_original() -> None:
@@ -58,7 +58,7 @@ def test_results_of_many_quantised_steps_may_be_as_far_from_the_exact_ones_as_th
 
     def judged(error: np.ndarray, kind: str) -> bool:
         got = (exact + error).astype(np.float32)
-        return differ_by_rounding(lambda change: [exact], [kind], [original], [got])
+        return differ_by_rounding(Neighbours(lambda change: [exact]), [kind], [original], [got])
 
     assert judged(jumps[1], QUANTISED)
     assert not judged(2 * jumps[2], QUANTISED)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +19,7 @@ from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import NATIVE
-from superopt.measure import Failure, KernelTiming, Timing, Worker, compare, session, time_kernels
+from superopt.measure import Failure, KernelTiming, Timing, Tolerance, Worker, compare, session, time_kernels
 from superopt.measure.compare import ran, serialisable
 from superopt.measure.kernels import XLA, KernelSettings, copies, kernel_events
 from superopt.measure.session import ComparisonSettings
@@ -53,6 +55,31 @@ def test_programs_with_frozen_values_and_constants() -> None:
     assert wrong.cause == "numerics"
     assert isinstance(result.reference, Timing)
     assert result.isolated
+
+
+@pytest.mark.parametrize("isolate", [True, False])
+def test_where_terms_cancel_candidates_are_judged_as_by_the_check_at_the_end(isolate: bool) -> None:
+    rng = np.random.default_rng(3)
+    half = rng.standard_normal(500).astype(np.float32)
+    x, w = rng.permutation(np.concatenate([half, -half])), np.full(1000, 1.7, np.float32)
+
+    def program(parts: int, off: float) -> tuple[Program, dict[str, Any]]:
+        def fn(x: jax.Array, w: jax.Array) -> jax.Array:
+            return sum((jnp.sum(x[k::parts] * w[k::parts]) for k in range(parts)), jnp.float32(off))
+
+        imported = import_function(fn, (x, w), frozen=1)
+        return original_program(imported.graph), imported.frozen_values
+
+    settings = ComparisonSettings(3, 0.0005, isolate=isolate)
+    (original, frozen), others = program(1, 0.0), [program(8, 0.0)[0], program(8, 1e-2)[0]]
+    right, wrong = compare(original, others, [x], frozen, settings).candidates
+    assert isinstance(right, Timing)
+    assert not settings.tolerance.accepts(right.errors[0], "float32"), "by its result alone it would be refused"
+    assert isinstance(wrong, Failure)
+    assert wrong.cause == "numerics"
+    to_be_exact = replace(settings, tolerance=Tolerance(0.0, 0.0))
+    (other,) = compare(original, others[:1], [x], frozen, to_be_exact).candidates
+    assert isinstance(other, Failure)
 
 
 def test_the_original_is_compiled_as_its_user_compiles_it() -> None:

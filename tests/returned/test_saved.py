@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,7 @@ import pytest
 import superopt
 from superopt.errors import ArgumentError, InputError
 from superopt.frontends.jax.arguments import is_weak
-from superopt.frontends.jax.call import OtherTypesError
+from superopt.frontends.jax.call import REFUSED
 from superopt.frontends.jax.keys import is_key
 from superopt.kernels.llvm.cpu import supported
 from superopt.returned import remember
@@ -122,8 +123,7 @@ def test_frozen_arguments_are_looked_at_in_every_call(tmp_path) -> None:
     for other in (w + 1, w[:4], jnp.asarray(w) * 2, 1.0, "text"):
         with pytest.raises(ArgumentError, match=r"frozen|is a str"):
             loaded(other, x)
-        with pytest.raises(OtherTypesError):
-            loaded.direct(other, x)
+        assert loaded.direct(other, x) is REFUSED
     for wrong in (x[:2], x.astype(np.int32)):
         for args, kwargs in (((w, wrong), {}), ((w,), {"x": wrong}), ((), {"x": wrong})):
             with pytest.raises(ArgumentError, match="argument x is"):
@@ -132,6 +132,44 @@ def test_frozen_arguments_are_looked_at_in_every_call(tmp_path) -> None:
     np.testing.assert_array_equal(loaded(same, x), want)
     np.testing.assert_array_equal(loaded.direct(same, x), want)
     np.testing.assert_array_equal(loaded(w, x), want)
+
+
+OTHERS: tuple[Any, ...] = (
+    np.ones(3, np.float16), jnp.ones(3, jnp.bfloat16), np.arange(3), jnp.arange(3, dtype=jnp.int8), np.ones(3, bool),
+    1.5, 2, True, 1j, np.float64(1.0), np.bool_(True), np.ones(4, np.float32), [np.float32(1)] * 3, None,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("frozen", [None, 0])
+def test_arguments_of_other_types_raise_nothing_inside_of_a_trace(frozen: int | None, tmp_path) -> None:
+    """An exception out of a trace costs milliseconds, at every call."""
+    w, x = np.full(3, 2, np.float32), np.ones(3, np.float32)
+    fast = superopt.optimize(lambda w, x: jnp.tanh(x) * w, w, x, frozen=frozen, search=False, store=False)
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    want = loaded(w, x)
+    for program in (fast, loaded):
+        assert program.direct is not None
+        for other in OTHERS:
+            assert program.direct(w, other) is REFUSED
+        np.testing.assert_array_equal(jax.jit(program.direct)(w, x) if frozen is None else program.direct(w, x), want)
+    for other in OTHERS:
+        for _ in range(2):
+            with pytest.raises(ArgumentError, match="argument x"):
+                loaded(w, other)
+
+
+def test_numbers_take_the_place_of_arrays_without_axes_in_direct_calls(tmp_path) -> None:
+    """One that gives way to the type of an array is a type that a program may not have seen."""
+    fast = superopt.optimize(
+        lambda x, s: (x * s, s + 1), np.ones(3, np.float32), np.float32(2), search=False, store=False
+    )
+    loaded = superopt.load(fast.save(tmp_path / "p.superopt"))
+    for program in (fast, loaded):
+        assert program.direct is not None
+        for s in (3.5, np.float32(3.5), np.float64(3.5), jnp.float32(3.5)):
+            want = jax.jit(lambda x, s: (x * s, s + 1))(np.ones(3, np.float32), s)
+            for got in (program.direct(np.ones(3, np.float32), s), program(np.ones(3, np.float32), s)):
+                jax.tree.map(np.testing.assert_array_equal, got, want)
 
 
 def test_calls_that_leave_frozen_arguments_out_are_one_jitted_call(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:

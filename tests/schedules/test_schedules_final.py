@@ -34,7 +34,11 @@ def _candidates(seconds: list[float]) -> list[MeasuredSchedule]:
 
 
 def _final(
-    monkeypatch: pytest.MonkeyPatch, measured: list[MeasuredSchedule], fresh: dict[str, list[float]]
+    monkeypatch: pytest.MonkeyPatch,
+    measured: list[MeasuredSchedule],
+    fresh: dict[str, list[float]],
+    *,
+    judged: bool = False,
 ) -> MeasuredSchedule:
     """The winner, where the samples of all fresh rounds are these; the first candidate is the default."""
     asked: list[set[str]] = []
@@ -48,11 +52,13 @@ def _final(
     space = space_of(from_graph(graph.outputs, name="kernel"), threads=2)
     builder = search.CandidateBuilder(Worker(), graph, 2, Path())  # no process: it is asked nothing
     state = search._Search(
-        space, search.ScheduleSearch(1.0), random.Random(0), Rows.empty(), default=measured[0], measured=list(measured)
-    )
+        space, search.ScheduleSearch(1.0, judged=judged), random.Random(0), Rows.empty(), default=measured[0],
+        measured=list(measured),
+    )  # fmt: skip
     winner, seconds, default_seconds = search._final(state, builder, 1.0)
     assert all(measured[0].digest in names for names in asked)
     assert winner is not None
+    assert any(len(names) == 2 for names in asked) != judged, "a caller with rounds of its own needs none for these two"
     assert seconds == np.median(fresh[winner.digest])
     assert default_seconds == np.median(fresh["0"])
     return winner
@@ -67,6 +73,8 @@ def test_the_default_is_returned_unless_it_is_slower_beyond_noise(monkeypatch: p
     assert _final(monkeypatch, measured, faster).digest == "1"
     third = {"0": noisy, "1": [3.0] * 7, "2": [0.7 * x for x in noisy]}
     assert _final(monkeypatch, _candidates([2.0, 1.0, 1.2]), third).digest == "2"
+    assert _final(monkeypatch, _candidates([2.0, 1.0, 1.2]), level, judged=True).digest == "1", "the caller judges it"
+    assert _final(monkeypatch, _candidates([2.0, 1.0, 1.2]), third, judged=True).digest == "2"
 
 
 def test_no_point_is_proposed_and_none_is_built_where_the_time_is_over() -> None:

@@ -10,7 +10,8 @@ change.  Frozen arguments that are traced are prepared inside the trace.
 Small programs run in tens of microseconds, in which every line of Python shows.  So the usual call is one jitted call:
 its cache knows the types that the program was made for, and tracing refuses others.  Where arguments are frozen, this
 serves if they are the same arrays as in the call before.  Results are computed asynchronously, so the call starts first
-and the frozen arrays are compared while it runs; results for other arrays are discarded.
+and the frozen arrays are compared while it runs; results for other arrays are discarded.  Types that it does not take
+are cached as well, with `REFUSED` as their result: an exception out of a trace costs milliseconds at each call.
 
 A program can also be traced into another function (`Direct.inside`).  Several programs of one original are then called
 through one jitted function, whose cache chooses among them.  Their prepared tensors are constants there, so this is for
@@ -161,7 +162,16 @@ def with_derivative(fast: Callable[..., list[Any]], slow: Callable[..., list[Any
 
 
 class OtherTypesError(Exception):
-    """The arguments are not of the types that the program was made for."""
+    """The arguments are not of the types that the program was made for; raised where a program is traced."""
+
+
+@tree_util.register_static
+@dataclass(frozen=True, slots=True)
+class NotTaken:
+    """The result of a direct call whose arguments are not of the types that the program was made for."""
+
+
+REFUSED = NotTaken()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +199,12 @@ class Convention:
 
 @dataclass(frozen=True, slots=True)
 class Direct:
-    """A program as one jitted call, which raises `OtherTypesError` for arguments of other types.
+    """A program as one jitted call.
 
     Attributes:
-        call: the call with the user's arguments.
-        inside: the same for use within a function that is being traced; None where it works only by itself.
+        call: the call with the user's arguments, which returns `REFUSED` for those of other types.
+        inside: the same for use within a function that is being traced, which raises `OtherTypesError` for them; None
+            where it works only by itself.
     """
 
     call: Callable[..., Any]
@@ -223,8 +234,14 @@ def direct_call(convention: Convention, executable: Prepared) -> Direct:
         results = convention.unflatten(run(packed, leaves), rest)
         return leave_keys(results) if adapted else results
 
+    def answered(packed: Sequence[Any], /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return body(packed, *args, **kwargs)
+        except OtherTypesError:
+            return REFUSED
+
     jitted = executable.jit(
-        body, donate_argnums=tuple(i + 1 for i in settings.donate_argnums), donate_argnames=settings.donate_argnames
+        answered, donate_argnums=tuple(i + 1 for i in settings.donate_argnums), donate_argnames=settings.donate_argnames
     )
     packed = executable.packed
 
@@ -294,7 +311,7 @@ def _leaves_of_types(
     leaves = widened_in_trace(given, [n.dtype for n in inputs], imported.widened)
     if [(x.shape, str(x.dtype)) for x in leaves] != [(n.shape, n.dtype) for n in inputs]:
         raise OtherTypesError
-    weak = imported.weak_results(given, find=False)
+    weak = imported.weak_results(given)
     if weak is None:
         raise OtherTypesError
     return leaves, weak
@@ -328,7 +345,7 @@ class Usual:
 def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
     """A program with frozen arguments as one jitted call, valid where these are the same arrays as in the call before.
 
-    It raises `OtherTypesError` for other types.  None where arguments are passed by name alone.
+    It returns `REFUSED` for other types.  None where arguments are passed by name alone.
     """
     positional, named = usual.tree.children()
     trees, remembered = positional.children(), usual.remembered
@@ -353,12 +370,15 @@ def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
     steady = False
 
     def body(packed: tuple[Any, ...], *args: Any) -> Any:
-        if is_jit_disabled():
-            raise OtherTypesError
         leaves, tree = tree_util.tree_flatten(args)
-        if tree != structure or [(x.shape, str(x.dtype)) for x in leaves] != types or is_placed(leaves):
-            raise OtherTypesError
-        return usual.finish(leaves)(executable.run_packed(*leaves, *packed))
+        fits = tree == structure and [(x.shape, str(x.dtype)) for x in leaves] == types
+        if not fits or is_placed(leaves) or is_jit_disabled():
+            return REFUSED
+        try:
+            finish = usual.finish(leaves)
+        except OtherTypesError:
+            return REFUSED
+        return finish(executable.run_packed(*leaves, *packed))
 
     given_away = [i for i in usual.given_away if i in places]
     jitted = executable.jit(body, donate_argnums=tuple(1 + places.index(i) for i in given_away))
@@ -369,18 +389,18 @@ def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
         if kwargs:
             args = _in_order(names, args, kwargs)
         if len(args) != count:
-            raise OtherTypesError
+            return REFUSED
         changing = live(args)
         for leaf in changing if bare else flatten(changing)[0]:
             if type(leaf) not in concrete:
-                raise OtherTypesError
+                return REFUSED
         if not steady:
             known, prepared = remembered()
             if known is not last[0]:
                 last = (known, executable.pack(prepared))
             leaves, tree = flatten(others(args))
             if tree != held or not all(map(operator.is_, leaves, known)):
-                raise OtherTypesError
+                return REFUSED
             steady = pure
         known, packed = last
         result = jitted(packed, *changing)
@@ -388,33 +408,30 @@ def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
         if tree == held and all(map(operator.is_, leaves, known)):
             return result
         steady = False
-        raise OtherTypesError
+        return REFUSED
 
     return unless_sharded(call)
 
 
 def unless_sharded(call: Callable[..., Any]) -> Callable[..., Any]:
-    """The call, made to raise `OtherTypesError` for sharded arguments, on machines that can have them."""
+    """The call, made to return `REFUSED` for sharded arguments, on machines that can have them."""
     if not has_several_devices():
         return call
 
     def looked_at(*args: Any, **kwargs: Any) -> Any:
         if is_sharded(tree_util.tree_leaves((args, kwargs))):
-            raise OtherTypesError
+            return REFUSED
         return call(*args, **kwargs)
 
     return looked_at
 
 
 def _in_order(names: Sequence[str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
-    """All arguments by position, those passed by name behind the others."""
+    """All arguments by position, those passed by name behind the others; too few where the names are other ones."""
     rest = names[len(args) :]
-    if len(kwargs) != len(rest):
-        raise OtherTypesError
-    try:
-        return (*args, *[kwargs[name] for name in rest])
-    except KeyError:
-        raise OtherTypesError from None
+    if len(kwargs) != len(rest) or not all(map(kwargs.__contains__, rest)):
+        return ()
+    return (*args, *[kwargs[name] for name in rest])
 
 
 def _with_frozen(
@@ -427,7 +444,7 @@ def _with_frozen(
         every = list(imported.examples)
         for i, x in zip(imported.live, leaves, strict=True):
             every[i] = x
-        weak = imported.weak_results(every, find=False)
+        weak = imported.weak_results(every)
         if weak is None or (context and settings_of_jax() != context):
             raise OtherTypesError
         return lambda outputs: imported.unflatten(imported.results(outputs), weak)

@@ -14,6 +14,7 @@ import jax
 from jax import tree_util
 
 from superopt.errors import ArgumentError
+from superopt.machine.jitting import SETTINGS
 
 
 @tree_util.register_static
@@ -99,12 +100,6 @@ def settings_of(fn: Callable[..., Any]) -> JitSettings:
     )
 
 
-_SETTINGS = (
-    "jax_enable_x64", "jax_default_matmul_precision", "jax_numpy_dtype_promotion", "jax_numpy_rank_promotion",
-    "jax_threefry_partitionable", "jax_default_prng_impl",
-)  # fmt: skip
-
-
 def is_jitted(fn: Callable[..., Any]) -> bool:
     """Whether the function comes from `jax.jit`."""
     return hasattr(fn, "_jit_info")
@@ -112,7 +107,7 @@ def is_jitted(fn: Callable[..., Any]) -> bool:
 
 def settings_of_jax() -> tuple[Any, ...]:
     """The settings of JAX, now and in this thread, that change the results or refusals of a function."""
-    return tuple([getattr(jax.config, name) for name in _SETTINGS])
+    return tuple([getattr(jax.config, name) for name in SETTINGS])
 
 
 def is_jit_disabled() -> bool:

@@ -189,17 +189,17 @@ class Imported:
         """The arguments of a call in the form of `in_tree`."""
         return positional(self.fn, args, kwargs)
 
-    def weak_results(self, leaves: Sequence[Any], *, find: bool = True) -> tuple[bool, ...] | None:
+    def weak_results(self, leaves: Sequence[Any]) -> tuple[bool, ...] | None:
         """Which results are weakly typed for these flat arguments; None where the program would be another one.
 
         A Python number takes the dtype of the other operand and an array does not, but in most functions that makes no
         difference.  Then either may be passed (a counter that begins as 0 and comes back as an array).  Unknown cases
-        are settled by tracing the function, or give None without `find`.
+        are settled by tracing the function.
         """
         if self.weakness is None:
             return ()
         weak = tuple(map(is_weak, leaves))
-        if weak not in self.weakness and find:
+        if weak not in self.weakness:
             self.weakness[weak] = self._traced_weak(weak)
         return self.weakness.get(weak)
 
