@@ -205,10 +205,11 @@ class Terms(Places):
         return made
 
     def _sum_of_sizes(self, fn: str, args: Sequence[Term]) -> Poly | None:
-        """Arithmetic on sizes as floats as a polynomial; None where a zero of it may have the sign -0."""
+        """A function of sizes as floats as a polynomial; None where a zero of it may have the sign -0."""
         known = [p for a in args if (p := position(a)) is not None]
-        found = of_positions(fn, known) if fn in RING and len(known) == len(args) else None
-        signless = fn in ("add", "sub") or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
+        here = fn in RING | LATTICE | {"abs"} and len(known) == len(args)
+        found = self._positions(fn, known) if here else None
+        signless = fn in ("add", "sub", "abs", *LATTICE) or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
         return found if found is None or signless or self.known(c.ne(found, 0)) else None
 
     def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
