@@ -671,6 +671,18 @@ def scatter_set() -> Case:
 
 
 @case
+def scatter_blocks() -> Case:
+    def f(x: Any, i: Any) -> Any:
+        modes, rows = ("drop", "clip", "promise_in_bounds"), jnp.zeros(x.shape[1]) + 9
+        inside = tuple([x.at[i].set(rows, mode=mode) for mode in modes])
+        outside = tuple([x.at[i + far].set(rows, mode=mode) for far in (-9, 4, 9) for mode in modes[:2]])
+        folds = x.at[i, 1].add(2.0), x.at[:, i].mul(x[:, 0]), x.at[i].max(x[0]), x.at[i + 9].min(x[0])
+        return *inside, *outside, *folds, x.at[1:3].set(x[:2]), x.at[7].add(1.0), (x > 0).at[1].set(True)
+
+    return f, (rand(4, 3), np.array(1, np.int32))
+
+
+@case
 def bitcast() -> Case:
     return lambda x: lax.bitcast_convert_type(x, jnp.int32) + 1, (rand(3),)
 
