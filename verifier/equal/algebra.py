@@ -600,8 +600,9 @@ class Terms(Places):
         ):
             return None
         value, best = same.args
-        whole = isinstance(best, Reduce) and best.kind in LATTICE and best.size == t.size
-        if not whole or not alike(replace(best, var=t.var, body=value), best):
+        if not isinstance(best, Reduce) or best.kind not in LATTICE or best.size != t.size:
+            return None
+        if not alike(replace(best, var=t.var, body=value), best):
             return None
         floats = any(id(x) in self.floating or self.is_float(x) for x in walk_terms(value))
         number = Apply("not", (Apply("?number", (value,)),))

@@ -163,9 +163,12 @@ class Normaliser:
         """A position without the extremes that are decided by the conditions under which it is needed."""
         known = self.records.conditions()
         for atom in p.forms if known else ():
-            op, args = form_of(atom) or ("", ())
-            lin = p.affine(atom) if op in ("max", "min") else None
-            if lin is None or not any(g.vars & args[0].vars | g.vars & args[1].vars for g in known):
+            form = form_of(atom)
+            lin = p.affine(atom) if form is not None and form[0] in ("max", "min") else None
+            if form is None or lin is None:
+                continue
+            op, args = form
+            if not any(g.vars & args[0].vars | g.vars & args[1].vars for g in known):
                 continue
             facts = (*known, *self.ctx.facts_of(sorted((args[0].vars | args[1].vars) - self.ctx.dims)))
             for larger, smaller in (args, args[::-1]):

@@ -226,7 +226,7 @@ def _scatter(op: str | None, p: Params, xs: Sequence[Node], out: Sequence[Tensor
     if any(isinstance(n, int) and isinstance(m, int) and m > n for n, m in zip(x.shape, block, strict=True)):
         return None
     starts, inside = [scalar(0, where.dtype)] * len(x.shape), list[Node]()
-    for j, d in enumerate(sizes(dims.scatter_dims_to_operand_dims)):
+    for j, d in enumerate(map(int, dims.scatter_dims_to_operand_dims)):
         starts[d] = reshape(window(where, (j,), (j + 1,)), ())
         last, at = x.shape[d] - block[d], starts[d]["value"] if starts[d].op == "literal" else None
         if mode == "clip" or (at is not None and isinstance(last, int) and 0 <= at <= last):
