@@ -31,7 +31,6 @@ OPAQUE: dict[str, set[str]] = {
     "random_legacy": {"random_wrap", "random_bits", "bitcast_convert_type"},
     "fft": {"fft", "real"},
     "cumlogsumexp": {"cumlogsumexp"},
-    "scatter_set": {"scatter"},
     "grad_embedding": {"scatter-add"},
     "grad_max_pool": {"select_and_scatter_add"},
     "bitcast": {"bitcast_convert_type"},
@@ -669,6 +668,18 @@ def fft() -> Case:
 @case
 def scatter_set() -> Case:
     return lambda x: x.at[1].set(3.0) * 2, (rand(4, 2),)
+
+
+@case
+def scatter_blocks() -> Case:
+    def f(x: Any, i: Any) -> Any:
+        modes, rows = ("drop", "clip", "promise_in_bounds"), jnp.zeros(x.shape[1]) + 9
+        inside = tuple([x.at[i].set(rows, mode=mode) for mode in modes])
+        outside = tuple([x.at[i + far].set(rows, mode=mode) for far in (-9, 4, 9) for mode in modes[:2]])
+        folds = x.at[i, 1].add(2.0), x.at[:, i].mul(x[:, 0]), x.at[i].max(x[0]), x.at[i + 9].min(x[0])
+        return *inside, *outside, *folds, x.at[1:3].set(x[:2]), x.at[7].add(1.0), (x > 0).at[1].set(True)
+
+    return f, (rand(4, 3), np.array(1, np.int32))
 
 
 @case

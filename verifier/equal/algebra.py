@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -35,7 +35,7 @@ from verifier.equal.equality import Proof
 from verifier.equal.infinities import NAN, cases_of, chooses_infinity, of_infinities, without_value
 from verifier.equal.normal import REAL
 from verifier.equal.places import Places
-from verifier.equal.poly import Poly, const, divide, greatest, least
+from verifier.equal.poly import Poly, const, divide, greatest, least, unknown, var
 from verifier.equal.positions import (
     LATTICE,
     RING,
@@ -63,6 +63,7 @@ from verifier.equal.terms import (
     Term,
     Where,
     alike,
+    free_of,
     walk_terms,
 )
 
@@ -102,6 +103,7 @@ class Terms(Places):
         assumptions: assumptions made so far.
         arithmetic: terms of integer arithmetic on values that are no positions, which wraps, by identity; with dtypes.
         floating: functions of floats by identity: comparisons, conversions and arithmetic.
+        held: terms that are unknown positions, with the index variables in them.
     """
 
     ranges: PremiseRanges
@@ -113,6 +115,7 @@ class Terms(Places):
     assumptions: dict[str, None] = field(default_factory=dict[str, None])
     arithmetic: dict[int, tuple[Term, str]] = field(default_factory=dict[int, tuple[Term, str]])
     floating: dict[int, Term] = field(default_factory=dict[int, Term])
+    held: list[tuple[Term, list[str]]] = field(default_factory=list[tuple[Term, list[str]]])
     domains: Domains = field(init=False)
     rounded: Rounded = field(init=False)
 
@@ -205,10 +208,11 @@ class Terms(Places):
         return made
 
     def _sum_of_sizes(self, fn: str, args: Sequence[Term]) -> Poly | None:
-        """Arithmetic on sizes as floats as a polynomial; None where a zero of it may have the sign -0."""
+        """A function of sizes as floats as a polynomial; None where a zero of it may have the sign -0."""
         known = [p for a in args if (p := position(a)) is not None]
-        found = of_positions(fn, known) if fn in RING and len(known) == len(args) else None
-        signless = fn in ("add", "sub") or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
+        here = fn in RING | LATTICE | {"abs"} and len(known) == len(args)
+        found = self._positions(fn, known) if here else None
+        signless = fn in ("add", "sub", "abs", *LATTICE) or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
         return found if found is None or signless or self.known(c.ne(found, 0)) else None
 
     def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
@@ -321,6 +325,8 @@ class Terms(Places):
     def _compare(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A comparison of positions (sizes, indices, entries of integer inputs) as an index condition."""
         sides = [self._side(a, dtype) for a in args]
+        if sides.count(None) == 1 and dtype in INTEGERS and not self.typed:
+            sides = [self._computed(a) if p is None else p for a, p in zip(args, sides, strict=True)]
         if None in sides and dtype in INTEGERS and (found := self._compared_inside(fn, dtype, args)) is not None:
             return found
         if any(isinstance(a, Where) for a in args) and all(self._chosen_side(a, dtype) for a in args):
@@ -345,6 +351,15 @@ class Terms(Places):
         parts = [p for a in t.args if (p := self._side(a, dtype)) is not None]
         found = of_positions(t.fn, parts) if len(parts) == len(t.args) else None
         return found if found is not None and self.ranges.exact(found, dtype) else None
+
+    def _computed(self, t: Term) -> Poly | None:
+        """The polynomial of the place of an extreme, or of a choice between positions that nothing makes wrap."""
+        if not isinstance(t, Reduce | Where) and not (isinstance(t, Apply) and t.fn in LATTICE | {"select_n"}):
+            return None
+        try:
+            return self._index(t, ())
+        except (NotImplementedError, Wraps):
+            return None
 
     def _chosen_side(self, t: Term, dtype: str) -> bool:
         """Whether a term is a position, or a choice between positions (a concatenation of positions)."""
@@ -547,6 +562,8 @@ class Terms(Places):
         known = position(t, entries=True)
         if known is not None:
             return known
+        if isinstance(t, Reduce) and (place := self._place(t)) is not None:
+            return place
         if isinstance(t, Where) and t.guard in (c.TRUE, c.FALSE):
             return self._index(t.then if t.guard == c.TRUE else t.orelse, facts)
         if isinstance(t, Where) and (one := indicator(t.guard)) is not None:
@@ -567,6 +584,46 @@ class Terms(Places):
                     raise Wraps(f"an index is computed by {t.fn.partition('[')[0]} in {kind}, which may wrap")
                 return made
         raise NotImplementedError("an index that is computed by " + (t.fn if isinstance(t, Apply) else "a reduction"))
+
+    def _place(self, t: Reduce) -> Poly | None:
+        """The place of an extreme, as `argmax` denotes it, as an unknown position on its axis; else None.
+
+        Some entry is the extreme of an axis that is not empty, or is NaN, so the least such place is on the axis.
+        """
+        parts = cases_of(t.body) if t.kind == "min" else None
+        if parts is None or parts[2] != Size(var(t.var)) or not self.known(c.ge(t.size, 1)):
+            return None
+        hit, beyond, _ = parts
+        same, none = hit.args if isinstance(hit, Apply) and hit.fn == "or" else (hit, None)
+        if not (
+            isinstance(same, Apply) and same.fn == "eq" and isinstance(beyond, Const) and beyond.value >= 2**31 - 1
+        ):
+            return None
+        value, best = same.args
+        if not isinstance(best, Reduce) or best.kind not in LATTICE or best.size != t.size:
+            return None
+        if not alike(replace(best, var=t.var, body=value), best):
+            return None
+        floats = any(id(x) in self.floating or self.is_float(x) for x in walk_terms(value))
+        number = Apply("not", (Apply("?number", (value,)),))
+        if floats and not self.finite and (none is None or not alike(none, number)):
+            return None
+        kind, body = best.kind, value
+        if isinstance(value, Apply) and value.fn == "neg" and id(value) in self.floating:
+            kind, body = "min" if kind == "max" else "max", value.args[0]
+        return least(greatest(self._held(Reduce(kind, t.var, t.size, body)), 0), t.size - 1)
+
+    def _held(self, t: Term) -> Poly:
+        """An unknown integer that is the same for terms that are alike, at the index variables of each."""
+        free = free_of(t) - self.ctx.dims
+        names = [x for x in self.ctx.ranges if x in free]
+        if len(names) != len(free):
+            raise NotImplementedError("an index at a position without a range")
+        for i, (known, own) in enumerate(self.held):
+            if len(own) == len(names) and alike(_closed(t, names), _closed(known, own)):
+                return unknown(f"place#{i}", tuple(map(var, names)))
+        self.held.append((t, names))
+        return unknown(f"place#{len(self.held) - 1}", tuple(map(var, names)))
 
     def _condition(self, t: Term, facts: tuple[Cond, ...]) -> Cond | None:
         """The condition of a comparison of integers that can be index polynomials; None for other truth values."""
@@ -652,6 +709,13 @@ def is_truth(t: Term) -> bool:
     if isinstance(t, Reduce):
         return t.kind in ("or", "and", "xor[bool]")
     return t.boolean if isinstance(t, Read) else isinstance(t, Const) and t.value in (0, 1)
+
+
+def _closed(t: Term, names: Sequence[str]) -> Term:
+    """A term with index variables bound, so that `alike` pairs them in this order."""
+    for name in names:
+        t = Reduce("", name, const(0), t)
+    return t
 
 
 def _chosen(case: Term, which: Term, truth: int) -> Term:

@@ -41,6 +41,10 @@ class Definedness:
         finally:
             del self.trail[len(self.trail) - len(known) :]
 
+    def conditions(self) -> tuple[Cond, ...]:
+        """The conditions on indices under which the present term is needed."""
+        return _conditions(tuple(self.trail))
+
     def divided_by(self, p: NF, atoms: Sequence[Atom]) -> None:
         """Record a divisor, and the values that are non-zero where it is."""
         trail = tuple(self.trail)

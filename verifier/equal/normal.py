@@ -53,7 +53,7 @@ from verifier.equal.monomial import (
     times,
     without,
 )
-from verifier.equal.poly import Poly, quoted, var
+from verifier.equal.poly import Poly, form_of, quoted, var
 from verifier.equal.solver import Context
 from verifier.equal.terms import Apply, Const, Infinity, Read, Reduce, Size, Term, Where
 from verifier.equal.weights import onepoint
@@ -142,13 +142,14 @@ class Normaliser:
 
     def _nf(self, t: Term) -> NF:
         if isinstance(t, Read):
-            return [Monomial(atoms=(Atom(f"?{quoted(t.name)}" if t.boolean else quoted(t.name), t.index),))]
+            index = tuple([self._settled(i) for i in t.index])
+            return [Monomial(atoms=(Atom(f"?{quoted(t.name)}" if t.boolean else quoted(t.name), index),))]
         if isinstance(t, Const):
             return [Monomial(coef=t.value)] if t.value else [] if t.truth else self._zero()
         if isinstance(t, Size) and self.laws == EXACT:
-            return [Monomial(atoms=(Atom("size", (t.value,)),))]
+            return [Monomial(atoms=(Atom("size", (self._settled(t.value),)),))]
         if isinstance(t, Size):
-            k, sizes = factors(t.value)
+            k, sizes = factors(self._settled(t.value))
             return [Monomial(coef=k, sizes=sizes)]
         if isinstance(t, Infinity):
             return [Monomial(coef=Fraction(t.sign), atoms=(Atom(INF),))]
@@ -157,6 +158,23 @@ class Normaliser:
         if isinstance(t, Reduce):
             return self._reduce(t)
         return self._apply(t)
+
+    def _settled(self, p: Poly) -> Poly:
+        """A position without the extremes that are decided by the conditions under which it is needed."""
+        known = self.records.conditions()
+        for atom in p.forms if known else ():
+            form = form_of(atom)
+            lin = p.affine(atom) if form is not None and form[0] in ("max", "min") else None
+            if form is None or lin is None:
+                continue
+            op, args = form
+            if not any(g.vars & args[0].vars | g.vars & args[1].vars for g in known):
+                continue
+            facts = (*known, *self.ctx.facts_of(sorted((args[0].vars | args[1].vars) - self.ctx.dims)))
+            for larger, smaller in (args, args[::-1]):
+                if self.ctx.holds(c.ge(larger, smaller), facts):
+                    return self._settled(lin[0] * (larger if op == "max" else smaller) + lin[1])
+        return p
 
     def _zero(self) -> NF:
         """The number 0: under exact laws an atom, so that -0 is a different value."""

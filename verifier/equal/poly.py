@@ -260,6 +260,11 @@ def entry(name: str, args: tuple[Poly, ...]) -> Poly:
     return _entry(quoted(name), args)
 
 
+def unknown(name: str, args: tuple[Poly, ...]) -> Poly:
+    """An integer of which nothing is known but that it is a function of these positions."""
+    return _entry(name, args)
+
+
 def _entry(op: str, args: tuple[Poly, ...]) -> Poly:
     text = f"{op}[{', '.join(map(str, args))}]"
     _FORMS.setdefault(text, (op, args))
@@ -269,7 +274,7 @@ def _entry(op: str, args: tuple[Poly, ...]) -> Poly:
 def read_of(atom: str) -> tuple[str, tuple[Poly, ...]] | None:
     """Name and index of an atom that is an entry of an input; None for a variable and for other forms."""
     form = _FORMS.get(atom)
-    return None if form is None or form[0] in OPS else (unquoted(form[0]), form[1])
+    return None if form is None or form[0][0] != '"' else (unquoted(form[0]), form[1])
 
 
 def divide(a: Poly, b: Poly) -> tuple[Poly, Poly]:

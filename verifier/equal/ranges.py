@@ -17,7 +17,7 @@ from superopt.ir.types import INTEGERS, UNSIGNED, range_of
 from verifier.equal import conditions as c
 from verifier.equal.conditions import Cond
 from verifier.equal.equality import POSITIONS
-from verifier.equal.poly import Poly, form_of, read_of, var
+from verifier.equal.poly import OPS, Poly, form_of, read_of, var
 from verifier.equal.solver import Context
 
 BOUNDS = (2**30, 2**28, 2**24)
@@ -99,6 +99,8 @@ class PremiseRanges:
         if (read := read_of(atom)) is not None:
             return self._narrowed(atom, of_type(self.kinds.get(read[0], "")), most, facts)
         op, args = form
+        if op not in OPS:
+            return ANY
         return applied(op, [self.interval(x, most, facts) for x in args])
 
     def _narrowed(self, atom: str, known: Interval, most: float, facts: Sequence[Cond]) -> Interval:

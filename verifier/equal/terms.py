@@ -164,6 +164,22 @@ def walk_terms(t: Term) -> Iterator[Term]:
         todo += parts_of(t)[::-1]
 
 
+def free_of(t: Term) -> frozenset[str]:
+    """The names of sizes and index variables in a term that no reduction in it binds; variables are bound once."""
+    found, bound = set[str](), set[str]()
+    for x in walk_terms(t):
+        if isinstance(x, Read):
+            found |= {name for p in x.index for name in p.vars}
+        elif isinstance(x, Size):
+            found |= x.value.vars
+        elif isinstance(x, Where):
+            found |= x.guard.vars
+        elif isinstance(x, Reduce):
+            found |= x.size.vars
+            bound.add(x.var)
+    return frozenset(found - bound)
+
+
 def reductions(t: Term) -> frozenset[str]:
     """The kinds of reduction that occur in a term."""
     return frozenset(x.kind for x in walk_terms(t) if isinstance(x, Reduce))

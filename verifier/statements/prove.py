@@ -231,7 +231,7 @@ class _Work:
         """Whether outputs are proved equal in class exact with functions of different float types kept different."""
         terms = self._terms(apart=True)
         left, right, facts = self._denoted(terms, a, b)
-        self._compared(left, right, facts, a, b)
+        self._compared(terms, left, right, facts, a, b)
         kind = _kind(terms, left, right, a)
         if not alike(left, right) and not equal_exactly(self.ctx, left, right, facts, self.done, kind):
             return False
@@ -239,10 +239,13 @@ class _Work:
         terms.certify(self.done)
         return True
 
-    def _compared(self, left: Term, right: Term, facts: tuple[Cond, ...], a: Node, b: Node) -> None:
+    def _compared(self, terms: Terms, left: Term, right: Term, facts: tuple[Cond, ...], a: Node, b: Node) -> None:
         """Prove that both sides read inside their inputs; for float maxima, assume that a zero may have either sign."""
         for side in (left, right):
             self._in_bounds(side, facts)
+        for term, names in terms.held:
+            self._in_bounds(term, self.ctx.facts_of(names))
+        for side in (left, right):
             self.guards |= {t.guard: None for t in walk_terms(side) if isinstance(t, Where)}
         if _ordered(left, right) and any(x.dtype in FLOATS for x in topological((a, b))):
             self.done.assume(ANY_ZERO)
@@ -250,7 +253,7 @@ class _Work:
     def _equal_over(self, terms: Terms, a: Node, b: Node, sides: _Sides) -> None:
         ctx, done = self.ctx, self.done
         left, right, facts = sides
-        self._compared(left, right, facts, a, b)
+        self._compared(terms, left, right, facts, a, b)
         if alike(left, right):
             done.obligations += 1
             done.note("exact", "same terms")

@@ -16,7 +16,17 @@ from typing import Any
 import numpy as np
 from jax import export, lax
 
-from superopt.frontends.jax.builders import broadcast, concatenate, convert, full, reshape, stretch, transpose, window
+from superopt.frontends.jax.builders import (
+    broadcast,
+    concatenate,
+    convert,
+    full,
+    reshape,
+    scalar,
+    stretch,
+    transpose,
+    window,
+)
 from superopt.frontends.jax.sizes import has_symbols, is_zero, size, sizes
 from superopt.ir.graph import Node, mk
 from superopt.ir.ops.reduction import ARG, REDUCE
@@ -203,11 +213,44 @@ def _fixed_gather(p: Params, xs: Sequence[Node]) -> Node | None:
     return reshape(cut, [n for d, n in enumerate(taken) if d not in dims.collapsed_slice_dims])
 
 
-def _dim_as_value(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
-    """A symbolic size as a number: the last entry of 0 .. n."""
-    n = size(p["dim"])
-    count = mk("iota", dtype=out[0].dtype, shape=(n + 1,), dimension=0)
+def _scatter(op: str | None, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    """A scatter of one block as an update of a slice; a block that leaves the operand is dropped, or clipped."""
+    x, where, update = xs
+    dims, mode = p["dimension_numbers"], _MODE.get(p["mode"])
+    if len(where.shape) != 1 or mode is None or where.dtype not in ("int32", "int64") or p.get("update_consts"):
+        return None
+    if dims.operand_batching_dims or (x.dtype == "bool" if op else p["update_jaxpr"] is not None):
+        return None
+    window_sizes = iter(update.shape)
+    block = [1 if d in dims.inserted_window_dims else next(window_sizes) for d in range(len(x.shape))]
+    if any(isinstance(n, int) and isinstance(m, int) and m > n for n, m in zip(x.shape, block, strict=True)):
+        return None
+    starts, inside = [scalar(0, where.dtype)] * len(x.shape), list[Node]()
+    for j, d in enumerate(map(int, dims.scatter_dims_to_operand_dims)):
+        starts[d] = reshape(window(where, (j,), (j + 1,)), ())
+        last, at = x.shape[d] - block[d], starts[d]["value"] if starts[d].op == "literal" else None
+        if mode == "clip" or (at is not None and isinstance(last, int) and 0 <= at <= last):
+            continue
+        inside += [mk("ge", starts[d], scalar(0, where.dtype)), mk("le", starts[d], _number(last, where.dtype))]
+    old = mk("dynamic_slice", x, *starts, slice_sizes=tuple(block))
+    new = reshape(update, block)
+    new = mk(op, old, new) if op else new
+    if inside:
+        within = functools.reduce(functools.partial(mk, "and"), inside)
+        new = mk("select_n", broadcast(within, block, ()), old, new)
+    return mk("dynamic_update_slice", x, new, *starts)
+
+
+def _number(n: Size, dtype: str) -> Node:
+    """A size as a scalar of an integer type: of a symbolic one, the last entry of 0 .. n."""
+    if isinstance(n, int):
+        return scalar(n, dtype)
+    count = mk("iota", dtype=dtype, shape=(n + 1,), dimension=0)
     return reshape(window(count, (n,), (n + 1,)), ())
+
+
+def _dim_as_value(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+    return _number(size(p["dim"]), out[0].dtype)
 
 
 def _default_fill(value: Any, dtype: str) -> bool:
@@ -305,6 +348,8 @@ def _table() -> dict[str, Importer]:
         "dynamic_slice": _dynamic_slice,
         "gather": _gather,
         "dim_as_value": _dim_as_value,
+        "scatter": functools.partial(_scatter, None),
+        **{f"scatter-{op}": functools.partial(_scatter, op) for op in ("add", "mul", "min", "max")},
     }
 
 
