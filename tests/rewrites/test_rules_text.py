@@ -87,7 +87,7 @@ BROKEN = {
     "first line must be": "7r: A[*a]\n  exp(A) == exp(A)",
     "dtype 'half' is not int": "r: A[*a]\n  exp(A) == exp(A)\n  dtype half",
     "empty rule text": "# nothing but a comment\n",
-    "premises about values": "r: A[*a]\n  exp(A) == exp(A)\n  given A > 0",
+    "premises about values": "r: A[*a]\n  exp(A) == exp(A)\n  given gt(A, 0)",
     "free parameter": "r: q in 2|4  A[*a n]\n  slice(A, n(q, e)) == slice(A, n(q, e))",
 }
 
@@ -117,7 +117,7 @@ def test_any_text_is_a_rule_that_prints_back_or_refused_with_its_place(data: st.
         refused = str(error)
     else:
         assert rule_key(parse(show(rule))) == rule_key(rule)
-    assert not refused or refused.startswith("file:")
+    assert not refused or "file:" in refused
 
 
 def test_names_of_rules_are_their_own() -> None:
