@@ -53,7 +53,7 @@ MOST_IN_FIELD = 1 << 26  # elements in the buffers of a kernel whose code is val
 _FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # bytes of an element there (19 to 35); the part of memory it may fill
 MOST_SECONDS = 3.0  # for all kernels of a file together, beside the rest of loading
 _FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
-_TRANSCENDENTALS_PER_S = 2e8
+_TRANSCENDENTALS_PER_S = 2e8  # the same, of exponentials and their like
 # kernels of ResNet-50, of Inception v1 (plain) and 12 of Winograd take 8.9, 12.6, 14.0 s; said are 11.0, 11.6, 13.7
 _ITERATIONS_PER_S = 9e8  # of code in the field; 2e8 on a slower machine
 _VALUES_PER_S = 4e7  # of a loop program in the field: sums and products
@@ -65,7 +65,7 @@ _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
 
 
-Case = tuple[Graph, tuple[Any, ...] | None, str]
+CodeCase = tuple[Graph, tuple[Any, ...] | None, str]
 """A region, its schedule, the name of its backend: equal cases have equal code."""
 
 
@@ -125,7 +125,7 @@ def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
     Those without a kernel are not run, nor those whose code is proved: they were near float64 on floats as well.
     """
     cases = [(r.graph, c.trace, c.backend) for r, c in zip(regions_of(hot, choices), choices, strict=True)]
-    known: dict[Case, str] = {}
+    known: dict[CodeCase, str] = {}
     for case in dict.fromkeys(cases):
         known[case] = ""
         try:
@@ -299,16 +299,16 @@ def was_validated(backend: Backend, graph: Graph, trace: tuple[Any, ...] | None)
     return bool(key) and made.has_verdict(key, version())
 
 
-def _recorded(case: Case) -> KernelVerdict | None:
+def _recorded(case: CodeCase) -> KernelVerdict | None:
     try:
         return backend_of(case[2]).recorded(case[0], case[1])
     except SuperoptError as error:  # then XLA computes it
         return KernelVerdict(UNKNOWN, f"it cannot be made here: {error.args[0]}", 0.0)
 
 
-def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[Case, list[int]]:
+def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[CodeCase, list[int]]:
     """Return the distinct kernels of a program, each with the numbers of its choices."""
-    found: dict[Case, list[int]] = {}
+    found: dict[CodeCase, list[int]] = {}
     for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
         found.setdefault((region.graph, choice.trace, choice.backend), []).append(number)
     return found

@@ -131,7 +131,7 @@ UNTUNED = {
 LIMITS = {
     "loose": 3,
     "largest_room": 25,
-    "repeated": 89,
+    "repeated": 48,
     "late": 27,
     "file_circles": 0,
     "type_circles": 3,
@@ -141,7 +141,7 @@ LIMITS = {
     "long_signatures": 1,
     "long_calls": 0,
     "constants": 270,
-    "unexplained": 89,
+    "unexplained": 74,
     "clocks": 0,
     "below": 1_500,
 }

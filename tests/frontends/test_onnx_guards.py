@@ -169,8 +169,8 @@ MODELS: dict[str, tuple[Any, str]] = {
         "'odd' is not supported",
     ),
     "operands": (
-        model([node("BiasGelu", "x b x", "y", domain="com.microsoft")], X, Y, {"b": np.ones(2, np.float32)}),
-        "takes 2 operands, and is given 3",
+        model([node("DynamicQuantizeMatMul", "x x x x x x", "y", domain="com.microsoft")], X, Y),
+        "takes 5 operands, and is given 6",
     ),
 }  # fmt: skip
 
