@@ -16,7 +16,7 @@ import itertools
 import keyword
 import math
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,12 +50,12 @@ from superopt.frontends.onnx.host import Heads, HostInput, in_program, split_out
 from superopt.frontends.onnx.read import (
     check_model,
     function_table,
+    nested,
     opsets,
     ordered,
     parse_model,
     read_model,
     reads,
-    subgraphs,
 )
 from superopt.frontends.onnx.schema import attribute
 from superopt.frontends.symbolic.known import live
@@ -251,7 +251,7 @@ def load_model(
     name = _name_of(source)
     with converting(name):
         model, context, within = _read(source, data_root, own)
-        single = singles and not operators and _is_plain(model.graph)
+        single = singles and not operators and _is_plain(model)
         context = replace(context, operators=dict(operators or {}), singles=single)
         return _assemble(model, context, within, (dict(dims or {}), like, {}), dict(values or {}))
 
@@ -291,10 +291,10 @@ def _read(
     return model, ModelContext(opsets(model, name), _copies(function_table(model)), folder, name), within
 
 
-def _is_plain(graph: onnx.GraphProto) -> bool:
+def _is_plain(model: onnx.ModelProto) -> bool:
     """Whether a model has tensors of stated types as outputs, and quantises nothing."""
-    tensors = all(o.type.tensor_type.elem_type for o in graph.output)
-    return tensors and not any("Quantize" in node.op_type or "QLinear" in node.op_type for node in graph.node)
+    tensors = all(o.type.tensor_type.elem_type for o in model.graph.output)
+    return tensors and not any("Quantize" in node.op_type or "QLinear" in node.op_type for node in _every(model))
 
 
 def symbolic_dimensions(source: str | Path | bytes | onnx.ModelProto) -> dict[str, str]:
@@ -320,6 +320,20 @@ def _data_folder(path: Path, root: str | Path | None, own: bool) -> DataFolder:
             f"data_root {str(root)!r} is not a folder", hint="give the folder that holds what the links lead to"
         )
     return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root), own)
+
+
+_OF_PAIRS = (1, 2, 4, 5, 6, 7)
+_GRIDS: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1, 2)),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), _OF_PAIRS),
+    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax"), (1, 2, 3, 4)),
+    **dict.fromkeys(("QLinearAveragePool", "QLinearGlobalAveragePool"), (1, 2, 3, 4)),
+    "QGemm": (1, 2, 4, 5, 7, 8),
+    "MatMulIntegerToFloat": (2, 3, 4, 5),
+    "DynamicQuantizeMatMul": (2, 3),
+    **dict.fromkeys(("MatMulInteger", "ConvInteger"), (2, 3)),
+}
+"""Places of scales and zero points among the inputs of operators of ONNX and of com.microsoft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,9 +381,10 @@ def _assemble(
     for key in _only_widened(kept, stored, {o.name for o in graph.output}):
         stored[key] = owned(stored[key]).astype(CARRIER[stored[key].dtype.name])
     narrow: dict[str, str] = {}
+    grids = _grids(kept)
     for key, array in stored.items():
         if key in wanted and key not in static:
-            if _is_static(array):
+            if _is_static(array) and not (key in grids and array.any()):
                 static[key] = owned(array)
                 continue
             if array.dtype.name in CARRIER:
@@ -377,7 +392,8 @@ def _assemble(
                 array = owned(array).astype(CARRIER[array.dtype.name])
             params[key] = array
     context = replace(context, parameters=params.keys())
-    parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, _size(model))
+    size = sum(1 for _ in _every(model))
+    parts = _Parts(context, kept, inputs, static, params, [o.name for o in graph.output], narrow, size)
     if context.singles:
         half = onnx.TensorProto.FLOAT16
         halves = [np.float16 if o.type.tensor_type.elem_type == half else None for o in graph.output]
@@ -402,15 +418,12 @@ def _assemble(
     )  # fmt: skip
 
 
-def _size(model: onnx.ModelProto) -> int:
-    """Number of nodes in the file, those of bodies and functions included."""
-    todo: list[Sequence[onnx.NodeProto]] = [model.graph.node, *(f.node for f in model.functions)]
-    count = 0
-    while todo:
-        nodes = todo.pop()
-        count += len(nodes)
-        todo += [graph.node for node in nodes for graph in subgraphs(node)]
-    return count
+def _every(model: onnx.ModelProto) -> Iterator[onnx.NodeProto]:
+    """Yield the nodes in the file, those of bodies and functions included."""
+    for nodes in (model.graph.node, *(f.node for f in model.functions)):
+        for node in nodes:
+            yield node
+            yield from nested(node)
 
 
 def _only_widened(nodes: Sequence[onnx.NodeProto], stored: Mapping[str, np.ndarray], outputs: set[str]) -> list[str]:
@@ -467,6 +480,21 @@ def _bound(value: Any, name: str) -> Any:
     if array.dtype.kind == "O" and not all(isinstance(x, str | bytes) for x in array.flat):
         raise ArgumentError(f"the value given for {name!r} is not an array of numbers or strings")
     return array
+
+
+def _grids(nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    """Names of scales and zero points, read by nothing but quantisation.
+
+    They count as weights, so that layers that differ in them alone have one kernel.
+    """
+    found: set[str] = set()
+    others: set[str] = set()
+    for node in nodes:
+        places = _GRIDS.get(node.op_type, ()) if node.domain in ("", "ai.onnx", "com.microsoft") else ()
+        for i, name in enumerate(node.input):
+            (found if i in places else others).add(name)
+        others.update(name for inner in nested(node) for name in inner.input)
+    return found - others
 
 
 def _is_static(array: np.ndarray) -> bool:
