@@ -137,13 +137,13 @@ def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
         said, of = _recorded(case), made.objects(kernel.hot, kernel.prepare)
         if (said is not None and said.proved) or (key and made.agrees(key, of)):
             continue
-        known[case] = _difference(backend, kernel)
+        known[case] = difference_from_xla(backend, kernel)
         if key and not known[case]:
             made.agree(key, of)
     return {number: known[case] for number, case in enumerate(cases) if known[case]}
 
 
-def _difference(backend: Backend, kernel: CompiledRegion) -> str:
+def difference_from_xla(backend: Backend, kernel: CompiledRegion) -> str:
     """Return how a region's kernel differs from XLA's version on random arrays; empty where it does not."""
     values = random_values({n["name"]: (n.shape, n.dtype) for n in kernel.graph.inputs}, 0)
     expected = _of_xla(kernel.graph, values)
