@@ -37,6 +37,8 @@ def told(first: Function, second: Function, x: np.ndarray, exactness: str = "exa
         (lambda x: x * 0, lambda x: x - x + 0 * jnp.ones_like(x), FLOATS, ""),
         (lambda x: x + 1, lambda x: x + 2, FLOATS, "where inputs are ordinary"),
         (lambda x: jnp.where(x == x, x, 0.0), lambda x: x + 0, FLOATS, "where inputs are nan"),
+        (lambda x: x + 0, lambda x: jnp.where(x == x, x, 0.0), FLOATS, "where inputs are nan"),
+        (lambda x: x + 0, lambda x: jnp.minimum(x, 3e38), FLOATS, "where inputs are inf"),
         (lambda x: jnp.minimum(x, 3e38), lambda x: x + 0, FLOATS, "where inputs are inf"),
         (lambda x: jnp.maximum(x, -3e38), lambda x: x + 0, FLOATS, "where inputs are -inf"),
         (lambda x: jnp.abs(x), lambda x: jnp.maximum(x, -x), INTEGERS, ""),
