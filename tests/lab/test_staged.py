@@ -230,4 +230,4 @@ def test_a_set_that_is_timed_exhaustively_begins_with_the_default() -> None:
     points = list(schedules.every(space))
     assert points[0] == space.start
     assert len(points) <= schedules.EXHAUSTIVE + 1
-    assert len({point["out0.tile"] for point in points}) == len(space.knobs["out0.tile"].options)
+    assert len({point["out0.tile"] for point in points}) == len(space.decisions["out0.tile"].options)
