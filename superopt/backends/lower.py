@@ -22,7 +22,7 @@ from superopt.ir.graph import Node
 from superopt.ir.ops.reduction import ARG, WINDOW
 from superopt.ir.ops.table import CONTRACTIONS, CONVOLUTIONS, TABLE
 
-Lowering = Callable[..., Any]
+LoweringRule = Callable[..., Any]
 
 _RENAMED = {"not": lax.bitwise_not, "and": lax.bitwise_and, "or": lax.bitwise_or, "xor": lax.bitwise_xor}
 _PRECISION = {
@@ -120,8 +120,8 @@ def _result(node: Node, results: tuple[Any, ...]) -> Any:
     return results[node["index"]]
 
 
-def _table() -> dict[str, Lowering]:
-    table: dict[str, Lowering] = {
+def _table() -> dict[str, LoweringRule]:
+    table: dict[str, LoweringRule] = {
         "literal": _literal, "round": _round, "convert_element_type": _convert_element_type, "regroup": _regroup,
         "barrier": _barrier, "concatenate": _concatenate, "dynamic_slice": _dynamic_slice,
         "dynamic_update_slice": _dynamic_update_slice, "gather": _gather, "iota": _iota, "opaque": _opaque,
@@ -136,7 +136,7 @@ def _table() -> dict[str, Lowering]:
     return table
 
 
-LOWER: dict[str, Lowering] = _table()
+LOWER: dict[str, LoweringRule] = _table()
 
 
 def array_bytes(x: Any) -> int:

@@ -29,7 +29,7 @@ from superopt.kernels.runtime.kernel import Code, Kernel, Phase
 from superopt.machine.facts import usable_cores
 
 _SOURCES = ("kernels", "ir", "backends")  # folders of the package that generate code and hand it over for validation
-Parts = tuple[Kernel, Kernel | None]  # the kernel, and the one that packs its frozen operands
+KernelParts = tuple[Kernel, Kernel | None]  # the kernel, and the one that packs its frozen operands
 
 
 def key_of(graph: Graph, trace: tuple[Any, ...] | None) -> str:
@@ -46,7 +46,7 @@ def _digest(graph: Graph, trace: tuple[Any, ...] | None, around: str) -> str:
     return hashlib.blake2b(f"{json.dumps([print_graph(graph), trace])}{around}".encode(), digest_size=16).hexdigest()
 
 
-def find(key: str, cache: Path | None = None) -> Parts | None:
+def find(key: str, cache: Path | None = None) -> KernelParts | None:
     """Return the kernels under a key; None where there are none, or an object of theirs is gone."""
     try:
         rows = _rows(_path(key, cache))
@@ -66,7 +66,7 @@ def find(key: str, cache: Path | None = None) -> Parts | None:
     return made[0], made[1]
 
 
-def keep(key: str, parts: Parts, cache: Path | None = None) -> None:
+def keep(key: str, parts: KernelParts, cache: Path | None = None) -> None:
     """Store kernels under a key."""
     rows = [None if kernel is None else _row(kernel) for kernel in parts]
     _write(_path(key, cache), rows)

@@ -22,7 +22,7 @@ from jax import lax
 
 from superopt.arrays.bundles import random_values
 from superopt.backends.options import Options
-from superopt.backends.protocol import Backend, CompiledRegion, KernelCall, Timed, Trace, backend_of
+from superopt.backends.protocol import Backend, CompiledRegion, KernelCall, TimedCall, Trace, backend_of
 from superopt.backends.xla import XlaExecutable, to_jax
 from superopt.errors import InputError
 from superopt.ir import opaque
@@ -85,7 +85,7 @@ def build(
     return MixedExecutable(program, frozen_values, options, choices, mix)
 
 
-def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
+def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> TimedCall:
     """Compile a graph as one kernel of a backend, called alone: see `Backend.time`."""
     program = original_program(graph)
     given = options.get("trace")

@@ -21,7 +21,7 @@ from costmodel.model.objective import outside_of, uncertainty_of
 from superopt.backends import made, protocol
 from superopt.backends.made import find, keep, key_of
 from superopt.backends.mixed import alone
-from superopt.backends.protocol import Backend, CompiledRegion, Timed, Trace
+from superopt.backends.protocol import Backend, CompiledRegion, TimedCall, Trace
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.choose import defaults
@@ -143,7 +143,7 @@ class Native(Backend):
         said = made.verdict(key, version(), made.objects(*_runs(region, trace))) if key and version() else None
         return None if said is None else KernelVerdict(*said, 0.0)
 
-    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
+    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> TimedCall:
         """Compile a program that is this kernel alone, for timing."""
         return alone(self, graph, operands, options)
 

@@ -23,9 +23,9 @@ from jax.core import Tracer
 
 from superopt.ir.graph import Node
 
-_FEWEST = 4
-_LARGEST_BYTES = 4096
-_ALIGNED_BYTES = 64
+_FEWEST = 4  # small operands of a call; fewer are passed one by one
+_LARGEST_BYTES = 4096  # of a vector that is packed: a page
+_ALIGNED_BYTES = 64  # a line of the cache, and the widest vector register
 
 
 @dataclass(frozen=True, slots=True)

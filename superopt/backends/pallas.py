@@ -17,7 +17,16 @@ import numpy as np
 from costmodel.arrays import PerKernel
 from costmodel.model.card import UNKNOWN, CardRoofline
 from superopt.backends.mixed import alone
-from superopt.backends.protocol import INTERPRETED, PALLAS, Backend, CompiledRegion, Timed, Trace, default_trace, traced
+from superopt.backends.protocol import (
+    INTERPRETED,
+    PALLAS,
+    Backend,
+    CompiledRegion,
+    TimedCall,
+    Trace,
+    default_trace,
+    traced,
+)
 from superopt.backends.xla import card_model
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.graph import Graph, Node, make_input, mk
@@ -91,7 +100,7 @@ class Pallas(Backend):
         except _FAULTS as fault:
             raise UnsupportedKernel(f"{type(fault).__name__}: {fault}"[:300]) from fault
 
-    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
+    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> TimedCall:
         """Compile a program that is this kernel alone, for timing."""
         return alone(self, graph, operands, options)
 

@@ -49,7 +49,7 @@ _MAKERS = {
 }
 _BY_DEVICE = {"gpu": PALLAS}  # platform of JAX -> whose kernels run there; elsewhere there may be native ones
 Trace = tuple[Any, ...] | None
-Timed = tuple[Callable[..., Any], Sequence[Any], Sequence[int]]
+TimedCall = tuple[Callable[..., Any], Sequence[Any], Sequence[int]]
 
 
 class KernelCall(Protocol):
@@ -173,7 +173,7 @@ class Backend(Priced, Protocol):
         call = jax_jit(kernel.hot.call)
         return [np.asarray(x) for x in call(*[values[b.name] for b in kernel.hot.operands])]
 
-    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
+    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> TimedCall:
         """Return a graph as a call of its own, its operands, and which of these are made of frozen ones.
 
         Args:

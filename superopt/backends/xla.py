@@ -27,7 +27,7 @@ from superopt.backends.lower import LOWER, array_bytes, dtype_of
 from superopt.backends.options import Options, Value, accepted, jit_with
 from superopt.backends.packing import packing_of
 from superopt.backends.preparing import pieces_of, run_pieces, taken
-from superopt.backends.protocol import Backend, CompiledRegion, Timed, Trace, traced
+from superopt.backends.protocol import Backend, CompiledRegion, TimedCall, Trace, traced
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.program import Program
@@ -146,7 +146,7 @@ class Xla(Backend):
         """Return the region as a JAX function."""
         return traced(self.name, region, to_jax(region))
 
-    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> Timed:
+    def time(self, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> TimedCall:
         """Compile the graph with these options of the compiler, for timing."""
         call = jax_jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
         return call, operands, [i for i, node in enumerate(graph.inputs) if node["frozen"]]

@@ -54,9 +54,8 @@ MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of
 MOST_IN_FIELD = 1 << 26  # elements in the buffers of a kernel whose code is validated, and
 _FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # bytes of an element there (19 to 35); the part of memory it may fill
 MOST_SECONDS = 3.0  # for all kernels of a file together, beside the rest of loading
-# rates of the nominal processor; those of another one go with its clock
-_FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, where neither is good at it
-_TRANSCENDENTALS_PER_S = 2e8
+_FLOPS_PER_S = 5e9  # of one core of the nominal processor, by the kernel and by XLA, where neither is good at it
+_TRANSCENDENTALS_PER_S = 2e8  # the same, of exponentials and their like
 # kernels of ResNet-50, of Inception v1 (plain) and 12 of Winograd take 8.9, 12.6, 14.0 s; said are 11.0, 11.6, 13.7
 _ITERATIONS_PER_S = 9e8  # of code in the field; 2e8 on a slower machine
 _VALUES_PER_S = 4e7  # of a loop program in the field: sums and products
@@ -68,7 +67,7 @@ _TOO_MUCH = "it would take too much memory"
 _ELEMENTS_PER_S = 1.5e7  # made at random, computed twice, compared in float64
 
 
-Case = tuple[Graph, tuple[Any, ...] | None, str]
+CodeCase = tuple[Graph, tuple[Any, ...] | None, str]
 """A region, its schedule, the name of its backend: equal cases have equal code."""
 
 
@@ -133,7 +132,7 @@ def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
     Those without a kernel are not run, nor those whose code is proved: they were near float64 on floats as well.
     """
     cases = [(r.graph, c.trace, c.backend) for r, c in zip(regions_of(hot, choices), choices, strict=True)]
-    known: dict[Case, str] = {}
+    known: dict[CodeCase, str] = {}
     for case in dict.fromkeys(cases):
         known[case] = ""
         try:
@@ -145,13 +144,13 @@ def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
         said, of = _recorded(case), made.objects(kernel.hot, kernel.prepare)
         if (said is not None and said.proved) or (key and made.agrees(key, of)):
             continue
-        known[case] = _difference(backend, kernel)
+        known[case] = difference_from_xla(backend, kernel)
         if key and not known[case]:
             made.agree(key, of)
     return {number: known[case] for number, case in enumerate(cases) if known[case]}
 
 
-def _difference(backend: Backend, kernel: CompiledRegion) -> str:
+def difference_from_xla(backend: Backend, kernel: CompiledRegion) -> str:
     """Return how a region's kernel differs from XLA's version on random arrays; empty where it does not."""
     values = random_values({n["name"]: (n.shape, n.dtype) for n in kernel.graph.inputs}, 0)
     expected = _of_xla(kernel.graph, values)
@@ -307,16 +306,16 @@ def was_validated(backend: Backend, graph: Graph, trace: tuple[Any, ...] | None)
     return bool(key) and made.has_verdict(key, version())
 
 
-def _recorded(case: Case) -> KernelVerdict | None:
+def _recorded(case: CodeCase) -> KernelVerdict | None:
     try:
         return backend_of(case[2]).recorded(case[0], case[1])
     except SuperoptError as error:  # then XLA computes it
         return KernelVerdict(UNKNOWN, f"it cannot be made here: {error.args[0]}", 0.0)
 
 
-def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[Case, list[int]]:
+def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[CodeCase, list[int]]:
     """Return the distinct kernels of a program, each with the numbers of its choices."""
-    found: dict[Case, list[int]] = {}
+    found: dict[CodeCase, list[int]] = {}
     for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
         found.setdefault((region.graph, choice.trace, choice.backend), []).append(number)
     return found

@@ -41,7 +41,7 @@ from verifier.rules.instances import NotAnInstance, sides
 from verifier.verdict import EXACTNESS
 
 _PASSES = 60
-_SEEN_BITS = 27
+_SEEN_BITS = 27  # bits of a label that index a table of 128 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Validation:
         return asdict(self)
 
 
-class _Refused(Exception):
+class _PlanRefused(Exception):
     """The plan does not hold; the message names the step or operation."""
 
 
@@ -120,7 +120,7 @@ def validate(
     passes, cause = 0, ""
     try:
         passes = _check(original, returned, plan, ledger or Ledger(), certificates, most, given)
-    except _Refused as refused:
+    except _PlanRefused as refused:
         cause = shown(refused, 1000)
     classes = [EXACTNESS.index(c.exactness) for c in certificates.values()]
     assumptions = dict.fromkeys(a for c in certificates.values() for a in c.assumptions)
@@ -140,22 +140,24 @@ def _check(
     given: Sequence[tuple[Node, Node]] = (),
 ) -> int:
     if plan.numerics not in EXACTNESS:
-        raise _Refused(f"the plan says numerics {plan.numerics!r}")
+        raise _PlanRefused(f"the plan says numerics {plan.numerics!r}")
     outputs = _whole(original, returned)
     rules = _proved(plan, ledger, certificates)
     bodies: dict[str, str] = {}
     for number, body in enumerate(plan.bodies):
         if body.plan.numerics != plan.numerics:
-            raise _Refused(f"body {number}: its plan says {body.plan.numerics}, that of the program {plan.numerics}")
+            raise _PlanRefused(
+                f"body {number}: its plan says {body.plan.numerics}, that of the program {plan.numerics}"
+            )
         try:
             _check(body.before, Program(None, body.after), body.plan, ledger, certificates, most)
-        except _Refused as refused:
-            raise _Refused(f"body {number}: {refused}") from refused
+        except _PlanRefused as refused:
+            raise _PlanRefused(f"body {number}: {refused}") from refused
         bodies[print_graph(body.after)] = print_graph(body.before)
     known = set(original.inputs)
     for node in topological(plan.terms.outputs):
         if node.op == "input" and node not in known:
-            raise _Refused(f"the plan speaks of an input {node['name']!r}, which the original does not have")
+            raise _PlanRefused(f"the plan speaks of an input {node['name']!r}, which the original does not have")
     steps = [_sides(number, step, plan, rules) for number, step in enumerate(plan.instances)]
     terms = Graph(original.inputs, tuple(side for pair in given for side in pair))
     texts = [original, *(g for g in (returned.prepare, returned.hot) if g), *((terms,) if given else ())]
@@ -176,9 +178,9 @@ def _check(
             return count
         if labels.merges.united == before:
             if not labels.merges.sampling:
-                raise _Refused(_unexplained(labels, order, original, outputs, plan, steps))
+                raise _PlanRefused(_unexplained(labels, order, original, outputs, plan, steps))
             labels.merges.sampling = False  # look at every label before anything is refused
-    raise _Refused(f"labels still change after {_PASSES} rounds")
+    raise _PlanRefused(f"labels still change after {_PASSES} rounds")
 
 
 def _elements(node: Node) -> float:
@@ -196,20 +198,20 @@ def _whole(original: Graph, returned: Program) -> tuple[Node, ...]:
         outputs = returned.hot.outputs
     else:
         if returned.live_inputs != live:
-            raise _Refused("the returned program takes other arguments")
+            raise _PlanRefused("the returned program takes other arguments")
         if len(returned.prepared_inputs) != len(returned.prepare.outputs):
-            raise _Refused("the returned program reads other tensors than are prepared")
+            raise _PlanRefused("the returned program reads other tensors than are prepared")
         outputs = replace(
             returned.hot.outputs, dict(zip(returned.prepared_inputs, returned.prepare.outputs, strict=True))
         )
     if [n.types for n in outputs] != [n.types for n in original.outputs]:
-        raise _Refused("the returned program has results of other types")
+        raise _PlanRefused("the returned program has results of other types")
     known = set(original.inputs)
     for node in topological(outputs):
         if node.op == "input" and node not in known:
-            raise _Refused(f"the returned program reads {node['name']!r}, which the original does not have")
+            raise _PlanRefused(f"the returned program reads {node['name']!r}, which the original does not have")
     if returned.prepare is None and returned.hot.inputs != original.inputs:  # arguments are passed by position
-        raise _Refused("the returned program takes other arguments")
+        raise _PlanRefused("the returned program takes other arguments")
     return outputs
 
 
@@ -219,16 +221,16 @@ def _proved(plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) ->
         try:
             rule = parse(text, where="<plan>")
         except RuleError as error:
-            raise _Refused(f"rule {name} of the plan cannot be read: {error}") from error
+            raise _PlanRefused(f"rule {name} of the plan cannot be read: {error}") from error
         kept, found = require_proved([rule], ledger)
         if not kept or rule.name != name:
-            raise _Refused(f"rule {name} of the plan is not proved")
+            raise _PlanRefused(f"rule {name} of the plan is not proved")
         certificate = found[name]
         if EXACTNESS.index(certificate.exactness) > EXACTNESS.index(plan.numerics):
-            raise _Refused(f"rule {name} is {certificate.exactness}, the plan says {plan.numerics}")
+            raise _PlanRefused(f"rule {name} is {certificate.exactness}, the plan says {plan.numerics}")
         why = unusable(rule, certificate)
         if why:
-            raise _Refused(f"rule {name} cannot be used: {why}")
+            raise _PlanRefused(f"rule {name} cannot be used: {why}")
         rules[name] = rule
         certificates[name] = certificate
     return rules
@@ -238,20 +240,20 @@ def _sides(number: int, step: RuleInstance, plan: Plan, rules: Mapping[str, Rule
     """Return both sides of a step; refused where it is no instance of its rule."""
     rule = rules.get(step.rule)
     if rule is None:
-        raise _Refused(f"step {number}: the plan has no rule {step.rule}")
+        raise _PlanRefused(f"step {number}: the plan has no rule {step.rule}")
     sizes = {(name, label): n for name, label, n in step.sizes}
     attributes = {(name, label): n for name, label, n in step.attributes}
     env = Env(rule, dict(step.labels), sizes, attributes, dict(step.parameters))
     terms = plan.terms.outputs
     if any(not 0 <= at < len(terms) for at, _ in step.tensors.values()):
-        raise _Refused(f"step {number} ({step.rule}): it names a term that is not there")
+        raise _PlanRefused(f"step {number} ({step.rule}): it names a term that is not there")
     tensors = {name: (terms[at], lay) for name, (at, lay) in step.tensors.items()}
     try:
         return sides(rule, env, tensors, step.metas, step.roots, step.dtype, step.carried)
     except NotAnInstance as error:
-        raise _Refused(f"step {number} ({step.rule}): {error}") from error
+        raise _PlanRefused(f"step {number} ({step.rule}): {error}") from error
     except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:
-        raise _Refused(f"step {number} ({step.rule}): {type(error).__name__}: {error}") from error
+        raise _PlanRefused(f"step {number} ({step.rule}): {type(error).__name__}: {error}") from error
 
 
 def _same(found: Mapping[Node, Row], want: Sequence[Node], have: Sequence[Node]) -> bool:
@@ -259,7 +261,7 @@ def _same(found: Mapping[Node, Row], want: Sequence[Node], have: Sequence[Node])
                for x, y in zip(found[a], found[b], strict=True))  # fmt: skip
 
 
-class _Seen:
+class _SeenBits:
     """The set of labels that have occurred; it may have false positives, never false negatives."""
 
     def __init__(self) -> None:
@@ -286,7 +288,7 @@ def _unexplained(
     steps: Sequence[Sequence[tuple[Node, Node]]],
 ) -> str:
     """Describe the first operation of the returned program whose elements occur nowhere else, and unused steps."""
-    program, known = _Seen(), _Seen()
+    program, known = _SeenBits(), _SeenBits()
     mine = set(original.nodes())
     explained = mine | set(topological([side for pairs in steps for pair in pairs for side in pair]))
 

@@ -25,7 +25,7 @@ from verifier.equal.normal import EXACT
 from verifier.rules.refute import DRAWN, env_of_seed, first_difference, special, strewn
 from verifier.verdict import ValidityDomain
 
-SEED, TRIES = 100, 8
+SEED, TRIES = 100, 8  # the first seed of the arrays of a rule, and how many are drawn
 NEAR = 1e-3
 """Rounding error of small integers in float32, relative to an element of about their size."""
 

@@ -74,7 +74,7 @@ def named(drawing: Drawing, graph: Graph, found: Exploration | None, scopes: Map
         found: the search whose classes number the values; without one their expressions do.
         scopes: node of the original -> its name.
     """
-    number = _Values().numbered(graph) if found is None else _imported(found)
+    number = _RegionValues().numbered(graph) if found is None else _imported(found)
     names, alone = dict[int, str](), found is None  # where what is computed ahead has numbers -1 - n
     for node, scope in scopes.items():
         if node in number:
@@ -97,12 +97,12 @@ def _imported(found: Exploration) -> dict[Node, int]:
 
 def _alone(graph: Graph, candidate: Candidate, rows: Sequence[NativeKernel], objective: Objective) -> Drawing:
     """Draw both sides without a search: the original in the regions that it would be cut into."""
-    program, values = candidate.program, _Values()
+    program, values = candidate.program, _RegionValues()
     ahead = _done_ahead(program)
     before, after = values.numbered(graph), values.of_program(program)
     cut = [region for region in partition(graph) if not region.is_free and region.root not in ahead]
     prices = objective.price([region.graph for region in cut]).tolist() if cut else []
-    runs = {region.root: _Run(XLA, 1e6 * s) for region, s in zip(cut, prices, strict=True)}
+    runs = {region.root: _RegionRun(XLA, 1e6 * s) for region, s in zip(cut, prices, strict=True)}
     if candidate.is_original:
         drawn = _side(graph, cut, before, runs, lambda _: "same")
         return Drawing(drawn, drawn)
@@ -118,7 +118,7 @@ def _alone(graph: Graph, candidate: Candidate, rows: Sequence[NativeKernel], obj
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _RegionRun:
     """The backend that runs a region, and the time of one run, if known."""
 
     backend: str
@@ -126,19 +126,19 @@ class _Run:
     timed: bool = False
 
 
-def _runs(candidate: Candidate, rows: Sequence[NativeKernel]) -> dict[Node, _Run]:
+def _runs(candidate: Candidate, rows: Sequence[NativeKernel]) -> dict[Node, _RegionRun]:
     """Return the regions of the returned program by root, with the figures of its table."""
     by_key: Mapping[str, NativeKernel] = {row.key: row for row in rows}
-    found: dict[Node, _Run] = {}
+    found: dict[Node, _RegionRun] = {}
     for region in candidate.regions:
         row = by_key[key_of(region.graph)]
         us = None if row.takes_ms is None else 1e3 * row.takes_ms
-        found[region.root] = _Run(row.backend if row.used else XLA, us, row.is_timed)
+        found[region.root] = _RegionRun(row.backend if row.used else XLA, us, row.is_timed)
     return found
 
 
 @dataclass(slots=True)
-class _Values:
+class _RegionValues:
     """Numbers of values by their expression; a transpose has the number of its operand."""
 
     known: dict[Any, int] = field(default_factory=dict[Any, int])
@@ -180,7 +180,7 @@ class _Values:
 def _classes(found: Exploration, candidate: Candidate) -> dict[Node, int]:
     """Return the number of each node's value in the returned program: its class, if that is in use."""
     snapshot, hot = found.result.problem.snapshot, candidate.program.hot
-    count, values = len(snapshot.options), _Values()
+    count, values = len(snapshot.options), _RegionValues()
     of: dict[int, int] = {}  # number of an expression -> class
     winner = found.finalist(candidate.finalist)
     if winner is not None:
@@ -212,7 +212,7 @@ def _side(
     graph: Graph,
     cut: Sequence[Region],
     number: Mapping[Node, int],
-    runs: Mapping[Node, _Run],
+    runs: Mapping[Node, _RegionRun],
     change: Callable[[int], str],
     ahead: Collection[Node] = (),
 ) -> tuple[DrawnNode, ...]:
@@ -227,7 +227,7 @@ def _side(
     order = graph.nodes()
     constant = _constants(order) - {region.root for region in cut}
     own = {node: -1 - number[node] if node in ahead else number[node] for node in order}
-    kernel, at = dict[int, int](), dict[int, _Run]()
+    kernel, at = dict[int, int](), dict[int, _RegionRun]()
     fresh = max(number.values(), default=0) + 1
     for region in reversed(cut):
         root = own[region.root]
@@ -239,7 +239,7 @@ def _side(
             kernel.setdefault(own[node], root)
     for node in order:
         if node.op not in (*_LEAVES, "result") and not is_inside(node) and node not in constant:
-            at.setdefault(own[node], _Run(XLA, None))
+            at.setdefault(own[node], _RegionRun(XLA, None))
     laid: dict[int, str] = {}
     lies = {own[region.root]: region.root for region in cut if region.root.op == "transpose"}
     for c, root in lies.items():
@@ -257,7 +257,7 @@ def _side(
             elif x in constant:
                 given.append(_given(x))
         at_home = kernel.get(c, c)
-        run = at.get(at_home, _Run("", None))
+        run = at.get(at_home, _RegionRun("", None))
         out[c] = DrawnNode(
             id=c,
             op=f"input {node['name']}" if node.op == "input" else node["op"] if node.op == "macro" else node.op,

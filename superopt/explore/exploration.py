@@ -59,7 +59,7 @@ class Begun:
     graph: Graph
     bodies: _Bodies
     expand: Expand
-    run: _Run
+    run: _Exploring
 
     @property
     def interrupted(self) -> bool:
@@ -88,7 +88,7 @@ def _begun(imported: Graph, rules: Sequence[Rule], request: Request, progress: C
     expand = library_expander(rules)
     model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
     eg = import_into(ProvingEGraph(exact=request.exact), graph)
-    return Begun(imported, graph, bodies, expand, _Run(eg, rules, request, model, progress))
+    return Begun(imported, graph, bodies, expand, _Exploring(eg, rules, request, model, progress))
 
 
 def explore(
@@ -146,7 +146,7 @@ def explore(
 
 
 @dataclass(slots=True)
-class _Run:
+class _Exploring:
     """Rounds over one growing e-graph, saturated first; a round is a search, timings, and growth near the best."""
 
     eg: EGraph

@@ -33,10 +33,10 @@ PREFIX = "onnx."  # prefix of the names of opaque operations that run on the hos
 MOST_BYTES = 1 << 24  # of a model: weights are constants of the program, and go in as operands
 _PURPOSE = "a program with ONNX operators that run on the host"
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "ai.onnx.preview")
-Results = tuple[tuple[tuple[int, ...], str], ...]
+ResultTypes = tuple[tuple[tuple[int, ...], str], ...]
 
 
-def host_call(name: str, model: bytes, results: Results, operands: Sequence[Any]) -> list[Any]:
+def host_call(name: str, model: bytes, results: ResultTypes, operands: Sequence[Any]) -> list[Any]:
     """Run a small ONNX model on the host, inside of a traced program.
 
     Args:
@@ -54,13 +54,13 @@ def primitive_of(name: str) -> Any:
     primitive = core.Primitive(name)
     primitive.multiple_results = True
 
-    def abstract(*_: Any, model: bytes, results: Results) -> list[Any]:
+    def abstract(*_: Any, model: bytes, results: ResultTypes) -> list[Any]:
         return [jax_core.ShapedArray(shape, np.dtype(dtype)) for shape, dtype in results]
 
-    def run(*operands: Any, model: bytes, results: Results) -> list[Any]:
+    def run(*operands: Any, model: bytes, results: ResultTypes) -> list[Any]:
         return [jnp.asarray(x) for x in _checked(model, results, operands)]
 
-    def lower(ctx: Any, *operands: Any, model: bytes, results: Results) -> Any:
+    def lower(ctx: Any, *operands: Any, model: bytes, results: ResultTypes) -> Any:
         def call(*arrays: Any) -> tuple[Any, ...]:
             return tuple(_checked(model, results, arrays))
 
@@ -75,7 +75,7 @@ def primitive_of(name: str) -> Any:
     return primitive
 
 
-def _checked(model: bytes, results: Results, operands: Sequence[Any]) -> list[np.ndarray]:
+def _checked(model: bytes, results: ResultTypes, operands: Sequence[Any]) -> list[np.ndarray]:
     arrays = evaluate(model, [np.asarray(x) for x in operands])
     found: list[np.ndarray] = []
     for array, (shape, dtype) in zip(arrays, results, strict=True):

@@ -38,7 +38,7 @@ _SIZED_BY_VALUES = frozenset((
 _RUNS = threading.local()  # the allowance of the run of this thread
 
 
-class _Loop(op_loop.Loop):
+class _LoopRun(op_loop.Loop):
     """`Loop` that stacks each step's results of any rank along a new first axis, and allows no steps at all."""
 
     op_domain = ""
@@ -65,7 +65,7 @@ class _Loop(op_loop.Loop):
         return self._check_and_fix_outputs((*carried, *made))
 
 
-_Loop.__name__ = "Loop"  # by which the evaluator knows it
+_LoopRun.__name__ = "Loop"  # by which the evaluator knows it
 
 
 class _NonMaxSuppression(op_non_max_suppression.NonMaxSuppression):
@@ -84,7 +84,7 @@ class Bounded(ReferenceEvaluator):
     """The reference evaluator with bounds, which also apply to bodies and functions."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **{**options, "new_ops": [_Loop, _NonMaxSuppression]})
+        super().__init__(*args, **{**options, "new_ops": [_LoopRun, _NonMaxSuppression]})
         for node in self.rt_nodes_:
             node.run = functools.partial(_run, node, node.run)
 

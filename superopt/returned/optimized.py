@@ -177,7 +177,7 @@ class Optimized(Unique, Generic[P, R]):
                 if found is not None
             ),
         )
-        source = None if self.plan is None else saved.Source(graph, self.program, self.plan)
+        source = None if self.plan is None else saved.ValidationSource(graph, self.program, self.plan)
         try:
             return saved.write(path, content, source, graph)
         except (FileNotFoundError, NotADirectoryError) as error:

@@ -99,7 +99,7 @@ class Saved:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ValidationSource:
     """The contents of a file for validation alone: original, returned program with prepare part, plan."""
 
     original: Graph
@@ -107,7 +107,7 @@ class Source:
     plan: Plan
 
 
-def write(path: str | Path, saved: Saved, source: Source | None, original: Graph) -> Path:
+def write(path: str | Path, saved: Saved, source: ValidationSource | None, original: Graph) -> Path:
     """Write a file, which appears under its name once it is complete.
 
     Args:
@@ -163,7 +163,7 @@ def write(path: str | Path, saved: Saved, source: Source | None, original: Graph
     return Path(path)
 
 
-def _places(saved: Saved, source: Source | None, original: Graph) -> dict[str, str]:
+def _places(saved: Saved, source: ValidationSource | None, original: Graph) -> dict[str, str]:
     """Map each array that the original closes over, and that a call may need, to its member of the archive.
 
     Arrays of few elements are in the program's text instead."""
@@ -188,7 +188,7 @@ def read(path: str | Path, files: ExitStack) -> Saved:
     return _read(path, files)[0]
 
 
-def read_whole(path: str | Path) -> tuple[Saved, Source]:
+def read_whole(path: str | Path) -> tuple[Saved, ValidationSource]:
     """Read the contents for calls and for validation.
 
     Raises:
@@ -223,7 +223,7 @@ def _meta(archive: Archive) -> Any:
     return meta
 
 
-def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, Source | None]:
+def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, ValidationSource | None]:
     """Read for calls where `files` is given, which keeps the file open; for validation otherwise."""
     name = shown(path, 200)
     with ExitStack() as own, typed(f"{name} is not a saved program", _HINT):
@@ -342,12 +342,12 @@ def _part(archive: Archive, member: str, most: int) -> HostPart | None:
     return read_part(archive.json(member), most) if member in archive else None
 
 
-def _source(archive: Archive, saved: Saved, allowance: Allowance) -> Source:
+def _source(archive: Archive, saved: Saved, allowance: Allowance) -> ValidationSource:
     if "plan.json" not in archive or "original.txt" not in archive:
         raise InputError("it holds no plan", hint="save the program again with this version")
     prepare = _graph(archive, "prepare.txt", allowance) if "prepare.txt" in archive else None
     plan = read_plan(archive.json("plan.json"), allowance)
-    return Source(_graph(archive, "original.txt", allowance), Program(prepare, saved.hot), plan)
+    return ValidationSource(_graph(archive, "original.txt", allowance), Program(prepare, saved.hot), plan)
 
 
 def _graph(archive: Archive, member: str, allowance: Allowance) -> Graph:
@@ -458,4 +458,4 @@ def _frozen(row: Any, names: Sequence[str]) -> tuple[int, str, str]:
     return _position(position, names), _text(kind), _text(digest)
 
 
-__all__ = ["FORMAT", "Saved", "Source", "digest_of", "read", "read_whole", "write"]
+__all__ = ["FORMAT", "Saved", "ValidationSource", "digest_of", "read", "read_whole", "write"]

@@ -25,7 +25,7 @@ from superopt.search.snapshot import Option, OptionForm, Snapshot
 
 Order = tuple[int, ...]
 Current = tuple["Order | None", ...]
-MAX_CANDIDATES = 4
+MAX_CANDIDATES = 4  # layouts of a class, its own among them
 
 
 def without_units(order: Sequence[int], shape: Shape) -> list[int]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from superopt.errors import InputError
 from superopt.machine.deadline import Deadline, Stopwatch
 
-CHECK_EVERY = 16
-_LEAST_S = 1e-3
+CHECK_EVERY = 16  # proposals between two looks at the clock
+_LEAST_S = 1e-3  # of a share: a search of it makes a step at all
 
 
 class Meter:

@@ -18,9 +18,9 @@ from costmodel.model.objective import Objective
 from superopt.ir.graph import Graph, Node, topological
 from superopt.search.meter import CHECK_EVERY, Meter
 
-UNIT_S = 1e-15
-LONGEST_S = 1e4
-BATCH = 512
+UNIT_S = 1e-15  # prices are integers: their sums do not depend on the order
+LONGEST_S = 1e4  # the price of what has none, NaN included
+BATCH = 512  # kernels per evaluation of the model
 
 
 def to_units(seconds: float) -> int:

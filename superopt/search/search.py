@@ -42,8 +42,8 @@ DIVERSE_WITHIN = 1.3  # finalists cost at most this times the best
 SLOWER_THAN_ORIGINAL = 1.02  # and at most this times the original
 SMALL = 40  # classes of a program that is built and timed so quickly that the model need not be trusted as far:
 SMALL_WITHIN, SMALL_SLOWER = 2.0, 1.1  # the two bounds there
-MOST_STATES, MOST_NEIGHBOURS = 300, 2_000
-CHAINS = 64
+MOST_STATES, MOST_NEIGHBOURS = 300, 2_000  # of a space that is tried in full; of states one flip from the best
+CHAINS = 64  # most chains in lockstep: their kernels are priced in one batch
 STARTS = 8  # different states that chains begin from
 POOL = 32  # records looked at for finalists
 ANNEALING_STEPS = 5_000  # proposals per class after which annealing ends whatever time is left
@@ -143,7 +143,7 @@ def search(
     asked = Meter(settings.deadline)
     snapshot = Snapshot(eg, forms)
     problem = Problem(snapshot, pricer or Pricer(objective), candidates(snapshot), in_kernels=settings.in_kernels)
-    run = _Run(problem, settings, Meter(asked.part(1.0)))
+    run = _SearchRun(problem, settings, Meter(asked.part(1.0)))
     interrupted = False
     try:
         run.start(warm)
@@ -156,7 +156,7 @@ def search(
     return SearchResult(tuple(run.choose()), run.statistics(), interrupted, run.lowering, run.problem)
 
 
-class _Run:
+class _SearchRun:
     """The phases of one search; `records` has the named states worth keeping."""
 
     def __init__(self, problem: Problem, settings: SearchSettings, meter: Meter) -> None:

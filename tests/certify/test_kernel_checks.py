@@ -92,7 +92,7 @@ def test_what_differs_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     graph, choices = chosen(2.0)
     monkeypatch.setattr(kernels, "validated", lambda *_: KernelVerdict(UNKNOWN, "nobody reads it", 0.0))
-    monkeypatch.setattr(kernels, "_difference", lambda *_: "it differs from XLA's values")
+    monkeypatch.setattr(kernels, "difference_from_xla", lambda *_: "it differs from XLA's values")
     taken = take_kernels(graph, choices, 1, called=False)
     assert (taken.kernels, taken.waiting) == ((), False)
     assert "differs" in next(iter(taken.left.values()))
@@ -168,9 +168,9 @@ def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path,
     executable = mixed.build(program, (), kernels=choices)
     path = Optimized(imported, program, executable, report, None, choices).save(tmp_path / "p.superopt")
     asked: list[object] = []
-    compare = kernels._difference
+    compare = kernels.difference_from_xla
     monkeypatch.setattr(kernels, "validated", lambda *_: KernelVerdict(UNKNOWN, "nobody reads it", 0.0))
-    monkeypatch.setattr(kernels, "_difference", lambda *case: asked.append(case) or compare(*case))
+    monkeypatch.setattr(kernels, "difference_from_xla", lambda *case: asked.append(case) or compare(*case))
     monkeypatch.setattr(kernels, "MOST_ELEMENTS", 40)
     loaded = superopt.load(path)
     assert not asked

@@ -11,14 +11,14 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from superopt.errors import InputError, ModelFileError
+from superopt.errors import ArgumentError, InputError, ModelFileError, SuperoptError
 from superopt.files.reading import FileLimits
 from superopt.foreign import onnx_calls
 from superopt.frontends.onnx import data as onnx_data
 from superopt.frontends.onnx import eval as onnx_eval
 from superopt.frontends.onnx import host as onnx_host
 from superopt.frontends.onnx import read as onnx_read
-from superopt.frontends.onnx.frontend import load_model
+from superopt.frontends.onnx.frontend import import_onnx, load_model
 from tests.frontends.test_onnx_hostile import calling
 from tests.support.onnx_models import info, mlp, model, node
 
@@ -127,3 +127,75 @@ def test_calls_of_the_host_give_what_they_say() -> None:
             onnx_calls._checked(doubled, (wrong,), [x])
     with pytest.raises(ModelFileError):
         load_model(doubled[:20])
+
+
+X, Y = [info("x", [2])], [info("y", [2])]
+RELU = [node("Relu", "x", "y")]
+
+
+def shapeless() -> Any:
+    found = model(RELU, X, Y)
+    found.graph.input[0].type.tensor_type.ClearField("shape")
+    return found
+
+
+def sequence() -> Any:
+    found = model([node("SequenceAt", "x i", "y")], X, Y, {"i": np.int64(0)})
+    element = helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, [2])
+    found.graph.input[0].type.CopyFrom(helper.make_sequence_type_proto(element))
+    return found
+
+
+def loop(*more: str) -> Any:
+    """A loop whose body takes two values, and these beside the one that it carries."""
+    values = [info("n", [], np.int64), info("go", [], bool), info("v", [2]), *(info(name, [2]) for name in more)]
+    body = helper.make_graph(
+        [node("Identity", "go", "on"), node("Relu", "v", "w")], "body", values, [info("on", [], bool), info("w", [2])]
+    )
+    return model([node("Loop", "trips - x", "y", body=body)], X, Y, {"trips": np.int64(2)})
+
+
+MODELS: dict[str, tuple[Any, str]] = {
+    "complex": (model(RELU, [info("x", [2], np.complex64)], Y), "element type complex64 is not supported"),
+    "sequence": (sequence(), "is not a tensor"),
+    "shape": (shapeless(), "has no shape"),
+    "sequence for a tensor": (
+        model([node("SequenceConstruct", "x x", "s"), node("Relu", "s", "y")], X, Y), "does not accept a sequence"
+    ),
+    "absent": (model([node("Add", "x -", "y")], X, Y), "lacks its input"),
+    "body": (loop("u"), "a body takes 4 values and is given 3"),
+    "attribute": (
+        model([node("BiasGelu", "x b", "y", domain="com.microsoft", odd=1)], X, Y, {"b": np.ones(2, np.float32)}),
+        "'odd' is not supported",
+    ),
+    "operands": (
+        model([node("DynamicQuantizeMatMul", "x x x x x x", "y", domain="com.microsoft")], X, Y),
+        "takes 5 operands, and is given 6",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_graphs_beyond_the_definitions_are_refused(name: str) -> None:
+    source, match = MODELS[name]
+    with pytest.raises(SuperoptError, match=match):
+        import_onnx(source)
+
+
+def test_values_of_no_input_are_refused() -> None:
+    with pytest.raises(ArgumentError, match="a value is given for 'z', which is not an input"):
+        load_model(model(RELU, X, Y), values={"z": np.ones(2, np.float32)})
+
+
+def test_weights_of_another_type_are_refused() -> None:
+    read = load_model(mlp())
+    params = {name: np.asarray(value) for name, value in read.params.items()}
+    assert read.with_params(params).params.keys() == params.keys()
+    for wrong in ({}, {**params, "b": params["b"][:2]}, {**params, "b": params["b"].astype(np.float64)}):
+        with pytest.raises(ArgumentError, match=r"weight '.*' needs float32"):
+            read.with_params(wrong)
+
+
+def test_an_operator_has_one_implementation() -> None:
+    with pytest.raises(ValueError, match="Relu has two implementations"):
+        onnx_eval.op("Relu")(lambda call, x: x)

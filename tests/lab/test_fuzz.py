@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from superopt.lab.fuzz import child, drive, jax_programs, onnx_programs
-from superopt.lab.fuzz.case import Case, FuzzValue, from_dict, smaller, used
+from superopt.lab.fuzz.case import FuzzCase, FuzzValue, from_dict, smaller, used
 from superopt.lab.fuzz.corpus import corpus
 
 
@@ -48,7 +48,7 @@ def test_the_corpus_has_values() -> None:
 
 
 X = FuzzValue("x0", (3,), "float32")
-CASE = Case(
+CASE = FuzzCase(
     1,
     (X,),
     (
@@ -68,7 +68,7 @@ class Told:
     def __init__(self, text: str) -> None:
         self.text, self.asked = text, 0
 
-    def run(self, case: Case) -> dict[str, Any]:
+    def run(self, case: FuzzCase) -> dict[str, Any]:
         self.asked += 1
         return {"status": "wrong" if self.text in case.source else "ok", "cause": "", "seconds": 0.0}
 
@@ -109,7 +109,7 @@ def test_wrong_results_are_seen() -> None:
 
 def test_a_process_that_ends_is_a_crash_and_survived(tmp_path: Path) -> None:
     found = drive.Found()
-    process = drive.Child(str(tmp_path / "s.db"))
+    process = drive.FuzzChild(str(tmp_path / "s.db"))
     killed = replace(CASE, lines=(FuzzValue("v0", (3,), "float32", "__import__('os')._exit(3)"),), outputs=("v0",))
     without = replace(CASE, lines=(FuzzValue("v0", (3,), "float32", "x0.no_such_name"),), outputs=("v0",))
     try:
@@ -125,7 +125,7 @@ def test_a_process_that_ends_is_a_crash_and_survived(tmp_path: Path) -> None:
 
 
 def test_no_answer_is_a_hang(tmp_path: Path) -> None:
-    process = drive.Child(str(tmp_path / "s.db"), hang_s=0.05)
+    process = drive.FuzzChild(str(tmp_path / "s.db"), hang_s=0.05)
     try:
         stuck = replace(
             CASE, lines=(FuzzValue("v0", (3,), "float32", "__import__('time').sleep(60) or x0"),), outputs=("v0",)

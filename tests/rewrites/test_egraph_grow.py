@@ -208,6 +208,7 @@ def _rules(text: str) -> tuple[Rule, ...]:
         (GrowthLimits(enodes=300), 20.0, "enodes"),
         (GrowthLimits(enodes=10**6, per_rule=10**6), 0.2, "seconds"),
         (GrowthLimits(iterations=2), 20.0, "iterations"),
+        (GrowthLimits(matches=50), 20.0, "matches"),
     ],
 )
 def test_growth_stops_at_a_limit_and_stays_consistent(limits: GrowthLimits, seconds: float, stop: str) -> None:

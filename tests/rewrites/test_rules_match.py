@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rewrites.build.arrange import BuildError
+from rewrites.build.arrange import BuildError, arrange
 from rewrites.build.target import IRTarget
 from rewrites.build.terms import build, expand_macro
 from rewrites.egraph.graph import EGraph
@@ -16,6 +16,8 @@ from rewrites.language.parse import parse
 from rewrites.language.term import Rule
 from rewrites.library import by_name
 from rewrites.match.matching import Match, MatchStats, matches, partners
+from rewrites.match.space import IRSpace
+from superopt.errors import RuleError
 from superopt.ir.graph import Node, literal, mk, topological
 from tests.support.rules_numeric import (
     NCHW,
@@ -112,6 +114,11 @@ class IRTarget2(IRTarget):
         return super().dtype(self._node(value))
 
 
+def test_predicates_that_are_numbers_do_not_match() -> None:
+    a, b = var("a", 3), var("b", 3)
+    assert not site(by_name("select-ew"), mk("select_n", var("p", 3, dtype="int32"), mk("exp", a), mk("exp", b)))[1]
+
+
 def test_predicates_are_bool() -> None:
     rule = by_name("select-ew")
     p, a, b = var("p", 3, dtype="bool"), var("a", 3), var("b", 3)
@@ -121,6 +128,32 @@ def test_predicates_are_bool() -> None:
 
 
 # -- scalars, literals, attributes of elementwise ops
+
+
+@pytest.mark.parametrize(("value", "count"), [(2.0, 1), (3.0, 0), (-2.0, 0), (math.nan, 0)])
+def test_a_literal_matches_its_own_value_alone(value: float, count: int) -> None:
+    root = mk("mul", var("a", 3), spread(literal(value, "float64"), (3,)))
+    assert len(site(parse("twice: A[*a]\n  A * 2  ==  A + A"), root)[1]) == count
+
+
+@pytest.mark.parametrize(("second", "count"), [("exp", 1), ("tanh", 0)])
+def test_one_name_of_a_function_is_one_function(second: str, count: int) -> None:
+    root = mk("select_n", var("p", 3, dtype="bool"), mk("exp", var("a", 3)), mk(second, var("b", 3)))
+    assert len(site(by_name("select-ew"), root)[1]) == count
+
+
+def test_partners_are_searched_in_an_e_graph_alone() -> None:
+    rule = by_name("dot-merge")
+    a, b = var("a", 3, 4), var("b", 4, 5)
+    with pytest.raises(RuleError, match="searched in an e-graph only"):
+        list(matches(rule, IRSpace((dot(a, b),)), dot(a, b)))
+
+
+def test_layouts_of_other_labels_are_not_arranged() -> None:
+    x = var("x", 3, 4)
+    assert arrange(IRTarget(), (x, (((0, 3),), ((1, 4),))), (((1, 4),), ((0, 3),)))[0].shape == (4, 3)
+    with pytest.raises(BuildError, match="cannot arrange"):
+        arrange(IRTarget(), (x, (((0, 3),), ((1, 4),))), (((0, 3),), ((2, 4),)))
 
 
 @pytest.mark.parametrize("value", [0.5, -math.inf])

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pickle
+import re
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from rewrites.language.direction import directions, reverse
 from rewrites.language.parse import parse, parse_many
 from rewrites.language.show import equation, rule_key, show
 from rewrites.language.term import Rule
+from rewrites.language.texts import distinct
 from rewrites.library import by_name, load
 from superopt.errors import RuleError
 from tests.support.rules_texts import MORE, WRONG
@@ -80,6 +84,10 @@ BROKEN = {
     "no condition": "r: A[*a]\n  exp(A) == exp(A)\n  if frozen(A)",
     "mixes the axes": "r: A[*a *n *m]\n  slice(A, n(s), m(p)) == slice(A, m(p), n(s))\n  if s <= p",
     "declare it as extra": "r: A[*a n o i]\n  cumsum(A, n) == merge(split(A, n, o, i(2)), o, i, n)",
+    "first line must be": "7r: A[*a]\n  exp(A) == exp(A)",
+    "dtype 'half' is not int": "r: A[*a]\n  exp(A) == exp(A)\n  dtype half",
+    "empty rule text": "# nothing but a comment\n",
+    "premises about values": "r: A[*a]\n  exp(A) == exp(A)\n  given gt(A, 0)",
     "free parameter": "r: q in 2|4  A[*a n]\n  slice(A, n(q, e)) == slice(A, n(q, e))",
 }
 
@@ -88,6 +96,35 @@ BROKEN = {
 def test_broken_texts_are_refused_with_reason(message: str) -> None:
     with pytest.raises(RuleError, match=message):
         parse(BROKEN[message], "file:7")
+
+
+# texts of rules by chance: parts of real ones, exchanged, left out and doubled
+PARTS = sorted({part for rule in ALL for part in re.findall(r"[A-Za-z_0-9]+|\n *|\S| ", show(rule))})
+
+
+@given(st.data())
+@settings(max_examples=150, deadline=None)
+def test_any_text_is_a_rule_that_prints_back_or_refused_with_its_place(data: st.DataObject) -> None:
+    parts = re.findall(r"[A-Za-z_0-9]+|\n *|\S| ", show(data.draw(st.sampled_from(ALL))))
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(parts) - 1))
+        parts[at : at + data.draw(st.integers(0, 2))] = data.draw(st.lists(st.sampled_from(PARTS), max_size=2))
+    text = "".join(parts)
+    refused = ""
+    try:
+        rule = parse(text, "file:7")
+    except RuleError as error:
+        refused = str(error)
+    else:
+        assert rule_key(parse(show(rule))) == rule_key(rule)
+    assert not refused or "file:" in refused
+
+
+def test_names_of_rules_are_their_own() -> None:
+    a, b = parse("a: A[*a]\n  exp(A) == exp(A)"), parse("b: A[*a]\n  exp(A) == exp(A)")
+    distinct([a, b], "rules")
+    with pytest.raises(RuleError, match="rules defined twice: b"):
+        distinct([b, a, b], "rules")
 
 
 def test_errors_name_file_line_and_rule() -> None:

@@ -33,9 +33,9 @@ from superopt.ir.ops.reduction import ARG, REDUCE
 from superopt.ir.ops.table import CONTRACTIONS, TABLE
 from superopt.ir.types import FLOATS, Size, TensorType
 
-Params = Mapping[str, Any]
+OpParams = Mapping[str, Any]
 Results = Node | Sequence[Node] | None
-Importer = Callable[[Params, Sequence[Node], Sequence[TensorType]], Results]
+OpImporter = Callable[[OpParams, Sequence[Node], Sequence[TensorType]], Results]
 
 _IDENTITY = ("copy", "copy_p", "stop_gradient", "name", "pvary")
 _MODE = {
@@ -48,13 +48,13 @@ _HALF_ALGORITHMS = {"BF16_BF16_F32": "bfloat16", "F16_F16_F32": "float16"}
 _BITS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
 
 
-def _elementwise(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _elementwise(op: str, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     if p.get("accuracy") is not None or p.get("out_dtype") is not None:
         return None
     return mk(op, *[stretch(x, out[0].shape) for x in xs])  # pyright: ignore[reportArgumentType]
 
 
-def _by_name(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _by_name(op: str, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return mk(op, *xs, **{attr.name: _value(p[attr.name]) for attr in TABLE[op].attrs})
 
 
@@ -65,71 +65,71 @@ def _value(given: Any) -> Any:
     return size(given) if export.is_symbolic_dim(given) else given
 
 
-def _identity(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _identity(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return xs
 
 
-def _add_any(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _add_any(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return _elementwise("add", {}, xs, out)
 
 
-def _one_minus_square(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _one_minus_square(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     (x,) = xs
     one = full(x.shape, 1, x.dtype)
     return mk("mul", mk("add", one, x), mk("sub", one, x))
 
 
-def _pow(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _pow(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     base, exponent = xs
     return _elementwise("pow", p, (base, convert(exponent, base.dtype)), out)
 
 
-def _round(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _round(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return mk("round", xs[0], rounding_method=int(p["rounding_method"]))
 
 
-def _convert(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _convert(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return convert(xs[0], out[0].dtype)
 
 
-def _reduce_precision(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _reduce_precision(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     kept = _BITS.get(out[0].dtype, (99, 99))
     return xs[0] if (p["exponent_bits"], p["mantissa_bits"]) == kept else None
 
 
-def _device_put(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _device_put(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return xs if all(d is None for d in p.get("devices", ())) else None
 
 
-def _broadcast_in_dim(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _broadcast_in_dim(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return broadcast(xs[0], sizes(p["shape"]), sizes(p["broadcast_dimensions"]))
 
 
-def _reshape(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _reshape(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     (x,) = xs
     if p.get("dimensions") is not None:
         x = transpose(x, p["dimensions"])
     return reshape(x, out[0].shape)
 
 
-def _to_result_shape(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _to_result_shape(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return reshape(xs[0], out[0].shape)
 
 
-def _transpose(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _transpose(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return transpose(xs[0], p["permutation"])
 
 
-def _rev(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _rev(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     dims = sizes(p["dimensions"])
     return mk("rev", xs[0], dimensions=dims) if dims else xs[0]
 
 
-def _slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _slice(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return window(xs[0], p["start_indices"], p["limit_indices"], p["strides"])
 
 
-def _split(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _split(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     (x,), axis = xs, int(p["axis"])
     at: Size = 0
     parts: list[Node] = []
@@ -142,19 +142,19 @@ def _split(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return parts
 
 
-def _stack(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _stack(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     axis = int(p["axis"])
     one = [*xs[0].shape[:axis], 1, *xs[0].shape[axis:]]
     return concatenate([reshape(x, one) for x in xs], axis)
 
 
-def _unstack(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _unstack(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     (x,), axis = xs, int(p["axis"])
     parts = _split({"axis": axis, "sizes": [1] * int(x.shape[axis])}, xs, ())  # pyright: ignore[reportArgumentType]
     return [reshape(part, t.shape) for part, t in zip(parts, out, strict=True)]  # pyright: ignore[reportArgumentType, reportGeneralTypeIssues]
 
 
-def _tile(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _tile(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     (x,), reps = xs, sizes(p["reps"])
     shape = (1,) * (len(reps) - len(x.shape)) + tuple(x.shape)
     wide: list[Size] = []
@@ -164,22 +164,22 @@ def _tile(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return reshape(broadcast(x, wide, kept), out[0].shape)
 
 
-def _pad(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _pad(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     config = tuple(sizes(c) for c in p["padding_config"])
     idle = all(is_zero(n) for entry in config for n in entry)
     return xs[0] if idle else mk("pad", *xs, padding_config=config)
 
 
-def _concatenate(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _concatenate(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return concatenate(xs, int(p["dimension"]))
 
 
-def _dynamic_slice(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _dynamic_slice(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     parts = sizes(p["slice_sizes"])
     return mk("dynamic_slice", *xs[: 1 + len(parts)], slice_sizes=parts)
 
 
-def _gather(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _gather(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     mode = _MODE.get(p["mode"])
     dims = p["dimension_numbers"]
     if mode == "promise_in_bounds" and has_symbols(xs[0].shape) and (cut := _fixed_gather(p, xs)) is not None:
@@ -199,7 +199,7 @@ def _gather(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results
     )
 
 
-def _fixed_gather(p: Params, xs: Sequence[Node]) -> Node | None:
+def _fixed_gather(p: OpParams, xs: Sequence[Node]) -> Node | None:
     """A gather of one block at a constant position, as a slice: `x[:, 1:]` with symbolic sizes is such a gather."""
     dims, (x, where) = p["dimension_numbers"], xs
     start: Node = where
@@ -213,7 +213,7 @@ def _fixed_gather(p: Params, xs: Sequence[Node]) -> Node | None:
     return reshape(cut, [n for d, n in enumerate(taken) if d not in dims.collapsed_slice_dims])
 
 
-def _scatter(op: str | None, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _scatter(op: str | None, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     """A scatter of one block as an update of a slice; a block that leaves the operand is dropped, or clipped."""
     x, where, update = xs
     dims, mode = p["dimension_numbers"], _MODE.get(p["mode"])
@@ -249,7 +249,7 @@ def _number(n: Size, dtype: str) -> Node:
     return reshape(window(count, (n,), (n + 1,)), ())
 
 
-def _dim_as_value(p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _dim_as_value(p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return _number(size(p["dim"]), out[0].dtype)
 
 
@@ -264,12 +264,12 @@ def _default_fill(value: Any, dtype: str) -> bool:
     return int(value) == (np.iinfo(dtype).min if dtype[0] == "i" else np.iinfo(dtype).max)
 
 
-def _reduce(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _reduce(op: str, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     axes = tuple(sorted(sizes(p["axes"])))
     return mk(op, xs[0], axes=axes) if axes else xs[0]
 
 
-def _arg(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _arg(op: str, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     return mk(op, xs[0], axes=sizes(p["axes"]), index_dtype=out[0].dtype)
 
 
@@ -289,7 +289,7 @@ def _as_algorithm(value: Any, xs: Sequence[Node], wanted: str | None) -> tuple[s
     return (None,) if {x.dtype for x in xs} == {_HALF_ALGORITHMS[algorithm]} else None
 
 
-def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | None]:
+def _accumulation(p: OpParams, xs: Sequence[Node]) -> tuple[Sequence[Node], str | None]:
     """Operands of one dtype, and the accumulation dtype where it differs from theirs.
 
     Operands of two dtypes are first converted to that of the result, as lax does on CPUs.
@@ -302,7 +302,7 @@ def _accumulation(p: Params, xs: Sequence[Node]) -> tuple[Sequence[Node], str | 
     return xs, None if wanted == xs[0].dtype else wanted
 
 
-def _contraction(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
+def _contraction(op: str, p: OpParams, xs: Sequence[Node], out: Sequence[TensorType]) -> Results:
     xs, wanted = _accumulation(p, xs)
     precision = precision_name(p["precision"]) or _as_algorithm(p["precision"], xs, wanted)
     if precision is None or len({x.dtype for x in xs}) != 1:
@@ -310,9 +310,9 @@ def _contraction(op: str, p: Params, xs: Sequence[Node], out: Sequence[TensorTyp
     return _by_name(op, {**p, "precision": precision[0], "preferred_element_type": wanted}, xs, out)
 
 
-def _table() -> dict[str, Importer]:
+def _table() -> dict[str, OpImporter]:
     plain = [entry.name for entry in TABLE.values() if entry.family == "elementwise" and not entry.attrs]
-    table: dict[str, Importer] = {}
+    table: dict[str, OpImporter] = {}
     made = ("leaf", "control", "macro")
     others = [op for op, entry in TABLE.items() if entry.family not in made and hasattr(lax, f"{op}_p")]
     groups = (
@@ -353,4 +353,4 @@ def _table() -> dict[str, Importer]:
     }
 
 
-IMPORT: dict[str, Importer] = _table()
+IMPORT: dict[str, OpImporter] = _table()

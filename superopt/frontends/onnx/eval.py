@@ -155,7 +155,7 @@ class Implementation:
 
 
 TABLE: dict[tuple[str, str], Implementation] = {}
-Part = int | tuple[Any, ...]
+OperandPart = int | tuple[Any, ...]
 """An argument of a function: an operand by its position, or a record and the positions of its fields."""
 
 
@@ -165,7 +165,7 @@ def op(
     fold: bool = False,
     sized: bool = False,
     attributes: Mapping[str, Any] | None = None,
-    operands: Sequence[Part] | None = None,
+    operands: Sequence[OperandPart] | None = None,
     wide: bool = False,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Enter a function into the op table under these names (see `Implementation`).
@@ -184,7 +184,7 @@ def op(
     return enter
 
 
-def _of_parts(run: Callable[..., Any], parts: Sequence[Part]) -> Callable[..., Any]:
+def _of_parts(run: Callable[..., Any], parts: Sequence[OperandPart]) -> Callable[..., Any]:
     """The function, called with these parts of a node's operands; an absent operand inside a record is None."""
     places = [(None, (part,)) if isinstance(part, int) else (part[0], part[1:]) for part in parts]
     most = 1 + max(at for _, ats in places for at in ats)

@@ -162,7 +162,7 @@ class HostValueError(InputError):
 
 
 @dataclass(slots=True)
-class _Island:
+class _HostPart:
     """A small model under construction: the nodes of the host that lead to some values."""
 
     nodes: list[onnx.NodeProto] = field(default_factory=list)
@@ -240,7 +240,7 @@ def _rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
 
 def _island(values: Sequence[Any]) -> tuple[onnx.ModelProto, list[Any]]:
     """The model that gives some deferred values, and the live values that it reads."""
-    island = _Island()
+    island = _HostPart()
     done: set[int] = set()
     work: list[tuple[HostNode, bool]] = [(v.source, False) for v in reversed(values) if isinstance(v, Deferred)]
     while work:

@@ -56,13 +56,13 @@ def lean(data: memoryview | FileBytes) -> tuple[bytes | memoryview, str]:
     """
     name = secrets.token_hex(16)  # random, so that no tensor of a file can name it
     try:
-        found = _Walk(data, name).model()
+        found = _WireWalk(data, name).model()
     except _OddError:
         found = None
     return (data[: len(data)], "") if found is None else (found, name)
 
 
-class _Walk:
+class _WireWalk:
     """One walk over the bytes of a model; methods give the new bytes of a message, or None where they are the same."""
 
     def __init__(self, data: memoryview | FileBytes, name: str) -> None:

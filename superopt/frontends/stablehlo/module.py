@@ -15,7 +15,7 @@ from superopt.errors import FileLimitError, ModelFileError, SuperoptError
 from superopt.files.reading import LIMITS, cause_of, converting, shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.stablehlo.ops import OPS, HloCall, Value, struct
-from superopt.frontends.stablehlo.read import HloBlock, HloModule, HloOp, Type, read_module
+from superopt.frontends.stablehlo.read import HloBlock, HloModule, HloOp, HloType, read_module
 from superopt.frontends.stablehlo.sizes import SizeFacts, dtype_of, evaluate
 from superopt.frontends.symbolic.known import SizeArray, has_symbolic, live
 
@@ -37,7 +37,7 @@ class StableHloModule:
 
     name: str
     fn: Callable[..., tuple[Any, ...]]
-    kinds: tuple[Type, ...]
+    kinds: tuple[HloType, ...]
     results: tuple[str, ...]
     facts: SizeFacts
 
@@ -67,7 +67,7 @@ def load_module(source: str | Path | bytes) -> StableHloModule:
 
     def fn(*args: Any) -> tuple[Any, ...]:
         facts.forget()
-        return tuple(map(_live, _Walk(module, facts).block(main, args, {}, (name,))))
+        return tuple(map(_live, _SizeWalk(module, facts).block(main, args, {}, (name,))))
 
     fn.__name__ = "main"
     names = module.results[name] or [""] * len(main.ops[-1].operands)
@@ -85,7 +85,7 @@ def import_module(module: StableHloModule) -> Imported:
         return import_function(module.fn, module.arguments)
 
 
-class _Walk:
+class _SizeWalk:
     """Evaluates blocks on traced arrays."""
 
     def __init__(self, module: HloModule, facts: SizeFacts) -> None:

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 
 from superopt.errors import InputError
 from superopt.files.reading import shown
-from superopt.frontends.stablehlo.read import DIALECTS, HloBlock, HloOp, Type, read_module
+from superopt.frontends.stablehlo.read import DIALECTS, HloBlock, HloOp, HloType, read_module
 from superopt.frontends.stablehlo.sizes import SizeFacts, is_known
 from superopt.frontends.symbolic.known import equal_shapes, integers, number
 from superopt.ir.scalar import SCALARS
@@ -27,7 +27,7 @@ from superopt.machine.jitting import jax_jit
 
 Value = Any
 """A traced array, or a NumPy array of a constant."""
-Run = Callable[[HloBlock, Sequence[Value]], tuple[Value, ...]]
+RunBlock = Callable[[HloBlock, Sequence[Value]], tuple[Value, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class HloCall:
     """
 
     op: HloOp
-    run: Run
+    run: RunBlock
     function: Callable[[HloCall, str, Sequence[Value]], tuple[Value, ...]]
     makers: Mapping[int, HloOp]
     values: Mapping[int, Value]
@@ -631,7 +631,7 @@ def _table() -> dict[str, Entry]:
 OPS: dict[str, Entry] = _table()
 
 
-def struct(kind: Type, where: str) -> jax.ShapeDtypeStruct:
+def struct(kind: HloType, where: str) -> jax.ShapeDtypeStruct:
     """A type of a module as a JAX type.
 
     Raises:

@@ -43,7 +43,7 @@ _OPEN, _CLOSE = (np.frombuffer(x, np.uint8) for x in (b"([{<", b")]}>"))
 _HINT = "write it with `jax.jit(f).lower(x).as_text()`, or export it with jax.export"
 
 
-Type = tuple[tuple[int | None, ...], str]
+HloType = tuple[tuple[int | None, ...], str]
 """Shape and dtype; None for a size that the module leaves open."""
 
 
@@ -62,7 +62,7 @@ class HloOp:
 
     name: str
     operands: tuple[int, ...]
-    results: tuple[tuple[int, Type], ...]
+    results: tuple[tuple[int, HloType], ...]
     attributes: Mapping[str, Any]
     blocks: tuple[HloBlock, ...]
     where: str
@@ -72,7 +72,7 @@ class HloOp:
 class HloBlock:
     """Operations in their order; the operands of the last one are the results."""
 
-    arguments: tuple[tuple[int, Type], ...]
+    arguments: tuple[tuple[int, HloType], ...]
     ops: tuple[HloOp, ...]
 
 
@@ -107,14 +107,14 @@ def read_module(source: str | Path | bytes) -> HloModule:
     name = "module" if isinstance(source, bytes) else shown(Path(source).name)
     data = source if isinstance(source, bytes) else _bytes(source)
     if data.startswith(_BYTECODE):
-        return _Reader(name, {}).module(_parsed(data, name))
+        return _HloReader(name, {}).module(_parsed(data, name))
     try:
         text = text_of(data, name)
     except InputError as error:
         raise ModelFileError(f"{name} is no StableHLO module: {error.args[0]}", hint=_HINT) from error
     if _depth(data) > DEPTH:
         raise FileLimitError(f"{name} nests brackets more than {DEPTH} deep")
-    return _Reader(name, _resources(text)).module(_parsed(text, name))
+    return _HloReader(name, _resources(text)).module(_parsed(text, name))
 
 
 def _bytes(path: str | Path) -> bytes:
@@ -159,7 +159,7 @@ def place(location: Any) -> str:
     return f"line {found[2]}" if found[1] == "-" else f"{shown(found[1])}, line {found[2]}"
 
 
-class _Reader:
+class _HloReader:
     """Converts MLIR's tree to plain values; the tree is released afterwards."""
 
     def __init__(self, name: str, resources: Mapping[str, bytes]) -> None:
@@ -256,7 +256,7 @@ _NUMBERS: dict[Any, tuple[str, ...]] = {
 # ---- types and tensors
 
 
-def type_of(kind: Any, where: str) -> Type:
+def type_of(kind: Any, where: str) -> HloType:
     """Shape and dtype of a tensor's type; None for a size that the module leaves open.
 
     Raises:
@@ -273,7 +273,7 @@ def type_of(kind: Any, where: str) -> Type:
     return shape, dtype
 
 
-def _array(value: Any, kind: Type, resources: Mapping[str, bytes], where: str) -> np.ndarray:
+def _array(value: Any, kind: HloType, resources: Mapping[str, bytes], where: str) -> np.ndarray:
     """The values of a constant; one with equal elements becomes a broadcast view of one number.
 
     Raises:
@@ -334,4 +334,4 @@ def _resource(text: str, resources: Mapping[str, bytes], shape: Any, of: np.dtyp
     return np.frombuffer(data, of).reshape(shape)
 
 
-__all__ = ["DIALECTS", "HloBlock", "HloModule", "HloOp", "Type", "read_module"]
+__all__ = ["DIALECTS", "HloBlock", "HloModule", "HloOp", "HloType", "read_module"]

@@ -105,7 +105,7 @@ class Fold:
 
 def lower(e: Expr, scope: LoopScope) -> Fold:
     """Return a reduction as loops, for all points at which it differs."""
-    return _Lowering(e, scope).fold()
+    return _LoopLowering(e, scope).fold()
 
 
 def sums(e: Expr) -> str:
@@ -129,7 +129,7 @@ def _most_written(scope: LoopScope, body: Expr) -> int:
     return scope.knobs.window if scope.cpu.registers >= 32 else min(scope.knobs.window, _NARROW_WINDOW)
 
 
-class _Lowering:
+class _LoopLowering:
     """The decisions about one reduction."""
 
     def __init__(self, e: Expr, scope: LoopScope) -> None:

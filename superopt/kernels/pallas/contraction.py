@@ -23,7 +23,7 @@ from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom
 from superopt.ir.scalar import DTYPE, HALVES
 from superopt.kernels.pallas import scalars
 from superopt.kernels.pallas.chunks import chunks, loop, split_counter
-from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, arranged, extent, power, spread, whole
+from superopt.kernels.pallas.frame import Block, Frame, Layout, PallasPlace, arranged, extent, power, spread, whole
 
 if TYPE_CHECKING:
     from superopt.kernels.pallas.evaluate import Evaluator
@@ -50,7 +50,7 @@ class BlockProduct:
     dtype: str
 
 
-def find(e: Expr, places: Mapping[Symbol, Place]) -> BlockProduct | None:
+def find(e: Expr, places: Mapping[Symbol, PallasPlace]) -> BlockProduct | None:
     """Return the reduction as a product of two operands over different dimensions of a block; None if it is not one."""
     monoid, iterators, body = e.args
     if monoid != "sum":
@@ -150,12 +150,12 @@ def least(root: Expr, across: Sequence[Symbol], others: Sequence[Symbol]) -> dic
         across: iterators that vary within a block.
         others: iterators that do not.
     """
-    places = {s: Place(0, 0, 0, j, 2) for j, s in enumerate(reversed(across))}
-    places |= {s: Place(0, 0, 0) for s in others}
+    places = {s: PallasPlace(0, 0, 0, j, 2) for j, s in enumerate(reversed(across))}
+    places |= {s: PallasPlace(0, 0, 0) for s in others}
     needed: dict[Symbol, int] = {}
     for e in subexpressions(root):
         free = sorted((s for s in e.symbols if s not in places), key=lambda s: s.name)
-        bound = {s: Place(0, 0, 0, len(across) + j, 2) for j, s in enumerate(free)}
+        bound = {s: PallasPlace(0, 0, 0, len(across) + j, 2) for j, s in enumerate(free)}
         product = find(e, {**places, **bound}) if e.kind == "reduce" else None
         for side in (product.rows, product.columns) if product is not None else ():
             own = [s for s in side if s in across]
@@ -186,7 +186,7 @@ def prepare(evaluator: Evaluator, frame: Frame, root: Expr, it: Symbol) -> None:
 
     Compilers move loads out of a loop, but not the copy of the loaded value that a matrix instruction reads.
     """
-    inside = frame.inside({it: Place(0, 0, 0, 0, 2)})
+    inside = frame.inside({it: PallasPlace(0, 0, 0, 0, 2)})
     for e in subexpressions(root):
         product = find(e, inside.places) if e.kind == "reduce" and it in e.symbols else None
         if product is None or len(product.iterators) > 1:
@@ -216,7 +216,7 @@ class _Operand:
         if self.known is None:
             evaluator.hoist(self.frame, self.e, frozenset(product.iterators))
 
-    def at(self, places: dict[Symbol, Place], inner: Block) -> Block:
+    def at(self, places: dict[Symbol, PallasPlace], inner: Block) -> Block:
         """Return the block of one step."""
         if self.known is not None:
             return self.known
@@ -240,13 +240,13 @@ def operand_frame(frame: Frame, symbols: tuple[Symbol, ...], lead: bool) -> Fram
     return Frame(Layout(count + 1), places)
 
 
-def moved(place: Place, symbol: Symbol, dim: int) -> Place:
+def moved(place: PallasPlace, symbol: Symbol, dim: int) -> PallasPlace:
     """Return a place moved to another dimension."""
     if place.full:
         return spread(symbol, dim, place.size)
     value = jnp.reshape(place.value, (place.size,) + (1,) * dim)
     valid = None if place.valid is None else jnp.reshape(place.valid, (place.size,) + (1,) * dim)
-    return Place(value, place.low, place.high, dim, place.size, False, valid)
+    return PallasPlace(value, place.low, place.high, dim, place.size, False, valid)
 
 
 def operand(evaluator: Evaluator, frame: Frame, e: Expr, kind: str, order: tuple[Symbol, ...], last: Symbol) -> Block:

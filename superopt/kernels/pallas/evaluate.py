@@ -26,7 +26,7 @@ from superopt.ir.scalar import HALVES
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.pallas import contraction, online, scalars
 from superopt.kernels.pallas.chunks import chunks, loop, split_counter
-from superopt.kernels.pallas.frame import Block, Frame, Place, extent, power, whole
+from superopt.kernels.pallas.frame import Block, Frame, PallasPlace, extent, power, whole
 
 LIMIT = 1 << 14  # elements of a block of one reduction
 
@@ -160,7 +160,7 @@ class Evaluator:
             value = self.reduced(place, monoid, value, inner)
         return value
 
-    def reduced(self, place: Place, monoid: str, value: Block, body: Expr) -> Block:
+    def reduced(self, place: PallasPlace, monoid: str, value: Block, body: Expr) -> Block:
         """Reduce a block along the dimension of an iterator, over its valid values."""
         assert place.dim is not None
         rank = max(np.ndim(value), place.dim + 1)

@@ -37,7 +37,7 @@ def iota(size: int, dim: int) -> Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PallasPlace:
     """The values of an iterator in a block.
 
     Attributes:
@@ -58,17 +58,17 @@ class Place:
     valid: Block | None = None
 
 
-def scalar(value: Block, symbol: Symbol) -> Place:
+def scalar(value: Block, symbol: Symbol) -> PallasPlace:
     """Return the place of an iterator with one value in a block, a run-time number within its range."""
-    return Place(value, 0, extent(symbol) - 1)
+    return PallasPlace(value, 0, extent(symbol) - 1)
 
 
-def spread(symbol: Symbol, dim: int, least: int = 1) -> Place:
+def spread(symbol: Symbol, dim: int, least: int = 1) -> PallasPlace:
     """Return the place of all values of an iterator along a dimension of at least this extent."""
     n = extent(symbol)
     size = max(power(n), least)
     value = iota(size, dim)
-    return Place(value, 0, size - 1, dim, size, True, None if size == n else value < np.int32(n))
+    return PallasPlace(value, 0, size - 1, dim, size, True, None if size == n else value < np.int32(n))
 
 
 def extent(symbol: Symbol) -> int:
@@ -90,7 +90,7 @@ class Frame:
     """Iterators with their places, and a memo of values computed with them, nested in an outer frame."""
 
     layout: Layout
-    places: dict[Symbol, Place]
+    places: dict[Symbol, PallasPlace]
     outer: Frame | None = None
     values: dict[Any, Block] = field(default_factory=dict[Any, Block])
 
@@ -103,7 +103,7 @@ class Frame:
             frame = frame.outer
         return None
 
-    def inside(self, places: dict[Symbol, Place]) -> Frame:
+    def inside(self, places: dict[Symbol, PallasPlace]) -> Frame:
         """Return an inner frame with more iterators."""
         return Frame(self.layout, self.places | places, self)
 

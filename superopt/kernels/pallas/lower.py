@@ -33,7 +33,7 @@ from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
 from superopt.kernels.pallas import contraction, scalars
 from superopt.kernels.pallas.chunks import loop
 from superopt.kernels.pallas.evaluate import Decisions, Evaluator
-from superopt.kernels.pallas.frame import Block, Frame, Layout, Place, both, extent, spread, whole
+from superopt.kernels.pallas.frame import Block, Frame, Layout, PallasPlace, both, extent, spread, whole
 from superopt.kernels.schedule.compose import inline
 
 KNOBS = tuple(f.name for f in fields(Decisions))
@@ -135,10 +135,10 @@ def decisions(stage: Stage) -> Decisions:
     return Decisions(**chosen)
 
 
-Kernel = tuple[tuple[str, ...], tuple[str, ...], Callable[..., Sequence[Any]]]
+PallasKernel = tuple[tuple[str, ...], tuple[str, ...], Callable[..., Sequence[Any]]]
 
 
-def _kernel(program: LoopProgram, phase: PallasPhase, emulated: bool) -> Kernel:
+def _kernel(program: LoopProgram, phase: PallasPhase, emulated: bool) -> PallasKernel:
     """Return the buffers that a phase reads, those it writes, and the function between them."""
     lead = phase.lead
     for stage in phase.stages:
@@ -203,14 +203,14 @@ def _frame(phase: PallasPhase, outer: Sequence[Symbol]) -> Frame:
     return Frame(Layout(len(across)), places)
 
 
-def _counted(j: Block, symbols: Sequence[Symbol]) -> dict[Symbol, Place]:
+def _counted(j: Block, symbols: Sequence[Symbol]) -> dict[Symbol, PallasPlace]:
     """Return the values of iterators from a counter of all of them, the last one fastest."""
-    places: dict[Symbol, Place] = {}
+    places: dict[Symbol, PallasPlace] = {}
     for at, symbol in reversed(list(enumerate(symbols))):
         n = extent(symbol)
         value = j if at == 0 else j % n if isinstance(j, int) else lax.rem(j, np.int32(n))
         j = j // n if isinstance(j, int) else lax.div(j, np.int32(n))
-        places[symbol] = Place(value, 0, n - 1)
+        places[symbol] = PallasPlace(value, 0, n - 1)
     return places
 
 

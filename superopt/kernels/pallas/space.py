@@ -37,7 +37,7 @@ CORES = 132  # programs that run at a time; fewer leave a GPU idle
 BUSY = 2 * CORES // 3  # programs from which on larger blocks are better than more of them
 WORTH = 1 << 20  # iterations that pay for a second kernel
 
-Knobs = Mapping[str, int | str]
+PallasKnobs = Mapping[str, int | str]
 
 
 def default(program: LoopProgram) -> Trace:
@@ -134,7 +134,9 @@ def _power(n: int) -> int:
 # ---- steps
 
 
-def _tiled(stage: Stage, blocks: Mapping[str, int], knobs: Knobs, serial: Iterable[str] = (), group: int = 1) -> Trace:
+def _tiled(
+    stage: Stage, blocks: Mapping[str, int], knobs: PallasKnobs, serial: Iterable[str] = (), group: int = 1
+) -> Trace:
     """Return steps that put blocks of these axes into a program of the grid, which all other axes span.
 
     Args:

@@ -22,11 +22,11 @@ from pathlib import Path
 from typing import Any
 
 from superopt.errors import UsageError
+from superopt.lab import Say
 from superopt.machine import facts as machine
 from superopt.machine.extras import need
 from superopt.machine.switches import plain_kept
 
-Say = Callable[[str], None]
 Result = tuple[list[dict[str, Any]], dict[str, float], str]
 """Results of a suite: rows, summary, text."""
 _HERE = "superopt.lab.bench"

@@ -24,7 +24,7 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
 from superopt.lab.bench import Result, Say, told, wanted
-from superopt.lab.bench.programs.aa_programs import PROGRAMS, Made
+from superopt.lab.bench.programs.aa_programs import PROGRAMS, AAProgram
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import now_s
 from superopt.measure import ComparisonSettings, Failure, Timing, Worker, compare
@@ -85,7 +85,7 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def measure_case(name: str, make: Callable[[], Made], budget: str, seed: int) -> dict[str, Any]:
+def measure_case(name: str, make: Callable[[], AAProgram], budget: str, seed: int) -> dict[str, Any]:
     """Both experiments on one program."""
     begin = time.perf_counter()
     fn, args = make()

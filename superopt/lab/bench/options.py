@@ -30,7 +30,7 @@ _AGAIN = "default again"
 _ROUNDS = 15
 _SAMPLE_S = 0.004
 _MOST_CALLS = 300
-Program = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
+OptionProgram = tuple[Callable[..., Any], tuple[tuple[int, ...], ...]]
 
 
 def _library(*kinds: str) -> dict[str, bool | str]:
@@ -112,7 +112,7 @@ def _attention(x: jax.Array, wq: jax.Array, wk: jax.Array, wv: jax.Array, wo: ja
     return _normalised(x + mixed.transpose(1, 0, 2).reshape(rows, width) @ wo)
 
 
-PROGRAMS: dict[str, Program] = {
+PROGRAMS: dict[str, OptionProgram] = {
     "elementwise chain": (lambda x, y: jnp.tanh(x * y + 1) * jax.nn.sigmoid(y) - x, ((512, 1024), (512, 1024))),
     "scaled sum": (lambda x, y: 2 * x + jnp.maximum(y, 0), ((1024, 1024), (1024, 1024))),
     "gelu": (lambda x: jax.nn.gelu(x, approximate=False), ((96, 2048),)),

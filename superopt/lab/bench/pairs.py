@@ -31,11 +31,11 @@ from verifier.rules.process import processor_s
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 RANDOM = 12  # random models of the corpus, beside the networks
-Model = onnx.ModelProto
-Pair = tuple[Model, Model]
+OnnxModelProto = onnx.ModelProto
+Pair = tuple[OnnxModelProto, OnnxModelProto]
 
 
-def _convnet(seed: int, rewritten: bool) -> Model:
+def _convnet(seed: int, rewritten: bool) -> OnnxModelProto:
     """Two convolutions with batch norm and a residual, pooling, a classifier."""
     b = NetworkBuilder(seed)
     x = "x"
@@ -64,7 +64,7 @@ def _convnet(seed: int, rewritten: bool) -> Model:
     return b.model(b("Softmax", x, axis=1), {"x": (1, 3, 10, 10)})
 
 
-def _attention(seed: int, rewritten: bool) -> Model:
+def _attention(seed: int, rewritten: bool) -> OnnxModelProto:
     """A layer norm and attention of two heads, as exporters write them."""
     b = NetworkBuilder(seed)
     n, d, heads = 5, 8, 2
@@ -90,7 +90,7 @@ def _attention(seed: int, rewritten: bool) -> Model:
     return b.model(b("Sub", y, "x"), {"x": (1, n, d)})
 
 
-_BUILD: dict[str, Callable[[int, bool], Model]] = {"convnet": _convnet, "attention": _attention}
+_BUILD: dict[str, Callable[[int, bool], OnnxModelProto]] = {"convnet": _convnet, "attention": _attention}
 MODELS = tuple(_BUILD)
 
 
@@ -99,41 +99,41 @@ def pair(name: str, seed: int) -> Pair:
     return _BUILD[name](seed, False), _BUILD[name](seed, True)
 
 
-def corpus(seed: int) -> dict[str, Callable[[], Model]]:
+def corpus(seed: int) -> dict[str, Callable[[], OnnxModelProto]]:
     """Models by name, built on first use."""
-    made: dict[str, Callable[[], Model]] = {name: functools.partial(network, name, seed) for name in NETWORKS}
+    made: dict[str, Callable[[], OnnxModelProto]] = {name: functools.partial(network, name, seed) for name in NETWORKS}
     made |= {f"random {i}": functools.partial(_random, i) for i in range(seed, seed + RANDOM)}
     return made | {name: functools.partial(light, name, seed) for name in LIGHT}
 
 
-def _random(number: int) -> Model:
+def _random(number: int) -> OnnxModelProto:
     return model_of(program(number))
 
 
 # ---- optimisers
 
 
-def others() -> tuple[dict[str, Callable[[Model], Model]], list[str]]:
+def others() -> tuple[dict[str, Callable[[OnnxModelProto], OnnxModelProto]], list[str]]:
     """Other optimisers that are installed, and the names of those that are not."""
     known = {"onnxsim": _simplified, "onnxslim": _slim, "onnxruntime": _runtime}
     return {k: f for k, f in known.items() if find_spec(k)}, [k for k in known if find_spec(k) is None]
 
 
-def _simplified(model: Model) -> Model:
+def _simplified(model: OnnxModelProto) -> OnnxModelProto:
     import onnxsim  # pyright: ignore[reportMissingImports]  # late: not a dependency
 
     made: Any = onnxsim.simplify(model)
     return made[0] if isinstance(made, tuple) else made
 
 
-def _slim(model: Model) -> Model:
+def _slim(model: OnnxModelProto) -> OnnxModelProto:
     import onnxslim  # pyright: ignore[reportMissingImports]  # late: not a dependency
 
     made: Any = onnxslim.slim(copy.deepcopy(model))
     return made
 
 
-def _runtime(model: Model) -> Model:
+def _runtime(model: OnnxModelProto) -> OnnxModelProto:
     """The model as ONNX Runtime rewrites it for any processor: `ORT_ENABLE_ALL` would lay tensors out for this one."""
     import onnxruntime  # pyright: ignore[reportMissingImports]  # late: not a dependency
 
@@ -149,7 +149,9 @@ def _runtime(model: Model) -> Model:
 # ---- faults
 
 
-def faulty(name: str, fault: str, seed: int, optimise: Callable[[Model], Model] | None = None) -> Pair | None:
+def faulty(
+    name: str, fault: str, seed: int, optimise: Callable[[OnnxModelProto], OnnxModelProto] | None = None
+) -> Pair | None:
     """A pair whose second model has one fault; None where there is no place for it."""
     first, second = pair(name, seed) if name in MODELS else (network(name, seed),) * 2
     second = copy.deepcopy(second) if optimise is None else optimise(first)
@@ -161,11 +163,11 @@ def _pick(items: list[Any], rng: np.random.Generator) -> Any:
     return items[int(rng.integers(len(items)))] if items else None
 
 
-def _nodes(model: Model, *ops: str) -> list[onnx.NodeProto]:
+def _nodes(model: OnnxModelProto, *ops: str) -> list[onnx.NodeProto]:
     return [n for n in model.graph.node if n.op_type in ops]
 
 
-def _tensor(model: Model, rng: np.random.Generator) -> Any:
+def _tensor(model: OnnxModelProto, rng: np.random.Generator) -> Any:
     """A stored tensor of floats that affects the outputs: not a table, of which inputs may read other rows, nor a mask.
 
     Biases are left out too: one of the keys of attention has no effect at all.
@@ -177,7 +179,7 @@ def _tensor(model: Model, rng: np.random.Generator) -> Any:
     return _pick([t for t, x in values if x.any() and x.max() < 100], rng)
 
 
-def _constant(model: Model, rng: np.random.Generator) -> bool:
+def _constant(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """One element of a stored tensor is off by a tenth."""
     tensor = _tensor(model, rng)
     if tensor is None:
@@ -188,7 +190,7 @@ def _constant(model: Model, rng: np.random.Generator) -> bool:
     return True
 
 
-def _scale(model: Model, rng: np.random.Generator) -> bool:
+def _scale(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """A stored tensor is a thousandth too large."""
     tensor = _tensor(model, rng)
     if tensor is None:
@@ -197,7 +199,7 @@ def _scale(model: Model, rng: np.random.Generator) -> bool:
     return True
 
 
-def _epsilon(model: Model, rng: np.random.Generator) -> bool:
+def _epsilon(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """Another epsilon under the root."""
     for tensor in model.graph.initializer:
         if tensor.name == "eps":
@@ -206,7 +208,7 @@ def _epsilon(model: Model, rng: np.random.Generator) -> bool:
     return False
 
 
-def _axis(model: Model, rng: np.random.Generator) -> bool:
+def _axis(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """A softmax or a mean along another axis of a tensor."""
     node = _pick([n for n in _nodes(model, "Softmax") if n.attribute[0].i == -1], rng)
     if node is not None:
@@ -214,7 +216,7 @@ def _axis(model: Model, rng: np.random.Generator) -> bool:
     return node is not None
 
 
-def _operands(model: Model, rng: np.random.Generator) -> bool:
+def _operands(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """Operands of a difference swapped."""
     node = _pick(_nodes(model, "Sub")[-1:], rng)
     if node is None:
@@ -223,7 +225,7 @@ def _operands(model: Model, rng: np.random.Generator) -> bool:
     return True
 
 
-def _dropped(model: Model, rng: np.random.Generator) -> bool:
+def _dropped(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """A function removed."""
     node = _pick(_nodes(model, "Relu", "Softmax", "Sqrt", "Tanh", "Sigmoid", "Erf"), rng)
     if node is None:
@@ -233,7 +235,7 @@ def _dropped(model: Model, rng: np.random.Generator) -> bool:
     return True
 
 
-def _other(model: Model, rng: np.random.Generator) -> bool:
+def _other(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """A function replaced by another."""
     others = {"Relu": "Sigmoid", "Sub": "Add", "Tanh": "Sigmoid", "Erf": "Tanh", "Add": "Sub", "Mul": "Add"}
     node = _pick(_nodes(model, *others), rng)
@@ -243,7 +245,7 @@ def _other(model: Model, rng: np.random.Generator) -> bool:
     return True
 
 
-def _window(model: Model, rng: np.random.Generator) -> bool:
+def _window(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """A window padded on the other side."""
     node = _pick([n for n in _nodes(model, "Conv") if any(a.name == "pads" for a in n.attribute)], rng)
     for attribute in node.attribute if node is not None else ():
@@ -255,7 +257,7 @@ def _window(model: Model, rng: np.random.Generator) -> bool:
     return False
 
 
-def _order(model: Model, rng: np.random.Generator) -> bool:
+def _order(model: OnnxModelProto, rng: np.random.Generator) -> bool:
     """Heads split in the other order."""
     shape = [t for t in model.graph.initializer if t.name == "split"]
     node = _pick([n for n in _nodes(model, "Transpose") if len(n.attribute[0].ints) == 4][-1:], rng)
@@ -271,7 +273,7 @@ def _order(model: Model, rng: np.random.Generator) -> bool:
     return True
 
 
-_FAULTS: dict[str, Callable[[Model, np.random.Generator], bool]] = {
+_FAULTS: dict[str, Callable[[OnnxModelProto, np.random.Generator], bool]] = {
     "constant": _constant, "scale": _scale, "epsilon": _epsilon, "axis": _axis, "operands": _operands,
     "dropped": _dropped, "other": _other, "window": _window, "order": _order,
 }  # fmt: skip
@@ -334,7 +336,7 @@ def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[di
     }
 
 
-def _optimised(make: Callable[[], Model], optimise: Callable[[Model], Model]) -> Pair:
+def _optimised(make: Callable[[], OnnxModelProto], optimise: Callable[[OnnxModelProto], OnnxModelProto]) -> Pair:
     model = make()
     return model, optimise(model)
 

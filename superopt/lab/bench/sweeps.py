@@ -26,7 +26,7 @@ from verifier.rules.process import shared
 from verifier.statements.statement import make_statement
 from verifier.verdict import PROVED, UNKNOWN
 
-Asked = tuple[Callable[..., Any], Callable[..., Any], SizedArguments]
+SweepPair = tuple[Callable[..., Any], Callable[..., Any], SizedArguments]
 SHARES = {"functions": 0.35, "modules": 0.2, "models": 0.3, "statements": 0.15}
 """Shares of the pairs by the form in which they are given."""
 PAIR_S, QUESTION_S = 10.0, 3.0  # processor time; proofs take less, and there are hundreds of false questions
@@ -51,7 +51,7 @@ def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[di
     }
 
 
-def _row(name: str, differs: str, ask: Callable[[], Asked]) -> dict[str, Any]:
+def _row(name: str, differs: str, ask: Callable[[], SweepPair]) -> dict[str, Any]:
     """The verdict on a pair, as a row."""
     start = time.perf_counter()
     row: dict[str, Any] = {"part": "sweeps", "name": name, "differs": differs}
@@ -70,7 +70,7 @@ def _row(name: str, differs: str, ask: Callable[[], Asked]) -> dict[str, Any]:
     return row | {"ms": 1e3 * (time.perf_counter() - start)}
 
 
-def _pairs(count: int, seed: int) -> Iterator[tuple[str, str, Callable[[], Asked]]]:
+def _pairs(count: int, seed: int) -> Iterator[tuple[str, str, Callable[[], SweepPair]]]:
     """Name of each pair, where it differs, and the two functions with their arguments."""
     many = {kind: round(count * share) for kind, share in SHARES.items()}
     for pair in false_pairs(seed, many["functions"]):
@@ -88,11 +88,11 @@ def _pairs(count: int, seed: int) -> Iterator[tuple[str, str, Callable[[], Asked
         )  # fmt: skip
 
 
-def _functions(pair: FalsePair) -> Asked:
+def _functions(pair: FalsePair) -> SweepPair:
     return pair.first, pair.second, SizedArguments(pair.specs)
 
 
-def _modules(pair: FalsePair) -> Asked:
+def _modules(pair: FalsePair) -> SweepPair:
     """Both functions exported at symbolic sizes, which the text leaves open.
 
     Raises:
@@ -115,7 +115,7 @@ def _modules(pair: FalsePair) -> Asked:
     return modules[0].fn, modules[1].fn, arguments_of(modules)
 
 
-def _models(first: Any, second: Any) -> Asked:
+def _models(first: Any, second: Any) -> SweepPair:
     return as_functions([load_symbolic(x) for x in (first, second)])
 
 

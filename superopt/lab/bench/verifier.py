@@ -91,7 +91,7 @@ _BARS = {
 
 
 @dataclass
-class _Run:
+class _ProverRun:
     """Results of the parts so far."""
 
     say: Say
@@ -119,7 +119,7 @@ def run(
     chosen = [name for name in _PARTS if wanted(name, cases)]
     if not chosen:
         raise UsageError(f"no part is called {', '.join(cases)}", hint=", ".join(_PARTS))
-    made = _Run(say, parse_budget(budget).steps or MUTANTS, seed, jobs=cores(), watch=watch)
+    made = _ProverRun(say, parse_budget(budget).steps or MUTANTS, seed, jobs=cores(), watch=watch)
     for name in chosen:
         with nullcontext() if name == "mutants" else _one_core():
             if name != "mutants":
@@ -154,7 +154,7 @@ def _one_core() -> Iterator[None]:
 # -- proofs
 
 
-def _library(made: _Run) -> None:
+def _library(made: _ProverRun) -> None:
     rules = load()
     forward = [_prove(made, "library", rule, "forward") for rule in rules]
     usable = [rule for rule in rules if directions(rule)[1].rule is not None]
@@ -167,7 +167,7 @@ def _library(made: _Run) -> None:
     }
 
 
-def _rollcall(made: _Run) -> None:
+def _rollcall(made: _ProverRun) -> None:
     listed: dict[str, list[Verdict]] = {}
     others: dict[str, list[Verdict]] = {"XLA beyond": [], "kernel": []}
     for rules in rollcall.load().values():
@@ -195,7 +195,7 @@ def _any_rank(verdict: Verdict) -> bool:
     return verdict.domain is not None and all(ranks == ANY for _, ranks in verdict.domain.ranks)
 
 
-def _prove(made: _Run, part: str, rule: Rule, direction: str) -> Verdict:
+def _prove(made: _ProverRun, part: str, rule: Rule, direction: str) -> Verdict:
     start = time.perf_counter()
     verdict = shared().check(rule, direction) if made.watch else shared().prove(rule, direction)
     seconds = time.perf_counter() - start
@@ -218,7 +218,7 @@ def _prove(made: _Run, part: str, rule: Rule, direction: str) -> Verdict:
 # -- refutations
 
 
-def _wrong(made: _Run) -> None:
+def _wrong(made: _ProverRun) -> None:
     seconds: list[float] = []
     missed: list[str] = []
 
@@ -248,7 +248,7 @@ def _check_statement(statement: Any) -> Verdict:
 # -- statements
 
 
-def _hostile(made: _Run) -> None:
+def _hostile(made: _ProverRun) -> None:
     proved: list[str] = []
     for case in hostile(made.seed, HOSTILE):
         verdict = proved_alone(case.statement)
@@ -259,7 +259,7 @@ def _hostile(made: _Run) -> None:
     made.summary |= {"hostile": HOSTILE, "hostile_false_proofs": len(proved)}
 
 
-def _guarded(made: _Run) -> None:
+def _guarded(made: _ProverRun) -> None:
     seen, statuses = 0, Counter[str]()
     for statement in guarded(made.seed, GUARDED):
         verdict = check_statement(statement)
@@ -276,7 +276,7 @@ def _guarded(made: _Run) -> None:
     }
 
 
-def _loops(made: _Run) -> None:
+def _loops(made: _ProverRun) -> None:
     statuses = Counter[str]()
     for statement in loops(made.seed, LOOPS):
         verdict = check_statement(statement)
@@ -286,7 +286,7 @@ def _loops(made: _Run) -> None:
     made.summary |= {"loops": LOOPS, "loops_proved": statuses[PROVED], "loops_refuted": statuses[REFUTED] / LOOPS}
 
 
-def _alone(made: _Run) -> None:
+def _alone(made: _ProverRun) -> None:
     each = made.mutants if made.mutants < MUTANTS else None
     rows = [alone.judged(claim, proved_alone) for claim in alone.claims(made.seed, each)]
     asked = [row for row in rows if row["true"] and row["status"] != UNSUPPORTED]
@@ -299,7 +299,7 @@ def _alone(made: _Run) -> None:
     }
 
 
-def _true(made: _Run, part: str, name: str, statements: Sequence[Statement]) -> None:
+def _true(made: _ProverRun, part: str, name: str, statements: Sequence[Statement]) -> None:
     """Ask about statements that hold: count the proved ones, and check that none is refuted."""
     verdicts = [_check_statement(statement) if made.watch else proved_alone(statement) for statement in statements]
     for verdict in verdicts:
@@ -312,18 +312,18 @@ def _true(made: _Run, part: str, name: str, statements: Sequence[Statement]) -> 
     }
 
 
-def _integers(made: _Run) -> None:
+def _integers(made: _ProverRun) -> None:
     _true(made, "integers", "int", integers.STATEMENTS)
 
 
-def _engineer(made: _Run) -> None:
+def _engineer(made: _ProverRun) -> None:
     _true(made, "engineer", "engineer", engineer.STATEMENTS)
 
 
 # -- mutants
 
 
-def _mutants(made: _Run) -> None:
+def _mutants(made: _ProverRun) -> None:
     rules = [*load(), *(rule for rules in rollcall.load().values() for rule in rules)]
     fuzzed = Fuzzed()
     for _, outcome in try_all(draw(rules, made.mutants, made.seed), made.jobs):
@@ -339,7 +339,7 @@ def _mutants(made: _Run) -> None:
 # -- discovery and solvers
 
 
-def _discovery(made: _Run) -> None:
+def _discovery(made: _ProverRun) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = DiscoverySettings(size=DISCOVERY_SIZE, seconds=DISCOVERY_S, library=False)
         found = discover(settings, Path(folder), made.say)
@@ -349,7 +349,7 @@ def _discovery(made: _Run) -> None:
     made.rows.append({"part": "discovery", **found.summary})
 
 
-def _kernels_ir(made: _Run) -> None:
+def _kernels_ir(made: _ProverRun) -> None:
     need("onnx", "the part kernels-ir")
     rows = [{"part": "kernels-ir", "case": case, **row} for case in (*CASES, *SMALL) for row in kernels_of(case)]
     good = [row for row in rows if row["status"] == PROVED and row["seconds"] <= KERNEL_S]
@@ -371,9 +371,9 @@ def _kernels_ir(made: _Run) -> None:
     }
 
 
-def _recheck(made: _Run) -> None:
+def _recheck(made: _ProverRun) -> None:
     if not made.proved:  # only this part was selected
-        quiet = _Run(made.say, made.mutants, made.seed)
+        quiet = _ProverRun(made.say, made.mutants, made.seed)
         _library(quiet)
         _rollcall(quiet)
         made.proved = quiet.proved
@@ -391,7 +391,7 @@ def _recheck(made: _Run) -> None:
     made.rows += [{"part": "recheck", "refused": why} for why in added.refused]
 
 
-def _schedules(made: _Run) -> None:
+def _schedules(made: _ProverRun) -> None:
     rows = rows_of()
     made.rows += [{"part": "schedules", **row} for row in rows]
     for kind in ("lemma", "schedule", "wrong schedule"):
@@ -400,14 +400,14 @@ def _schedules(made: _Run) -> None:
     made.summary["schedule_median_ms"] = round(median(r["ms"] for r in rows if r["kind"] == "schedule"), 2)
 
 
-def _sweeps(made: _Run) -> None:
+def _sweeps(made: _ProverRun) -> None:
     need("onnx", "the part sweeps")
     rows, summary = import_module("superopt.lab.bench.sweeps").compared(SWEEPS, made.seed, made.say)
     made.rows += rows
     made.summary |= summary
 
 
-def _pairs(made: _Run) -> None:
+def _pairs(made: _ProverRun) -> None:
     need("onnx", "the part pairs")
     count = made.mutants // STEPS_OF_FAULT
     rows, summary = import_module("superopt.lab.bench.pairs").compared(count, made.seed, made.say)
@@ -415,7 +415,7 @@ def _pairs(made: _Run) -> None:
     made.summary |= summary
 
 
-_PARTS: dict[str, Callable[[_Run], None]] = {
+_PARTS: dict[str, Callable[[_ProverRun], None]] = {
     "library": _library,
     "rollcall": _rollcall,
     "wrong": _wrong,

@@ -44,7 +44,7 @@ from superopt.search.state import Problem, State
 ALPHA = 1.05
 _HOT, _COLD = 0.5, 0.002  # temperatures in units of the mean kernel cost
 _FOLLOW = ELEMENTWISE | WINDOWS | {"slice", "pad", "concatenate", "rev"}
-Program = tuple[Ref, ...]
+GraphRefs = tuple[Ref, ...]
 Change = dict[int, Ref]  # class -> its replacement
 
 
@@ -75,7 +75,7 @@ class Arena:
     began: float = field(init=False)
     pricer: Pricer = field(init=False)
     forms: Forms = field(default_factory=Forms)
-    costs: dict[Program, int] = field(default_factory=dict[Program, int])
+    costs: dict[GraphRefs, int] = field(default_factory=dict[GraphRefs, int])
     changes: dict[int, list[Change]] = field(default_factory=dict[int, list[Change]])
     shared: Problem | None = None
 
@@ -87,7 +87,7 @@ class Arena:
         self.rules = [rule for rule in self.rules if not is_law(rule)]
 
     @property
-    def original(self) -> Program:
+    def original(self) -> GraphRefs:
         """The program itself."""
         return tuple(self.eg.roots)
 
@@ -95,33 +95,33 @@ class Arena:
         """Whether the time is used up."""
         return time.perf_counter() - self.began >= self.seconds
 
-    def cost(self, program: Program) -> int:
+    def cost(self, program: GraphRefs) -> int:
         """Price of a program in units of the search."""
         found = self.costs.get(program)
         if found is None:
             found = self.costs[program] = self.state(program).cost
         return found
 
-    def state(self, program: Program) -> State:
+    def state(self, program: GraphRefs) -> State:
         """The program as a state of a search that has no choice, in the cheaper of the two global layouts."""
         self.eg.roots = list(program)
         state = better_layout(Snapshot(self.eg, self.forms), self.pricer, like=self.shared)
         self.shared = state.problem
         return state
 
-    def result(self, best: Program, *, finished: bool) -> BestFound:
+    def result(self, best: GraphRefs, *, finished: bool) -> BestFound:
         """The result of a method."""
         seconds = time.perf_counter() - self.began
         return BestFound(self.state(best), len(self.costs), finished, seconds)
 
     # ---- rewrites
 
-    def live(self, program: Program) -> list[int]:
+    def live(self, program: GraphRefs) -> list[int]:
         """Ops of the program that are not computed ahead of time."""
         self.eg.roots = list(program)
         return sites.live_classes(self.eg)
 
-    def rewrites(self, program: Program, classes: Sequence[int]) -> Iterator[Program]:
+    def rewrites(self, program: GraphRefs, classes: Sequence[int]) -> Iterator[GraphRefs]:
         """Every program one rewrite away, at some of the program's ops."""
         live = set(self.live(program))
         for cls in classes:
@@ -155,7 +155,7 @@ class Arena:
             if len(change) == len(roots):
                 yield change
 
-    def substitute(self, program: Program, change: Change) -> Program | None:
+    def substitute(self, program: GraphRefs, change: Change) -> GraphRefs | None:
         """The program with classes replaced; None where a right side reads the class that it replaces."""
         eg = self.eg
         new: dict[int, Ref] = dict(change)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 Axis: TypeAlias = "tuple[int, ...]"
-Type: TypeAlias = "tuple[Axis, ...]"
+AxesType: TypeAlias = "tuple[Axis, ...]"
 
 LENGTH = 3
 SAMPLES = 2
@@ -55,23 +55,23 @@ def extent(axis: Axis) -> int:
     return abs(sum(axis))
 
 
-def extents(t: Type) -> tuple[int, ...]:
+def extents(t: AxesType) -> tuple[int, ...]:
     """Lengths of all axes."""
     return tuple(extent(a) for a in t)
 
 
-def generic(t: Type) -> list[int]:
+def generic(t: AxesType) -> list[int]:
     """Axes that are neither spatial nor taps."""
     return [i for i, a in enumerate(t) if a[0] > 0]
 
 
-def spatial(t: Type) -> int | None:
+def spatial(t: AxesType) -> int | None:
     """The spatial or taps axis, if any."""
     return next((i for i, a in enumerate(t) if a[0] < 0), None)
 
 
 @cache
-def unary_forms(t: Type, ops: frozenset[str]) -> tuple[OpForm, ...]:
+def unary_forms(t: AxesType, ops: frozenset[str]) -> tuple[OpForm, ...]:
     """Forms of one operand, of type `t`."""
     out: list[OpForm] = []
     if "relu" in ops and t:
@@ -88,7 +88,7 @@ def unary_forms(t: Type, ops: frozenset[str]) -> tuple[OpForm, ...]:
 
 
 @cache
-def binary_forms(a: Type, b: Type, ops: frozenset[str]) -> tuple[OpForm, ...]:
+def binary_forms(a: AxesType, b: AxesType, ops: frozenset[str]) -> tuple[OpForm, ...]:
     """Forms whose operands have types `a` and `b`; elementwise ones want the operand with more axes first."""
     out: list[OpForm] = []
     for op in ELEMENTWISE:
@@ -114,7 +114,7 @@ def _halved(axis: Axis) -> bool:
     return len(axis) == 2 and axis[0] == axis[1]
 
 
-def _alignments(a: Type, b: Type, free: int = -1) -> list[tuple[int, ...]]:
+def _alignments(a: AxesType, b: AxesType, free: int = -1) -> list[tuple[int, ...]]:
     """All ways to identify the axes of `b` with axes of `a`, of equal parts except at axis `free` of `a`."""
     found: list[tuple[int, ...]] = []
     for m in itertools.permutations(range(len(a)), len(b)):
@@ -123,7 +123,7 @@ def _alignments(a: Type, b: Type, free: int = -1) -> list[tuple[int, ...]]:
     return found
 
 
-def _contractions(a: Type, b: Type) -> list[tuple[tuple[int, int], ...]]:
+def _contractions(a: AxesType, b: AxesType) -> list[tuple[tuple[int, int], ...]]:
     """Pairs of contracted axes, one or two of them, such that few enough axes are left."""
     one = [((i, j),) for i in generic(a) for j in generic(b) if a[i] == b[j]]
     two = [(p, q) for (p,), (q,) in itertools.combinations(one, 2) if p[0] != q[0] and p[1] != q[1]]
@@ -131,7 +131,7 @@ def _contractions(a: Type, b: Type) -> list[tuple[tuple[int, int], ...]]:
     return [pairs for pairs in one + two if rank - 2 * len(pairs) <= MOST_AXES]
 
 
-def result(form: OpForm, a: Type, b: Type | None = None) -> Type:
+def result(form: OpForm, a: AxesType, b: AxesType | None = None) -> AxesType:
     """Type of a form's result."""
     op, at = form.op, form.at
     if op in ELEMENTWISE or op in ("relu", "wsum", "wmax"):
@@ -159,7 +159,7 @@ def _part(axis: Axis, op: str) -> Axis:
     return axis[:1] if op == "first" else axis[1:]
 
 
-def apply(form: OpForm, a: np.ndarray, b: np.ndarray | None, types: Sequence[Type]) -> np.ndarray:
+def apply(form: OpForm, a: np.ndarray, b: np.ndarray | None, types: Sequence[AxesType]) -> np.ndarray:
     """Values of a form; axis 0 counts the terms of a batch (1 on an operand that all share), axis 1 the samples."""
     op, at = form.op, form.at
     if op == "relu":
@@ -228,7 +228,7 @@ def _dot(a: np.ndarray, b: np.ndarray, left: Sequence[int], right: Sequence[int]
     return product.reshape(*product.shape[:2], *outer, *inner)
 
 
-def _conv(a: np.ndarray, b: np.ndarray, at: Sequence[int], types: Sequence[Type]) -> np.ndarray:
+def _conv(a: np.ndarray, b: np.ndarray, at: Sequence[int], types: Sequence[AxesType]) -> np.ndarray:
     """Convolution of stride 1 that keeps the length; result axes: image without features, kernel likewise, space."""
     image, kernel = types
     (batch,) = [i for i in generic(image) if i != at[0]]
@@ -245,7 +245,7 @@ def _conv(a: np.ndarray, b: np.ndarray, at: Sequence[int], types: Sequence[Type]
     return total.transpose(0, 1, 2, 4, 3)
 
 
-def weights(t: Type, orders: Sequence[tuple[int, ...]]) -> np.ndarray:
+def weights(t: AxesType, orders: Sequence[tuple[int, ...]]) -> np.ndarray:
     """A column of 64-bit multipliers per axis order: the digest of a value is its least weighted sum."""
     shape = (SAMPLES, *extents(t))
     columns: list[np.ndarray] = []
@@ -258,14 +258,14 @@ def weights(t: Type, orders: Sequence[tuple[int, ...]]) -> np.ndarray:
 
 
 @cache
-def _hashing(t: Type) -> np.ndarray:
+def _hashing(t: AxesType) -> np.ndarray:
     """Multipliers for all axis orders that put the type into its sorted form."""
     canonical = sorted(t)
     orders = [p for p in itertools.permutations(range(len(t))) if [t[i] for i in p] == canonical]
     return weights(t, orders)
 
 
-def digests(values: np.ndarray, t: Type) -> np.ndarray:
+def digests(values: np.ndarray, t: AxesType) -> np.ndarray:
     """Fingerprints of a batch: equal for equal tensors, whatever the order of their axes."""
     flat = np.rint(values.reshape(len(values), -1)).astype(np.int64)
     with np.errstate(over="ignore"):

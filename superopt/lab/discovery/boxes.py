@@ -29,7 +29,7 @@ from verifier.rules.instance import IllFormed, RankInstance, instantiate, output
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class SizeInterval:
     """The indices low .. high - 1 along one axis of the result, which has `size` entries."""
 
     axis: str
@@ -55,7 +55,7 @@ class Box:
         holds: the equation is proved everywhere, so that the box is empty.
     """
 
-    intervals: tuple[Interval, ...]
+    intervals: tuple[SizeInterval, ...]
     holds: bool = False
 
     def contains(self, index: dict[str, int], sizes: dict[str, int]) -> bool:
@@ -92,7 +92,7 @@ def failing_box(rule: Rule, root: int = 0) -> Box:
     if _equal(ctx, left, right, facts):
         return Box((), holds=True)
     sizes = _example(instance)
-    out: list[Interval] = []
+    out: list[SizeInterval] = []
     for label, size in instance.shapes[root].items():
         position = index[label].p
         if position.value is not None:
@@ -101,18 +101,18 @@ def failing_box(rule: Rule, root: int = 0) -> Box:
         size = unwrap(size).subst(meaning.k.settled)
         interval = _interval(meaning.k, (left, right), facts, name, size, sizes)
         if not interval.everything:
-            out.append(Interval(str(label).partition(".")[0], interval.low, interval.high, interval.size))
+            out.append(SizeInterval(str(label).partition(".")[0], interval.low, interval.high, interval.size))
     return Box(tuple(out))
 
 
 def _interval(
     k: Terms, sides: tuple[Term, Term], facts: tuple[Cond, ...], name: str, size: Poly, at: dict[str, Poly]
-) -> Interval:
+) -> SizeInterval:
     ctx, o = k.ctx, var(name)
     places = sorted(set(_thresholds(k, sides, name)), key=lambda p: (_value(p, at), str(p)))
     low = next((p for p in reversed(places) if _equal(ctx, *sides, (*facts, c.lt(o, p)))), const(0))
     high = next((p for p in places if _equal(ctx, *sides, (*facts, c.ge(o, p)))), size)
-    return Interval(name, low, high, size)
+    return SizeInterval(name, low, high, size)
 
 
 def _thresholds(k: Terms, sides: Sequence[Term], name: str) -> Iterator[Poly]:

@@ -13,7 +13,7 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 from rewrites.language.show import rule_key
 from rewrites.library import load
 from superopt.errors import UsageError
+from superopt.lab import Say
 from superopt.lab.discovery import workers
 from superopt.lab.discovery.algebra import BASE, OPS, OpForm
 from superopt.lab.discovery.draft import Draft, subsides
@@ -37,7 +38,6 @@ BATCH = 12
 """Candidates that a worker judges in one task."""
 ENUMERATING = ("algebra", "terms", "enumeration", "lift", "draft")
 JUDGING = ("judge", "widen", "implied")
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class Discovery:
 
 
 @dataclass(slots=True)
-class _Run:
+class _DiscoveryRun:
     settings: DiscoverySettings
     folder: Path
     say: Say
@@ -144,7 +144,7 @@ def discover(settings: DiscoverySettings, folder: Path | None = None, say: Say =
     begin = time.perf_counter()
     home = (folder or default_folder()) / key_of(settings)
     home.mkdir(parents=True, exist_ok=True)
-    run = _Run(settings, home, say, begin + settings.seconds)
+    run = _DiscoveryRun(settings, home, say, begin + settings.seconds)
     with workers.pool(settings.jobs) as executor:
         pairs = _enumerate(run, executor)
         done = False
@@ -161,7 +161,7 @@ def discover(settings: DiscoverySettings, folder: Path | None = None, say: Say =
     return Discovery(tuple(kept), exactness, tuple(merges), _summary(run, judged, len(rules), len(kept), done), done)
 
 
-def _enumerate(run: _Run, executor: Any) -> dict[str, Draft] | None:
+def _enumerate(run: _DiscoveryRun, executor: Any) -> dict[str, Draft] | None:
     """Candidate pairs of all levels by text; None where the budget ended before."""
     settings = run.settings
     leaves = [x.type for x in leaves_for(settings.ops, settings.size).terms]
@@ -188,7 +188,7 @@ def _enumerate(run: _Run, executor: Any) -> dict[str, Draft] | None:
     return pairs
 
 
-def _level(run: _Run, executor: Any, universe: Path, level: int) -> list[PartitionRows] | None:
+def _level(run: _DiscoveryRun, executor: Any, universe: Path, level: int) -> list[PartitionRows] | None:
     settings, ops = run.settings, frozenset(run.settings.ops)
     folder = run.folder / f"level-{level}"
     folder.mkdir(exist_ok=True)
@@ -216,7 +216,7 @@ def repr_of(found: PartitionRows) -> str:
     return repr(found.reps[:1]) + "".join(sorted(found.pairs)[:1])
 
 
-def _until(run: _Run, tasks: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+def _until(run: _DiscoveryRun, tasks: Iterator[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
     """The tasks, until the time is over."""
     for task in tasks:
         if time.perf_counter() > run.deadline_s:
@@ -230,7 +230,7 @@ def weight(draft: Draft) -> tuple[int, int]:
     return ops, -len(draft.vars)
 
 
-def _judge(run: _Run, executor: Any, pairs: dict[str, Draft]) -> tuple[list[Judged], bool]:
+def _judge(run: _DiscoveryRun, executor: Any, pairs: dict[str, Draft]) -> tuple[list[Judged], bool]:
     """The fates of all candidates, read from the log where recorded, and whether all are judged."""
     start = time.perf_counter()
     log = run.folder / f"fates-{key_of_fates(run.settings)}.jsonl"
@@ -274,7 +274,7 @@ def _name(text: str) -> str:
     return text.partition(":")[0]
 
 
-def _summary(run: _Run, judged: Sequence[Judged], new: int, kept: int, done: bool) -> dict[str, Any]:
+def _summary(run: _DiscoveryRun, judged: Sequence[Judged], new: int, kept: int, done: bool) -> dict[str, Any]:
     fates = Counter(j.status.lower() for j in judged)
     busy = sum(j.seconds for j in judged)
     return {

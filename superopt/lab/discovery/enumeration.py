@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from superopt.lab.discovery.algebra import COMMUTE, OpForm, Type, apply, binary_forms, digests, result, unary_forms
+from superopt.lab.discovery.algebra import COMMUTE, AxesType, OpForm, apply, binary_forms, digests, result, unary_forms
 from superopt.lab.discovery.draft import Draft
 from superopt.lab.discovery.lift import UnliftableError, lift, typeable
 from superopt.lab.discovery.terms import AnonymousTerm, Universe
@@ -73,7 +73,7 @@ class Batches:
     """Terms of one size by type, with their values stacked."""
 
     def __init__(self, u: Universe, size: int) -> None:
-        by_type: dict[Type, list[AnonymousTerm]] = {}
+        by_type: dict[AxesType, list[AnonymousTerm]] = {}
         for x in u.terms:
             if x.size == size:
                 by_type.setdefault(x.type, []).append(x)
@@ -179,7 +179,7 @@ def _partners(job: Job, numbers: np.ndarray, inside: dict[int, np.ndarray], y: A
 
 
 def _applied(
-    t: Type, numbers: np.ndarray, values: np.ndarray, y: AnonymousTerm, value: np.ndarray, ops: frozenset[str]
+    t: AxesType, numbers: np.ndarray, values: np.ndarray, y: AnonymousTerm, value: np.ndarray, ops: frozenset[str]
 ) -> Iterator[tuple[OpForm, Any, Any, np.ndarray]]:
     for form in binary_forms(t, y.type, ops):
         yield form, numbers, y.number, digests(apply(form, values, value[None], (t, y.type)), result(form, t, y.type))

@@ -17,17 +17,17 @@ from superopt.lab.discovery.algebra import (
     SAMPLES,
     SPACE,
     TAPS,
+    AxesType,
     OpForm,
-    Type,
     apply,
     extents,
     result,
 )
 
-MATRIX: Type = ((LENGTH,), (LENGTH,))
-VECTOR: Type = ((LENGTH,),)
-IMAGE: Type = (*MATRIX, SPACE)
-KERNEL: Type = (*MATRIX, TAPS)
+MATRIX: AxesType = ((LENGTH,), (LENGTH,))
+VECTOR: AxesType = ((LENGTH,),)
+IMAGE: AxesType = (*MATRIX, SPACE)
+KERNEL: AxesType = (*MATRIX, TAPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class AnonymousTerm:
     size: int
     form: OpForm | None
     args: tuple[int, ...]
-    type: Type
+    type: AxesType
     inside: frozenset[int]
 
 
@@ -57,7 +57,7 @@ class Universe:
     terms: list[AnonymousTerm] = field(default_factory=list[AnonymousTerm])
     values: list[np.ndarray] = field(default_factory=list[np.ndarray])
 
-    def leaf(self, t: Type) -> AnonymousTerm:
+    def leaf(self, t: AxesType) -> AnonymousTerm:
         """A further leaf of a type: small integers, every entry of both signs over the samples."""
         number = len(self.terms)
         rng = np.random.default_rng((23, number))
@@ -82,7 +82,7 @@ class Universe:
         return AnonymousTerm(number, len(inside), form, tuple(args), t, inside)
 
     @staticmethod
-    def compute(form: OpForm, values: Sequence[np.ndarray], types: Sequence[Type]) -> np.ndarray:
+    def compute(form: OpForm, values: Sequence[np.ndarray], types: Sequence[AxesType]) -> np.ndarray:
         """Value of one application."""
         b = values[1][None] if len(values) > 1 else None
         return apply(form, values[0][None], b, types)[0]
@@ -107,7 +107,7 @@ class Universe:
     def canonical(self, term: AnonymousTerm) -> bool:
         """Whether the leaves of each kind are used in order, and their axes where an op first distinguishes them."""
         order = self.leaves(term)
-        used: dict[Type, int] = {}
+        used: dict[AxesType, int] = {}
         for n in order:
             t = self.terms[n].type
             first = n

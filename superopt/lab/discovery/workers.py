@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 import numpy as np
 
 from superopt.lab.discovery import enumeration
-from superopt.lab.discovery.algebra import OpForm, Type, digests
+from superopt.lab.discovery.algebra import AxesType, OpForm, digests
 from superopt.lab.discovery.enumeration import Job, PartitionRows
 from superopt.lab.discovery.terms import Universe
 
-Result = TypeVar("Result")
+AnyResult = TypeVar("AnyResult")
 
 
 class Inline(Executor):
@@ -46,10 +46,10 @@ def pool(jobs: int) -> Executor:
 
 
 def in_turn(
-    executor: Executor, fn: Callable[..., Result], tasks: Iterator[tuple[Any, ...]], jobs: int
-) -> Iterator[Result]:
+    executor: Executor, fn: Callable[..., AnyResult], tasks: Iterator[tuple[Any, ...]], jobs: int
+) -> Iterator[AnyResult]:
     """Results as they arrive; at most two tasks per worker are under way, and each is created when there is room."""
-    running: set[Future[Result]] = set()
+    running: set[Future[AnyResult]] = set()
     more = True
     while more or running:
         while more and len(running) < (2 * jobs if jobs > 1 else 1):
@@ -63,10 +63,10 @@ def in_turn(
             yield future.result()
 
 
-Made = Sequence[tuple[OpForm, tuple[int, ...]]]
+Enumerated = Sequence[tuple[OpForm, tuple[int, ...]]]
 
 
-def save_universe(path: Path, leaves: Sequence[Type], made: Made) -> None:
+def save_universe(path: Path, leaves: Sequence[AxesType], made: Enumerated) -> None:
     """Write the parts of a universe to a file."""
     fresh = path.with_suffix(".new")
     fresh.write_bytes(pickle.dumps((tuple(leaves), tuple(made))))

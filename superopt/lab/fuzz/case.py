@@ -28,7 +28,7 @@ class FuzzValue:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class FuzzCase:
     """A program.
 
     Attributes:
@@ -72,11 +72,11 @@ class Case:
         return "\n".join([self.source.rstrip(), f"# {how}", *(f"#{line}" for line in made)])
 
 
-def from_dict(data: dict[str, Any]) -> Case:
+def from_dict(data: dict[str, Any]) -> FuzzCase:
     """The program that `as_dict` wrote."""
     values = {k: tuple(_value(x) for x in data[k]) for k in ("inputs", "lines")}
     rest = {k: tuple(data[k]) for k in ("outputs", "frozen")}
-    return Case(**{**data, **values, **rest})
+    return FuzzCase(**{**data, **values, **rest})
 
 
 def _value(data: dict[str, Any]) -> FuzzValue:
@@ -97,7 +97,7 @@ def array(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.nd
     return np.asarray(rng.standard_normal(shape)).astype(kind)
 
 
-def used(case: Case) -> Case:
+def used(case: FuzzCase) -> FuzzCase:
     """The program without lines whose value nothing reads."""
     needed = set(case.outputs)
     kept: list[FuzzValue] = []
@@ -108,7 +108,7 @@ def used(case: Case) -> Case:
     return replace(case, lines=tuple(reversed(kept)))
 
 
-def smaller(case: Case) -> Iterator[Case]:
+def smaller(case: FuzzCase) -> Iterator[FuzzCase]:
     """Programs with an output, a line or a way of optimising less, the largest steps first."""
     if len(case.outputs) > 1:
         for name in dict.fromkeys(case.outputs):

@@ -29,7 +29,7 @@ from superopt.choose.trials import TrialPool
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
-from superopt.lab.fuzz.case import Case, from_dict
+from superopt.lab.fuzz.case import FuzzCase, from_dict
 from superopt.lab.fuzz.jax_programs import SCOPE
 from superopt.lab.fuzz.onnx_programs import original as onnx_original
 from superopt.measure.process import Worker
@@ -42,7 +42,7 @@ WORSE = 8.0  # a result may be so many times as far from float64 as the original
 FLIPPED = 0.2  # share of elements that rounding may flip where it decides
 
 
-def run(case: Case, store: str) -> dict[str, Any]:
+def run(case: FuzzCase, store: str) -> dict[str, Any]:
     """Run a program; return its verdict: `status` ok, wrong, crash, refused or invalid, with `cause` and `seconds`."""
     try:
         fn, reference = onnx_original(case) if case.kind == "onnx" else _jax(case)
@@ -69,7 +69,7 @@ def run(case: Case, store: str) -> dict[str, Any]:
     return {"status": "ok", "cause": "", "seconds": seconds, "budget": BUDGETS.get(case.mode)}
 
 
-def _jax(case: Case) -> tuple[Callable[..., Any], Callable[..., list[np.ndarray]]]:
+def _jax(case: FuzzCase) -> tuple[Callable[..., Any], Callable[..., list[np.ndarray]]]:
     names: dict[str, Any] = dict(SCOPE)
     exec(case.source, names)
     fn = names["f"]
@@ -77,7 +77,7 @@ def _jax(case: Case) -> tuple[Callable[..., Any], Callable[..., list[np.ndarray]
     return fn, lambda *args: [np.asarray(x) for x in compiled(*args)]
 
 
-def _optimised(case: Case, fn: Any, args: Sequence[Any], store: str) -> Callable[..., Any]:
+def _optimised(case: FuzzCase, fn: Any, args: Sequence[Any], store: str) -> Callable[..., Any]:
     options: dict[str, Any] = {"frozen": case.frozen, "seed": case.seed, "store": store}
     if case.mode in BUDGETS:
         options["budget"] = BUDGETS[case.mode]
@@ -105,7 +105,7 @@ def _optimised(case: Case, fn: Any, args: Sequence[Any], store: str) -> Callable
     return result
 
 
-def _difference(case: Case, fn: Any, args: Sequence[Any], got: Sequence[Any], wanted: Sequence[np.ndarray]) -> str:
+def _difference(case: FuzzCase, fn: Any, args: Sequence[Any], got: Sequence[Any], wanted: Sequence[np.ndarray]) -> str:
     if len(got) != len(wanted):
         return f"{len(got)} results in place of {len(wanted)}"
     loose = {x.name for x in case.lines if x.loose} & {*case.outputs}
@@ -121,7 +121,7 @@ def _difference(case: Case, fn: Any, args: Sequence[Any], got: Sequence[Any], wa
     return ""
 
 
-def _bad(a: np.ndarray, b: np.ndarray, case: Case, fn: Any, args: Sequence[Any], n: int) -> np.ndarray:
+def _bad(a: np.ndarray, b: np.ndarray, case: FuzzCase, fn: Any, args: Sequence[Any], n: int) -> np.ndarray:
     """Mask of the elements that are wrong."""
     if a.dtype.kind in "biu":
         return a != b
@@ -143,7 +143,7 @@ def _bad(a: np.ndarray, b: np.ndarray, case: Case, fn: Any, args: Sequence[Any],
     return ~same
 
 
-def _wide(case: Case, fn: Any, args: Sequence[Any], n: int) -> np.ndarray | None:
+def _wide(case: FuzzCase, fn: Any, args: Sequence[Any], n: int) -> np.ndarray | None:
     """An output with every float in float64, by the reference interpreter; None where it cannot be evaluated so."""
     if case.kind != "jax":
         return None

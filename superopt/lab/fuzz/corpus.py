@@ -6,34 +6,34 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from superopt.lab.fuzz.case import Case, FuzzValue
+from superopt.lab.fuzz.case import FuzzCase, FuzzValue
 
 _W, _X = FuzzValue("x0", (64, 64), "float32"), FuzzValue("x1", (8, 64), "float32")
 
 
-def _jax(code: str, *inputs: FuzzValue, frozen: tuple[int, ...] = (), mode: str = "deterministic") -> Case:
+def _jax(code: str, *inputs: FuzzValue, frozen: tuple[int, ...] = (), mode: str = "deterministic") -> FuzzCase:
     """A program of one line."""
     line = FuzzValue("v0", (), "float32", code)
-    return Case(0, inputs, (line,), ("v0",), frozen, mode)
+    return FuzzCase(0, inputs, (line,), ("v0",), frozen, mode)
 
 
-def _onnx(op: str, attributes: dict[str, Any], result: tuple[tuple[int, ...], str], *inputs: FuzzValue) -> Case:
+def _onnx(op: str, attributes: dict[str, Any], result: tuple[tuple[int, ...], str], *inputs: FuzzValue) -> FuzzCase:
     """A model of one node."""
     names = ", ".join(x.name for x in inputs)
     line = FuzzValue("v0", *result, f"{op}({names}) {json.dumps(attributes)}")
-    return Case(0, inputs, (line,), ("v0",), (), "deterministic", "onnx")
+    return FuzzCase(0, inputs, (line,), ("v0",), (), "deterministic", "onnx")
 
 
-def _mean_of_signs(x: FuzzValue) -> Case:
+def _mean_of_signs(x: FuzzValue) -> FuzzCase:
     """A mean of integers, rounded towards zero; where the sum overflows there is no value to compare with."""
     signs, mean = (
         FuzzValue("v0", x.shape, x.dtype, f"Sign({x.name}) {{}}"),
         FuzzValue("v1", (1, 1), x.dtype, "ReduceMean(v0) {}"),
     )
-    return Case(0, (x,), (signs, mean), ("v1",), (), "deterministic", "onnx")
+    return FuzzCase(0, (x,), (signs, mean), ("v1",), (), "deterministic", "onnx")
 
 
-def corpus() -> list[Case]:
+def corpus() -> list[FuzzCase]:
     """The programs that once failed."""
     neutral = ("jnp.exp(x0) * 1.0", "jnp.exp(x0) + 0.0", "jnp.tanh(x0) / 1.0", "jax.nn.softmax(x0) * 1.0")
     shapes = ((2, 8, 16), (2, 32, 33))

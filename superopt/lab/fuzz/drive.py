@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from superopt.lab.fuzz import jax_programs, onnx_programs
-from superopt.lab.fuzz.case import Case, from_dict, smaller
+from superopt.lab.fuzz.case import FuzzCase, from_dict, smaller
 
 HANG_S = 120.0
 """Seconds without an answer: no program here needs a tenth of it on an idle machine."""
@@ -32,7 +32,7 @@ RENEWED = 400  # programs after which a process is replaced: compiled code stays
 FAILED = ("wrong", "crash", "hang")
 
 
-class Child:
+class FuzzChild:
     """The process that runs programs; started on first use."""
 
     def __init__(self, store: str, hang_s: float = HANG_S) -> None:
@@ -40,7 +40,7 @@ class Child:
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
-    def run(self, case: Case) -> dict[str, Any]:
+    def run(self, case: FuzzCase) -> dict[str, Any]:
         """The verdict on a program, which may be that it hangs or ended the process."""
         if self.count >= RENEWED:
             self.close()
@@ -108,7 +108,7 @@ class Found:
     """
 
     counts: dict[str, int] = field(default_factory=dict[str, int])
-    failures: list[tuple[str, str, Case]] = field(default_factory=list[tuple[str, str, Case]])
+    failures: list[tuple[str, str, FuzzCase]] = field(default_factory=list[tuple[str, str, FuzzCase]])
     seconds: float = 0.0
     kernels: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -147,7 +147,7 @@ def fuzz(
     seed: int = 0,
     programs: int | None = None,
     *,
-    corpus: Sequence[Case] = (),
+    corpus: Sequence[FuzzCase] = (),
     store: str | Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     reduce: bool = True,
@@ -166,7 +166,7 @@ def fuzz(
     begin = time.monotonic()
     found = Found()
     with tempfile.TemporaryDirectory() as folder:
-        child = Child(str(store or Path(folder) / "store.db"))
+        child = FuzzChild(str(store or Path(folder) / "store.db"))
         try:
             for done, case in enumerate(_cases(seed, corpus)):
                 if time.monotonic() - begin >= seconds or (programs is not None and done >= programs + len(corpus)):
@@ -180,7 +180,7 @@ def fuzz(
     return found
 
 
-def _cases(seed: int, corpus: Sequence[Case]) -> Any:
+def _cases(seed: int, corpus: Sequence[FuzzCase]) -> Any:
     yield from corpus
     number = seed
     while True:
@@ -188,7 +188,7 @@ def _cases(seed: int, corpus: Sequence[Case]) -> Any:
         number += 1
 
 
-def _count(found: Found, child: Child, case: Case, say: Callable[[str], None], reduce: bool) -> None:
+def _count(found: Found, child: FuzzChild, case: FuzzCase, say: Callable[[str], None], reduce: bool) -> None:
     verdict = child.run(case)
     status = verdict["status"]
     found.counts[status] = found.counts.get(status, 0) + 1
@@ -203,7 +203,7 @@ def _count(found: Found, child: Child, case: Case, say: Callable[[str], None], r
     say(f"{status}: {verdict['cause']}\n{case}")
 
 
-def reduced(case: Case, verdict: dict[str, Any], child: Child) -> tuple[Case, dict[str, Any]]:
+def reduced(case: FuzzCase, verdict: dict[str, Any], child: FuzzChild) -> tuple[FuzzCase, dict[str, Any]]:
     """The smallest program found that fails in the same way, and its verdict."""
     begin, trials, again = time.monotonic(), 0, True
     while again:
@@ -224,12 +224,12 @@ def _kind(verdict: dict[str, Any]) -> str:
     return verdict["cause"].partition(":")[0] if verdict["status"] == "crash" else ""
 
 
-def read_corpus(path: Path) -> list[Case]:
+def read_corpus(path: Path) -> list[FuzzCase]:
     """Programs of a file with one JSON object per line."""
     lines = path.read_text(encoding="utf-8").splitlines()
     return [from_dict(json.loads(line)) for line in lines if line.strip() and not line.startswith("#")]
 
 
-def varied(case: Case, modes: Sequence[str]) -> list[Case]:
+def varied(case: FuzzCase, modes: Sequence[str]) -> list[FuzzCase]:
     """A program in several modes."""
     return [replace(case, mode=mode) for mode in modes]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from superopt.lab.fuzz.case import MODES, Case, FuzzValue, used
+from superopt.lab.fuzz.case import MODES, FuzzCase, FuzzValue, used
 
 FLOATS = ("float32", "float32", "float32", "float32", "bfloat16", "float16")
 INTEGERS = ("int32", "int32", "int8", "uint8", "int16", "uint32")
@@ -207,7 +207,7 @@ _LOOSE = (
 _MOST = 4096  # elements of a value
 
 
-def program(seed: int) -> Case:
+def program(seed: int) -> FuzzCase:
     """The program of a number."""
     rng = random.Random(f"jax {seed}")
     inputs = tuple(_input(rng, i) for i in range(rng.randint(1, 4)))
@@ -230,7 +230,7 @@ def program(seed: int) -> Case:
         outputs.append(rng.choice(("jnp.arange(3)", "jnp.float32(2.5)", "jnp.zeros((2, 0))")))
     frozen = tuple(i for i in range(len(inputs)) if rng.random() < 0.3)
     mode = rng.choices(MODES, SHARES)[0]
-    return used(replace(Case(seed, inputs, tuple(lines), tuple(outputs)), frozen=frozen, mode=mode))
+    return used(replace(FuzzCase(seed, inputs, tuple(lines), tuple(outputs)), frozen=frozen, mode=mode))
 
 
 def _input(rng: random.Random, i: int) -> FuzzValue:

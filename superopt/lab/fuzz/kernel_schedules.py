@@ -6,16 +6,14 @@ import itertools
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from superopt.errors import InputError
 from superopt.kernels import schedule
 from superopt.kernels.choose import defaults
 from superopt.kernels.llvm.cpu import host
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
+from superopt.lab.fuzz.kernel_graphs import Rng
 
-Rng = np.random.Generator
 _KNOBS: dict[str, list[int | str]] = {
     "vectors": [1, 2, 4, 8],
     "rows": [0, 0, 1, 2, 3], "accumulators": [1, 2, 4], "cache": ["none", "scratch", "output"],

@@ -148,7 +148,7 @@ class FuzzFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class FuzzCounts:
     """Counts of the results of random kernels.
 
     Attributes:
@@ -169,7 +169,7 @@ class Counts:
 _KINDS = {"wrong": "wrong", "error": "crashes", "died": "crashes", "slow": "hangs"}
 
 
-def run(seconds: float, seed: int = 0, count: int | None = None, workers: int = 1) -> Counts:
+def run(seconds: float, seed: int = 0, count: int | None = None, workers: int = 1) -> FuzzCounts:
     """Run random kernels until the time is over.
 
     Args:
@@ -189,7 +189,7 @@ def run(seconds: float, seed: int = 0, count: int | None = None, workers: int = 
         if time.monotonic() > end:
             break
     kernels = sum(found[k] for k in ("ok", "wrong", "crashes", "hangs"))
-    return Counts(kernels, found["refused"], found["wrong"], found["crashes"], found["hangs"], tuple(failures))
+    return FuzzCounts(kernels, found["refused"], found["wrong"], found["crashes"], found["hangs"], tuple(failures))
 
 
 def results(first: int, cases: int, workers: int = 1, batch: int = 200) -> Iterator[tuple[int, str]]:

@@ -20,7 +20,7 @@ from onnx import defs, helper
 from onnx.reference import ReferenceEvaluator
 
 from superopt.frontends.onnx.frontend import load_model
-from superopt.lab.fuzz.case import Case, FuzzValue
+from superopt.lab.fuzz.case import FuzzCase, FuzzValue
 
 OPSET = 20
 _UNARY = (
@@ -84,7 +84,7 @@ _SUMS = ("ReduceL1", "ReduceL2", "ReduceMean", "ReduceProd", "ReduceSum", "Reduc
 _OUTPUT = "output"  # attribute that selects the output of a node with several, of which a line is one
 
 
-def program(seed: int) -> Case:
+def program(seed: int) -> FuzzCase:
     """The model of a number."""
     rng = random.Random(f"onnx {seed}")
     family = rng.choices(tuple(_FAMILIES), tuple(_FAMILIES.values()))[0]
@@ -94,7 +94,7 @@ def program(seed: int) -> Case:
     for i in range(rng.randint(1, 3)):
         shape = tuple(rng.choice((1, 2, 3, 4, 6)) for _ in range(rng.choice((1, 2, 2, 3, 4))))
         inputs.append(FuzzValue(f"x{i}", shape, rng.choice(kinds)))
-    case = Case(seed, tuple(inputs), (), (), (), "deterministic", "onnx")
+    case = FuzzCase(seed, tuple(inputs), (), (), (), "deterministic", "onnx")
     known = dict(zip((x.name for x in inputs), case.arrays(), strict=True))
     lines: list[FuzzValue] = []
     for _ in range(rng.randint(2, 9)):
@@ -111,7 +111,7 @@ def program(seed: int) -> Case:
         names = ["v0"]
     outputs = tuple(dict.fromkeys([lines[-1].name, *(rng.choice(names) for _ in range(rng.choice((0, 0, 1))))]))
     mode = rng.choices(("deterministic", "save", "recall", "kernels"), (60, 15, 10, 15))[0]
-    return Case(seed, tuple(inputs), tuple(lines), outputs, (), mode, "onnx")
+    return FuzzCase(seed, tuple(inputs), tuple(lines), outputs, (), mode, "onnx")
 
 
 def _line(
@@ -271,7 +271,7 @@ def _unknown(name: str) -> Any:
     return helper.make_empty_tensor_value_info(name)
 
 
-def model_of(case: Case) -> Any:
+def model_of(case: FuzzCase) -> Any:
     """The model of a program."""
     types = {x.name: x for x in (*case.inputs, *case.lines)}
     nodes = [
@@ -290,7 +290,7 @@ def model_of(case: Case) -> Any:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=9)
 
 
-def original(case: Case) -> tuple[Any, Callable[..., list[np.ndarray]]]:
+def original(case: FuzzCase) -> tuple[Any, Callable[..., list[np.ndarray]]]:
     """The model for the optimiser, and a function that runs it, by ONNX Runtime where that accepts it."""
     proto = model_of(case)
     names = [x.name for x in case.inputs]

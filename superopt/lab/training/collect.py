@@ -14,7 +14,7 @@ import hashlib
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
@@ -28,6 +28,7 @@ from costmodel.model.objective import Roofline
 from superopt.certify.library import proved_library
 from superopt.errors import InputError
 from superopt.ir.text import parse_graph
+from superopt.lab import Say
 from superopt.lab.training import families
 from superopt.lab.training.tasks import MOST_FORMS, KernelForm, Task, read_lines, task_of, write_lines
 from superopt.lab.training.visit import micro_tasks, visit
@@ -46,7 +47,6 @@ NORMALISER = (
     "%2 = dot_general(%0, %1) dimension_numbers=(((1,), (0,)), ((), ())) : f32[256,256]\nreturn %2\n"
 )
 
-Say = Callable[[str], None]
 Row = dict[str, Any]
 
 

@@ -57,7 +57,7 @@ class SplitResult:
         return float(np.mean([f["mape"] for f in self.learned])) / max(self.prior["mape"], 1e-9)
 
 
-def figures(predicted_s: np.ndarray, labels: Sequence[Label | _Facts]) -> dict[str, float]:
+def figures(predicted_s: np.ndarray, labels: Sequence[Label | _ProgramFacts]) -> dict[str, float]:
     """Figures of predictions; tasks of equal name in different families are different."""
     seconds = np.array([x.seconds for x in labels])
     tasks = [f"{x.family} {x.task}" for x in labels]
@@ -185,7 +185,7 @@ def _joined(one: SplitResult, more: SplitResult) -> SplitResult:
 
 
 @dataclass(frozen=True, slots=True)
-class _Facts:
+class _ProgramFacts:
     """The data of a label that figures need; graphs stay in the parent."""
 
     family: str
@@ -194,9 +194,9 @@ class _Facts:
     noise: float
 
 
-def labels_facts(labels: Sequence[Label]) -> list[_Facts]:
+def labels_facts(labels: Sequence[Label]) -> list[_ProgramFacts]:
     """Labels without their graphs."""
-    return [_Facts(x.family, x.task, x.seconds, x.noise) for x in labels]
+    return [_ProgramFacts(x.family, x.task, x.seconds, x.noise) for x in labels]
 
 
 def backend_choice(
@@ -226,7 +226,7 @@ def backend_choice(
 _STATE: dict[str, Any] = {}
 
 
-def _start(data: Any, facts: Sequence[_Facts], described: machine.Machine) -> None:
+def _start(data: Any, facts: Sequence[_ProgramFacts], described: machine.Machine) -> None:
     _STATE["machine"] = machine.taken(described)  # as the parent sees it: features depend on the number of cores
     _STATE["machine"].__enter__()
     if hasattr(os, "sched_setaffinity"):

@@ -89,7 +89,7 @@ class WeightReader:
     positive = __call__
 
 
-Weights = Recorder | WeightReader
+WeightSource = Recorder | WeightReader
 
 
 def spec(*shape: int, dtype: str = "float32") -> Spec:

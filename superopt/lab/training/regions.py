@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
+from superopt.lab import Say
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile, label_of
 from superopt.lab.training.corpus import OWN_FORM
@@ -48,7 +49,6 @@ AGAIN_EVERY = 20
 WRITE_EVERY_S = 30.0
 SHIPPED = corpus.SHIPPED.with_name("regions.jsonl.gz")
 Row = dict[str, Any]
-Say = Callable[[str], None]
 
 
 def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:

@@ -23,6 +23,7 @@ import numpy as np
 
 from costmodel.features import stages
 from superopt.ir.graph import Graph
+from superopt.lab import Say
 from superopt.lab.training import corpus, staged
 from superopt.lab.training.evaluate import LONG_S, RANDOM_SPLITS
 from superopt.lab.training.staged import ScheduleLabels, StagedSettings
@@ -34,7 +35,6 @@ NEAR = 0.01  # distance to the best at which measuring ends
 CLEARLY = 1.15  # predicted factor at which one would leave the default, in families that no fit has seen
 TOP = 0.02  # distance to the best within which a choice counts as right
 SHARE = 0.2  # share of programs that are held out
-Say = Callable[[str], None]
 Predict = Callable[[ScheduleLabels, int, Sequence[int] | None], Callable[[ScheduleLabels], np.ndarray]]
 _LEARNING = (8, 4, 2, 1)
 _CALIBRATED = 40  # regions that a machine times in half a minute

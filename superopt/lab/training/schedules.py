@@ -42,6 +42,7 @@ from superopt.ir.text import parse_graph
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
+from superopt.lab import Say
 from superopt.lab.training import corpus, regions
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.tasks import read_lines
@@ -63,7 +64,6 @@ FOOTPRINT = 64 << 20  # frozen operands that calls take turns with: twice the la
 HOPELESS = 16.0  # factor over the default's estimate beyond which a schedule, maybe of seconds, is not timed
 _FIRST = ("tile", "block", "pack_b", "pack_a", "unroll")  # decisions that an exhaustive set spans, in this order
 Row = dict[str, Any]
-Say = Callable[[str], None]
 T = TypeVar("T")
 
 

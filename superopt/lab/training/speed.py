@@ -41,7 +41,7 @@ STEPS = 12_000
 MOST = 4096
 BATCH = 512
 _PASSES = 5
-Stream = Sequence[Sequence[Graph]]
+GraphStream = Sequence[Sequence[Graph]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Speed:
         return self.kernels / self.seconds
 
 
-def fresh_speed(model: Model, streams: Sequence[Stream]) -> list[Speed]:
+def fresh_speed(model: Model, streams: Sequence[GraphStream]) -> list[Speed]:
     """Speed on each stream; kernels that come twice in one are left out."""
     texts = [[[print_graph(k) for k in batch] for batch in _once(stream)] for stream in streams]
     context = multiprocessing.get_context("spawn")
@@ -75,7 +75,7 @@ def scoring_speed(model: Model, kernels: Sequence[Graph]) -> dict[str, float]:
     return {"whole": round(found.rate), "network": round(found.kernels / (found.seconds - found.encoding_s))}
 
 
-def _once(stream: Stream) -> list[list[Graph]]:
+def _once(stream: GraphStream) -> list[list[Graph]]:
     seen: set[tuple[object, ...]] = set()
     found: list[list[Graph]] = []
     for batch in stream:
@@ -116,7 +116,7 @@ def _measure(model: Model, texts: Sequence[Sequence[Sequence[str]]]) -> list[Spe
     return found
 
 
-class Asked:
+class RecordingObjective:
     """An objective that records its requests, batch by batch."""
 
     def __init__(self, base: Objective) -> None:
@@ -131,7 +131,7 @@ class Asked:
 
 def asked(family: str, number: int, rules: Sequence[Rule], steps: int = STEPS) -> list[list[Graph]]:
     """The requests of a search on a training program to its objective, macros expanded."""
-    objective = Asked(load_roofline())
+    objective = RecordingObjective(load_roofline())
     request = Request(Deadline(steps=steps), objective, deterministic=True)
     explore(families.program(family, number).graph(), rules, request)
     return objective.batches

@@ -31,7 +31,7 @@ from superopt.search.search import SearchResult, SearchSettings, search
 from superopt.search.snapshot import Forms
 from superopt.search.state import State
 
-Place = tuple[int, frozenset[int]]  # class and leaf classes: one function
+VisitedPlace = tuple[int, frozenset[int]]  # class and leaf classes: one function
 LONGEST_S = 0.06
 CLEAR_S = 1e-5  # shorter kernels are timed less well and taken less often
 
@@ -109,7 +109,7 @@ class Visited:
 
     rng: random.Random
     effort: Effort
-    kernels: dict[Place, dict[Node, str]] = field(default_factory=dict[Place, dict[Node, str]])
+    kernels: dict[VisitedPlace, dict[Node, str]] = field(default_factory=dict[VisitedPlace, dict[Node, str]])
 
     def take(self, name: str, state: State) -> None:
         """The kernels of a state and variations of each."""
@@ -171,7 +171,7 @@ def _sampled(
     rng.shuffle(places)
     found = {place: _forms(seen.kernels[place], objective, expand, rng) for place in places}
 
-    def weight(place: Place) -> float:
+    def weight(place: VisitedPlace) -> float:
         """Weight of a task in the sample: it should have several forms, and be long enough to be timed well."""
         forms = found[place]
         length = max((form.predicted_s for form in forms), default=0.0) / CLEAR_S

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from superopt.ir.counters import boundary_bytes
 from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.choice import NATIVE, regions_of
+from superopt.lab import Say
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.tasks import canonical, make_form
@@ -45,7 +45,6 @@ from superopt.measure.kernels import KernelSettings
 
 SHIPPED = corpus.SHIPPED.with_name("programs.jsonl.gz")
 _SETTINGS = ComparisonSettings(rounds=15, min_time_s=0.01)
-Say = Callable[[str], None]
 Row = dict[str, Any]
 
 

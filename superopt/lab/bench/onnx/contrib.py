@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 from onnx import helper
 
-Arrays = list[np.ndarray | None]
+OptionalArrays = list[np.ndarray | None]
 _RNG = np.random.default_rng(5)
 
 
@@ -26,7 +26,9 @@ def _s(value: float, dtype: Any = np.float32) -> np.ndarray:
     return np.asarray(value, dtype)
 
 
-def model_of(op: str, arrays: Arrays, outputs: int = 1, domain: str = "com.microsoft", **attrs: Any) -> onnx.ModelProto:
+def model_of(
+    op: str, arrays: OptionalArrays, outputs: int = 1, domain: str = "com.microsoft", **attrs: Any
+) -> onnx.ModelProto:
     """A model of one node whose output types are left open."""
     names = ["" if a is None else f"x{i}" for i, a in enumerate(arrays)]
     results = [f"y{i}" for i in range(outputs)]
@@ -51,18 +53,18 @@ def contrib_cases() -> Iterator[tuple[str, str, onnx.ModelProto, dict[str, Any]]
         yield _case(op, arrays, options)
 
 
-def _case(op: str, arrays: Arrays, options: dict[str, Any]) -> tuple[str, str, onnx.ModelProto, dict[str, Any]]:
+def _case(op: str, arrays: OptionalArrays, options: dict[str, Any]) -> tuple[str, str, onnx.ModelProto, dict[str, Any]]:
     first = next(a for a in arrays if a is not None)
     given = {f"x{i}": a for i, a in enumerate(arrays) if a is not None}
     return op, first.dtype.name, model_of(op, arrays, **options), given
 
 
-def _quantised() -> Iterator[tuple[str, Arrays, dict[str, Any]]]:
+def _quantised() -> Iterator[tuple[str, OptionalArrays, dict[str, Any]]]:
     for dtype, zero in ((np.uint8, 120), (np.int8, -3)):
         x, y = _q(2, 3, 8, 8, dtype=dtype), _q(2, 3, 8, 8, dtype=dtype)
-        of_x: Arrays = [_s(0.03), _s(zero, dtype)]
-        of_y: Arrays = [_s(0.05), _s(zero + 2, dtype)]
-        small: Arrays = [_s(1 / 256), _s(np.iinfo(dtype).min, dtype)]
+        of_x: OptionalArrays = [_s(0.03), _s(zero, dtype)]
+        of_y: OptionalArrays = [_s(0.05), _s(zero + 2, dtype)]
+        small: OptionalArrays = [_s(1 / 256), _s(np.iinfo(dtype).min, dtype)]
         yield "QLinearAdd", [x, *of_x, y, *of_y, _s(0.07), _s(zero, dtype)], {}
         yield "QLinearMul", [x, *of_x, y, *of_y, _s(0.2), _s(zero, dtype)], {}
         yield "QLinearSigmoid", [x, *of_x, *small], {}
@@ -78,10 +80,10 @@ def _quantised() -> Iterator[tuple[str, Arrays, dict[str, Any]]]:
         yield "DequantizeLinear", [_q(3, 5, dtype=dtype), _s(0.02), _s(zero, dtype)], {}
 
 
-def _products() -> Iterator[tuple[str, Arrays, dict[str, Any]]]:
+def _products() -> Iterator[tuple[str, OptionalArrays, dict[str, Any]]]:
     a, b = _q(4, 6), _q(6, 5, dtype=np.int8)
-    of_a: Arrays = [_s(0.02), _s(117, np.uint8)]
-    of_b: Arrays = [_s(0.03), _s(0, np.int8)]
+    of_a: OptionalArrays = [_s(0.02), _s(117, np.uint8)]
+    of_b: OptionalArrays = [_s(0.03), _s(0, np.int8)]
     columns = np.linspace(0.01, 0.05, 5, dtype=np.float32)
     yield "QGemm", [a, *of_a, b, *of_b, np.arange(5, dtype=np.int32), _s(0.1), _s(100, np.uint8)], {"alpha": 1.5}
     yield "QGemm", [a, *of_a, b.T.copy(), columns, np.zeros(5, np.int8)], {"transB": 1}
@@ -107,7 +109,7 @@ def _products() -> Iterator[tuple[str, Arrays, dict[str, Any]]]:
     yield "MatMulNBits", [_f(3, 64), _q(5, 2, 16), np.abs(_f(5, 2, scale=0.1)), _q(5, 1)], n_bits
 
 
-def _transformers() -> Iterator[tuple[str, Arrays, dict[str, Any]]]:
+def _transformers() -> Iterator[tuple[str, OptionalArrays, dict[str, Any]]]:
     x, row = _f(2, 6, 8), _f(8)
     yield "Gelu", [x], {}
     yield "BiasGelu", [x, row], {}
@@ -118,7 +120,7 @@ def _transformers() -> Iterator[tuple[str, Arrays, dict[str, Any]]]:
     yield "SkipSimplifiedLayerNormalization", [x, _f(2, 6, 8), row], {"epsilon": 1e-5}
     ids, kinds = _RNG.integers(0, 9, (2, 6)).astype(np.int32), _RNG.integers(0, 2, (2, 6)).astype(np.int32)
     seen = np.array([[1] * 6, [1] * 4 + [0] * 2], np.int32)
-    tables: Arrays = [_f(9, 8), _f(10, 8), _f(2, 8)]
+    tables: OptionalArrays = [_f(9, 8), _f(10, 8), _f(2, 8)]
     yield "EmbedLayerNormalization", [ids, kinds, *tables, row, _f(8), seen], {"outputs": 2}
     yield "EmbedLayerNormalization", [ids, None, *tables[:2], None, row, _f(8)], {"outputs": 2}
     w, bias = _f(8, 24, scale=0.5), _f(24)
@@ -126,14 +128,14 @@ def _transformers() -> Iterator[tuple[str, Arrays, dict[str, Any]]]:
         yield "Attention", [x, w, bias, mask], {"num_heads": 2}
     yield "Attention", [x, w, bias], {"num_heads": 2, "unidirectional": 1}
     yield "Attention", [x, w, bias, None, _f(2, 2, 2, 3, 4)], {"num_heads": 2, "unidirectional": 1, "outputs": 2}
-    quantised: Arrays = [_q(2, 6, 8), _q(8, 24, dtype=np.int8), bias, _s(0.02), _s(0.01), seen]
+    quantised: OptionalArrays = [_q(2, 6, 8), _q(8, 24, dtype=np.int8), bias, _s(0.02), _s(0.01), seen]
     yield "QAttention", [*quantised, _s(120, np.uint8), _s(0, np.int8)], {"num_heads": 2}
     yield "MultiHeadAttention", [x, _f(2, 5, 8), _f(2, 5, 8)], {"num_heads": 2}
     keys = np.array([[1] * 5, [1, 1, 0, 0, 0]], np.int32)
     yield "MultiHeadAttention", [x, _f(2, 5, 8), _f(2, 5, 8), bias, keys], {"num_heads": 2}
     places = np.arange(6)[None].repeat(2, 0)
     angles = np.arange(10)[:, None] * np.array([1.0, 0.1])
-    turns: Arrays = [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
+    turns: OptionalArrays = [np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)]
     for interleaved in (0, 1):
         yield "RotaryEmbedding", [x, places, *turns], {"num_heads": 2, "interleaved": interleaved}
     yield "RotaryEmbedding", [_f(2, 2, 6, 4), np.array([2]), *turns], {}

@@ -30,9 +30,9 @@ from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import Trace, apply
 from superopt.machine.facts import usable_cores
 
-Arrays = Sequence[Any]
+CaseArrays = Sequence[Any]
 Call = Callable[[], Any]
-Clock = Callable[[Sequence[Call], int], list[list[float]]]
+RoundTimer = Callable[[Sequence[Call], int], list[list[float]]]
 FAULTS = (InputError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError)  # of lowering, Pallas and Triton
 TOLERANCE = 0.02  # relative norm: schedules may round differently, but must compute the same function
 
@@ -52,11 +52,11 @@ class PallasTrial:
     failure: str = ""
 
 
-def chained(fn: Callable[..., Any]) -> Callable[[Sequence[Arrays]], Any]:
+def chained(fn: Callable[..., Any]) -> Callable[[Sequence[CaseArrays]], Any]:
     """A jitted function that runs `fn` on each of several sets of arguments, one after another."""
     fn = jax.jit(fn)  # traced once, not for each set
 
-    def call(sets: Sequence[Arrays]) -> Any:
+    def call(sets: Sequence[CaseArrays]) -> Any:
         found: list[Any] = []
         for arrays in sets:
             if found:
@@ -108,13 +108,13 @@ def interleaved(calls: Sequence[Call], rounds: int) -> list[list[float]]:
 
 def tune(
     program: LoopProgram,
-    sets: Sequence[Arrays],
+    sets: Sequence[CaseArrays],
     *,
     precision: str = "ieee",
     rounds: int = 5,
     most: int | None = None,
     interpret: bool | None = None,
-    clock: Clock = interleaved,
+    clock: RoundTimer = interleaved,
 ) -> tuple[Trace, list[PallasTrial]]:
     """Tune a program; return the fastest trace that was found, and all trials.
 
@@ -150,10 +150,10 @@ def tune(
 def _race(
     options: Sequence[tuple[Trace, Trace]],
     program: LoopProgram,
-    sets: Sequence[Arrays],
+    sets: Sequence[CaseArrays],
     rounds: int,
     interpret: bool | None,
-    clock: Clock,
+    clock: RoundTimer,
 ) -> list[tuple[PallasTrial, Trace]]:
     def make(trace: Trace) -> Callable[..., Any]:
         return chained(lower(apply(program, trace), interpret))

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-Made = tuple[Callable[..., Any], tuple[Any, ...]]
+AAProgram = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def _arrays(seed: int, *shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
@@ -20,7 +20,7 @@ def _arrays(seed: int, *shapes: tuple[int, ...]) -> tuple[np.ndarray, ...]:
     return tuple(rng.standard_normal(shape).astype(np.float32) for shape in shapes)
 
 
-def _program(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], Made]:
+def _program(fn: Callable[..., Any], *shapes: tuple[int, ...]) -> Callable[[], AAProgram]:
     return lambda: (fn, _arrays(len(shapes) + sum(map(sum, shapes)), *shapes))
 
 
@@ -48,11 +48,13 @@ def _recurrence(w: jax.Array, xs: jax.Array) -> jax.Array:
     return jax.lax.scan(lambda h, x: (jnp.tanh(w @ h + x), None), jnp.zeros(xs.shape[1:], xs.dtype), xs)[0]
 
 
-def _family(name: str, fn: Callable[..., Any], *cases: tuple[tuple[int, ...], ...]) -> dict[str, Callable[[], Made]]:
+def _family(
+    name: str, fn: Callable[..., Any], *cases: tuple[tuple[int, ...], ...]
+) -> dict[str, Callable[[], AAProgram]]:
     return {f"{name}-{k}": _program(fn, *shapes) for k, shapes in enumerate(cases, start=1)}
 
 
-PROGRAMS: dict[str, Callable[[], Made]] = {
+PROGRAMS: dict[str, Callable[[], AAProgram]] = {
     **_family(
         "product",
         lambda a, b: a @ b,

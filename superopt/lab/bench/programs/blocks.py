@@ -25,7 +25,7 @@ from superopt.lab.bench.programs.layers import (
     split_heads,
 )
 
-Weights = Mapping[str, Array]
+NamedWeights = Mapping[str, Array]
 Cache = list[tuple[Array, Array]]
 """Keys and values of every layer, each (batch, heads, positions, depth)."""
 
@@ -41,7 +41,7 @@ def inception_block(
     for name, i, o, kernel in rows:
         init.conv(name, i, o, (kernel, kernel))
 
-    def fn(p: Weights, x: Array) -> Array:
+    def fn(p: NamedWeights, x: Array) -> Array:
         def unit(name: str, v: Array) -> Array:
             return relu(batch_norm(p, name, conv2d(v, p[f"{name}.w"])))
 
@@ -75,7 +75,7 @@ def llama_decode(
     def norm(x: Array, scale: Array) -> Array:
         return x * lax.rsqrt(jnp.mean(x * x, -1, keepdims=True) + 1e-5) * scale
 
-    def fn(p: Weights, token: Array, position: Array, cache: Cache) -> tuple[Array, Cache]:
+    def fn(p: NamedWeights, token: Array, position: Array, cache: Cache) -> tuple[Array, Cache]:
         angles = position.astype(jnp.float32) * frequencies
         cos, sin = jnp.cos(angles), jnp.sin(angles)
         seen = jnp.arange(positions) <= position
@@ -119,7 +119,7 @@ def linear_attention_encoder(
         init.norm(f"{i}.norm2", size)
     init.norm("norm", size)
 
-    def fn(p: Weights, x: Array) -> Array:
+    def fn(p: NamedWeights, x: Array) -> Array:
         for i in range(layers):
             y = layer_norm(p, f"{i}.norm1", x)
             q, k, v = (split_heads(dense(p, f"{i}.{kind}", y), heads) for kind in "qkv")
@@ -161,21 +161,21 @@ def unet_block(channels: int = 128, size: int = 32, groups: int = 32, embedded: 
     biased("up", wide, channels, 3)
     frequencies = (10000.0 ** -(np.arange(embedded // 2) / (embedded // 2))).astype(np.float32)
 
-    def conv(p: Weights, name: str, x: Array, stride: int = 1) -> Array:
+    def conv(p: NamedWeights, name: str, x: Array, stride: int = 1) -> Array:
         return conv2d(x, p[f"{name}.w"], stride) + p[f"{name}.b"][:, None, None]
 
-    def norm(p: Weights, name: str, x: Array) -> Array:
+    def norm(p: NamedWeights, name: str, x: Array) -> Array:
         y = x.reshape(x.shape[0], groups, -1)
         y = (y - jnp.mean(y, -1, keepdims=True)) * lax.rsqrt(jnp.var(y, -1, keepdims=True) + 1e-5)
         return y.reshape(x.shape) * p[f"{name}.scale"][:, None, None] + p[f"{name}.bias"][:, None, None]
 
-    def block(p: Weights, name: str, x: Array, time: Array) -> Array:
+    def block(p: NamedWeights, name: str, x: Array, time: Array) -> Array:
         y = conv(p, f"{name}.conv1", jax.nn.silu(norm(p, f"{name}.norm1", x)))
         y = y + dense(p, f"{name}.time", time)[:, :, None, None]
         y = conv(p, f"{name}.conv2", jax.nn.silu(norm(p, f"{name}.norm2", y)))
         return y + (conv(p, f"{name}.skip", x) if f"{name}.skip.w" in p else x)
 
-    def fn(p: Weights, x: Array, step: Array) -> Array:
+    def fn(p: NamedWeights, x: Array, step: Array) -> Array:
         angles = step[:, None] * frequencies
         time = jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         time = jax.nn.silu(dense(p, "time2", jax.nn.silu(dense(p, "time1", time))))

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-Params: TypeAlias = "dict[str, np.ndarray]"
+LayerParams: TypeAlias = "dict[str, np.ndarray]"
 Function: TypeAlias = "Callable[..., Any]"
 
 
@@ -20,7 +20,7 @@ class Net(NamedTuple):
     """A function of parameters and inputs (arrays, or structures of them), with values for both."""
 
     fn: Function
-    params: Params
+    params: LayerParams
     inputs: tuple[Any, ...]
 
 
@@ -29,7 +29,7 @@ class Init:
 
     def __init__(self, seed: int) -> None:
         self.rng = np.random.default_rng(seed)
-        self.params: Params = {}
+        self.params: LayerParams = {}
 
     def weight(self, name: str, shape: Sequence[int], fan_in: int) -> None:
         """Normal weights of variance 2 / fan_in."""

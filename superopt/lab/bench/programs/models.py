@@ -7,20 +7,19 @@ its sizes as arguments, and makes weights when it is called, not before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from superopt.lab.bench.programs.blocks import NamedWeights
 from superopt.lab.bench.programs.layers import Init, Net, batch_norm, conv2d, dense, split_heads
 from superopt.lab.bench.programs.nets import mobilenet_v2
 
-Weights = Mapping[str, Array]
 
-
-def _norm(p: Weights, name: str, x: Array, eps: float) -> Array:
+def _norm(p: NamedWeights, name: str, x: Array, eps: float) -> Array:
     mean, var = jnp.mean(x, -1, keepdims=True), jnp.var(x, -1, keepdims=True)
     return (x - mean) * lax.rsqrt(var + eps) * p[f"{name}.scale"] + p[f"{name}.bias"]
 
@@ -57,7 +56,7 @@ def bert_base(layers: int = 12, size: int = 768, heads: int = 12, length: int = 
         init.norm(f"{i}.norm2", size)
     init.dense("pooler", size, size)
 
-    def fn(p: Weights, ids: Array) -> tuple[Array, Array]:
+    def fn(p: NamedWeights, ids: Array) -> tuple[Array, Array]:
         x = p["token"][ids] + p["position"][: ids.shape[1]] + p["type"][0]
         x = _norm(p, "norm", x, 1e-12)
         for i in range(layers):
@@ -84,7 +83,7 @@ def gpt2_prefill(layers: int = 12, size: int = 768, heads: int = 12, length: int
         init.dense(f"{i}.down", 4 * size, size)
     init.norm("norm", size)
 
-    def fn(p: Weights, ids: Array) -> tuple[Array, list[tuple[Array, Array]]]:
+    def fn(p: NamedWeights, ids: Array) -> tuple[Array, list[tuple[Array, Array]]]:
         length = ids.shape[1]
         causal = np.tril(np.ones((length, length), bool))
         x = p["token"][ids] + p["position"][:length]
@@ -120,7 +119,7 @@ def vit_b16(
     init.norm("norm", width)
     init.dense("head", width, classes)
 
-    def fn(p: Weights, image: Array) -> Array:
+    def fn(p: NamedWeights, image: Array) -> Array:
         x = conv2d(image, p["patch.w"], patch, pad=(0, 0)) + p["patch.b"][:, None, None]
         x = x.reshape(x.shape[0], width, -1).transpose(0, 2, 1)
         x = jnp.concatenate([p["class"], x], axis=1) + p["position"]
@@ -164,10 +163,10 @@ def efficientnet_b0(
     init.conv("last", cin, last, (1, 1))
     init.dense("head", last, classes)
 
-    def unit(p: Weights, name: str, x: Array, stride: int = 1, groups: int = 1) -> Array:
+    def unit(p: NamedWeights, name: str, x: Array, stride: int = 1, groups: int = 1) -> Array:
         return batch_norm(p, name, conv2d(x, p[f"{name}.w"], stride, groups))
 
-    def fn(p: Weights, x: Array) -> Array:
+    def fn(p: NamedWeights, x: Array) -> Array:
         x = jax.nn.silu(unit(p, "stem", x, 2))
         for name, stride, same in plan:
             y = x
@@ -210,13 +209,13 @@ def convnext_tiny(depths: Sequence[int] = (3, 3, 9, 3), width: int = 96, size: i
     init.norm("norm", last)
     init.dense("head", last, classes)
 
-    def conv(p: Weights, name: str, x: Array, stride: int = 1, groups: int = 1, pad: int = 0) -> Array:
+    def conv(p: NamedWeights, name: str, x: Array, stride: int = 1, groups: int = 1, pad: int = 0) -> Array:
         return conv2d(x, p[f"{name}.w"], stride, groups, (pad, pad)) + p[f"{name}.b"][:, None, None]
 
-    def norm(p: Weights, name: str, x: Array) -> Array:
+    def norm(p: NamedWeights, name: str, x: Array) -> Array:
         return _norm(p, name, x.transpose(0, 2, 3, 1), 1e-6).transpose(0, 3, 1, 2)
 
-    def fn(p: Weights, x: Array) -> Array:
+    def fn(p: NamedWeights, x: Array) -> Array:
         x = norm(p, "stem.norm", conv(p, "stem", x, 4))
         for stage, depth in enumerate(depths):
             if stage:

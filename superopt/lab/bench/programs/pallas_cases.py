@@ -15,7 +15,7 @@ from jax import lax
 from jax import numpy as jnp
 
 Array = Any
-Shapes = tuple[tuple[int, ...], ...]
+CaseShapes = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class PallasCase:
     name: str
     kind: str
     fn: Callable[..., Any]
-    shapes: Shapes
-    small: Shapes
+    shapes: CaseShapes
+    small: CaseShapes
     dtype: str = "float32"
     flops: float = 0
     precision: str = "ieee"
@@ -152,13 +152,15 @@ def _attend(batch: int, length: int, heads: int, width: int, causal: bool) -> Pa
     )  # fmt: skip
 
 
-def _memory(name: str, kind: str, fn: Callable[..., Any], shapes: Shapes, small: Shapes, dtype: str) -> PallasCase:
+def _memory(
+    name: str, kind: str, fn: Callable[..., Any], shapes: CaseShapes, small: CaseShapes, dtype: str
+) -> PallasCase:
     sizes = "x".join(map(str, shapes[0]))
     tolerance = 1e-2 if dtype == "bfloat16" else 1e-5
     return PallasCase(f"{name} {dtype} {sizes}", kind, fn, shapes, small, dtype, precision="ieee", tolerance=tolerance)
 
 
-def _rows(rows: int, width: int, count: int, full: int = 1) -> Shapes:
+def _rows(rows: int, width: int, count: int, full: int = 1) -> CaseShapes:
     """Some arrays of rows and some vectors of their width."""
     return ((rows, width),) * full + ((width,),) * (count - full)
 

@@ -22,7 +22,7 @@ SIZE = 64
 _TRIED_S = 0.1  # of a call by which a program is scaled
 _TURNS = 8  # of a callback in a loop
 
-Original = tuple[Any, tuple[Any, ...]]
+SlowProgram = tuple[Any, tuple[Any, ...]]
 """A function or the path of a model, and example arguments."""
 
 
@@ -34,7 +34,7 @@ def _asleep(seconds: float) -> Callable[[Any], Any]:
     return slow
 
 
-def _by_callback(call: Callable[..., Any], turns: int, seconds: float) -> Original:
+def _by_callback(call: Callable[..., Any], turns: int, seconds: float) -> SlowProgram:
     slow = _asleep(seconds / turns)
 
     def fn(x: jax.Array) -> jax.Array:
@@ -51,7 +51,7 @@ def _values(size: int) -> np.ndarray:
     return np.random.default_rng(0).standard_normal((size, size)).astype(np.float32) / np.float32(size**0.5)
 
 
-def _scaled(make: Callable[[int], Original], first: int, seconds: float) -> Original:
+def _scaled(make: Callable[[int], SlowProgram], first: int, seconds: float) -> SlowProgram:
     """The original of so many steps that a call takes as long, by calls of fewer steps."""
     steps = first
     while True:
@@ -73,14 +73,14 @@ def _called(fn: Any) -> Callable[..., Any]:
     return functools.partial(jax.jit(model.fn), dict(model.params))
 
 
-def _fori(steps: int) -> Original:
+def _fori(steps: int) -> SlowProgram:
     def fn(x: jax.Array) -> jax.Array:
         return jax.lax.fori_loop(0, steps, lambda i, x: jnp.sin(x) + 1.0 / (i + 1.0), x) @ x
 
     return fn, (_values(SIZE),)
 
 
-def _while(steps: int) -> Original:
+def _while(steps: int) -> SlowProgram:
     def fn(x: jax.Array) -> jax.Array:
         def turn(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
             count, x = state
@@ -91,7 +91,7 @@ def _while(steps: int) -> Original:
     return fn, (_values(SIZE),)
 
 
-def _scan(steps: int) -> Original:
+def _scan(steps: int) -> SlowProgram:
     def fn(x: jax.Array) -> jax.Array:
         def turn(x: jax.Array, row: jax.Array) -> tuple[jax.Array, jax.Array]:
             x = jnp.tanh(x * row)
@@ -103,7 +103,7 @@ def _scan(steps: int) -> Original:
     return fn, (_values(SIZE),)
 
 
-def _products(steps: int) -> Original:
+def _products(steps: int) -> SlowProgram:
     def fn(x: jax.Array) -> jax.Array:
         y = x
         for _ in range(steps):
@@ -113,7 +113,7 @@ def _products(steps: int) -> Original:
     return fn, (_values(2048),)
 
 
-def _file(nodes: Sequence[Any], x: np.ndarray, stored: Mapping[str, np.ndarray]) -> Original:
+def _file(nodes: Sequence[Any], x: np.ndarray, stored: Mapping[str, np.ndarray]) -> SlowProgram:
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, x.shape) for name in ("x", "y")]
     tensors = [numpy_helper.from_array(array, name) for name, array in stored.items()]
     graph = helper.make_graph(nodes, "slow", ends[:1], ends[1:], tensors)
@@ -122,12 +122,12 @@ def _file(nodes: Sequence[Any], x: np.ndarray, stored: Mapping[str, np.ndarray])
     return path, (x,)
 
 
-def _lrn(steps: int) -> Original:
+def _lrn(steps: int) -> SlowProgram:
     nodes = [helper.make_node("LRN", ["x"], ["z"], size=2 * steps + 1), helper.make_node("Relu", ["z"], ["y"])]
     return _file(nodes, _values(SIZE).reshape(1, 16, 16, 16), {})
 
 
-def _onnx_loop(steps: int) -> Original:
+def _onnx_loop(steps: int) -> SlowProgram:
     kept, again, before, after = "kept", "again", "before", "after"
     inputs = [
         helper.make_tensor_value_info("turn", TensorProto.INT64, []),
@@ -144,7 +144,7 @@ def _onnx_loop(steps: int) -> Original:
     return _file(nodes, _values(SIZE), {"count": np.array(steps, np.int64)})
 
 
-def _onnx_products(steps: int) -> Original:
+def _onnx_products(steps: int) -> SlowProgram:
     nodes = [helper.make_node("MatMul", [f"y{i}", "w"], [f"y{i + 1}"]) for i in range(steps)]
     nodes = [
         helper.make_node("Relu", ["x"], ["y0"]), *nodes, helper.make_node("Relu", [f"y{steps}"], ["y"])
@@ -157,7 +157,7 @@ _BY_CALLBACK: dict[str, tuple[Callable[..., Any], int]] = {
     "callback-loop": (jax.pure_callback, _TURNS),
     "io-callback": (lambda slow, kind, x: io_callback(slow, kind, x, ordered=True), 1),
 }
-_BY_STEPS: dict[str, tuple[Callable[[int], Original], int]] = {
+_BY_STEPS: dict[str, tuple[Callable[[int], SlowProgram], int]] = {
     "fori": (_fori, 4096),
     "while": (_while, 4096),
     "scan": (_scan, 4096),
@@ -169,7 +169,7 @@ _BY_STEPS: dict[str, tuple[Callable[[int], Original], int]] = {
 KINDS = (*_BY_CALLBACK, *_BY_STEPS)
 
 
-def original(kind: str, seconds: float) -> Original:
+def original(kind: str, seconds: float) -> SlowProgram:
     """An original of this kind whose calls take so long."""
     if kind in _BY_CALLBACK:
         return _by_callback(*_BY_CALLBACK[kind], seconds)

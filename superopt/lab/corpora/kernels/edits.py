@@ -32,7 +32,7 @@ from verifier.kernels.check import validate
 from verifier.kernels.scalars import known
 
 Original = Callable[..., Any]
-Made = Callable[[Original], Original]
+Edited = Callable[[Original], Original]
 WRONG = {"float16": 4e-3, "bfloat16": 3e-2}  # relative to a value; a thousandth for other types
 _FLOATS = {"float": "float32", "double": "float64"}
 
@@ -52,7 +52,7 @@ class Edit:
     programs: tuple[str, ...]
     owner: Any
     attribute: str
-    made: Made
+    made: Edited
 
 
 def _lanes(f: Function, type: str) -> Lanes:
@@ -94,7 +94,7 @@ def _short(m: Lanes, x: str) -> str:
     return ops.rounded(m.f, x, "bfloat16", m.lanes)
 
 
-def _arithmetic(fn: str, change: Callable[[Lanes, Callable[..., str], list[str]], str]) -> tuple[Any, str, Made]:
+def _arithmetic(fn: str, change: Callable[[Lanes, Callable[..., str], list[str]], str]) -> tuple[Any, str, Edited]:
     """An edit of a scalar function on floats, outside of vector functions; `change` gets its code and operands."""
 
     def made(old: Original) -> Original:
@@ -108,12 +108,12 @@ def _arithmetic(fn: str, change: Callable[[Lanes, Callable[..., str], list[str]]
     return ops, "arithmetic", made
 
 
-def _result(fn: str, change: Callable[[Lanes, str], str]) -> tuple[Any, str, Made]:
+def _result(fn: str, change: Callable[[Lanes, str], str]) -> tuple[Any, str, Edited]:
     """An edit of the result of such a function."""
     return _arithmetic(fn, lambda m, old, xs: change(m, old(*xs)))
 
 
-def _fma(change: Callable[[Lanes, str], str]) -> Made:
+def _fma(change: Callable[[Lanes, str], str]) -> Edited:
     def made(old: Original) -> Original:
         def new(self: Function, a: Any, b: Any, c: Any, type: str) -> str:
             return change(_lanes(self, type), old(self, a, b, c, type))
@@ -123,7 +123,7 @@ def _fma(change: Callable[[Lanes, str], str]) -> Made:
     return made
 
 
-def _stored(change: Callable[[Lanes, str], str]) -> Made:
+def _stored(change: Callable[[Lanes, str], str]) -> Edited:
     def made(old: Original) -> Original:
         def new(em: Any, buffer: str, dtype: str, at: Any, held: HeldValue, mask: str | None) -> None:
             lanes = em.scope.lanes if held.wide else 0
@@ -136,7 +136,7 @@ def _stored(change: Callable[[Lanes, str], str]) -> Made:
     return made
 
 
-def _loaded(change: Callable[[Lanes, str], str]) -> Made:
+def _loaded(change: Callable[[Lanes, str], str]) -> Edited:
     def made(old: Original) -> Original:
         def new(f: Function, raw: str, dtype: str, lanes: int) -> str:
             x = old(f, raw, dtype, lanes)
@@ -147,7 +147,7 @@ def _loaded(change: Callable[[Lanes, str], str]) -> Made:
     return made
 
 
-def _combined(change: Callable[[Lanes, str], str]) -> Made:
+def _combined(change: Callable[[Lanes, str], str]) -> Edited:
     def made(old: Original) -> Original:
         def new(f: Function, monoid: str, dtype: str, a: str, b: str, lanes: int) -> str:
             x = old(f, monoid, dtype, a, b, lanes)
@@ -158,7 +158,7 @@ def _combined(change: Callable[[Lanes, str], str]) -> Made:
     return made
 
 
-def _across(change: Callable[[Lanes, str], str]) -> Made:
+def _across(change: Callable[[Lanes, str], str]) -> Edited:
     def made(old: Original) -> Original:
         def new(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
             y = old(f, monoid, dtype, x, lanes)
@@ -185,7 +185,7 @@ def _by_reciprocal(m: Lanes, _: Original, xs: list[str]) -> str:
     return m.op("fdiv", xs[0], _halved(m, m.op("fdiv", m.const(1.0), xs[1])))
 
 
-def _flags(flags: str) -> Made:
+def _flags(flags: str) -> Edited:
     """An edit that puts fast-math flags in front of the operands of each operation."""
 
     def made(old: Original) -> Original:

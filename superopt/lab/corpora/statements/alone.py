@@ -36,7 +36,7 @@ FOREIGN = ("int4", "uint4", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz"
 KINDS = ("sum", "prod", "max", "min", "and", "or", "xor")
 SEGMENTS, DRAWS, FEW = 3, 12, 400
 Array = Any
-Body = Callable[..., Any]
+StatementBody = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ def _values(dtype: str, shape: tuple[int, ...], rng: np.random.Generator, draw: 
     return np.asarray([pool[int(i)] for i in rng.integers(0, len(pool), int(np.prod(shape)))], dtype).reshape(shape)
 
 
-def _folds(least: int, dtype: str, left: Body, right: Body) -> Callable[[bool], bool]:
+def _folds(least: int, dtype: str, left: StatementBody, right: StatementBody) -> Callable[[bool], bool]:
     """The oracle of two bodies over a matrix with at least so many rows, and positions of its rows."""
 
     @functools.cache
@@ -257,13 +257,13 @@ def _monoids() -> Iterator[Callable[[str], JudgedClaim]]:
                 yield _claim(f"{name}, {kind} of {dtype}", dtype, least, left, right)
 
 
-def _fold(form: str, kind: str) -> Body:
+def _fold(form: str, kind: str) -> StatementBody:
     if form in ("scatter", "segment"):
         return lambda k, x, places: getattr(k, form)(kind, x, places)
     return lambda k, x, _: getattr(k, form)(kind, x)
 
 
-def _laws(kind: str, dtype: str) -> dict[str, tuple[int, Body, Body]]:
+def _laws(kind: str, dtype: str) -> dict[str, tuple[int, StatementBody, StatementBody]]:
     """Name -> least number of rows, and both sides; each law holds for some kinds and types alone."""
     unit = neutral(kind, dtype)
     other = {"max": "min", "min": "max", "and": "or", "or": "and"}.get(kind)
@@ -271,7 +271,7 @@ def _laws(kind: str, dtype: str) -> dict[str, tuple[int, Body, Body]]:
     def whole(k: Any, x: Array, _: Array) -> Array:
         return k.reduce(kind, x)
 
-    found: dict[str, tuple[int, Body, Body]] = {
+    found: dict[str, tuple[int, StatementBody, StatementBody]] = {
         "in another order": (0, whole, lambda k, x, _: k.reduce(kind, x[::-1])),
         "axis by axis": (
             0, lambda k, x, _: k.reduce(kind, x, (0, 1)), lambda k, x, _: k.reduce(kind, k.reduce(kind, x, (1,))),
@@ -304,9 +304,9 @@ def _laws(kind: str, dtype: str) -> dict[str, tuple[int, Body, Body]]:
 
 
 def _claim(
-    name: str, dtype: str, least: int, left: Body, right: Body, guard: bool = False
+    name: str, dtype: str, least: int, left: StatementBody, right: StatementBody, guard: bool = False
 ) -> Callable[[str], JudgedClaim]:
-    def of(body: Body) -> Callable[[Array, Array], Array]:
+    def of(body: StatementBody) -> Callable[[Array, Array], Array]:
         def plain(x: Array, places: Array) -> Array:
             made = body(JAX, x, places)
             return jnp.where(jnp.arange(made.shape[0]) > 1_000_000, made, jnp.zeros_like(made)) if guard else made
@@ -391,7 +391,7 @@ def _conversions() -> Iterator[Callable[[str], JudgedClaim]]:
 
 # ---- names
 
-_FALSE_OF_NAMES: tuple[tuple[Body, Body, tuple[str, str]], ...] = (
+_FALSE_OF_NAMES: tuple[tuple[StatementBody, StatementBody, tuple[str, str]], ...] = (
     (lambda a, x: jnp.exp(-a) * x, lambda a, x: x * 0, ("", "n")),
     (lambda a, x: jnp.exp(a) * x, lambda a, x: x, ("", "n")),
     (lambda a, x: a * x, lambda a, x: x * 0, ("n", "n")),
@@ -405,7 +405,7 @@ _FALSE_OF_NAMES: tuple[tuple[Body, Body, tuple[str, str]], ...] = (
     (lambda a, x: jnp.take(x, a, mode="clip"), lambda a, x: jnp.take(x, a[::-1], mode="clip"), ("int32[n]", "n+1")),
     (lambda a, x: jnp.where(a, x, 0), lambda a, x: x, ("bool[n]", "n")),
 )
-_TRUE_OF_NAMES: tuple[tuple[Body, Body, tuple[str, str]], ...] = (
+_TRUE_OF_NAMES: tuple[tuple[StatementBody, StatementBody, tuple[str, str]], ...] = (
     (lambda a, x: a * x, lambda a, x: x * a, ("n", "n")),
     (lambda a, x: jnp.exp(a + x), lambda a, x: jnp.exp(x) * jnp.exp(a), ("n", "n")),
     (lambda a, x: (a * x).sum(), lambda a, x: (a[::-1] * x[::-1]).sum(), ("n", "n")),
@@ -437,10 +437,10 @@ def _names() -> Iterator[Callable[[str], JudgedClaim]]:
             yield functools.partial(_named, word, left, right, specs)
 
 
-def _named(word: str, left: Body, right: Body, specs: tuple[str, str], family: str) -> JudgedClaim:
+def _named(word: str, left: StatementBody, right: StatementBody, specs: tuple[str, str], family: str) -> JudgedClaim:
     other = "x" if word != "x" else "y"
 
-    def of(body: Body) -> Callable[..., Array]:
+    def of(body: StatementBody) -> Callable[..., Array]:
         return lambda **given: body(given[word], given[other])
 
     false = any(body is left for body, _, _ in _FALSE_OF_NAMES)

@@ -19,7 +19,7 @@ from jax import numpy as jnp
 from verifier.statements.statement import Statement, make_statement
 
 Function = Callable[..., Any]
-Case = tuple[Function, Function, str]
+EngineerCase = tuple[Function, Function, str]
 """Two functions, and the shapes of their arguments separated by semicolons; constraints behind a bar."""
 
 
@@ -66,7 +66,7 @@ def _two_blocks(q: Any, k: Any, v: Any, k2: Any, v2: Any) -> Any:
     return (a * (p @ v) + a2 * (p2 @ v2)) / (a * jnp.sum(p, -1, keepdims=True) + a2 * jnp.sum(p2, -1, keepdims=True))
 
 
-_SIMPLIFIER: dict[str, Case] = {
+_SIMPLIFIER: dict[str, EngineerCase] = {
     "transpose-of-product": (lambda a, b: (a @ b).T, lambda a, b: b.T @ a.T, "m k;k n"),
     "reshape-of-reshape": (
         lambda x: x.reshape(-1).reshape(x.shape[1], x.shape[0]),
@@ -149,7 +149,7 @@ _SIMPLIFIER: dict[str, Case] = {
     "product-over-two-parts": (lambda x: jnp.prod(x, 0), lambda x: x[0] * x[1] * x[2], "3 n"),
     "cumulative-sum-last": (lambda x: jnp.cumsum(x, 0)[-1], lambda x: jnp.sum(x, 0), "n k|n >= 1"),
 }
-_LAYERS: dict[str, Case] = {
+_LAYERS: dict[str, EngineerCase] = {
     "layer-norm-by-moments": (
         _layer_norm,
         lambda x, g, b: (
@@ -257,7 +257,7 @@ _LAYERS: dict[str, Case] = {
     "dropout-scale-folded": (lambda x, m, w: (x * m / 0.9) @ w, lambda x, m, w: (x * m) @ (w / 0.9), "m k;m k;k n"),
     "mean-pool-through-linear": (lambda x, w: jnp.mean(x @ w, 0), lambda x, w: jnp.mean(x, 0) @ w, "m k;k n|m >= 1"),
 }
-_ATTENTION: dict[str, Case] = {
+_ATTENTION: dict[str, EngineerCase] = {
     "softmax-shift": (lambda s, c: softmax(s + c), lambda s, c: softmax(s), "m n;m 1"),
     "softmax-without-maximum": (softmax, lambda s: jnp.exp(s) / jnp.sum(jnp.exp(s), -1, keepdims=True), "m n|n >= 1"),
     "softmax-over-other-axis": (lambda s: softmax(s.T, 0).T, softmax, "m n|n >= 1"),
@@ -371,7 +371,7 @@ _ATTENTION: dict[str, Case] = {
         "m d;n d",
     ),
 }
-_LOSSES: dict[str, Case] = {
+_LOSSES: dict[str, EngineerCase] = {
     "cross-entropy": (
         lambda s, y: -jnp.sum(y * jnp.log(softmax(s)), -1),
         lambda s, y: jnp.sum(y * (jax.nn.logsumexp(s, -1, keepdims=True) - s), -1),
@@ -419,7 +419,7 @@ _LOSSES: dict[str, Case] = {
         "m n;m n|n >= 1",
     ),
 }
-_STEPS: dict[str, Case] = {
+_STEPS: dict[str, EngineerCase] = {
     "momentum-unrolled": (lambda m, g, h: 0.9 * (0.9 * m + g) + h, lambda m, g, h: 0.81 * m + (0.9 * g + h), "n;n;n"),
     "adam-bias-folded": (
         lambda w, m, v: w - 0.1 * (m / 0.5) / (jnp.sqrt(v / 0.25) + 1e-8),
@@ -449,7 +449,7 @@ _STEPS: dict[str, Case] = {
 }
 
 
-def _made(name: str, case: Case) -> Statement:
+def _made(name: str, case: EngineerCase) -> Statement:
     left, right, text = case
     shapes, *constraints = text.split("|")
     return make_statement(name, left, right, tuple(shapes.split(";")), {}, tuple(constraints), f"{__name__}:{name}")

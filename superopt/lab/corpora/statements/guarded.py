@@ -18,7 +18,7 @@ from jax import numpy as jnp
 from superopt.lab.corpora.statements.kinds import pick
 from verifier.statements.statement import Statement, make_statement
 
-Make = Callable[[np.random.Generator], Callable[..., Any]]
+MakeGuarded = Callable[[np.random.Generator], Callable[..., Any]]
 _ARGUMENTS = ("n k", "n k", "int32[n k]", "int32[]")
 """Arguments of every statement: x and y, integers i of their shape, and an integer j."""
 
@@ -196,7 +196,7 @@ def _either(rng: np.random.Generator) -> Callable[..., Any]:
     return lambda x, y, i, j: one(x, y, i, j) | two(x, y, i, j)
 
 
-GUARDS: dict[str, Make] = {
+GUARDS: dict[str, MakeGuarded] = {
     "far positions": _positions, "one position": _one_position, "scaled positions": _scaled_positions,
     "steps of positions": _steps_of_positions, "shifted positions": _shifted_positions,
     "positions as floats": _positions_as_floats, "far from the diagonal": _far_diagonal, "remainders": _remainders,

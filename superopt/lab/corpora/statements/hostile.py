@@ -29,7 +29,7 @@ from superopt.lab.corpora.statements.kinds import in_turn, pick
 from verifier.statements.statement import Statement, make_statement
 
 Function = Callable[..., Any]
-Made = tuple[Function, Function, tuple[Any, ...], tuple[str, ...]]
+HostileCase = tuple[Function, Function, tuple[Any, ...], tuple[str, ...]]
 HALVES = {"bfloat16": 8, "float16": 11}  # bits of a significand
 INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
@@ -81,7 +81,7 @@ def _around(rng: np.random.Generator, left: Function, right: Function) -> tuple[
     return inside(left), inside(right)
 
 
-def _rows_beyond(rng: np.random.Generator) -> Made:
+def _rows_beyond(rng: np.random.Generator) -> HostileCase:
     size = int(rng.integers(40, 3000))
     same = int(rng.integers(8, size))
     one = rng.standard_normal(size).astype(np.float32)
@@ -95,7 +95,7 @@ def _rows_beyond(rng: np.random.Generator) -> Made:
     )
 
 
-def _one_entry(rng: np.random.Generator) -> Made:
+def _one_entry(rng: np.random.Generator) -> HostileCase:
     shape = tuple(int(n) for n in rng.integers(2, 40, 2))
     one = rng.integers(-3, 4, shape).astype(pick(rng, "float32", "int32"))
     other = one.copy()
@@ -103,7 +103,7 @@ def _one_entry(rng: np.random.Generator) -> Made:
     return lambda x: x * one, lambda x: x * other, (f"{shape[0]} {shape[1]}",), ()
 
 
-def _narrow_constant(rng: np.random.Generator) -> Made:
+def _narrow_constant(rng: np.random.Generator) -> HostileCase:
     kind = pick(rng, *HALVES)
     value = 2 ** HALVES[kind] + 1 + 2 * int(rng.integers(200))
     value += 1 - value % 2
@@ -117,7 +117,7 @@ def _narrow_constant(rng: np.random.Generator) -> Made:
     )
 
 
-def _narrow_positions(rng: np.random.Generator) -> Made:
+def _narrow_positions(rng: np.random.Generator) -> HostileCase:
     kind = pick(rng, *HALVES)
     size = 2 ** HALVES[kind] + 2 + int(rng.integers(500))
     known = bool(rng.integers(2))
@@ -128,7 +128,7 @@ def _narrow_positions(rng: np.random.Generator) -> Made:
     return left, lambda x: x + jnp.arange(x.shape[0], dtype="int32"), (f"int32[{size if known else 'n'}]",), ()
 
 
-def _narrow_sizes(rng: np.random.Generator) -> Made:
+def _narrow_sizes(rng: np.random.Generator) -> HostileCase:
     kind = pick(rng, *HALVES)
 
     def left(x: Any) -> Any:
@@ -137,7 +137,7 @@ def _narrow_sizes(rng: np.random.Generator) -> Made:
     return left, lambda x: x * jnp.asarray(x.shape[0], "int32"), ("int32[n]",), ()
 
 
-def _branch(rng: np.random.Generator) -> Made:
+def _branch(rng: np.random.Generator) -> HostileCase:
     at = int(rng.integers(100, 4000))
     tests: tuple[Callable[[Any], bool], ...] = (
         lambda n: n == at,
@@ -151,7 +151,7 @@ def _branch(rng: np.random.Generator) -> Made:
     return lambda x: x * 2 if asked(x.shape[0]) else x, lambda x: x, ("n",), ()
 
 
-def _range_of_sizes(rng: np.random.Generator) -> Made:
+def _range_of_sizes(rng: np.random.Generator) -> HostileCase:
     at = int(rng.integers(100, 4000))
 
     def left(x: Any) -> Any:
@@ -163,7 +163,7 @@ def _range_of_sizes(rng: np.random.Generator) -> Made:
     return left, lambda x: x, ("n",), ()
 
 
-def _laws(rng: np.random.Generator) -> Made:
+def _laws(rng: np.random.Generator) -> HostileCase:
     kind = pick(rng, *INTEGERS)
     unsigned = kind.startswith("u")
     one, two = (f"{kind}[n]",), (f"{kind}[n]",) * 2
@@ -187,7 +187,7 @@ def _laws(rng: np.random.Generator) -> Made:
     return left, right, specs, ()
 
 
-def _hidden_wraps(rng: np.random.Generator) -> Made:
+def _hidden_wraps(rng: np.random.Generator) -> HostileCase:
     first = int(rng.integers(300, 3000))
     law = pick(rng, lambda a: jnp.maximum(a * a, 0), lambda a: jnp.abs(a * 2), lambda a: a * 3)
 
@@ -200,7 +200,7 @@ def _hidden_wraps(rng: np.random.Generator) -> Made:
     return left, right, ("int32[n]",), ()
 
 
-def _index_wraps(rng: np.random.Generator) -> Made:
+def _index_wraps(rng: np.random.Generator) -> HostileCase:
     step = int(rng.integers(1, 100))
     kind = pick(rng, "int8", "uint8")
     return (
@@ -211,7 +211,7 @@ def _index_wraps(rng: np.random.Generator) -> Made:
     )
 
 
-def _conversions(rng: np.random.Generator) -> Made:
+def _conversions(rng: np.random.Generator) -> HostileCase:
     kind = pick(rng, *HALVES)
     forms: tuple[tuple[Function, Function, int], ...] = (
         (lambda x: x - x.astype(kind).astype("float32"), lambda x: jnp.zeros_like(x), 1),
@@ -227,17 +227,17 @@ def _conversions(rng: np.random.Generator) -> Made:
     return left, right, ("n",) * count, ()
 
 
-def _twice_rounded(rng: np.random.Generator) -> Made:
+def _twice_rounded(rng: np.random.Generator) -> HostileCase:
     first, last = pick(rng, ("float16", "bfloat16"), ("bfloat16", "float16"))
     return lambda x: x.astype(last), lambda x: x.astype(first).astype(last), ("n",), ()
 
 
-def _integers_by_floats(rng: np.random.Generator) -> Made:
+def _integers_by_floats(rng: np.random.Generator) -> HostileCase:
     wide, narrow = pick(rng, ("int32", "int8"), ("int32", "int16"), ("int16", "int8"))
     return lambda x: x.astype(wide).astype(narrow), lambda x: x.astype(narrow), ("n",), ()
 
 
-def _guards(rng: np.random.Generator) -> Made:
+def _guards(rng: np.random.Generator) -> HostileCase:
     value = float(rng.integers(0, 3))
     forms: tuple[tuple[Function, Function], ...] = (
         (lambda x: jnp.where(jnp.isnan(x), value, x), lambda x: x),
@@ -252,7 +252,7 @@ def _guards(rng: np.random.Generator) -> Made:
     return left, right, ("n",), ()
 
 
-def _masked(rng: np.random.Generator) -> Made:
+def _masked(rng: np.random.Generator) -> HostileCase:
     forms: tuple[tuple[Function, Function, tuple[str, ...]], ...] = (
         (
             lambda s, m: jax.nn.softmax(jnp.where(m, s, -jnp.inf), axis=-1),
@@ -274,7 +274,7 @@ def _masked(rng: np.random.Generator) -> Made:
     return left, right, specs, ()
 
 
-def _zeros(rng: np.random.Generator) -> Made:
+def _zeros(rng: np.random.Generator) -> HostileCase:
     forms: tuple[tuple[Function, Function], ...] = (
         (lambda x: x + 0.0, lambda x: x),
         (lambda x: 0.0 - x, lambda x: -x),
@@ -287,7 +287,7 @@ def _zeros(rng: np.random.Generator) -> Made:
     return left, right, ("n",), ()
 
 
-def _division(rng: np.random.Generator) -> Made:
+def _division(rng: np.random.Generator) -> HostileCase:
     power = int(rng.integers(1, 5))
     by = 2**power
     forms: tuple[tuple[Function, Function], ...] = (
@@ -302,7 +302,7 @@ def _division(rng: np.random.Generator) -> Made:
     return left, right, (f"{pick(rng, 'int8', 'int16', 'int32')}[n]",), ()
 
 
-_KINDS: dict[str, tuple[Callable[[np.random.Generator], Made], bool]] = {
+_KINDS: dict[str, tuple[Callable[[np.random.Generator], HostileCase], bool]] = {
     "rows-beyond": (_rows_beyond, False),
     "one-entry": (_one_entry, False),
     "narrow-constant": (_narrow_constant, False),

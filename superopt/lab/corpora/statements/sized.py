@@ -29,7 +29,7 @@ from jax import numpy as jnp
 from superopt.lab.corpora.statements.kinds import in_turn, pick
 
 Function = Callable[..., Any]
-Made = tuple[Function, Function, tuple[str, ...]]
+SizedCase = tuple[Function, Function, tuple[str, ...]]
 ANYWHERE, EMPTY, BITS = "anywhere", "where a size is 0", "in bits"
 """The inputs on which a pair differs."""
 
@@ -94,7 +94,7 @@ def _count(x: Any, axis: int = 0) -> Any:
     return jnp.asarray(x.shape[axis])
 
 
-def _one_size(rng: np.random.Generator) -> Made:
+def _one_size(rng: np.random.Generator) -> SizedCase:
     at = int(rng.integers(3, 300))
     forms: tuple[Function, ...] = (
         lambda x: jnp.where(_count(x) == at, x + 1, x),
@@ -109,7 +109,7 @@ def _one_size(rng: np.random.Generator) -> Made:
     return pick(rng, *forms), lambda x: x, ("n",)
 
 
-def _one_row(rng: np.random.Generator) -> Made:
+def _one_row(rng: np.random.Generator) -> SizedCase:
     return pick(
         rng,
         (lambda x: jnp.flip(x, 0), lambda x: x, ("n",)),
@@ -124,7 +124,7 @@ def _one_row(rng: np.random.Generator) -> Made:
     )
 
 
-def _no_row(rng: np.random.Generator) -> Made:
+def _no_row(rng: np.random.Generator) -> SizedCase:
     return pick(
         rng,
         (lambda x: x.sum(0) / jnp.maximum(_count(x), 1), lambda x: x.sum(0) / _count(x), ("n 2",)),
@@ -140,7 +140,7 @@ def _no_row(rng: np.random.Generator) -> Made:
     )
 
 
-def _square(rng: np.random.Generator) -> Made:
+def _square(rng: np.random.Generator) -> SizedCase:
     return pick(
         rng,
         (lambda x: x.reshape(x.shape[1], x.shape[0]), lambda x: x.T, ("n m",)),
@@ -154,7 +154,7 @@ def _square(rng: np.random.Generator) -> Made:
     )
 
 
-def _near(rng: np.random.Generator) -> Made:
+def _near(rng: np.random.Generator) -> SizedCase:
     """`one` and `two` are equal as real numbers, and the step is discontinuous where they are near."""
     return _of_near(
         rng,
@@ -173,7 +173,7 @@ def _near(rng: np.random.Generator) -> Made:
     )
 
 
-def _ordered(rng: np.random.Generator) -> Made:
+def _ordered(rng: np.random.Generator) -> SizedCase:
     """Comparisons of such values: class real states them of real numbers."""
     return _of_near(
         rng,
@@ -185,7 +185,7 @@ def _ordered(rng: np.random.Generator) -> Made:
     )
 
 
-def _of_near(rng: np.random.Generator, *steps: Function) -> Made:
+def _of_near(rng: np.random.Generator, *steps: Function) -> SizedCase:
     one, two = pick(
         rng,
         (lambda x, y: (x + y) - y, lambda x, y: x),
@@ -200,7 +200,7 @@ def _of_near(rng: np.random.Generator, *steps: Function) -> Made:
     return lambda x, y: step(one(x, y), x), lambda x, y: step(two(x, y), x), ("n", "n")
 
 
-def _holes(rng: np.random.Generator) -> Made:
+def _holes(rng: np.random.Generator) -> SizedCase:
     """A value that is not finite where an argument is 0 or negative, and steps that turn it into a number."""
     value: Function = pick(
         rng,
@@ -241,7 +241,7 @@ def _holes(rng: np.random.Generator) -> Made:
     return with_value(one), with_value(two), (f"{kind}[n]", "n")
 
 
-def _entries(rng: np.random.Generator) -> Made:
+def _entries(rng: np.random.Generator) -> SizedCase:
     width = int(pick(rng, 3, 8, 40))
     one = rng.standard_normal((width, 4)).astype(np.float32)
     other = one.copy()
@@ -260,7 +260,7 @@ def _entries(rng: np.random.Generator) -> Made:
     )  # fmt: skip
 
 
-def _narrow(rng: np.random.Generator) -> Made:
+def _narrow(rng: np.random.Generator) -> SizedCase:
     kind = pick(rng, "int8", "uint8", "int16")
     half = pick(rng, "bfloat16", "float16")
     return pick(
@@ -280,7 +280,7 @@ def _narrow(rng: np.random.Generator) -> Made:
     )
 
 
-def _words(rng: np.random.Generator) -> Made:
+def _words(rng: np.random.Generator) -> SizedCase:
     """Arguments named like the prover's symbols for shared values, and like sizes."""
 
     def first(cut0: Any, cut1: Any, x0: Any) -> Any:
@@ -304,7 +304,7 @@ def _words(rng: np.random.Generator) -> Made:
     )
 
 
-_KINDS: dict[str, tuple[Callable[[np.random.Generator], Made], str]] = {
+_KINDS: dict[str, tuple[Callable[[np.random.Generator], SizedCase], str]] = {
     "one-size": (_one_size, ANYWHERE),
     "one-row": (_one_row, ANYWHERE),
     "no-row": (_no_row, EMPTY),

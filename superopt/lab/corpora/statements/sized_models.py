@@ -25,7 +25,7 @@ from superopt.lab.corpora.statements.kinds import in_turn, pick
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 Nodes = tuple[list[Any], dict[str, Any]]
 """Nodes from `x` to `y`, and the tensors that they read."""
-Made = tuple[Nodes, Nodes, list[Any]]
+SizedModels = tuple[Nodes, Nodes, list[Any]]
 node = helper.make_node
 
 
@@ -78,7 +78,7 @@ def _reshaped(entries: Sequence[int | str], allow: int = 0) -> Nodes:
     return nodes, stored
 
 
-def _copied(rng: np.random.Generator) -> Made:
+def _copied(rng: np.random.Generator) -> SizedModels:
     a = int(rng.integers(2, 5))
     return pick(
         rng,
@@ -95,7 +95,7 @@ def _transposed(perm: Sequence[int]) -> Nodes:
     return nodes, {"last": [-1]}
 
 
-def _squeezed(rng: np.random.Generator) -> Made:
+def _squeezed(rng: np.random.Generator) -> SizedModels:
     total = node("ReduceSum", ["x"], ["all"], keepdims=0)
     scalar = [total, node("Squeeze", ["x"], ["z"]), node("Shape", ["z"], ["s"]), node("Size", ["s"], ["rank"]),
               node("Cast", ["rank"], ["r"], to=FLOAT), node("Mul", ["all", "r"], ["y"])]  # fmt: skip
@@ -105,7 +105,7 @@ def _squeezed(rng: np.random.Generator) -> Made:
     return (scalar, {}), (plain, {"c": np.float32(rank)}), shape
 
 
-def _expanded(rng: np.random.Generator) -> Made:
+def _expanded(rng: np.random.Generator) -> SizedModels:
     first = [node("Shape", ["x"], ["s"]), node("ReduceSum", ["x", "a"], ["r"], keepdims=1),
              node("Expand", ["r", "s"], ["y"])]  # fmt: skip
     tiled = [*_size(1), node("ReduceSum", ["x", "a"], ["r"], keepdims=1),
@@ -126,7 +126,7 @@ def _slice(start: int, end: int, step: int = 1) -> Nodes:
     return nodes, stored
 
 
-def _sliced(rng: np.random.Generator) -> Made:
+def _sliced(rng: np.random.Generator) -> SizedModels:
     k, far = int(rng.integers(1, 5)), 2**63 - 1
     return pick(
         rng,
@@ -141,7 +141,7 @@ def _sliced(rng: np.random.Generator) -> Made:
     )
 
 
-def _divided(rng: np.random.Generator) -> Made:
+def _divided(rng: np.random.Generator) -> SizedModels:
     k = int(rng.integers(2, 9))
     less = node("Sub", ["n", "k0"], ["d"])
     half = _scaled(less, node("Div", ["d", "k2"], ["k"]), k0=np.int64(k), k2=np.int64(2))
@@ -157,7 +157,7 @@ def _divided(rng: np.random.Generator) -> Made:
     )  # fmt: skip
 
 
-def _branched(rng: np.random.Generator) -> Made:
+def _branched(rng: np.random.Generator) -> SizedModels:
     at = int(rng.integers(2, 300))
     same = ([node("Identity", ["x"], ["y"])], {})
 
@@ -181,13 +181,13 @@ def _branched(rng: np.random.Generator) -> Made:
     return first, same, ["n", 2]
 
 
-def _narrowed(rng: np.random.Generator) -> Made:
+def _narrowed(rng: np.random.Generator) -> SizedModels:
     kind = pick(rng, TensorProto.INT8, TensorProto.UINT8, TensorProto.INT16, TensorProto.FLOAT16, TensorProto.BOOL)
     cast = _scaled(node("Cast", ["n"], ["c"], to=kind), node("Cast", ["c"], ["k"], to=INT64))
     return cast, _scaled(node("Identity", ["n"], ["k"])), ["n", 2]
 
 
-def _windowed(rng: np.random.Generator) -> Made:
+def _windowed(rng: np.random.Generator) -> SizedModels:
     def pool(op: str, **attributes: Any) -> Nodes:
         nodes = [node(op, ["x"], ["r"], **attributes), node("ReduceSum", ["r", "ax"], ["y"], keepdims=0)]
         return nodes, {"ax": [2]}
@@ -205,7 +205,7 @@ def _windowed(rng: np.random.Generator) -> Made:
     return first, second, ["b", 1, "n"]
 
 
-def _counted(rng: np.random.Generator) -> Made:
+def _counted(rng: np.random.Generator) -> SizedModels:
     k = int(rng.integers(1, 4))
 
     def positions(start: int, step: int) -> Nodes:
@@ -235,7 +235,7 @@ def _counted(rng: np.random.Generator) -> Made:
     return first, second, ["n"]
 
 
-def _stored(rng: np.random.Generator) -> Made:
+def _stored(rng: np.random.Generator) -> SizedModels:
     width = int(pick(rng, 3, 9, 40))
     one = rng.standard_normal((width, 5)).astype(np.float32)
     scale = rng.uniform(0.5, 2, 5).astype(np.float32)
@@ -258,7 +258,7 @@ def _stored(rng: np.random.Generator) -> Made:
     return first, second, ["n", width]
 
 
-_KINDS: Mapping[str, Callable[[np.random.Generator], Made]] = {
+_KINDS: Mapping[str, Callable[[np.random.Generator], SizedModels]] = {
     "zero-copied": _copied, "squeezed": _squeezed, "expanded": _expanded, "sliced": _sliced, "divided": _divided,
     "branched": _branched, "narrowed": _narrowed, "windowed": _windowed, "counted": _counted, "stored": _stored,
 }  # fmt: skip

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from superopt.lab.training.families import layers as L
-from superopt.lab.training.program import Described, Maker, Weights, spec
+from superopt.lab.training.program import Described, Maker, WeightSource, spec
 
 
 def plain(rng: random.Random) -> Described:
@@ -20,7 +20,7 @@ def plain(rng: random.Random) -> Described:
     pools = [rng.random() < 0.4 for _ in widths]
     features = rng.choice((90, 128, 333))
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         for width, size, pool in zip(widths, sizes, pools, strict=True):
             x = L.relu(L.conv(w, x, width, size, bias=True))
             if pool:
@@ -40,7 +40,7 @@ def grouped(rng: random.Random) -> Described:
     resolution = rng.choice((9, 17, 30, 44, 52))
     stride = rng.choice((1, 2))
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         y = L.relu(L.scaled(w, L.conv(w, x, width, 1)))
         y = L.relu(L.scaled(w, L.conv(w, y, width, 3, stride, groups)))
         y = L.scaled(w, L.conv(w, y, out, 1))
@@ -60,7 +60,7 @@ def encoder_decoder(rng: random.Random) -> Described:
     depth = rng.choice((1, 2))
     by_mean = rng.random() < 0.5
 
-    def level(w: Weights, x: Any, width: int, depth: int) -> Any:
+    def level(w: WeightSource, x: Any, width: int, depth: int) -> Any:
         x = L.relu(L.conv(w, x, width, 3, bias=True))
         x = L.relu(L.scaled(w, L.conv(w, x, width, 3)))
         if not depth:
@@ -71,7 +71,7 @@ def encoder_decoder(rng: random.Random) -> Described:
         y = jnp.broadcast_to(y[:, :, :, None, :, None], (b, c, h, 2, v, 2)).reshape(b, c, 2 * h, 2 * v)
         return L.relu(L.conv(w, jnp.concatenate([x, y], 1), width, 3, bias=True))
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         return L.sigmoid(L.conv(w, level(w, x, width, depth), rng_classes, 1, bias=True))
 
     rng_classes = rng.choice((1, 2, 5, 21))
@@ -84,7 +84,7 @@ def cell(rng: random.Random) -> Described:
     resolution = rng.choice((8, 15, 21, 30, 42))
     plan = [(rng.choice(("sep3", "sep5", "max", "mean", "skip", "dil")), rng.randrange(2 + k)) for k in range(5)]
 
-    def op(w: Weights, x: Any, kind: str) -> Any:
+    def op(w: WeightSource, x: Any, kind: str) -> Any:
         if kind in ("sep3", "sep5", "dil"):
             size = 5 if kind == "sep5" else 3
             x = L.relu(x)
@@ -94,7 +94,7 @@ def cell(rng: random.Random) -> Described:
             return L.max_pool(x, 3, 1, 1)
         return L.avg_pool(x, 3, 1, 1) if kind == "mean" else x
 
-    def fn(w: Weights, x: Any, y: Any) -> Any:
+    def fn(w: WeightSource, x: Any, y: Any) -> Any:
         states = [L.scaled(w, L.conv(w, L.relu(z), width, 1)) for z in (x, y)]
         for kind, source in plan:
             states.append(op(w, states[source], kind) + op(w, states[-1], "sep3" if kind == "skip" else "skip"))
@@ -112,7 +112,7 @@ def convnext(rng: random.Random) -> Described:
     size = rng.choice((5, 7, 9))
     blocks = rng.choice((1, 2))
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         for _ in range(blocks):
             y = L.conv_last(w, x, width, size, 1, width) + w(width)
             y = L.dense(w, L.gelu(L.dense(w, L.layer_norm(w, y), 4 * width)), width)
@@ -130,7 +130,7 @@ def pyramid(rng: random.Random) -> Described:
     widths = [rng.choice((24, 50, 64, 96)) for _ in range(3)]
     width, anchors, classes = rng.choice((32, 40, 64, 112)), rng.choice((2, 3)), rng.choice((4, 9, 20))
 
-    def fn(w: Weights, *maps: Any) -> Any:
+    def fn(w: WeightSource, *maps: Any) -> Any:
         found: list[Any] = []
         above: Any = None
         tower = [w(width, width, 3, 3), w(anchors * (4 + classes), width, 1, 1)]

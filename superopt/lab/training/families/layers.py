@@ -7,11 +7,18 @@ from typing import Any
 import jax.numpy as jnp
 from jax import lax
 
-from superopt.lab.training.program import Weights
+from superopt.lab.training.program import WeightSource
 
 
 def conv(
-    w: Weights, x: Any, out: int, size: int = 3, stride: int = 1, groups: int = 1, dilation: int = 1, bias: bool = False
+    w: WeightSource,
+    x: Any,
+    out: int,
+    size: int = 3,
+    stride: int = 1,
+    groups: int = 1,
+    dilation: int = 1,
+    bias: bool = False,
 ) -> Any:
     """Channels-first convolution, padded to keep the resolution at stride 1."""
     pad = dilation * (size - 1) // 2
@@ -27,7 +34,7 @@ def conv(
     return y + w(out)[None, :, None, None] if bias else y
 
 
-def conv_last(w: Weights, x: Any, out: int, size: int = 3, stride: int = 1, groups: int = 1) -> Any:
+def conv_last(w: WeightSource, x: Any, out: int, size: int = 3, stride: int = 1, groups: int = 1) -> Any:
     """Channels-last convolution with kernels of HWIO."""
     return lax.conv_general_dilated(
         x,
@@ -39,7 +46,7 @@ def conv_last(w: Weights, x: Any, out: int, size: int = 3, stride: int = 1, grou
     )
 
 
-def scaled(w: Weights, x: Any) -> Any:
+def scaled(w: WeightSource, x: Any) -> Any:
     """Batch norm of stored statistics, channels first."""
     c = x.shape[1]
     mean, var, scale, bias = w(c), w.positive(c), w.positive(c), w(c)
@@ -47,7 +54,7 @@ def scaled(w: Weights, x: Any) -> Any:
     return (x - mean[:, None, None]) * factor[:, None, None] + bias[:, None, None]
 
 
-def dense(w: Weights, x: Any, out: int, bias: bool = True) -> Any:
+def dense(w: WeightSource, x: Any, out: int, bias: bool = True) -> Any:
     """x W + b over the last axis."""
     y = x @ w(x.shape[-1], out)
     return y + w(out) if bias else y
@@ -73,13 +80,13 @@ def gelu(x: Any) -> Any:
     return 0.5 * x * (1.0 + jnp.tanh(0.79788456 * (x + 0.044715 * x * x * x)))
 
 
-def layer_norm(w: Weights, x: Any) -> Any:
+def layer_norm(w: WeightSource, x: Any) -> Any:
     """Layer norm over the last axis."""
     d = x - x.mean(-1, keepdims=True)
     return d * lax.rsqrt((d * d).mean(-1, keepdims=True) + 1e-6) * w.positive(x.shape[-1]) + w(x.shape[-1])
 
 
-def rms_norm(w: Weights, x: Any) -> Any:
+def rms_norm(w: WeightSource, x: Any) -> Any:
     """Scaled by the root mean square of the last axis."""
     return x * lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * w.positive(x.shape[-1])
 

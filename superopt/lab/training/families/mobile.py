@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from superopt.lab.training.families import layers as L
-from superopt.lab.training.program import Described, Maker, Weights, spec
+from superopt.lab.training.program import Described, Maker, WeightSource, spec
 
 
 def separable(rng: random.Random) -> Described:
@@ -19,7 +19,7 @@ def separable(rng: random.Random) -> Described:
     size = rng.choice((3, 3, 5))
     resolution = rng.choice((26, 35, 50, 96, 130))
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         x = L.relu(L.scaled(w, L.conv(w, x, widths[0], 3, 2)))
         for width, stride in zip(widths, strides, strict=True):
             x = L.relu(L.scaled(w, L.conv(w, x, x.shape[1], size, stride, x.shape[1])))
@@ -42,7 +42,7 @@ def excited(rng: random.Random) -> Described:
     def gate(x: Any) -> Any:
         return jnp.clip(x / 6.0 + 0.5, 0.0, 1.0) if hard else L.sigmoid(x)
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         y = L.swish(L.scaled(w, L.conv(w, x, wide, size)))
         s = y.mean((2, 3), keepdims=True)
         s = L.swish(L.conv(w, s, squeezed, 1, bias=True))
@@ -60,7 +60,7 @@ def mixer(rng: random.Random) -> Described:
     rows, width = rng.choice((25, 49, 81, 144, 225)), rng.choice((60, 96, 130, 192, 400))
     inner_rows, inner = rng.choice((32, 50, 128)), rng.choice((144, 400, 1000))
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         y = jnp.swapaxes(L.layer_norm(w, x), -1, -2)
         y = L.dense(w, L.gelu(L.dense(w, y, inner_rows)), rows)
         x = x + jnp.swapaxes(y, -1, -2)

@@ -8,7 +8,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from superopt.lab.training.families import layers as L
-from superopt.lab.training.program import Described, Maker, Weights, spec
+from superopt.lab.training.program import Described, Maker, WeightSource, spec
 
 _SIZES = (8, 24, 40, 97, 130, 200, 288, 350, 520, 777)
 
@@ -18,7 +18,7 @@ def chains(rng: random.Random) -> Described:
     m, n, k, p = (rng.choice(_SIZES) for _ in range(4))
     rank = rng.choice((2, 5, 16))
 
-    def fn(w: Weights, a: Any, b: Any, x: Any) -> Any:
+    def fn(w: WeightSource, a: Any, b: Any, x: Any) -> Any:
         c = w(k, n)
         shared = a @ c + b @ c
         chain = (a @ w(k, rank)) @ (w(rank, p) @ w(p, n))
@@ -34,7 +34,7 @@ def forms(rng: random.Random) -> Described:
     """Quadratic and bilinear forms, Gram matrices, traces, outer products, triangular masks."""
     rows, width = rng.choice((1, 4, 64, 150, 333)), rng.choice((50, 96, 177, 256, 512, 1000))
 
-    def fn(w: Weights, x: Any, y: Any) -> Any:
+    def fn(w: WeightSource, x: Any, y: Any) -> Any:
         form = jnp.einsum("ri,ij,rj->r", x, w(width, width), y)
         gram = x.T @ x / rows + 1e-3 * jnp.eye(width, dtype=jnp.float32)
         trace = jnp.sum(x * (y @ w(width, width)))
@@ -56,7 +56,7 @@ def small_batches(rng: random.Random) -> Described:
     size, width = rng.choice((2, 3, 4, 5, 8)), rng.choice((4, 9, 16, 30))
     blocks = rng.choice((4, 6, 12))
 
-    def fn(w: Weights, a: Any, b: Any, x: Any) -> Any:
+    def fn(w: WeightSource, a: Any, b: Any, x: Any) -> Any:
         pose = a @ b
         points = jnp.einsum("nij,njk->nik", pose, w(count, size, width))
         turned = jnp.einsum("nij,nkj->nik", a, b)
@@ -77,7 +77,7 @@ def distances(rng: random.Random) -> Described:
         rng.choice((5, 16, 47, 120, 300)),
     )
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         c = w(centres, width)
         d = jnp.sum(x * x, -1)[:, None] - 2.0 * (x @ c.T) + jnp.sum(c * c, -1)
         kernel = jnp.exp(-0.5 * d)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from superopt.lab.training.families import layers as L
-from superopt.lab.training.program import Described, Maker, Weights, spec
+from superopt.lab.training.program import Described, Maker, WeightSource, spec
 
 
 def recurrent(rng: random.Random) -> Described:
@@ -18,7 +18,7 @@ def recurrent(rng: random.Random) -> Described:
     width, inputs = rng.choice((100, 128, 200, 310, 640, 900)), rng.choice((24, 128, 300))
     kind, steps = rng.choice(("gru", "minimal", "plain")), rng.choice((1, 2, 3))
 
-    def fn(w: Weights, xs: Any, h: Any) -> Any:
+    def fn(w: WeightSource, xs: Any, h: Any) -> Any:
         count = {"gru": 3, "minimal": 2, "plain": 1}[kind]
         ws, us = [w(inputs, width) for _ in range(count)], [w(width, width) for _ in range(count)]
         bs = [w(width) for _ in range(count)]
@@ -45,7 +45,7 @@ def dilated(rng: random.Random) -> Described:
     width, skip, length = rng.choice((16, 25, 64, 120)), rng.choice((20, 48)), rng.choice((100, 257, 500, 1500, 4000))
     gated = rng.random() < 0.6
 
-    def along(w: Weights, x: Any, out: int, size: int, dilation: int) -> Any:
+    def along(w: WeightSource, x: Any, out: int, size: int, dilation: int) -> Any:
         pad = (size - 1) * dilation
         return lax.conv_general_dilated(
             x,
@@ -56,7 +56,7 @@ def dilated(rng: random.Random) -> Described:
             dimension_numbers=("NCH", "OIH", "NCH"),
         )
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         total: Any = 0.0
         x = along(w, x, width, 1, 1)
         for dilation in (1, 2, 4):
@@ -78,7 +78,7 @@ def prefix(rng: random.Random) -> Described:
     rows, length = rng.choice((1, 4, 31, 64, 200)), rng.choice((128, 333, 1000, 2048, 5000))
     size, window = rng.choice((40, 75, 160, 300)), rng.choice((3, 5, 8))
 
-    def fn(w: Weights, x: Any, y: Any) -> Any:
+    def fn(w: WeightSource, x: Any, y: Any) -> Any:
         total = jnp.cumsum(x, -1)
         moving = (total[:, window:] - total[:, :-window]) / window
         decay = jnp.exp(jnp.cumsum(-jnp.abs(x * w.positive(length)), -1))
@@ -96,7 +96,7 @@ def filters(rng: random.Random) -> Described:
     frames, length, bands = rng.choice((9, 61, 200)), rng.choice((100, 256, 600)), rng.choice((13, 20, 40))
     size, taps = rng.choice((64, 101, 256, 401)), rng.choice((3, 5))
 
-    def fn(w: Weights, x: Any, image: Any) -> Any:
+    def fn(w: WeightSource, x: Any, image: Any) -> Any:
         windowed = x * w.positive(length)
         re, im = windowed @ w(length, length // 2), windowed @ w(length, length // 2)
         power = re * re + im * im

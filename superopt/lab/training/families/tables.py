@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from superopt.lab.training.families import layers as L
-from superopt.lab.training.program import Described, Maker, Weights, spec
+from superopt.lab.training.program import Described, Maker, WeightSource, spec
 
 
 def recommender(rng: random.Random) -> Described:
@@ -19,7 +19,7 @@ def recommender(rng: random.Random) -> Described:
     features, hidden = rng.choice((13, 40)), rng.choice((100, 256, 512))
     rows = rng.choice((50, 300, 1000))
 
-    def fn(w: Weights, x: Any, ids: Any) -> Any:
+    def fn(w: WeightSource, x: Any, ids: Any) -> Any:
         bottom = L.relu(L.dense(w, L.relu(L.dense(w, x, hidden)), width))
         looked = [jnp.take(w(rows, width), ids[:, t], axis=0, mode="clip") for t in range(tables)]
         z = jnp.stack([bottom, *looked], 1)
@@ -38,7 +38,7 @@ def graphs(rng: random.Random) -> Described:
     nodes, width, out = rng.choice((34, 75, 128, 250)), rng.choice((24, 50, 96, 200)), rng.choice((16, 33, 64, 100))
     heads = rng.choice((1, 2, 4))
 
-    def fn(w: Weights, x: Any, adjacency: Any) -> Any:
+    def fn(w: WeightSource, x: Any, adjacency: Any) -> Any:
         degree = lax.rsqrt(adjacency.sum(1) + 1.0)
         h = L.relu((degree[:, None] * adjacency * degree[None]) @ (x @ w(width, out)) + w(out))
         s = h @ w(out, heads)
@@ -57,7 +57,7 @@ def normalised(rng: random.Random) -> Described:
     """Softmaxes, group and instance norms, losses, over several axes."""
     a, b, c = rng.choice((1, 4, 12, 30)), rng.choice((16, 31, 64, 100)), rng.choice((48, 128, 333, 600))
 
-    def fn(w: Weights, x: Any, y: Any) -> Any:
+    def fn(w: WeightSource, x: Any, y: Any) -> Any:
         log = x - x.max(-1, keepdims=True)
         log = log - jnp.log(jnp.exp(log).sum(-1, keepdims=True))
         across = L.softmax(x, 1)
@@ -78,7 +78,7 @@ def elementwise(rng: random.Random) -> Described:
     rows, columns = rng.choice((3, 32, 100, 257, 700)), rng.choice((64, 150, 512, 999, 1500))
     steps = [rng.choice(("tanh", "exp", "gate", "poly", "norm", "where", "trig", "turn")) for _ in range(6)]
 
-    def fn(w: Weights, x: Any, y: Any) -> Any:
+    def fn(w: WeightSource, x: Any, y: Any) -> Any:
         out: list[Any] = []
         for step in steps:
             if step == "tanh":

@@ -11,7 +11,7 @@ import numpy as np
 from jax import lax
 
 from superopt.lab.training.families import layers as L
-from superopt.lab.training.program import Described, Maker, Weights, spec
+from superopt.lab.training.program import Described, Maker, WeightSource, spec
 
 
 def vision(rng: random.Random) -> Described:
@@ -21,7 +21,7 @@ def vision(rng: random.Random) -> Described:
     width, patch, grid = heads * per, rng.choice((4, 7, 8)), rng.choice((7, 10, 14))
     inner = rng.choice((2, 3)) * width
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         y = lax.conv_general_dilated(x, w(width, 3, patch, patch), (patch, patch), "VALID")
         x = y.reshape(batch, width, grid * grid).transpose(0, 2, 1) + w(grid * grid, width)
         y = L.dense(w, L.layer_norm(w, x), 3 * width)
@@ -40,7 +40,7 @@ def decode(rng: random.Random) -> Described:
     width, length = heads * per, rng.choice((77, 128, 300, 700, 1500))
     inner = rng.choice((2, 4)) * width
 
-    def fn(w: Weights, x: Any, keys: Any, values: Any, mask: Any) -> Any:
+    def fn(w: WeightSource, x: Any, keys: Any, values: Any, mask: Any) -> Any:
         y = L.layer_norm(w, x)
         q = L.dense(w, y, width).reshape(batch, heads, per)
         k = L.dense(w, y, width).reshape(batch, heads, 1, per)
@@ -70,7 +70,7 @@ def prefill(rng: random.Random) -> Described:
         a, b = x[..., : per // 2], x[..., per // 2 :]
         return jnp.concatenate([a * cos - b * sin, a * sin + b * cos], -1)
 
-    def fn(w: Weights, x: Any) -> Any:
+    def fn(w: WeightSource, x: Any) -> Any:
         y = L.rms_norm(w, x)
         q = turn(L.split_heads(L.dense(w, y, width, False), heads)).reshape(groups, each, rows, per)
         k = turn(L.split_heads(L.dense(w, y, groups * per, False), groups))
@@ -92,14 +92,14 @@ def relative(rng: random.Random) -> Described:
     inner = rng.choice((240, 384, 900))
     distance = np.clip(np.arange(rows)[:, None] - np.arange(rows)[None], -8, 8) + 8
 
-    def attend(w: Weights, x: Any, y: Any, bias: Any) -> Any:
+    def attend(w: WeightSource, x: Any, y: Any, bias: Any) -> Any:
         q = L.split_heads(L.dense(w, x, width, False), heads)
         k = L.split_heads(L.dense(w, y, width, False), heads)
         v = L.split_heads(L.dense(w, y, width, False), heads)
         a = jnp.einsum("bhid,bhjd->bhij", q, k)
         return L.dense(w, L.merge_heads(L.softmax(a if bias is None else a + bias) @ v), width, False)
 
-    def fn(w: Weights, x: Any, y: Any) -> Any:
+    def fn(w: WeightSource, x: Any, y: Any) -> Any:
         bias = jnp.moveaxis(jnp.take(w(17, heads), distance, axis=0, mode="clip"), -1, 0)
         z = L.rms_norm(w, x)
         x = x + attend(w, z, z, bias)
