@@ -36,11 +36,12 @@ from superopt.machine.aside import Aside, TimeOverError
 from superopt.machine.barrier import cause_of_run
 from superopt.machine.deadline import Deadline, Stopwatch
 from superopt.machine.jitting import jax_jit
-from superopt.measure import Failure, Worker, ran
+from superopt.measure import ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import Change, differ_by_rounding, wide
 from superopt.measure.numerics import Tolerance, computed_in, output_errors
-from superopt.measure.process import TIME_OVER
+from superopt.workshop.job import Failure
+from superopt.workshop.process import TIME_OVER, Worker
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped

@@ -16,7 +16,7 @@ the picture of the architecture (`superopt.lab.picture`).
     long_signatures  Functions of more than eight parameters.
     long_calls       Classes called with more than eight positional arguments.
     constants        Tuned numbers of the pipeline and its contest.
-    clocks           Reads of clocks outside of `superopt.machine`, of `superopt.measure` and of the lab.
+    clocks           Reads of clocks outside of `superopt.machine`, `superopt.measure`, `superopt.workshop` and the lab.
     lines, core      Lines of all packages, and of those without `superopt.lab`: information, without a limit.
     below            Trusted lines of code below the schedule of a validated kernel (docs/trust.md 6c): those of
                      `verifier.kernels` without comments, docstrings and imports.
@@ -52,7 +52,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("superopt.backends",),
     ("costmodel", "verifier"),
     ("superopt.measure",),
-    ("superopt.candidates",),
+    ("superopt.candidates", "superopt.workshop"),
     ("rewrites", "superopt.frontends", "superopt.kernels", "superopt.store"),
     ("superopt.arrays", "superopt.foreign"),
     ("superopt.ir",),
@@ -68,7 +68,7 @@ TUNED = (
     "superopt.machine.budget",
     "superopt.machine.deadline",
 )
-TIMED = ("superopt.machine", "superopt.measure", "superopt.lab")
+TIMED = ("superopt.machine", "superopt.measure", "superopt.workshop", "superopt.lab")
 """Rooms that read clocks: all others ask a `Deadline` or a `Stopwatch` (`superopt.machine.deadline`)."""
 
 UNTUNED = {
