@@ -88,6 +88,11 @@ class RayExecutor:
             if not ray.is_initialized():
                 if address == "local":
                     start = {"include_dashboard": False, **start}
+                    if ray.util.get_node_ip_address() not in ("127.0.0.1", "::1"):
+                        raise UsageError(
+                            "Ray was imported already and would listen on the network",
+                            hint="start a cluster by `ray start --head`, and name it `auto`",
+                        )
                 try:
                     ray.init(address, log_to_driver=False, logging_level=logging.ERROR, namespace="superopt", **start)
                 except (ConnectionError, ImportError, RuntimeError, ValueError) as error:

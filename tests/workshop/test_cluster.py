@@ -8,11 +8,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("ray", reason="Ray is of the extra `superopt[ray]`")
 
 from superopt.errors import UsageError
 from superopt.lab.bench.workshop import CLUSTER, WORKERS, _equal, _recovered, _scaling
@@ -24,6 +23,7 @@ from superopt.workshop.job import LOST, Failure, Job, WorkerDiedError
 from superopt.workshop.process import ONE_KERNEL
 from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
 
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is of the extra `superopt[ray]`")
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 """127.0.0.1, the same in version 6, and ::1 in the tables of the kernel."""
 SQUARE, CONTENT = "tests.support.jobs:square", "tests.support.jobs:content"

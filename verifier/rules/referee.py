@@ -90,7 +90,7 @@ class Referee:
     """XLA in a separate process, started at the first request, and again after it ended."""
 
     def __init__(self) -> None:
-        self._worker = Worker(ProcessLimits(_START_S, _MEMORY_BYTES), loads="verifier.rules.running:load")
+        self._worker = Worker(ProcessLimits(_START_S, _MEMORY_BYTES), loads="verifier.rules.referee_jobs:load")
         self._held = ExitStack()
         self._folder = Path(self._held.enter_context(bundles.scratch_folder(_SCRATCH_BYTES)))
         self._turn = threading.RLock()
@@ -120,7 +120,7 @@ class Referee:
             given["module"] = np.frombuffer(program.module, np.uint8)
         bundles.save(path, given)
         data = {"key": program.key, "count": len(arrays), "types": program.types, "options": dict(program.options)}
-        (event,) = self._worker.request(Job("validate", "verifier.rules.running:run", data, {"given": str(path)}))
+        (event,) = self._worker.request(Job("validate", "verifier.rules.referee_jobs:run", data, {"given": str(path)}))
         if event["event"] == "refused":
             raise UnansweredError(event["message"])
         self._sent = set(event["known"])
