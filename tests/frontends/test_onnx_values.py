@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import onnx
 import pytest
 
 import superopt
+from superopt.choose.plain import in_regions, own_form
 from superopt.errors import InputError
 from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.frontends.onnx.ops.elementwise import quotient
@@ -384,3 +386,23 @@ def test_optimised_models_in_float16_are_those_and_verify_against_their_file(tmp
     assert any("float16 is computed in float32" in note for note in made.report.notes)
     assert made.validate(path).valid
     assert superopt.load(made.save(tmp_path / "half.superopt")).validate(path).valid
+
+
+def test_layers_that_differ_in_their_scales_alone_have_one_kernel() -> None:
+    nodes: list[Any] = []
+    stored: dict[str, np.ndarray] = {"symmetric": np.asarray(np.int8(0))}
+    for i in range(3):
+        stored |= {
+            f"s{i}": np.asarray(np.float32(0.1 + i)), f"z{i}": np.asarray(np.uint8(100 + i)),
+            f"ws{i}": np.asarray(np.float32(0.01 + i)), f"w{i}": np.full((8, 8), i, np.int8),
+        }  # fmt: skip
+        nodes += [
+            node("QuantizeLinear", f"x{i} s{i} z{i}", f"q{i}"), node("DequantizeLinear", f"q{i} s{i} z{i}", f"d{i}"),
+            node("DequantizeLinear", f"w{i} ws{i} symmetric", f"r{i}"), node("MatMul", f"d{i} r{i}", f"x{i + 1}"),
+        ]  # fmt: skip
+    one = model(nodes, [info("x0", (4, 8), np.float32)], [info("x3", (4, 8), np.float32)], stored)
+    made = import_model(load_model(one), np.ones((4, 8), np.float32))
+    regions = in_regions("as it is", own_form(made.graph)).regions
+    products = Counter(region.graph for region in regions if region.kind == "contraction")
+    assert max(products.values()) >= 2, products
+    assert not any("symmetric" in name for name in made.frozen_values), "a zero point of 0 is not read"

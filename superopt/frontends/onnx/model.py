@@ -322,6 +322,20 @@ def _data_folder(path: Path, root: str | Path | None, own: bool) -> DataFolder:
     return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root), own)
 
 
+_OF_PAIRS = (1, 2, 4, 5, 6, 7)
+_GRIDS: Mapping[str, Sequence[int]] = {
+    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1, 2)),
+    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), _OF_PAIRS),
+    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax"), (1, 2, 3, 4)),
+    **dict.fromkeys(("QLinearAveragePool", "QLinearGlobalAveragePool"), (1, 2, 3, 4)),
+    "QGemm": (1, 2, 4, 5, 7, 8),
+    "MatMulIntegerToFloat": (2, 3, 4, 5),
+    "DynamicQuantizeMatMul": (2, 3),
+    **dict.fromkeys(("MatMulInteger", "ConvInteger"), (2, 3)),
+}
+"""Places of scales and zero points among the inputs of operators of ONNX and of com.microsoft."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The parts of a model before it is traced."""
@@ -367,9 +381,10 @@ def _assemble(
     for key in _only_widened(kept, stored, {o.name for o in graph.output}):
         stored[key] = owned(stored[key]).astype(CARRIER[stored[key].dtype.name])
     narrow: dict[str, str] = {}
+    grids = _grids(kept)
     for key, array in stored.items():
         if key in wanted and key not in static:
-            if _is_static(array):
+            if _is_static(array) and not (key in grids and array.any()):
                 static[key] = owned(array)
                 continue
             if array.dtype.name in CARRIER:
@@ -465,6 +480,21 @@ def _bound(value: Any, name: str) -> Any:
     if array.dtype.kind == "O" and not all(isinstance(x, str | bytes) for x in array.flat):
         raise ArgumentError(f"the value given for {name!r} is not an array of numbers or strings")
     return array
+
+
+def _grids(nodes: Sequence[onnx.NodeProto]) -> set[str]:
+    """Names of scales and zero points, read by nothing but quantisation.
+
+    They count as weights, so that layers that differ in them alone have one kernel.
+    """
+    found: set[str] = set()
+    others: set[str] = set()
+    for node in nodes:
+        places = _GRIDS.get(node.op_type, ()) if node.domain in ("", "ai.onnx", "com.microsoft") else ()
+        for i, name in enumerate(node.input):
+            (found if i in places else others).add(name)
+        others.update(name for inner in nested(node) for name in inner.input)
+    return found - others
 
 
 def _is_static(array: np.ndarray) -> bool:
