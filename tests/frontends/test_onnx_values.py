@@ -406,3 +406,10 @@ def test_layers_that_differ_in_their_scales_alone_have_one_kernel() -> None:
     products = Counter(region.graph for region in regions if region.kind == "contraction")
     assert max(products.values()) >= 2, products
     assert not any("symmetric" in name for name in made.frozen_values), "a zero point of 0 is not read"
+
+
+def test_sequences_of_unlike_shapes_are_compared_as_a_whole() -> None:
+    case = next(typed_cases(("SplitToSequence-float32",)))
+    parts: list[np.ndarray] = [np.ones(2, np.float32), np.ones(3, np.float32)]
+    assert named(case, [parts], [parts]) != ""
+    assert named(case, [parts], [parts[:1]]) == ""
