@@ -123,8 +123,10 @@ class TrialPool:
         found: dict[Graph, Trace | str] = {}
         halted = threading.Event()
         wanted: list[tuple[Kind, Graph, Trace]] = []
-        wanted += [("make", region, None) for region in regions]
-        wanted += [("validate", *one) for one in made]
+        for region in regions:
+            wanted.append(("make", region, None))
+        for region, trace in made:
+            wanted.append(("validate", region, trace))
 
         def work() -> dict[int, list[Event] | Failure]:
             if not wanted or usable_cores() == 1:
