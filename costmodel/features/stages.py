@@ -38,6 +38,7 @@ from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import find
 from superopt.kernels.loops.stage import LoopProgram, Stage, Tile
 from superopt.kernels.schedule.intrinsics import intrinsic
+from superopt.machine.rates import NOMINAL
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -72,18 +73,15 @@ GROUPS: dict[str, tuple[str, str]] = {  # first and last name of each group
     "caches": ("program_l1", "scratch_share"), "threads": ("threads", "log_task_seconds"),
     "tiles": ("rows", "streams"), "writing": ("knob_rows", "cut"),
 }  # fmt: skip
-FMA_S = 2.74e-10  # seconds of one of many independent vector multiply-adds, on the machine of the first labels
-HERTZ = 3.5e9  # clock of estimates; a wrong clock is a constant factor, which is learned
 _LINE = 64
 _COUNTED: tuple[str, ...] = ("simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads")
-_BANDWIDTH = (48.0, 24.0, 6.0)  # bytes per cycle of one thread from beyond each cache: prior only, corrected by fits
-_COST = {"load": 0.7, "op": 0.6, "convert": 0.8, "where": 0.8, "index": 0.8}  # cycles of a vector; as above
+_BANDWIDTH = (NOMINAL.from_l2, NOMINAL.from_l3, NOMINAL.from_memory)
+_COST = {"load": 0.7, "op": 0.6, "convert": 0.8, "where": 0.8, "index": 0.8}  # cycles of a vector, corrected by fits
 _TRANSCENDENTAL, _QUOTIENT, _GATHER, _TRANSPOSE, _STORE, _SCATTER = 14.0, 8.0, 2.5, 5.0, 1.2, 3.0
 _SHUFFLE, _NEAR = 1.5, 4  # cycles by stride of loads that are shuffled out of whole vectors, and the largest stride
 _SHORT = 512  # bytes of a run that no prefetcher follows
 _SCAN = 1.6  # cycles of an element of a prefix, whose lanes wait for each other
 _REMAINDER = 700.0  # of a vector
-_TASK_S, _WAKE_S, _CALL_S = 4e-8, 1.5e-6, 2e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +142,16 @@ class _Facts:
 
 
 def stage_rows(
-    scheduled: LoopProgram, threads: int = 1, cpu: Cpu | None = None, weights: float = 0.0, fma_s: float = FMA_S
+    scheduled: LoopProgram, threads: int = 1, cpu: Cpu | None = None, weights: float = 0.0
 ) -> Float[np.ndarray, "stages names"]:
     """Return the rows of the stages that a call runs, in their order; float32.
 
     Args:
         scheduled: the program with its frozen part, which runs once and has no rows.
         threads: number of threads that run a call.
-        cpu: the target CPU; this machine when None.
+        cpu: the target CPU; this machine at nominal rates when None.  Of its rates only that of multiply-adds is read,
+            which says how memory compares with arithmetic; estimates are those of the nominal processor.
         weights: bytes of frozen operands that are read between two calls; those of the program itself when less.
-        fma_s: seconds of one of many independent vector multiply-adds: how memory compares with arithmetic here.
 
     Raises:
         InputError: a stage has decisions that no code has.
@@ -175,7 +173,7 @@ def stage_rows(
             "phases": math.log2(len(phases)), "stages": math.log2(len(program.stages)), "first": float(number == 0),
             "log_program_bytes": _log(total), "threads": math.log2(threads),
             **{f"program_l{k + 1}": _log(total / c) for k, c in enumerate(caches)},
-            "log_rate": _log(FMA_S / fma_s),
+            "log_rate": _log(NOMINAL.fma_s / cpu.rates.fma_s),
             "weights_l2": _log(weights / caches[1]), "weights_l3": _log(weights / caches[2]),
         }  # fmt: skip
         rows.append([found.get(name, 0.0) for name in NAMES])
@@ -184,7 +182,7 @@ def stage_rows(
 
 def estimate_s(rows: Float[np.ndarray, "stages names"]) -> float:
     """Return the seconds of a call by the estimates of its stages."""
-    return float(np.exp2(rows[:, NAMES.index("log_seconds")]).sum()) * 1e-9 + _CALL_S
+    return float(np.exp2(rows[:, NAMES.index("log_seconds")]).sum()) * 1e-9 + NOMINAL.call_s
 
 
 def summed(rows: Float[np.ndarray, "stages names"]) -> Float[np.ndarray, " summed"]:
@@ -612,7 +610,11 @@ def _described(program: LoopProgram, stage: Stage, facts: _Facts, memory: _Memor
     tasks = facts.more.get("tasks") or float(math.prod(x.trips for x in loops if x.how == "task"))
     shared = threads if tasks > 1 and stage.at is None else 1
     rounds = -(-tasks // shared)
-    seconds = cycles / HERTZ * rounds / tasks + tasks / shared * _TASK_S + (_WAKE_S if shared > 1 else 0.0)
+    seconds = (
+        cycles / NOMINAL.hertz * rounds / tasks
+        + tasks / shared * NOMINAL.task_s
+        + (NOMINAL.wake_s if shared > 1 else 0.0)
+    )
     counts = dict.fromkeys(_COUNTED, 0.0)
     names = {"convert": "converts", "where": "choices", "index": "indices", "load": "loads"}
     for e, count in facts.counts.items():

@@ -19,9 +19,8 @@ from costmodel.arrays import PerKernel
 from costmodel.labels.microsuite import MicroCase, shuffled, suite
 from costmodel.model import analytical, weights_file
 from costmodel.model.encode import KernelEncoder
-from costmodel.model.learned import Learned
+from costmodel.model.learned import Learned, predict
 from costmodel.model.model import Model
-from costmodel.model.predict import predict
 from costmodel.model.weights_file import WeightsError
 from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, time_kernels

@@ -29,10 +29,10 @@ from superopt.ir.program import frozen_bytes
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import is_inside
 from superopt.machine.facts import beyond_caches
+from superopt.machine.rates import NOMINAL
 from superopt.measure.kernels import XLA
 
 MOST = 0.75  # share of the timed kernels: the models' error on so many of them is assumed elsewhere
-HANDOVER_S = 4e-5  # one region of XLA's between kernels: with one, a program of three takes 65 us in place of 22
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -147,7 +147,7 @@ class Joint:
         if self.own is None or not self.own.backend.can_run(region):
             return False
         own_s, xla_s = self.own.model.seconds.get(region.outputs[0]), self.xla.seconds.get(region.outputs[0])
-        return own_s is None or (own_s < np.inf and (xla_s is None or own_s <= xla_s + HANDOVER_S))
+        return own_s is None or (own_s < np.inf and (xla_s is None or own_s <= xla_s + NOMINAL.handover_s))
 
     def refused(self, region: Graph) -> bool:
         """Whether building our kernel of a region failed when it was to be timed."""
@@ -217,7 +217,7 @@ class Joint:
         seconds, boundary = self.own.model.price(regions), self.own.boundary
         left = [i for i, g in enumerate(regions) if not (self.is_own(g) if ours is None else g in ours)]
         if left:
-            seconds[left] = self.xla.price([regions[i] for i in left]) + HANDOVER_S
+            seconds[left] = self.xla.price([regions[i] for i in left]) + NOMINAL.handover_s
         moved = np.array([sum(boundary_bytes(region)) for region in regions])
         return boundary.seconds(seconds, moved) - boundary.dispatch_s
 
@@ -248,7 +248,9 @@ class Joint:
                 jobs |= dict.fromkeys((name, part) for name in self.models if ours or name == XLA)
         asked = list(dict.fromkeys(part for name, part in jobs if name != XLA))
         prices = self.by_backend(asked) if asked else {}
-        faster = dict(zip(asked, prices[XLA] + HANDOVER_S < prices[self.own_name], strict=True)) if asked else {}
+        faster = (
+            dict(zip(asked, prices[XLA] + NOMINAL.handover_s < prices[self.own_name], strict=True)) if asked else {}
+        )
         return [
             KernelJob(name, part, expand_graph(part, self.xla.expand))
             for name, part in jobs

@@ -1,4 +1,4 @@
-"""The learned model as the objective of the search.
+"""The learned model: kernels priced by roofline and network, and these prices as the objective of the search.
 
 Kernels are priced in batches; a price is remembered with the kernel's output node.  Logarithms of prices are rounded to
 a grid far below the model's error, so that a price does not depend on which other kernels were in its batch.
@@ -8,21 +8,30 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from costmodel.arrays import KernelMask, PerKernel
+from costmodel.arrays import KernelMask, KernelMembers, PerKernel
 from costmodel.features.counts import FEATURES_VERSION
 from costmodel.features.node_rows import ENCODING_VERSION
 from costmodel.model.analytical import FeatureTable
-from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features
+from costmodel.model.encode import (
+    KernelEncoder,
+    KernelStructure,
+    NodeRows,
+    join,
+    kernel_features,
+    pooled_features,
+    prior_seconds,
+)
 from costmodel.model.forward import Forward
 from costmodel.model.model import Model
-from costmodel.model.predict import predict
 from superopt.ir.graph import Graph
 from superopt.machine import facts as machine
 
 _GRID = 4096.0
+_NODES = 1024  # nodes of a batch: its arrays stay in the L2 cache
 
 
 class Learned:
@@ -55,7 +64,7 @@ class Learned:
         if not kernels:
             return np.zeros(0, bool)
         table, structures = self.encode(kernels)
-        return self.model.hull.gate(kernel_features(table, self.model.prior, structures)) < 1.0
+        return self.model.domain.gate(kernel_features(table, self.model.prior, structures)) < 1.0
 
     def _ask(self, kernels: Sequence[Graph]) -> np.ndarray:
         entry = self.encoder.catalogue.entry
@@ -82,12 +91,72 @@ class Learned:
         return self.encoder.encode(kernels)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Predicted:
+    """Seconds of kernels by each member, the roofline's seconds, and the gate (0: the roofline decides)."""
+
+    members_s: KernelMembers
+    prior_s: PerKernel
+    gate: PerKernel
+
+    @property
+    def seconds(self) -> PerKernel:
+        """The geometric mean over members."""
+        return np.exp(np.log(self.members_s).mean(1))
+
+    @property
+    def uncertainty(self) -> PerKernel:
+        """Relative standard deviation over members."""
+        return np.log(self.members_s).std(1)
+
+
+def predict(
+    model: Model,
+    table: FeatureTable,
+    structures: Sequence[KernelStructure],
+    rows: NodeRows,
+    *,
+    gated: bool = True,
+    forward: Forward | None = None,
+) -> Predicted:
+    """Predict the seconds of kernels from the features of their steps and their structures over a table of rows.
+
+    Args:
+        gated: whether the roofline takes over outside the training domain.
+        forward: the network over these rows, if it was built before.
+    """
+    forward = forward or Forward(model.params, model.shape, rows)
+    prior_s = prior_seconds(table, model.prior)
+    kernel = kernel_features(table, model.prior, structures, prior_s)
+    gate = model.domain.gate(kernel) if gated else np.ones(len(kernel), np.float32)
+    bound = model.shape.bound
+    found = np.zeros((len(kernel), model.shape.members))
+    for start, end in _batches(structures):
+        batch = join(structures[start:end], rows)
+        raw = forward(batch, model.standard(np.hstack([kernel[start:end], pooled_features(batch, rows)])))
+        found[start:end] = (model.scale * gate[start:end, None] * bound) * np.tanh(raw / bound)
+    return Predicted(prior_s[:, None] * np.exp(found), prior_s, gate)
+
+
+def _batches(structures: Sequence[KernelStructure]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of kernels of a batch each."""
+    start = nodes = 0
+    for i, structure in enumerate(structures):
+        n = len(structure.rows)
+        if i > start and nodes + n > _NODES:
+            yield start, i
+            start, nodes = i, 0
+        nodes += n
+    if len(structures) > start:
+        yield start, len(structures)
+
+
 def _digest(model: Model) -> str:
     sha = hashlib.sha256(repr((FEATURES_VERSION, ENCODING_VERSION, machine.fingerprint(), model.scale)).encode())
     prior = model.prior
-    sha.update(np.array([*prior.theta, prior.sharpness, prior.sharing, model.hull.radius]).tobytes())
+    sha.update(np.array([*prior.theta, prior.sharpness, prior.sharing, model.domain.radius]).tobytes())
     for name in sorted(model.params):
         sha.update(np.ascontiguousarray(model.params[name], np.float32).tobytes())
-    for array in (model.mean, model.std, model.hull.centres):
+    for array in (model.mean, model.std, model.domain.centres):
         sha.update(np.ascontiguousarray(array, np.float32).tobytes())
     return sha.hexdigest()[:12]

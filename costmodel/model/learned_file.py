@@ -22,8 +22,8 @@ from costmodel.features.counts import FEATURES_VERSION
 from costmodel.features.node_rows import ENCODING_VERSION, OPCODES
 from costmodel.model.analytical import COUNT, Coefficients
 from costmodel.model.encode import KERNEL_WIDTH, POOLED_WIDTH
-from costmodel.model.hull import Hull
 from costmodel.model.model import Model, Params, Shape, shapes
+from costmodel.model.training_domain import TrainingDomain
 from costmodel.model.weights_file import WeightsError, refused
 from superopt.errors import InputError
 from superopt.files.reading import cause_of, field, json_of, shown, text_file
@@ -96,8 +96,8 @@ def _tensors(model: Model) -> dict[str, np.ndarray]:
     prior = model.prior
     return found | {
         "prior.log_theta": np.log(prior.theta), "prior.powers": np.array([prior.sharpness, prior.sharing]),
-        "input.mean": model.mean, "input.std": model.std, "hull.centres": model.hull.centres,
-        "hull.radius": np.array([model.hull.radius]),
+        "input.mean": model.mean, "input.std": model.std, "hull.centres": model.domain.centres,
+        "hull.radius": np.array([model.domain.radius]),
     }  # fmt: skip
 
 
@@ -129,4 +129,4 @@ def _model(tensors: Mapping[str, np.ndarray], shape: Shape, ops: Sequence[str]) 
     inputs = [*range(_BEFORE_OPS), *(_BEFORE_OPS + i for i in place)]
     params["op"], params["flat"] = params["op"][place], params["flat"][inputs]
     mean, std = (tensors[f"input.{name}"][inputs] for name in ("mean", "std"))
-    return Model(prior, params, shape, mean, std, Hull(centres, radius))
+    return Model(prior, params, shape, mean, std, TrainingDomain(centres, radius))

@@ -1,4 +1,4 @@
-"""A fitted model as data: roofline, network, standardisation of its inputs, hull, scale of the correction."""
+"""A fitted model as data: roofline, network, standardisation of its inputs, domain, scale of the correction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from costmodel.arrays import KernelInputs, PerInput
 from costmodel.features.node_rows import OPCODES, WIDTH
 from costmodel.model.analytical import Coefficients
 from costmodel.model.encode import KERNEL_WIDTH, POOLED_WIDTH, POSITIONS
-from costmodel.model.hull import Hull
+from costmodel.model.training_domain import TrainingDomain
 
 if TYPE_CHECKING:
     import jax
@@ -52,7 +52,7 @@ class Model:
     shape: Shape
     mean: PerInput
     std: PerInput
-    hull: Hull
+    domain: TrainingDomain
     scale: float = 1.0
 
     def standard(self, kernel: KernelInputs) -> KernelInputs:

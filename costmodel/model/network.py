@@ -9,7 +9,7 @@ Where few programs are known it generalises as well as messages do, and its erro
 
     log T_h = log T_prior + gate * R * tanh(r_h / R),
 
-so no prediction is further than a factor exp(R) from the roofline.  Outside the training hull (gate 0) it is the
+so no prediction is further than a factor exp(R) from the roofline.  Outside the training domain (gate 0) it is the
 roofline.
 """
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parents[1] / "weights" / "schedules.safetensors"
 FORMAT = 1
-CALL_S = 1e-7  # seconds of any call, whatever its stages are
+CALL_S = 1e-7  # seconds of any call, whatever its stages are, to which the weights that ship were fitted
 _SECONDS = stages.NAMES.index("log_seconds")
 _TENSORS = ("mean", "std", "ranks", "w1", "b1", "w2", "b2", "w3", "b3")
 _MOST_LOG = 12.0  # bound of a correction, in log time

@@ -41,7 +41,9 @@ from superopt.kernels.loops.program import from_graph
 from superopt.machine.barrier import in_one_line
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import own
+from superopt.machine.rates import NOMINAL
 from superopt.measure.numerics import Tolerance, computed_in, output_errors
+from superopt.measure.rates import measured
 from verifier.kernels.check import KernelVerdict, version
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger
@@ -52,7 +54,8 @@ MOST_VALIDATION_S = 60.0  # for the machine code of all kernels of a file, or of
 MOST_IN_FIELD = 1 << 26  # elements in the buffers of a kernel whose code is validated, and
 _FIELD_BYTES, _PART_OF_MEMORY = 40, 4  # bytes of an element there (19 to 35); the part of memory it may fill
 MOST_SECONDS = 3.0  # for all kernels of a file together, beside the rest of loading
-_FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, of a slow machine
+# rates of the nominal processor; those of another one go with its clock
+_FLOPS_PER_S = 5e9  # of one core, by the kernel and by XLA, where neither is good at it
 _TRANSCENDENTALS_PER_S = 2e8
 # kernels of ResNet-50, of Inception v1 (plain) and 12 of Winograd take 8.9, 12.6, 14.0 s; said are 11.0, 11.6, 13.7
 _ITERATIONS_PER_S = 9e8  # of code in the field; 2e8 on a slower machine
@@ -107,7 +110,12 @@ def _size(node: Node) -> int:
 def _seconds(graph: Graph) -> float:
     cost = graph_cost(graph)
     compute = cost.flops / _FLOPS_PER_S + cost.transcendentals / _TRANSCENDENTALS_PER_S
-    return compute + _elements(graph) / _ELEMENTS_PER_S
+    return _here_s(compute + _elements(graph) / _ELEMENTS_PER_S)
+
+
+def _here_s(nominal_s: float) -> float:
+    """Return the seconds on this processor of work that takes the nominal one so long."""
+    return nominal_s * NOMINAL.hertz / measured().hertz
 
 
 def _known(graph: Graph, trace: tuple[Any, ...] | None, backend: str) -> bool:
@@ -332,4 +340,4 @@ def _field_s(graph: Graph) -> float:
         iterations += max(points.values())
     ops = sum([node.op not in ("input", "literal") for node in graph.nodes()])
     seconds = values / _VALUES_PER_S + functions / _FUNCTIONS_PER_S + iterations / _ITERATIONS_PER_S
-    return _CODE_S * ops + seconds
+    return _here_s(_CODE_S * ops + seconds)

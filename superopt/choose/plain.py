@@ -34,7 +34,7 @@ from superopt.kernels.choose.choice import Choice, choices_of, regions_of
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.relayout import channels_last
-from superopt.machine.aside import Aside
+from superopt.machine.background import BackgroundCall
 from superopt.machine.deadline import Deadline, Stopwatch, thread_s
 from superopt.machine.facts import usable_cores
 from superopt.report.data import NativeKernel
@@ -231,7 +231,7 @@ class KernelMaker:
             if not batch:
                 break
             jobs = [(region.graph, None) for region in batch]
-            making = Aside(lambda jobs=jobs: self._pool.make_all(jobs, deadline.end_s))
+            making = BackgroundCall(lambda jobs=jobs: self._pool.make_all(jobs, deadline.end_s))
             proof_s += self._prove(waiting)
             waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
             done += len(batch)

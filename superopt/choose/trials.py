@@ -25,7 +25,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.regions import Region, key_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
-from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
@@ -135,7 +135,7 @@ class TrialPool:
                 jobs = [self._job(*one, folder, n) for n, one in enumerate(wanted)]
                 return self._workshop.done(jobs, halted=halted.is_set, most=usable_cores() - 1)
 
-        making = Aside(work)
+        making = BackgroundCall(work)
         try:
             yield found
         finally:

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import click
 
 from superopt.errors import SuperoptError, UsageError
-from superopt.machine.aside import end_with
+from superopt.machine.background import end_with
 from superopt.machine.extras import EXTRA_OF, missing
 from superopt.machine.interrupts import heard
 

@@ -15,13 +15,14 @@ from superopt.ir.graph import Graph, make_input, mk
 from superopt.kernels.llvm.cpu import host
 from superopt.machine import facts as machine
 from superopt.machine.deadline import Stopwatch
+from superopt.measure import rates
 from superopt.store import Store
 
 CALIBRATION_S = 30.0  # the micro-suite times its 60 kernels at least in that time, on two cores
 
 
 @click.command()
-@click.option("--calibrate", is_flag=True, help="Time kernels for half a minute to fit the cost model to this machine.")
+@click.option("--calibrate", is_flag=True, help="Measure rates again, and fit the cost model to this machine (30 s).")
 @JSON
 def doctor(calibrate: bool, as_json: bool) -> int:
     """Check this installation: machine, libraries, store, calibration, a tiny program end to end."""
@@ -47,10 +48,11 @@ def examine() -> tuple[dict[str, Any], str]:
 
 
 def calibrated(say: Callable[[str], None], seconds: float = CALIBRATION_S) -> str:
-    """Fit the cost model to this machine if its fit is of another one, store that, and return a line about it.
+    """Measure the rates of this machine, fit the cost model to it if its fit is of another one, and return a line.
 
-    Nothing else calibrates: a search uses the model as it finds it.
+    Both are kept.  Nothing else calibrates: a search uses the model as it finds it.
     """
+    rates.measure_again()
     store = Store()
     try:
         source = load_objective(store, adapt_s=seconds, progress=say).source
@@ -100,6 +102,14 @@ def _store() -> str:
         store.close()
 
 
+def _rates() -> str:
+    found = rates.measured()
+    return (
+        f"{1e-9 * found.hertz:.2f} GHz, a vector multiply-add in {1e9 * found.fma_s:.3f} ns, "
+        f"{found.from_l2:.0f}, {found.from_l3:.0f}, {found.from_memory:.0f} bytes a cycle from L2, L3, memory"
+    )
+
+
 def _model() -> str:
     store = Store()
     try:
@@ -140,6 +150,7 @@ _CHECKS: tuple[tuple[str, Callable[[], str]], ...] = (
     ("xla", _xla),
     ("prover", _prover),
     ("store", _store),
+    ("rates", _rates),
     ("model", _model),
     ("kernels", _kernels),
     ("end to end", _end_to_end),

@@ -32,7 +32,7 @@ from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import DTYPES, FLOATS
 from superopt.kernels.choose.choice import Choice
-from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.barrier import cause_of_run
 from superopt.machine.deadline import Deadline, Stopwatch
 from superopt.machine.jitting import jax_jit
@@ -90,7 +90,7 @@ class Builds:
         self.build_s = self.call_s = 0.0
         self._candidate: tuple[Any, ...] = (None,)
         self._lock = threading.Lock()
-        self._calls: Aside[None] | None = None
+        self._calls: BackgroundCall[None] | None = None
         self._results: list[list[np.ndarray]] = []
         self._first, self._since, self.given_up = threading.Event(), Stopwatch(), False
 
@@ -108,11 +108,11 @@ class Builds:
         drawn = (_random_like(self.live, self.seed),) if floats and takes_any_input(self.graph) else ()
         return (list(self.live), *drawn)
 
-    def begin(self) -> Aside[None]:
+    def begin(self) -> BackgroundCall[None]:
         """Start calling the original, unless that has begun; its time is `call_s` in the end."""
         with self._lock:
             if self._calls is None:
-                self._calls = Aside(self._called)
+                self._calls = BackgroundCall(self._called)
         return self._calls
 
     @property
@@ -234,7 +234,7 @@ def check(
     Raises:
         ProgramError: the original itself cannot be built or run.
     """
-    yardstick = Aside(lambda: builds.truth, native=False)  # beside the program, as the original
+    yardstick = BackgroundCall(lambda: builds.truth, native=False)  # beside the program, as the original
     builds.begin()
     if builds.on_disk:  # both run before the program, so that their weights are released first
         _ = builds.wanted, yardstick.by(builds.end_s)
@@ -290,7 +290,7 @@ def differs_from_original(imported: Imported, program: Any, exact: bool = False)
     since nobody times it.
     """
     live, frozen = imported.live_values, imported.frozen_values
-    beside = Aside(lambda: _arrays(program(*live)))
+    beside = BackgroundCall(lambda: _arrays(program(*live)))
     want = _arrays(build(original_program(imported.graph), frozen, options=_QUICKLY_BUILT)(*live))
     got = beside.result()
     if exact and not all(same_bits(a, b).all() for a, b in zip(want, got, strict=False)):

@@ -26,7 +26,7 @@ from superopt.candidates.candidate import Candidate
 from superopt.ir import opaque
 from superopt.ir.program import Program
 from superopt.ir.text import print_graph
-from superopt.machine.aside import Aside
+from superopt.machine.background import BackgroundCall
 from superopt.machine.speedup import Speedup
 from superopt.measure.numerics import computed_in
 from superopt.measure.result import Comparison, EntryPoint, Timing
@@ -225,7 +225,7 @@ class _Record:
             finally:
                 told.put(None)
 
-        work = Aside(run)
+        work = BackgroundCall(run)
         try:
             while True:
                 left_s = None if end_s == math.inf else max(0.0, end_s - time.monotonic())

@@ -11,7 +11,7 @@ from superopt.certify.kernels import code_s
 from superopt.contest.checks import OriginalLostError
 from superopt.contest.rounds import least_s
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.machine.aside import Aside
+from superopt.machine.background import BackgroundCall
 from superopt.machine.deadline import HALF, Deadline
 from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.measure.compare import serialisable
@@ -68,7 +68,9 @@ def begin_ahead(session: Session, state: RunState) -> RunState:
     """Begin to build the original and the plain candidate in the comparing process."""
     whole = session.deadline
     known_s = session.known_s(for_rounds_s(whole))
-    return replace(state, ahead=Aside(lambda: built_in(session.worker, session.imported, state.made, whole, known_s)))
+    return replace(
+        state, ahead=BackgroundCall(lambda: built_in(session.worker, session.imported, state.made, whole, known_s))
+    )
 
 
 def join_ahead(session: Session, state: RunState) -> RunState:

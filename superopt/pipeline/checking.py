@@ -10,7 +10,7 @@ from superopt.candidates.ledger import ChoiceReason, Chosen, Rejected, Validated
 from superopt.certify.kernels import MOST_VALIDATION_S
 from superopt.contest.checks import OriginalLostError
 from superopt.contest.choices import compared, given_back, original_returned, settled
-from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.deadline import now_s
 from superopt.pipeline import validating
 from superopt.pipeline.session import Session
@@ -56,7 +56,7 @@ class _Checks:
         session.end(session.pool, session.alone)
         if builds.has_run:
             session.end(session.worker)
-        validated = Aside(lambda: validating.validated_code(session, choice, halted.is_set))
+        validated = BackgroundCall(lambda: validating.validated_code(session, choice, halted.is_set))
         checked = self._settled(choice, interrupted)
         if checked is None or not checked.candidate.kernels:
             halted.set()
@@ -84,7 +84,7 @@ class _Checks:
 
         def check() -> Chosen:
             try:
-                found = Aside(lambda: compared(choice.candidate, builds)).result(end_s)
+                found = BackgroundCall(lambda: compared(choice.candidate, builds)).result(end_s)
             except OriginalLostError as error:
                 why = Why(ChoiceReason.ORIGINAL_LOST, str(error))
             except TimeOverError:

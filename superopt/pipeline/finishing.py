@@ -15,7 +15,7 @@ from superopt.contest.checks import OriginalLostError, of_the_program
 from superopt.contest.choices import given_back
 from superopt.explain.summary import make_report
 from superopt.explore.trace import make_plan
-from superopt.machine.aside import Aside
+from superopt.machine.background import BackgroundCall
 from superopt.pipeline.beside import peers_of
 from superopt.pipeline.session import Session
 from superopt.pipeline.state import RunState
@@ -56,13 +56,13 @@ def _built(session: Session, state: RunState) -> tuple[Chosen, XlaExecutable]:
     chosen = state.choice
     assert chosen is not None
     executable = session.barrier.around(
-        "the chosen program", lambda: Aside(lambda: _executable(session, chosen)).result(), None
+        "the chosen program", lambda: BackgroundCall(lambda: _executable(session, chosen)).result(), None
     )
     choice = given_back(session.imported, session.barrier) if executable is None else chosen
     with of_the_program():
         executable = executable or _executable(session, choice)
         if session.imported.whole:  # on a thread of its own: the compiler hears no Ctrl-C
-            Aside(lambda: executable.compile(*session.imported.live_values)).by(session.deadline.end_s)
+            BackgroundCall(lambda: executable.compile(*session.imported.live_values)).by(session.deadline.end_s)
     if choice.returns_original and not (session.imported.whole or session.barrier.interrupted):
         with suppress(OriginalLostError):
             _ = session.builds.wanted

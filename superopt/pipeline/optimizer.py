@@ -41,7 +41,7 @@ from superopt.explore.request import Request
 from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import frozen_bytes
-from superopt.machine.aside import Aside
+from superopt.machine.background import BackgroundCall
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import Deadline
@@ -245,7 +245,7 @@ def optimize(
 
 def _recalled(archive: Store | None, key: str, imported: Imported, deadline: Deadline) -> Optimized | None:
     """The store's answer, if its proof, a run beside the original, ends in the time."""
-    return Aside(lambda: recall(archive, key, imported)).by(deadline.end_s)
+    return BackgroundCall(lambda: recall(archive, key, imported)).by(deadline.end_s)
 
 
 def _backend(kernels: bool | str) -> Backend | None:

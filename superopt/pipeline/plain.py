@@ -11,7 +11,7 @@ from superopt.choose.plain import in_regions, own_form
 from superopt.contest.choices import given_back, original_returned
 from superopt.contest.contest import duel
 from superopt.contest.rounds import ORIGINAL, Rounds, Subject
-from superopt.machine.aside import Aside
+from superopt.machine.background import BackgroundCall
 from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S
 from superopt.machine.deadline import Deadline, now_s
 from superopt.pipeline.session import CONTEST, FIRST, Session
@@ -28,14 +28,14 @@ def begin_checks(session: Session, state: RunState) -> RunState:
     if session.request.searches or not builds.on_disk:
         builds.begin()
     # else weights are not read for it while other processes are there
-    yardstick = None if builds.on_disk else Aside(lambda: builds.truth, native=False)
+    yardstick = None if builds.on_disk else BackgroundCall(lambda: builds.truth, native=False)
     return replace(state, yardstick=yardstick)
 
 
 def begin_plain(session: Session, state: RunState) -> RunState:
     """Begin to make the plain candidate in other processes."""
     until = session.deadline.share()
-    return replace(state, making=Aside(lambda: plain_candidate(session, until)))
+    return replace(state, making=BackgroundCall(lambda: plain_candidate(session, until)))
 
 
 def plain_candidate(session: Session, deadline: Deadline, *, kernels: bool = True) -> Candidate | None:

@@ -12,7 +12,7 @@ from superopt.candidates.ledger import Chosen
 from superopt.certify.library import ProvedLibrary
 from superopt.explore.exploration import Begun
 from superopt.explore.found import Exploration
-from superopt.machine.aside import Aside
+from superopt.machine.background import BackgroundCall
 from superopt.machine.deadline import Deadline
 from superopt.pipeline.session import FIRST, Session
 
@@ -40,9 +40,9 @@ class RunState:
     """
 
     library: ProvedLibrary | None = None
-    making: Aside[Candidate | None] | None = None
-    yardstick: Aside[object] | None = None
-    ahead: Aside[tuple[float, float]] | None = None
+    making: BackgroundCall[Candidate | None] | None = None
+    yardstick: BackgroundCall[object] | None = None
+    ahead: BackgroundCall[tuple[float, float]] | None = None
     begun: Begun | None = None
     found: Exploration | None = None
     plain: Candidate | None = None

@@ -44,9 +44,8 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import Code, GuardError, Kernel, Room, build
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.deadline import Stopwatch
-from superopt.measure import loop
+from superopt.measure import loop, rates
 from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, computed_in, output_errors
-from superopt.schedules import native
 from superopt.workshop.job import Event
 
 _MOST_PACKED_BYTES = 512 << 20  # packed operands kept for other candidates, copies for turns included
@@ -257,7 +256,7 @@ def time_candidates(request: Mapping[str, Any]) -> Iterator[Event]:
 
 @functools.cache
 def _peak() -> Callable[[], Any]:
-    return native.peak_call()[0]
+    return rates.peak_call()[0]
 
 
 def _warm(call: Callable[[], Any], first_s: float, limit_s: float, sample_s: float) -> float:

@@ -14,7 +14,7 @@ from costmodel.features import stages
 from costmodel.model import staged
 from costmodel.model.weights_file import WeightsError
 from superopt.kernels.loops.stage import LoopProgram
-from superopt.schedules import native
+from superopt.measure import rates
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -33,7 +33,7 @@ def features(scheduled: LoopProgram, threads: int = 1, weights: float = 0.0) -> 
     Raises:
         InputError: a stage has decisions that no code has.
     """
-    rows = stages.stage_rows(scheduled, threads, weights=weights, fma_s=native.fma_s())
+    rows = stages.stage_rows(scheduled, threads, rates.this_cpu(), weights)
     if not len(rows):
         return np.zeros(len(NAMES), np.float32)
     return np.append(stages.summed(rows), np.log2(predicted_s([rows])[0])).astype(np.float32)

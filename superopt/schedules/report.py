@@ -18,12 +18,14 @@ from superopt.errors import InputError, UsageError
 from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
+from superopt.kernels.llvm.cpu import host
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.measure import loop
+from superopt.measure.rates import measured
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.candidates import example_arrays
-from superopt.schedules.native import kernel_calls, peak_gflops
+from superopt.schedules.native import kernel_calls
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.schedules.workload import workload
 from superopt.store import Store
@@ -104,7 +106,7 @@ def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, An
         operands = [jax.numpy.asarray(arrays[node["name"]]) for node in graph.inputs]
         calls = [ours, lambda: jax.block_until_ready(jitted(*operands))]
         samples = loop.samples(calls, _SAMPLE_S, _ROUNDS, seed)
-        peak = peak_gflops()
+        peak = 2e-9 * host().lanes("float32") / measured().fma_s
     ratio = paired_ratio(samples[1], samples[0], seed=seed)
     seconds = float(np.median(samples[0]))
     cost = graph_cost(graph)

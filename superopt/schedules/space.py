@@ -1,9 +1,9 @@
 """The search space of an operator's schedules, made by rules from its loop form.
 
-A `Knob` is a decision with its options; a `Point` names one option per knob; `ScheduleSpace.trace` turns it into the
-trace of primitives that `superopt.kernels.schedule` replays.  There are no templates per operator.
+A `ScheduleDecision` has options and a default; a `Point` names one option per decision; `ScheduleSpace.trace` turns it
+into the trace of primitives that `superopt.kernels.schedule` replays.  There are no templates per operator.
 
-- Contractions have the knobs of a register tile: rows and vectors, order and blocking of the sum, packing of each
+- Contractions have the decisions of a register tile: rows and vectors, order and blocking of the sum, packing of each
   operand, size and order of tasks.
 - Chains of two contractions have those of both tiles and of a task.
 - Every other stage has those of a loop nest: order, tasks, vectors at a time, row cache.
@@ -16,18 +16,17 @@ Options that only its estimates chose are added, and its steps that are no decis
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from superopt.errors import InputError
-from superopt.ir.counters import block_cost
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Symbol, coefficient, row_major
-from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.kernels.choose import transforms
 from superopt.kernels.choose.chains import (
     ChainDecisions,
@@ -59,89 +58,70 @@ _LEAST_WORK = 20_000  # multiplications of a task below which splitting costs mo
 
 
 @dataclass(frozen=True, slots=True)
-class Knob:
-    """A decision and its options."""
+class ScheduleDecision:
+    """A decision of a schedule, its options, and the one that the default schedule takes."""
 
     name: str
     options: tuple[Any, ...]
+    default: Any
 
 
 @dataclass(frozen=True, slots=True)
-class Chained:
-    """A chain of contractions, and its steps for each number of rows of a task, whatever its tiles are."""
-
-    parts: Parted
-    steps: Mapping[int, Trace]
-
-
-@dataclass(frozen=True, slots=True)
-class StageSpace:
-    """The knobs of one stage.
+class StageDecisions:
+    """The decisions of one stage.
 
     Attributes:
         stage: its name.
-        contraction: the contraction in it and the intrinsic that fits, if there is one.
-        work: number of operations, a transcendental counted as twenty.
-        moved_bytes: bytes read and written.
-        fixed: decisions of a tile that are no knobs.
-        after: steps of the default schedule on stages that a tile adds, or on the stage where it is untiled.
-        start: the default schedule's options.
-        chain: the chain of contractions that it is, if it is one.
-        between: the product between two transforms of which it is the output, if it is that.
+        decisions: all of them, each independent of the others.
+        steps: maps an option per decision, by name, to the primitives that take them.
     """
 
     stage: str
-    knobs: tuple[Knob, ...]
-    contraction: tuple[Contraction, Intrinsic] | None
-    work: float
-    moved_bytes: float
-    fixed: tuple[tuple[str, Any], ...]
-    after: tuple[list[Any], ...]
-    start: dict[str, Any]
-    chain: Chained | None = None
-    between: transforms.TransformParts | None = None
+    decisions: tuple[ScheduleDecision, ...]
+    steps: Callable[[Point], Trace]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleSpace:
-    """All knobs of a loop program.
+    """All decisions of a loop program.
 
     Attributes:
-        program: the program after the steps of `prefix`, otherwise unscheduled.
         unscheduled: the program that traces apply to.
         base: the default schedule.
         prefix: its steps that put a part of a stage into a stage of its own.
     """
 
-    program: LoopProgram
     unscheduled: LoopProgram
-    stages: tuple[StageSpace, ...]
-    cpu: Cpu
+    stages: tuple[StageDecisions, ...]
     threads: int
     base: Trace
     prefix: Trace
-    knobs: dict[str, Knob] = field(default_factory=dict[str, Knob])
+
+    @property
+    def decisions(self) -> dict[str, ScheduleDecision]:
+        """The decisions of all stages, by stage and name."""
+        return {f"{part.stage}.{d.name}": d for part in self.stages for d in part.decisions}
 
     @property
     def start(self) -> dict[str, Any]:
         """The point of the default schedule."""
-        return {f"{p.stage}.{k.name}": p.start[k.name] for p in self.stages for k in p.knobs}
+        return {name: d.default for name, d in self.decisions.items()}
 
     @property
     def size(self) -> int:
         """The number of points in the space."""
-        return math.prod(len(k.options) for k in self.knobs.values())
+        return math.prod(len(d.options) for d in self.decisions.values())
 
     def sample(self, rng: random.Random) -> dict[str, Any]:
         """Draw a point uniformly."""
-        return {name: rng.choice(knob.options) for name, knob in self.knobs.items()}
+        return {name: rng.choice(d.options) for name, d in self.decisions.items()}
 
     def mutate(self, point: Point, rng: random.Random, most: int = 2) -> dict[str, Any]:
         """Return a point that differs in one decision or a few; sizes mostly move to neighbouring options."""
-        found = dict(point)
-        movable = [name for name, knob in self.knobs.items() if len(knob.options) > 1]
+        found, decisions = dict(point), self.decisions
+        movable = [name for name, d in decisions.items() if len(d.options) > 1]
         for name in rng.sample(movable, min(len(movable), rng.randint(1, most))):
-            options = self.knobs[name].options
+            options = decisions[name].options
             here = options.index(found[name]) if found[name] in options else rng.randrange(len(options))
             if rng.random() < 0.5:
                 there = min(max(here + rng.choice((-1, 1)), 0), len(options) - 1)
@@ -152,21 +132,14 @@ class ScheduleSpace:
 
     def cross(self, a: Point, b: Point, rng: random.Random) -> dict[str, Any]:
         """Return a point with each decision from one of two."""
-        return {name: rng.choice((a, b))[name] for name in self.knobs}
+        return {name: rng.choice((a, b))[name] for name in self.decisions}
 
     def trace(self, point: Point) -> Trace:
         """Return the schedule primitives of a point."""
         steps: Trace = [list(step) for step in self.prefix]
         for part in self.stages:
             own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
-            if part.chain is not None:
-                steps += _chain_steps(part, own)
-            elif part.between is not None:
-                steps += transforms.built(part.between, _transform_decisions(own))[1]
-            elif part.contraction:
-                steps += _contraction_steps(part, own, self.cpu)
-            else:
-                steps += _nest_steps(self.program.stage(part.stage), own)
+            steps += part.steps(own)
         return steps
 
 
@@ -185,14 +158,14 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
         _chain_space(program, name, cpu, threads, base) if len(program.stages) == 1 else None
     )
     if part is not None:
-        return ScheduleSpace(program, program, (part,), cpu, threads, base, [], _named([part]))
+        return ScheduleSpace(program, (part,), threads, base, [])
     try:
         found = _around(program, cpu, threads, base)
         if digest(apply(program, found.trace(found.start))) == digest(apply(program, base)):
             return found
     except InputError:
         pass  # its first steps need those between them
-    return ScheduleSpace(program, program, (), cpu, threads, base, base)
+    return ScheduleSpace(program, (), threads, base, base)
 
 
 def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> ScheduleSpace:
@@ -205,7 +178,7 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> Schedu
     for step in base:
         if step[0] == "set_knob":  # of a stage, or of one that its tile adds
             after[max([n for n in names if step[1] == n or step[1].startswith(n + "_")], key=len)].append(step)
-    parts: list[StageSpace] = []
+    parts: list[StageDecisions] = []
     for stage in program.stages:
         tile, own = tiles.get(stage.buffer), after[stage.buffer]
         found = analyse(program, stage, tile.merge_columns, tile.lane) if tile else analyse(program, stage)
@@ -216,11 +189,7 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> Schedu
         else:
             chosen = {step[2]: step[3] for step in own if step[1] == stage.buffer}
             parts.append(_nest_space(program, stage, threads, chosen))
-    return ScheduleSpace(program, unscheduled, tuple(parts), cpu, threads, base, prefix, _named(parts))
-
-
-def _named(parts: Sequence[StageSpace]) -> dict[str, Knob]:
-    return {f"{p.stage}.{k.name}": k for p in parts for k in p.knobs}
+    return ScheduleSpace(unscheduled, tuple(parts), threads, base, prefix)
 
 
 def _listed(x: Any) -> Any:
@@ -235,6 +204,11 @@ def _with(options: Sequence[Any], start: Any) -> tuple[Any, ...]:
     return tuple(sorted((*options, start))) if numbers else (start, *options)
 
 
+def _decided(options: Mapping[str, Sequence[Any]], start: Mapping[str, Any]) -> tuple[ScheduleDecision, ...]:
+    """Return decisions with these options, to which that of the default schedule is added."""
+    return tuple([ScheduleDecision(name, _with(values, start[name]), start[name]) for name, values in options.items()])
+
+
 # ---- contractions
 
 
@@ -247,8 +221,8 @@ def _contraction_space(
     threads: int,
     chosen: ContractionDecisions | None,
     after: Sequence[list[Any]],
-) -> StageSpace:
-    """Return the knobs of a contraction, whose decisions by default are `chosen`; None where it is left untiled."""
+) -> StageDecisions:
+    """Return the decisions of a contraction, by default `chosen`; None where it is left untiled."""
     lanes = kind.lanes(cpu)
     columns = extent(found.lane)
     tiles = tuple(_tiles(found, kind, cpu, lanes, columns))
@@ -281,13 +255,10 @@ def _contraction_space(
         **{f"task.{s.name}": _task_rows(extent(s)) for s in (*found.rows, *found.columns[:-1])},
         **{f"task.{s.name}": (1,) if threads > 1 else (1, extent(s)) for s in found.batch},
     }
-    element = 4.0 if kind.group == 1 else 1.0
-    batch, depth = math.prod(map(extent, found.batch)), math.prod(map(extent, found.depth))
-    moved = element * batch * depth * (math.prod(map(extent, found.rows)) + math.prod(map(extent, found.columns)))
     others = {*options, "intrinsic", "rows", "vectors", "tasks"}
     fixed = tuple([(name, value) for name, value in pairs_of(chosen or _PLAIN) if name not in others])
-    knobs = tuple([Knob(name, _with(values, start[name])) for name, values in options.items()])
-    return StageSpace(stage.buffer, knobs, (found, kind), 2.0 * work, moved, fixed, tuple(after), start)
+    tiling = _Tiling(stage.buffer, found, kind, cpu, fixed, tuple(after), start["split"])
+    return StageDecisions(stage.buffer, _decided(options, start), tiling.steps)
 
 
 def _start_of(
@@ -401,61 +372,80 @@ def _task_rows(n: int) -> tuple[int, ...]:
     return (*sizes, n)
 
 
-def _contraction_steps(part: StageSpace, point: Point, cpu: Cpu) -> Trace:
-    """Return the steps of a point's decisions for a contraction."""
-    assert part.contraction is not None
-    if point["tile"] is None:
-        return [step for step in part.after if step[1] == part.stage]
-    found, kind = part.contraction
-    vectors, rows = point["tile"]
-    batch, sizes = {s.name for s in found.batch}, dict(rows)
-    extents = {a.symbol.name: a.extent for a in found.stage.axes}
-    tasks: list[list[Any]] = []
-    for name, value in point.items():
-        axis = name.partition(".")[2]
-        if axis == found.lane.name:
-            panels = max(1, value // vectors)
-            all_panels = -(-extents[axis] // kind.lanes(cpu))
-            if value < all_panels and panels * vectors < all_panels:
-                tasks.append([axis, panels])
-        elif axis in batch:
-            tasks += [[axis, value]] if value > 1 else []
-        elif axis:
-            step = sizes.get(axis, 1)
-            iterations = -(-value // step) * step
-            tasks += [[axis, iterations]] if iterations < extents[axis] else []
-    width = vectors * kind.lanes(cpu)
-    streams = point["streams"]
-    fit = kind.registers(math.prod(sizes.values()) * streams, vectors) <= cpu.registers
-    decisions = [
-        ["intrinsic", kind.name],
-        ["rows", [list(r) for r in rows]],
-        ["vectors", vectors],
-        ["depth", list(point["depth"])],
-        ["unroll", point["unroll"]],
-        ["block", point["block"]],
-        ["pack_a", point["pack_a"]],
-        ["pack_b", point["pack_b"]],
-        ["order_a", list(point["order_a"]) if point["pack_a"] != "none" else []],
-        ["pad_a", point["pad_a"] if point["pack_a"] != "none" else 0],
-        ["tasks", tasks],
-        ["columns_first", point["columns_first"]],
-        ["split", point["split"]],
-        ["prefetch", point["prefetch"]],
-        *([["streams", streams]] if streams > 1 and fit and extents[found.lane.name] % (width * streams) == 0 else []),
-        *[[name, value] for name, value in part.fixed],
-    ]
-    copied = {"_a": point["pack_a"] == "phase", "_b": point["pack_b"] == "panels"}
-    same = point["split"] == part.start["split"]  # else there are other stages
-    after = [step for step in part.after if same and copied.get(step[1][-2:], True)]
-    return [["tensorize", part.stage, decisions], *after]
+@dataclass(frozen=True, slots=True)
+class _Tiling:
+    """A contraction whose decisions are options of a register tile.
+
+    Attributes:
+        stage: the name of its stage.
+        fixed: decisions of a tile that have no options.
+        after: steps of the default schedule on stages that a tile adds, or on the stage where it is untiled.
+        split: parts of the sum in the default schedule.
+    """
+
+    stage: str
+    found: Contraction
+    kind: Intrinsic
+    cpu: Cpu
+    fixed: tuple[tuple[str, Any], ...]
+    after: tuple[list[Any], ...]
+    split: int
+
+    def steps(self, point: Point) -> Trace:
+        """Return the steps of a point."""
+        if point["tile"] is None:
+            return [step for step in self.after if step[1] == self.stage]
+        found, kind = self.found, self.kind
+        vectors, rows = point["tile"]
+        batch, sizes = {s.name for s in found.batch}, dict(rows)
+        extents = {a.symbol.name: a.extent for a in found.stage.axes}
+        tasks: list[list[Any]] = []
+        for name, value in point.items():
+            axis = name.partition(".")[2]
+            if axis == found.lane.name:
+                panels = max(1, value // vectors)
+                all_panels = -(-extents[axis] // kind.lanes(self.cpu))
+                if value < all_panels and panels * vectors < all_panels:
+                    tasks.append([axis, panels])
+            elif axis in batch:
+                tasks += [[axis, value]] if value > 1 else []
+            elif axis:
+                step = sizes.get(axis, 1)
+                iterations = -(-value // step) * step
+                tasks += [[axis, iterations]] if iterations < extents[axis] else []
+        width = vectors * kind.lanes(self.cpu)
+        streams = point["streams"]
+        fit = kind.registers(math.prod(sizes.values()) * streams, vectors) <= self.cpu.registers
+        fit = fit and extents[found.lane.name] % (width * streams) == 0
+        decisions = [
+            ["intrinsic", kind.name],
+            ["rows", [list(r) for r in rows]],
+            ["vectors", vectors],
+            ["depth", list(point["depth"])],
+            ["unroll", point["unroll"]],
+            ["block", point["block"]],
+            ["pack_a", point["pack_a"]],
+            ["pack_b", point["pack_b"]],
+            ["order_a", list(point["order_a"]) if point["pack_a"] != "none" else []],
+            ["pad_a", point["pad_a"] if point["pack_a"] != "none" else 0],
+            ["tasks", tasks],
+            ["columns_first", point["columns_first"]],
+            ["split", point["split"]],
+            ["prefetch", point["prefetch"]],
+            *([["streams", streams]] if streams > 1 and fit else []),
+            *[[name, value] for name, value in self.fixed],
+        ]
+        copied = {"_a": point["pack_a"] == "phase", "_b": point["pack_b"] == "panels"}
+        same = point["split"] == self.split  # else there are other stages
+        after = [step for step in self.after if same and copied.get(step[1][-2:], True)]
+        return [["tensorize", self.stage, decisions], *after]
 
 
 # ---- other stages
 
 
-def _nest_space(program: LoopProgram, stage: Stage, threads: int, chosen: Mapping[str, Any]) -> StageSpace:
-    """Return the knobs of a loop nest, of which the default schedule sets those in `chosen`."""
+def _nest_space(program: LoopProgram, stage: Stage, threads: int, chosen: Mapping[str, Any]) -> StageDecisions:
+    """Return the decisions of a loop nest, of which the default schedule takes those in `chosen`."""
     axes = [a for a in stage.axes if a.extent > 1]
     parts = list(subexpressions(stage.value))
     inner = [e for e in parts if e.kind == "reduce"]
@@ -477,11 +467,8 @@ def _nest_space(program: LoopProgram, stage: Stage, threads: int, chosen: Mappin
         options["window"] = (1, 9, 64)
     if any(e.kind == "where" for e in parts):
         options["cut"] = (1, 0)
-    cost = block_cost([a.symbol for a in stage.axes], stage.value)
-    work, moved = max(1.0, cost.flops + 20 * cost.transcendentals), float(cost.read_bytes + cost.write_bytes)
     options |= {name: (value,) for name, value in chosen.items() if name not in options}
-    knobs = tuple([Knob(name, _with(values, start[name])) for name, values in options.items()])
-    return StageSpace(stage.buffer, knobs, None, work, moved, (), (), {k.name: start[k.name] for k in knobs})
+    return StageDecisions(stage.buffer, _decided(options, start), functools.partial(_nest_steps, stage))
 
 
 def _strided(program: LoopProgram, e: Expr, lane: Symbol) -> bool:
@@ -517,8 +504,8 @@ def _nest_steps(stage: Stage, point: Point) -> Trace:
 # ---- products between two transforms
 
 
-def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> StageSpace | None:
-    """Return the knobs of a product between two transforms whose default schedule this is; None for other programs."""
+def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> StageDecisions | None:
+    """Return the decisions of a product between two transforms of this default schedule; None for other programs."""
     parts = transforms.parted(program, cpu)
     if parts is None:
         return None
@@ -535,12 +522,9 @@ def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) 
         "tile": transforms.tiles(sizes, cpu),
         "unroll": (1, 2, 4, 8),
     }
-    knobs = tuple([Knob(name, _with(values, start[name])) for name, values in options.items()])
-    tiles = sizes.images * sizes.rows * sizes.across * sizes.planes
-    moved = sizes.item * (tiles * (sizes.depth + sizes.columns) + sizes.planes * sizes.depth * sizes.columns)
-    return StageSpace(
-        parts.stages[-1], knobs, None, 2.0 * tiles * sizes.depth * sizes.columns, moved, fixed=(), after=(),
-        start=start, between=parts,
+    return StageDecisions(
+        parts.stages[-1], _decided(options, start),
+        lambda point: transforms.built(parts, _transform_decisions(point))[1],
     )  # fmt: skip
 
 
@@ -554,8 +538,8 @@ def _transform_decisions(point: Point) -> transforms.TransformDecisions:
 # for each number of them the steps are made once, and a point puts its tiles into them.
 
 
-def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: Trace) -> StageSpace | None:
-    """Return the knobs of a chain whose default schedule begins with these steps; None where the stage is none.
+def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: Trace) -> StageDecisions | None:
+    """Return the decisions of a chain whose default schedule begins with these steps; None where the stage is none.
 
     Args:
         program: the unscheduled program.
@@ -580,31 +564,30 @@ def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: 
         if made is not None:
             steps[block] = made[1]
     named["queries"] = tuple([x for x in named["queries"] if x[0] in steps])
-    knobs = [Knob(k, values if start[k] in values else (start[k], *values)) for k, values in named.items()]
-    stage = program.stage(name)
-    cost = block_cost([a.symbol for a in stage.axes], stage.value, rows=True)
-    sizes = parts.sizes
-    moved = ITEMSIZE_BYTES[parts.dtype] * sizes.batch * sizes.columns * (sizes.rows + max(sizes.keys, 1))
-    return StageSpace(
-        name, tuple(knobs), None, cost.flops + 20.0 * cost.transcendentals, moved_bytes=moved, fixed=(),
-        after=tuple(after), start=start, chain=Chained(parts, steps),
-    )  # fmt: skip
+    decisions = tuple([
+        ScheduleDecision(k, values if start[k] in values else (start[k], *values), start[k])
+        for k, values in named.items()
+    ])  # fmt: skip
+    return StageDecisions(name, decisions, functools.partial(_chain_steps, parts, steps, tuple(after)))
 
 
-def _chain_steps(part: StageSpace, point: Point) -> Trace:
+def _chain_steps(parts: Parted, steps: Mapping[int, Trace], after: Sequence[list[Any]], point: Point) -> Trace:
     """Return the steps of a point.
+
+    Args:
+        parts: the chain.
+        steps: its steps for each number of rows of a task, whatever its tiles are.
+        after: steps of the default schedule that set knobs of stages.
+        point: an option per decision.
 
     Raises:
         InputError: the chain has no schedule with so many rows to a task.
     """
-    assert part.chain is not None
-    decisions = chain_decisions(part.chain.parts, point)
-    if decisions.block not in part.chain.steps:
-        raise InputError(f"stage {part.stage} has no schedule with {decisions.block} rows to a task")
-    found: Trace = []
-    for step in part.chain.steps[decisions.block]:
-        found.append(_retiled(part.chain.parts, decisions, step) if step[0] == "tensorize" else list(step))
-    return [*found, *[list(step) for step in part.after]]
+    decisions = chain_decisions(parts, point)
+    if decisions.block not in steps:
+        raise InputError(f"stage {parts.name} has no schedule with {decisions.block} rows to a task")
+    retiled = [_retiled(parts, decisions, step) if step[0] == "tensorize" else step for step in steps[decisions.block]]
+    return [list(step) for step in (*retiled, *after)]
 
 
 def _retiled(parts: Parted, decisions: ChainDecisions, step: Sequence[Any]) -> list[Any]:

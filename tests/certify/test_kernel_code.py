@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,18 @@ import superopt
 from superopt.backends import made, native
 from superopt.backends.native import Native
 from superopt.certify.kernels import ValidatedCode, code_s, validate_code
+from superopt.files.seals import sealed
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import supported
 from superopt.machine.barrier import StageWarning
 from superopt.machine.deadline import Deadline
+from superopt.machine.facts import fingerprint, own
+from superopt.machine.rates import NOMINAL
+from superopt.measure import rates
 from superopt.pipeline import checking, validating
 from verifier.kernels import check
 from verifier.kernels.check import KernelVerdict
@@ -84,6 +90,30 @@ def test_a_kernel_is_validated_once_on_a_machine(monkeypatch: pytest.MonkeyPatch
     assert validate_code(graph, choices, 0.0) == ValidatedCode(2), "what is on record takes no time"
     monkeypatch.setattr(native, "version", lambda: "another")
     assert validate_code(graph, choices, 0.0) == ValidatedCode(0, {"no time was left for it": 2})
+
+
+@pytest.fixture
+def clocks() -> Iterator[Callable[[float], None]]:
+    """Keep rates of a processor whose clock is so many times the nominal one."""
+
+    def keep(times: float) -> None:
+        path = jit.cache_folder() / f"{fingerprint(own())}.rates"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = asdict(replace(NOMINAL, hertz=times * NOMINAL.hertz))
+        path.write_bytes(sealed(path, json.dumps(known).encode()))
+        rates.measured.cache_clear()
+
+    yield keep
+    rates.measured.cache_clear()
+
+
+def test_validation_is_given_as_much_more_time_as_the_processor_is_slower(clocks: Callable[[float], None]) -> None:
+    seconds: list[float] = []
+    for times in (1.0, 0.5):
+        clocks(times)
+        seconds.append(code_s(*kernels()))
+    assert seconds[1] == pytest.approx(2 * seconds[0])
+    assert seconds[0] > 0.0
 
 
 def test_a_verdict_is_one_on_the_objects_that_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ import pytest
 import costmodel.model.joint
 from costmodel.model import learned_file
 from costmodel.model.boundary import NOTHING, Boundary
-from costmodel.model.joint import HANDOVER_S, Joint, KernelJob, NativeModel
+from costmodel.model.joint import Joint, KernelJob, NativeModel
 from costmodel.model.load import load_native
 from rewrites import library
 from rewrites.build.expander import library_expander
@@ -23,6 +23,7 @@ from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
+from superopt.machine.rates import NOMINAL
 from superopt.measure.kernels import XLA
 
 SHIPPED = learned_file.NATIVE
@@ -77,7 +78,7 @@ def test_a_kernel_is_ours_unless_it_was_timed_to_be_faster_by_xla() -> None:
     assert (model.is_own(graphs[0]), model.is_own(graphs[1])) == (True, True), "predictions do not decide it"
     model.learn([KernelJob(b, graphs[1], graphs[1]) for b in (XLA, NATIVE)], [0.5, 1.0])
     assert (model.is_own(graphs[0]), model.is_own(graphs[1])) == (True, False)
-    np.testing.assert_allclose(model.price(graphs)[1], 0.5 + HANDOVER_S)
+    np.testing.assert_allclose(model.price(graphs)[1], 0.5 + NOMINAL.handover_s)
     model.learn([KernelJob(NATIVE, graphs[1], graphs[1])], [3.0])
     assert model.by_backend(graphs)[NATIVE][1] == 3.0
     assert model.by_backend(graphs, timed=False)[NATIVE][1] == 1.0, "what was predicted stays what it was"
@@ -163,7 +164,7 @@ def test_a_kernel_that_could_not_be_made_is_not_asked_for_again() -> None:
     model = joint(Counting(dot_general=5.0), Counting())
     (job,) = [job for job in model.untimed([graph]) if job.backend == NATIVE]
     model.refuse(job)
-    assert model.price([graph])[0] == 6.0 + HANDOVER_S
+    assert model.price([graph])[0] == 6.0 + NOMINAL.handover_s
     assert not model.is_own(graph)
     assert all(job.backend == XLA for job in model.untimed([graph]))
     assert model.timed(graph) == []
@@ -193,7 +194,7 @@ def test_between_kernels_lie_a_call_and_what_they_move() -> None:
     assert model.program_s([graph, graph], {graph}, 1.0) == pytest.approx(0.5 + 2.0 * 2 * 2.0 + 0.5 * moved + 1.0)
     assert model.price([graph])[0] == pytest.approx(2.0 * 2.0 + 0.25 * moved)
     slow = joint(Counting(), Counting(tanh=9.0))
-    assert (slow.program_s([graph], {graph}), slow.program_s([graph], ())) == (10.0, 2.0 + HANDOVER_S)
+    assert (slow.program_s([graph], {graph}), slow.program_s([graph], ())) == (10.0, 2.0 + NOMINAL.handover_s)
     assert joint(Counting()).program_s([graph], (), 1.0) == 3.0
 
 

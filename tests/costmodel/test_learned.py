@@ -1,4 +1,4 @@
-"""The learned cost model: encoding, network, hull, fit, file, objective."""
+"""The learned cost model: encoding, network, training domain, fit, file, objective."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from safetensors.numpy import load, save
 
 from costmodel.labels.microsuite import suite
-from costmodel.model import adapt, analytical, learned_file, predict, weights_file
+from costmodel.model import adapt, analytical, learned_file, weights_file
 from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features, pack
-from costmodel.model.learned import Learned
+from costmodel.model.learned import Learned, predict
 from costmodel.model.load import load_objective, load_roofline
 from costmodel.model.model import Model, Shape
 from costmodel.model.objective import Objective
@@ -58,7 +58,7 @@ def one_machine() -> Generator[None]:
 
 
 def test_fit_learns_what_the_roofline_misses() -> None:
-    found = predict.predict(MODEL, DATA.table, DATA.structures, DATA.rows)
+    found = predict(MODEL, DATA.table, DATA.structures, DATA.rows)
     error = np.abs(np.log(found.seconds / DATA.seconds)).mean()
     assert error < 0.8 * np.abs(np.log(found.prior_s / DATA.seconds)).mean()
     assert np.abs(np.log(found.members_s / found.prior_s[:, None])).max() <= MODEL.shape.bound + 1e-4
@@ -97,20 +97,20 @@ def test_node_order_does_not_matter() -> None:
     shuffled = KernelStructure(
         [structure.rows[i] for i in order], np.concatenate([operands[i] for i in order]).tolist(), structure.bytes
     )
-    prices = [predict.predict(MODEL, table, [s], encoder.rows, gated=False).seconds for s in (structure, shuffled)]
+    prices = [predict(MODEL, table, [s], encoder.rows, gated=False).seconds for s in (structure, shuffled)]
     np.testing.assert_allclose(*prices, rtol=1e-4)
     packed = [pack([s], encoder.rows, 16) for s in (structure, shuffled)]
     assert sorted(packed[0].rows.tolist()) == sorted(packed[1].rows.tolist())
 
 
-def test_outside_the_hull_the_roofline_decides() -> None:
+def test_outside_the_training_domain_the_roofline_decides() -> None:
     windows = [c.graph for c in suite() if c.kind in ("pool", "depthwise") and "shifts" not in c.name][:12]
     objective = Learned(MODEL, "test")
     assert objective.outside(windows).all()
     assert not objective.outside([c.graph for c in CASES]).mean() > 0.05
     table, structures = objective.encode(windows)
-    far = replace(MODEL, hull=replace(MODEL.hull, radius=1e-3))
-    np.testing.assert_array_equal(far.hull.gate(kernel_features(table, MODEL.prior, structures)), 0.0)
+    far = replace(MODEL, domain=replace(MODEL.domain, radius=1e-3))
+    np.testing.assert_array_equal(far.domain.gate(kernel_features(table, MODEL.prior, structures)), 0.0)
     np.testing.assert_allclose(Learned(far, "t").price(windows), analytical.seconds(table, MODEL.prior), rtol=3e-4)
 
 

@@ -13,11 +13,11 @@ import pytest
 from costmodel.features.node_rows import OPCODES
 from costmodel.labels.forms import softmax
 from costmodel.labels.microsuite import suite
-from costmodel.model import learned_file, network, predict
+from costmodel.model import learned_file, network
 from costmodel.model.catalogue import Catalogue, tabulate
 from costmodel.model.encode import KernelEncoder, KernelStructure, join, kernel_features, pack, pooled_features
 from costmodel.model.forward import Forward
-from costmodel.model.learned import Learned
+from costmodel.model.learned import Learned, predict
 from superopt.ir.build import dot, kernel, tensor
 from superopt.ir.graph import Graph, mk
 from superopt.lab.training import corpus
@@ -62,7 +62,7 @@ def test_the_forward_pass_says_what_the_network_says() -> None:
     pooled = pooled_features(join(structures, encoder.rows), encoder.rows)
     kernel = MODEL.standard(np.hstack([kernel_features(table, MODEL.prior, structures), pooled]))
     forward = Forward(MODEL.params, MODEL.shape, encoder.rows)
-    found = predict.predict(MODEL, table, structures, encoder.rows, gated=False, forward=forward)
+    found = predict(MODEL, table, structures, encoder.rows, gated=False, forward=forward)
     batch = pack(structures, encoder.rows, 128)
     padded = np.zeros((128, kernel.shape[1]), np.float32)
     padded[:64] = kernel

@@ -20,10 +20,10 @@ def test_random_kernels() -> None:
 
 def test_wrong_kernels_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A generator that drops the last step of every loop bound fails most cases with a reduction."""
-    from superopt.kernels.emit import reduce
+    from superopt.kernels.emit import lower
 
-    kept = reduce.extent
-    monkeypatch.setattr(reduce, "extent", lambda it: max(1, kept(it) - 1))
+    kept = lower.extent
+    monkeypatch.setattr(lower, "extent", lambda it: max(1, kept(it) - 1))
     results = [fuzz.check(seed) for seed in range(40, 60)]
     assert sum(r.startswith("wrong") for r in results) >= 2
 

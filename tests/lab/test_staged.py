@@ -15,12 +15,14 @@ from costmodel.model import staged as model
 from costmodel.model.weights_file import WeightsError
 from superopt.errors import InputError
 from superopt.kernels.choose.defaults import default_trace
+from superopt.kernels.llvm.cpu import host
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.training import regions, schedule_eval, schedules, staged
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.staged import ScheduleLabels, StagedSettings
 from superopt.lab.training.tasks import read_lines, write_lines
+from superopt.machine.rates import NOMINAL
 from superopt.schedules.space import space_of
 from superopt.schedules.workload import workload
 
@@ -63,6 +65,16 @@ def test_work_is_counted_in_full_and_tails_of_tiles_by_what_exists() -> None:
     assert _named(rows, "tile") == 1.0
     assert 0 <= _named(rows, "waste_rows") < 0.2
     assert _named(_rows("dot f32 600x512x512", threads=2), "threads") == 1.0
+
+
+def test_estimates_are_nominal_and_the_rate_of_the_processor_is_a_feature() -> None:
+    """The model that ships was fitted to such rows: another clock must not move what it corrects."""
+    scheduled = apply(program := from_graph(workload("dot f32 40x64x96").outputs), default_trace(program))
+    half = replace(host(), rates=replace(NOMINAL, hertz=NOMINAL.hertz / 2, from_l3=1.0, fma_s=2 * NOMINAL.fma_s))
+    nominal, slow = stages.stage_rows(scheduled), stages.stage_rows(scheduled, cpu=half)
+    assert (_named(nominal, "log_rate"), _named(slow, "log_rate")) == (0.0, -1.0)
+    differs = {stages.NAMES[k] for k in np.flatnonzero((nominal != slow).any(0))}
+    assert differs == {"log_rate"}
 
 
 def test_weights_of_the_program_come_from_beyond_the_caches_that_do_not_hold_them() -> None:
@@ -230,4 +242,4 @@ def test_a_set_that_is_timed_exhaustively_begins_with_the_default() -> None:
     points = list(schedules.every(space))
     assert points[0] == space.start
     assert len(points) <= schedules.EXHAUSTIVE + 1
-    assert len({point["out0.tile"] for point in points}) == len(space.knobs["out0.tile"].options)
+    assert len({point["out0.tile"] for point in points}) == len(space.decisions["out0.tile"].options)

@@ -65,7 +65,7 @@ def test_points_keep_the_value(text: str) -> None:
     kept = 0
     for _ in range(12):
         point = space.mutate(space.cross(point, space.sample(rng), rng), rng)
-        assert set(point) == set(space.knobs)
+        assert set(point) == set(space.decisions)
         try:
             scheduled = apply(program, space.trace(point))
         except InputError:
@@ -110,7 +110,7 @@ def test_the_default_schedule_is_a_point_of_the_space(machine: Machine | None) -
             )
         assert by_default.module.text() == by_point.module.text()
         assert space.size > 1
-        assert all(space.start[name] in knob.options for name, knob in space.knobs.items())
+        assert all(space.start[name] in knob.options for name, knob in space.decisions.items())
 
 
 def test_chained_contractions_are_searched_as_others() -> None:
@@ -148,7 +148,7 @@ def test_operands_are_read_in_place_only_where_lanes_are_neighbours() -> None:
         shapes = ((8, 24), (48, 24) if made is fn else (24, 48))
         graph = import_function(made, [np.zeros(shape, np.float32) for shape in shapes]).graph
         space = space_of(from_graph(graph.outputs, name="kernel"))
-        assert next(k.options for name, k in space.knobs.items() if name.endswith("pack_b")) == offered
+        assert next(k.options for name, k in space.decisions.items() if name.endswith("pack_b")) == offered
 
 
 def _plain(noise: float = 0.02) -> Prior:

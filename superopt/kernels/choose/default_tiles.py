@@ -16,6 +16,7 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Guard, Size, Symbol, coefficient, row_major
 from superopt.ir.types import ITEMSIZE_BYTES
+from superopt.kernels.choose.cycles import fork, from_beyond_l2, is_short
 from superopt.kernels.emit.microkernel import LEAST_ACROSS
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import Contraction, analyse, loads
@@ -24,8 +25,6 @@ from superopt.kernels.schedule.intrinsics import Intrinsic, fitting
 from superopt.kernels.schedule.packing import guarded, linear_forms
 from superopt.kernels.schedule.tensorizing import ContractionDecisions
 
-CYCLES_PER_MICROSECOND = 3500.0
-FORK = 4 * CYCLES_PER_MICROSECOND  # work below which one thread does it all
 _TASK = 1500.0  # cycles that a task costs beside its work
 _LATE = 0.3  # share of a task's work by which the last task ends later than the others
 _SCATTER = 30.0  # cycles of a vector whose lanes are not next to each other in the output
@@ -38,7 +37,6 @@ _STREAMS = ((4, 4), (4, 3), (2, 4), (3, 4), (3, 3), (4, 2), (2, 3), (2, 2))
 _FEW_TILES = 4  # tiles that read a panel: below, the first one, which brings it into the cache, counts
 _SLOW_ROWS = 6  # rows of a tile from which B is prefetched
 _AHEAD = 3072  # bytes
-_FROM_L3, _FROM_MEMORY = 24.0, 8.0  # bytes per cycle of one thread
 _TILES = 8  # tiles of least work of which the grids are compared
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # parts of a sum
 _LEAST_PART = 128  # steps of a part
@@ -120,7 +118,7 @@ def _packings(s: _Setting) -> Iterator[_Choice]:
     merged = s.merge and any(not _linear_index(x) for e in loads(a) for x in e.args[1])
     if reading is None or merged:  # pixels of several rows as one axis: 870 us in place of 670 (3 x 3, 28 x 28 x 128)
         return
-    cost_a = 0.0 if not reading.copied or frozen_a else _COPY * _coordinates(found, a) + _fork(threads)
+    cost_a = 0.0 if not reading.copied or frozen_a else _COPY * _coordinates(found, a) + fork(s.cpu, threads)
     direct = b.kind == "load" and not isinstance(found.guard_b, Guard) and kind.group == 1
     direct = direct and not s.merge and _step(b, found.lane, shapes) == 1 and _linear(b, shapes)
     full = prod(extent(s) for s in (*found.depth, *found.columns, *found.batch))
@@ -128,7 +126,7 @@ def _packings(s: _Setting) -> Iterator[_Choice]:
     if direct and not frozen_b:
         yield _tiled(s, reading, "none", cost_a)
     if frozen_b or rows >= 4 or direct:
-        cost_b = 0.0 if frozen_b else (_COPY if direct or not s.merge else 2 * _COPY) * full + _fork(threads)
+        cost_b = 0.0 if frozen_b else (_COPY if direct or not s.merge else 2 * _COPY) * full + fork(s.cpu, threads)
         # a sum inside a panel gets no tile
         cost_b += sum(full * extent(it) / 4 for e in subexpressions(b) if e.kind == "reduce" for it in e.args[1])
         yield _tiled(s, reading, "panels", cost_a + cost_b)
@@ -169,10 +167,6 @@ def _reading(found: Contraction, a: Expr, kind: Intrinsic, shapes: dict[str, tup
     return _Reading(tuple(names), copied, _innermost(forms, inner) if moved else ())
 
 
-def _fork(threads: int) -> float:
-    return CYCLES_PER_MICROSECOND if threads > 1 else 0.0
-
-
 def _step(e: Expr, s: Symbol, shapes: dict[str, tuple[int, ...]]) -> int:
     """Return the stride of a load along an axis, in elements; 0 where it is not linear."""
     return coefficient(row_major(e.args[1], shapes[e.args[0]]), s) or 0
@@ -206,12 +200,12 @@ def _tiled(s: _Setting, reading: _Reading, pack_b: Literal["none", "panels"], ex
     best: _Choice | None = None
     whole = prod(extent(d) for d in found.depth) / kind.group
     least = _ranked(s, pack_b, whole)[0][0]
-    s = s if max(least, _read(s)) >= FORK else replace(s, threads=1)
+    s = replace(s, threads=1) if is_short(max(least, _read(s)), s.cpu) else s
     for split in _splits(s):
         steps = whole / split
         ranked = _ranked(s, pack_b, steps)
         # added up in a phase of its own
-        combined = extra + (split * _outputs(found) / s.lanes + _fork(s.threads) if split > 1 else 0.0)
+        combined = extra + (split * _outputs(found) / s.lanes + fork(s.cpu, s.threads) if split > 1 else 0.0)
         for cycles, sizes, vectors in ranked[: _TILES if s.threads > 1 else 1]:
             streams, prefetch = 1, 0
             if pack_b == "panels" and rest * prod(-(-extent(a) // n) for a, n in zip(axes, sizes, strict=True)) == 1:
@@ -248,7 +242,7 @@ def _splits(s: _Setting) -> list[int]:
 def _read(s: _Setting) -> float:
     """Return the cycles to read B once from L3 or memory, where it lies between calls; 0 where it fits L2."""
     size = ITEMSIZE_BYTES[s.kind.b] * prod(extent(a) for a in (*s.found.batch, *s.found.columns, *s.found.depth))
-    return 0.0 if size <= s.cpu.l2 else size / (_FROM_MEMORY if size > s.cpu.l3 else _FROM_L3)
+    return from_beyond_l2(size, s.cpu)
 
 
 def _outputs(found: Contraction) -> int:
@@ -361,7 +355,7 @@ def _grid(
     chosen = [(first.name, a * step)] if first is not None and a < row_tiles else []
     chosen += [(lane.name, b)] if b < panels else []
     chosen += [(a.name, 1) for a in other] if apart else []
-    if batch > 1 and threads == 1 and cycles < FORK:
+    if batch > 1 and threads == 1 and is_short(cycles, cpu):
         chosen += [(a.name, extent(a)) for a in found.batch]
     return total, tuple(chosen)
 

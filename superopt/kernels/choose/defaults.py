@@ -20,11 +20,12 @@ from typing import Any
 
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.expr import Expr, subexpressions
-from superopt.ir.index import Symbol, bounds, coefficient, row_major
+from superopt.ir.index import Symbol, coefficient, row_major
 from superopt.ir.prefix import direction
 from superopt.ir.scalar import SCALARS
 from superopt.kernels.choose.chains import chain
-from superopt.kernels.choose.default_tiles import FORK, decide
+from superopt.kernels.choose.cycles import is_short, untiled
+from superopt.kernels.choose.default_tiles import decide
 from superopt.kernels.choose.frozen import hoisted
 from superopt.kernels.choose.transforms import transformed
 from superopt.kernels.emit.generate import generate
@@ -213,7 +214,7 @@ def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, Ste
 
 def _knobs(stage: Stage, cpu: Cpu, plain: _Plainness) -> dict[str, int | str]:
     """Return the generator's decisions for a stage without a tile."""
-    chosen: dict[str, int | str] = {"tasks": 1} if _alone(stage) else {}
+    chosen: dict[str, int | str] = {"tasks": 1} if _alone(stage, cpu) else {}
     wide = _LONG * cpu.lanes("float32")
     rows = _of_rows(stage)
     if rows and stage.axes[-1].extent >= wide:
@@ -250,11 +251,11 @@ def _apart(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple[Loo
         program, steps = cut, [*steps, step]
 
 
-def _alone(stage: Stage) -> bool:
+def _alone(stage: Stage, cpu: Cpu) -> bool:
     """Whether an untiled stage has too little work to be worth a fork."""
     if stage.tile is not None or stage.at is not None or any(k == "tasks" for k, _ in stage.knobs):
         return False
-    return all(a.kind == "serial" for a in stage.axes) and _cycles_untiled(stage) < FORK
+    return all(a.kind == "serial" for a in stage.axes) and is_short(untiled(stage), cpu)
 
 
 def _of_rows(stage: Stage) -> bool:
@@ -287,20 +288,6 @@ def _long_body(stage: Stage) -> bool:
     if any(a.kind != "serial" for a in stage.axes) or any(e.kind == "reduce" for e in parts):
         return False
     return any(e.kind == "op" and SCALARS[e.args[0]].transcendental and e.symbols for e in parts)
-
-
-def _cycles_untiled(stage: Stage) -> float:
-    """Estimate the cycles of a stage on one thread: vectors of eight for each store and operation."""
-    inner = max(
-        [prod(int(bounds(s.extent)[1]) for s in e.args[1]) for e in subexpressions(stage.value) if e.kind == "reduce"],
-        default=1,
-    )
-    nodes = sum(1 + 8 * _is_slow(e) for e in subexpressions(stage.value) if e.kind in ("op", "load", "convert"))
-    return prod(a.extent for a in stage.axes) * (1 + inner * nodes) / 8
-
-
-def _is_slow(e: Expr) -> bool:
-    return e.kind == "op" and (SCALARS[e.args[0]].transcendental or e.args[0] == "div")
 
 
 # ---- operands of windows along the lane

@@ -29,7 +29,7 @@ from superopt.kernels.schedule.trace import apply
 
 _INTRINSICS = {"float32": "fma_f32", "float64": "fma_f64"}
 _LOCAL = 0.75  # share of the L2 cache that the planes of a task may take, as in chains
-_FROM_L3 = 48.0  # bytes per cycle of one thread, twice that of default_tiles: half of it hides behind the sums
+_SEEN = 0.5  # share of the reads from L3 that does not hide behind the sums
 _MOVE = 4.0  # cycles to transform a vector of a plane: the 50,000 of 56 x 56 x 64 take 50 us
 Steps = list[list[Any]]
 
@@ -256,7 +256,7 @@ def _cycles(s: TransformSizes, d: TransformDecisions, cpu: Cpu, threads: int) ->
     moved = _MOVE * s.planes * tiles * (s.depth + d.columns) / s.lanes
     beyond = weights if weights + local > cpu.l2 else 0  # read again by every task
     beyond += 2 * local if local > _LOCAL * cpu.l2 else 0
-    return -(-tasks // threads) * (product + moved + beyond / _FROM_L3)
+    return -(-tasks // threads) * (product + moved + _SEEN * beyond / cpu.rates.from_l3)
 
 
 def _factors(product: Stage, before: str) -> tuple[Expr, Expr, frozenset[Symbol]] | None:

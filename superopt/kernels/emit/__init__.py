@@ -8,9 +8,11 @@ The modules are:
     plan         the loops of a stage: their order, tasks, lane, points.
     nest         a planned stage as loops.
     microkernel  a stage with a register tile.
-    reduce       reductions as loops, prefixes carried along.
+    lower        reductions as loops with accumulators, before any code.
+    reduce       those loops as code, prefixes carried along.
     rowcache     values that a later phase of a row needs again.
     values       expressions, each written once at the loop level where it belongs.
+    scope        facts about one place in the loops.
     index        index arithmetic and guards.
     memory       loads and stores.
     registers    representation of values in registers, arithmetic on them, moves between lanes.

@@ -8,6 +8,8 @@ sizes.  It knows loads, guards, reductions and scalar functions, never an op.  A
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from dataclasses import replace
 from math import prod
 
 from superopt.errors import UnsupportedKernel
@@ -16,11 +18,11 @@ from superopt.ir.scalar import DTYPE, SCALARS
 from superopt.kernels.emit import plan as emit_plan
 from superopt.kernels.emit.agreement import licences
 from superopt.kernels.emit.microkernel import tiles_of, write_tiled
-from superopt.kernels.emit.nest import Placed, Writer
+from superopt.kernels.emit.nest import Placed, Rest, Writer
 from superopt.kernels.emit.options import DEFAULT, Licence
 from superopt.kernels.emit.plan import Nest
 from superopt.kernels.emit.registers import stored, width_of
-from superopt.kernels.emit.values import Emitter
+from superopt.kernels.emit.values import Emitter, entered
 from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.llvm.module import Function, Module, Value
 from superopt.kernels.loops.stage import LoopProgram, Stage
@@ -93,26 +95,24 @@ def _emitter(f: Function, program: LoopProgram, nest: Nest, licence: Licence) ->
     for b in program.buffers:
         if b.scope == "local":
             pointers[b.name] = f.room(max(1, prod(b.shape)), 64, stored(b.dtype))
-    return Emitter(f, pointers, {b.name: b for b in program.buffers}, licence, nest.knobs)
+    return entered(f, program, pointers, licence, nest.knobs)
 
 
 def _tasks(em: Emitter, program: LoopProgram, nest: Nest, name: str) -> int:
     """Write the loops that become tasks, and the others inside; return the number of tasks."""
     f, loops = em.f, nest.tasks
-    writer = Writer(em, nest, program, _placed(program, nest.stage, name, em))
+    writer = Writer(nest, program, _placed(program, nest.stage, name, em))
     if not loops:
-        writer.write(0, nest.value, nest.guard)
+        writer.write(em)
         return 1
     total = prod([loop.extent for loop in loops])
     rows = nest.knobs.rows_per_task or max(1, -(-total // nest.knobs.tasks))
     rows = min(rows, total)
-    em.pending = frozenset([p.stage.buffer for _, p in writer.placed])
-    em.prepare(nest.value)
-    em.pending = frozenset()
+    em.within(em.scope.awaiting(frozenset([p.stage.buffer for _, p in writer.placed]))).prepare(nest.value)
     first = f.mul("%task", rows)
     last = f.minimum(f.add(first, rows), total)
-    pieces = [writer._cuts(loop, nest.value, nest.guard, 0, loop.extent) for loop in loops]
-    writer.pieces = prod([len(p) for p in pieces])
+    pieces = [writer.cuts(em, loop, writer.rest) for loop in loops]
+    rest = replace(writer.rest, pieces=prod([len(p) for p in pieces]))
     if len(loops) == 1:
         (loop,) = loops
         for low, high in pieces[0]:
@@ -120,50 +120,37 @@ def _tasks(em: Emitter, program: LoopProgram, nest: Nest, name: str) -> int:
             end = last if high == total else f.minimum(last, high)
 
             def row(v: Value, _: list[Value], low: int = low, high: int = high) -> None:
-                em.push()
-                em.bind(loop.it, v, low, high)
-                writer.write(1, nest.value, nest.guard)
-                em.pop()
+                writer.write(em.deeper().bind(loop.it, v, low, high), 1, rest)
 
             f.for_(begin, end, 1, row)
-            em.release(loop.it)
             em.fresh()
         return -(-total // rows)
 
     def rowsof(v: Value, _: list[Value]) -> None:
-        em.push()
+        inner = em.deeper()
         left: Value = v
         for loop in reversed(loops[1:]):
-            em.bind(loop.it, f.rem(left, loop.extent))
+            inner = inner.bind(loop.it, f.rem(left, loop.extent))
             left = f.div(left, loop.extent)
-        em.bind(loops[0].it, left)
-        _choose(em, writer, pieces, 0)
-        em.pop()
+        _choose(inner.bind(loops[0].it, left), writer, pieces, rest)
 
     f.for_(first, last, 1, rowsof)
     return -(-total // rows)
 
 
-def _choose(em: Emitter, writer: Writer, pieces: list[list[tuple[int, int]]], j: int) -> None:
+def _choose(em: Emitter, writer: Writer, pieces: Sequence[Sequence[tuple[int, int]]], rest: Rest, j: int = 0) -> None:
     """Select the piece of each task iterator, by comparison."""
-    nest, f = writer.nest, em.f
     if j == len(pieces):
-        em.push()
-        writer.write(j, nest.value, nest.guard)
-        em.pop()
+        writer.write(em.deeper(), j, rest)
         return
-    it = nest.loops[j].it
-
+    it, f = writer.nest.loops[j].it, em.f
     base = em.bindings[it].base
 
     def from_(k: int) -> None:
         low, high = pieces[j][k]
 
-        def here() -> None:
-            em.push()
-            em.bind(it, base, low, high)  # bound again: what holds in this piece stays in it
-            _choose(em, writer, pieces, j + 1)
-            em.pop()
+        def here() -> None:  # bound again: what holds in this piece stays in it
+            _choose(em.deeper().bind(it, base, low, high), writer, pieces, rest, j + 1)
 
         if k == len(pieces[j]) - 1:
             here()
@@ -179,7 +166,7 @@ def _placed(program: LoopProgram, stage: Stage, name: str, em: Emitter) -> tuple
     for s in program.placed(stage.buffer):
         assert s.at is not None
         inner = () if s.tile is not None else _placed(program, s, name, em)
-        tile = None if s.tile is None else tiles_of(em.f.module, f"{name}_{s.buffer}", program, s, em.licence)
+        tile = None if s.tile is None else tiles_of(em.f.module, f"{name}_{s.buffer}", program, s, em.scope.licence)
         found.append(Placed(s, s.at[1], inner, tile))
     return tuple(found)
 

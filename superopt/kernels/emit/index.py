@@ -42,7 +42,7 @@ def parts(em: Emitter, x: Size) -> tuple[list[tuple[int, Mono, int]], int]:
             continue
         if len(mono) == 1 and isinstance(it := mono[0], Symbol):
             bound = em.bindings[it]
-            constant += c * em.offset(it)
+            constant += c * em.scope.offset(it)
             if isinstance(bound.base, int):
                 constant += c * bound.base
                 continue
@@ -75,7 +75,7 @@ def mono_key(em: Emitter, mono: Mono) -> object:
     """
     if len(mono) == 1 and isinstance(mono[0], Symbol):
         return mono
-    return mono, em.context(frozenset().union(*[a.symbols for a in mono]), [v for a in mono for v in scalars(a)])
+    return mono, em.scope.context(frozenset().union(*[a.symbols for a in mono]), [v for a in mono for v in scalars(a)])
 
 
 def _term(em: Emitter, mono: Mono, c: int) -> Value:
@@ -156,9 +156,9 @@ def pointer(em: Emitter, buffer: str, x: Size, type_: str) -> str:
 def atom(em: Emitter, a: Atom) -> Value:
     """Write an atom and return its i64 value."""
     if isinstance(a, Symbol):
-        return em.f.add(em.bindings[a].base, em.offset(a))
+        return em.f.add(em.bindings[a].base, em.scope.offset(a))
     level = atom_level(em, a)
-    key = ("atom", a, em.context(a.symbols, scalars(a)))
+    key = ("atom", a, em.scope.context(a.symbols, scalars(a)))
     known = em.levels[level].memo.get(key)
     if known is not None:
         return _number(known.text)
@@ -185,7 +185,7 @@ def _form(em: Emitter, a: Form, inner: list[Value]) -> Value:
     if a.op in ("//", "%"):  # floor semantics: shift into the positives by a multiple of the divisor
         if not isinstance(a.args[1], int):
             raise em.refuse(f"division by {a.args[1]}, which is not constant")
-        low, by = bounds(a.args[0], em.ranges)[0], a.args[1]
+        low, by = bounds(a.args[0], em.scope.ranges)[0], a.args[1]
         if low >= 0:
             return f.rem(inner[0], by) if a.op == "%" else f.div(inner[0], by)
         if math.isinf(low):
@@ -213,12 +213,12 @@ def _floor_division(em: Emitter, op: str, x: Value, by: int) -> Value:
 
 def varies(em: Emitter, x: Size) -> bool:
     """Whether the index differs between lanes."""
-    return em.lane is not None and isinstance(x, Poly) and em.lane in x.symbols
+    return em.scope.lane is not None and isinstance(x, Poly) and em.scope.lane in x.symbols
 
 
 def affine(em: Emitter, x: Size) -> int | None:
     """Return the step of an index from lane to lane; None when it is not constant."""
-    return coefficient(x, em.lane) if em.lane is not None else 0
+    return coefficient(x, em.scope.lane) if em.scope.lane is not None else 0
 
 
 def lane_step(em: Emitter, x: Size) -> int:
@@ -227,14 +227,14 @@ def lane_step(em: Emitter, x: Size) -> int:
     Where the lane begins at a constant, `parts` has that term in the constant; the coefficient then tells how lanes
     differ.
     """
-    return next((c for m, c in x.terms if m == (em.lane,)), 0) if isinstance(x, Poly) else 0
+    return next((c for m, c in x.terms if m == (em.scope.lane,)), 0) if isinstance(x, Poly) else 0
 
 
 def bits_for(em: Emitter, xs: list[Size]) -> int:
     """Return 32 where every part of these indices fits in 32 bits, else 64."""
     for x in xs:
         for part in [x, *[y for form in forms_in(x) for y in form.args if isinstance(y, Poly | int)]]:
-            low, high = bounds(part, em.ranges)
+            low, high = bounds(part, em.scope.ranges)
             unread = not _reads(part)
             if unread and (low < -_INT32 or high > _INT32):
                 return 64
@@ -252,16 +252,18 @@ def _reads(x: Size) -> bool:
 
 def along(em: Emitter, x: Size, bits: int) -> str:
     """Write the index in all lanes, as a vector of integers of so many bits."""
-    type_ = vector(f"i{bits}", em.lanes)
+    type_ = vector(f"i{bits}", em.scope.lanes)
     symbols = symbols_of(x)
-    key = ("along", x, em.context(symbols, values_of(x)), bits, em.lanes)
+    key = ("along", x, em.scope.context(symbols, values_of(x)), bits, em.scope.lanes)
 
     def write() -> HeldValue:
         k = affine(em, x)
         if k is None:
             return HeldValue(_irregular(em, x, bits), True, 0)
         base = _scalar(em, x, bits)
-        return HeldValue(base if k == 0 else em.f.value(f"add {type_} {base}, {multiples(k, bits, em.lanes)}"), True, 0)
+        return HeldValue(
+            base if k == 0 else em.f.value(f"add {type_} {base}, {multiples(k, bits, em.scope.lanes)}"), True, 0
+        )
 
     return em.at_level(level_of(em, x), key, write).text
 
@@ -278,7 +280,7 @@ def _scalar(em: Emitter, x: Size, bits: int) -> str:
         return f"splat (i{bits} {value})"
     if bits < 64:
         value = em.f.value(f"trunc i64 {value} to i{bits}")
-    return em.f.broadcast(value, f"i{bits}", em.lanes)
+    return em.f.broadcast(value, f"i{bits}", em.scope.lanes)
 
 
 def multiples(k: int, bits: int, lanes: int) -> str:
@@ -288,13 +290,13 @@ def multiples(k: int, bits: int, lanes: int) -> str:
 
 def _irregular(em: Emitter, x: Size, bits: int) -> str:
     assert isinstance(x, Poly)
-    type_ = vector(f"i{bits}", em.lanes)
+    type_ = vector(f"i{bits}", em.scope.lanes)
     regular: Size = 0
     total: str | None = None
     f = em.f
     for mono, c in x.terms:
         term = Poly(((mono, c),)) if mono else c
-        if coefficient(term, em.lane) is not None if em.lane is not None else True:
+        if coefficient(term, em.scope.lane) is not None if em.scope.lane is not None else True:
             regular = regular + term
             continue
         product: str | None = None
@@ -312,7 +314,7 @@ def _irregular(em: Emitter, x: Size, bits: int) -> str:
 
 
 def _atom_along(em: Emitter, a: Atom, bits: int) -> str:
-    f, type_ = em.f, vector(f"i{bits}", em.lanes)
+    f, type_ = em.f, vector(f"i{bits}", em.scope.lanes)
     if isinstance(a, Symbol):
         return along(em, Poly((((a,), 1),)), bits)
     if a.op == "value":
@@ -321,7 +323,7 @@ def _atom_along(em: Emitter, a: Atom, bits: int) -> str:
     if a.op in ("//", "%"):
         if not isinstance(a.args[1], int):
             raise em.refuse(f"division by {a.args[1]}, which is not constant")
-        by, low = a.args[1], bounds(a.args[0], em.ranges)[0]
+        by, low = a.args[1], bounds(a.args[0], em.scope.ranges)[0]
         if math.isinf(low):
             raise em.refuse(f"division of {a.args[0]}, whose range is not known")
         up = -(int(low) // by) if low < 0 else 0
@@ -339,9 +341,9 @@ def _read_along(em: Emitter, e: Expr, bits: int) -> str:
     text, width = em.vector(e), 8 * width_of(e.dtype)
     if width == bits:
         return text
-    source = register(e.dtype, em.lanes)
+    source = register(e.dtype, em.scope.lanes)
     step = "trunc" if width > bits else "sext" if is_signed(e.dtype) else "zext"
-    return em.f.value(f"{step} {source} {text} to {vector(f'i{bits}', em.lanes)}")
+    return em.f.value(f"{step} {source} {text} to {vector(f'i{bits}', em.scope.lanes)}")
 
 
 # ---- indices as scalars
@@ -356,7 +358,7 @@ def as_scalar(em: Emitter, x: Size, dtype: str) -> HeldValue:
     bits = bits_for(em, [x])
     if to in ("int64", "uint64"):
         bits = 64
-    return HeldValue(_number_as(em, along(em, x, bits), bits, dtype, em.lanes), True, 0)
+    return HeldValue(_number_as(em, along(em, x, bits), bits, dtype, em.scope.lanes), True, 0)
 
 
 def _number_as(em: Emitter, text: str, bits: int, dtype: str, lanes: int) -> str:
@@ -379,7 +381,7 @@ def _number_as(em: Emitter, text: str, bits: int, dtype: str, lanes: int) -> str
 
 def first_lanes(em: Emitter, count: int | str) -> str:
     """Write the mask of the first so many lanes."""
-    lanes = em.lanes
+    lanes = em.scope.lanes
     if isinstance(count, int):
         return "<" + ", ".join(f"i1 {int(j < count)}" for j in range(lanes)) + ">"
     wide = em.f.broadcast(em.f.value(f"trunc i64 {count} to i32"), "i32", lanes)
@@ -400,7 +402,7 @@ def condition(em: Emitter, guard: Guard) -> HeldValue:
 
 def _condition(em: Emitter, p: Poly) -> HeldValue:
     value = index(em, p)
-    key = ("holds", p, em.context(p.symbols, values_of(p)))
+    key = ("holds", p, em.scope.context(p.symbols, values_of(p)))
     return em.at_level(level_of(em, p), key, lambda: HeldValue(_scalar_holds(em, value), False, 0))
 
 
@@ -411,9 +413,9 @@ def _scalar_holds(em: Emitter, value: Value) -> str:
 
 
 def _wide_condition(em: Emitter, p: Poly) -> HeldValue:
-    key = ("holds", p, em.context(p.symbols, values_of(p)))
+    key = ("holds", p, em.scope.context(p.symbols, values_of(p)))
     bits = bits_for(em, [p])
-    type_ = vector(f"i{bits}", em.lanes)
+    type_ = vector(f"i{bits}", em.scope.lanes)
 
     def write() -> HeldValue:
         return HeldValue(em.f.value(f"icmp sgt {type_} {along(em, p, bits)}, splat (i{bits} -1)"), True, 0)
@@ -425,6 +427,6 @@ def _both(em: Emitter, a: HeldValue, b: HeldValue) -> HeldValue:
     wide = a.wide or b.wide
     level = max(a.level, b.level)
     x, y = [em.broadcast_flag(v) if wide else v.text for v in (a, b)]
-    type_ = vector("i1", em.lanes if wide else 0)
+    type_ = vector("i1", em.scope.lanes if wide else 0)
     key = ("both", x, y)
     return em.at_level(level, key, lambda: HeldValue(em.f.value(f"and {type_} {x}, {y}"), wide, 0))

@@ -28,31 +28,31 @@ def load(em: Emitter, e: Expr) -> HeldValue:
     if not emit_index.varies(em, at):
         return HeldValue(_uniform(em, buffer, at, e), False, 0)
     k = emit_index.affine(em, at)
-    mask = em.mask(not em.inside(e))
+    mask = em.mask(not em.scope.inside(e))
     if k in (1, -1):
         raw = _contiguous(em, buffer, at, e.dtype, k, mask)
-    elif k is not None and 2 <= abs(k) <= _NEAR and mask is None and em.lanes >= 4:
+    elif k is not None and 2 <= abs(k) <= _NEAR and mask is None and em.scope.lanes >= 4:
         raw = _strided(em, buffer, at, e.dtype, k)
     else:
         raw = gathered(em, buffer, at, e.dtype, mask)
-    return HeldValue(loaded(em.f, raw, e.dtype, em.lanes), True, 0)
+    return HeldValue(loaded(em.f, raw, e.dtype, em.scope.lanes), True, 0)
 
 
 def place(em: Emitter, e: Expr) -> tuple[object, ...] | None:
     """Return a key that two loads of the same elements share; None for loads under a mask."""
-    if em.tail is not None or (em.guards and not em.inside(e)):
+    if em.scope.tail is not None or (em.scope.guards and not em.scope.inside(e)):
         return None
     buffer, (at,) = e.args
     terms, constant = emit_index.parts(em, at)
     found = tuple([(emit_index.mono_key(em, mono), c) for _, mono, c in terms])
-    return "place", buffer, em.lanes, emit_index.lane_step(em, at), constant, found
+    return "place", buffer, em.scope.lanes, emit_index.lane_step(em, at), constant, found
 
 
 def _uniform(em: Emitter, buffer: str, at: Size, e: Expr) -> str:
     type_ = stored(e.dtype)
-    if em.guards and not em.inside(e):
+    if em.scope.guards and not em.scope.inside(e):
         f = em.f
-        clamped = f.minimum(f.maximum(emit_index.index(em, at), 0), em.size(buffer) - 1)
+        clamped = f.minimum(f.maximum(emit_index.index(em, at), 0), em.scope.size(buffer) - 1)
         address = f.element(em.pointers[buffer], clamped, type_)
     else:
         address = emit_index.pointer(em, buffer, at, type_)
@@ -60,7 +60,7 @@ def _uniform(em: Emitter, buffer: str, at: Size, e: Expr) -> str:
 
 
 def _contiguous(em: Emitter, buffer: str, at: Size, dtype: str, k: int, mask: str | None) -> str:
-    f, n, type_ = em.f, em.lanes, stored(dtype, em.lanes)
+    f, n, type_ = em.f, em.scope.lanes, stored(dtype, em.scope.lanes)
     first = at if k == 1 else at - (n - 1)
     address = emit_index.pointer(em, buffer, first, stored(dtype))
     if mask is None:
@@ -74,7 +74,7 @@ def _contiguous(em: Emitter, buffer: str, at: Size, dtype: str, k: int, mask: st
 
 def _strided(em: Emitter, buffer: str, at: Size, dtype: str, k: int) -> str:
     """Load strided elements by whole vectors, the last one ending at the last element, and shuffles that pick."""
-    f, n, element, step = em.f, em.lanes, stored(dtype), abs(k)
+    f, n, element, step = em.f, em.scope.lanes, stored(dtype), abs(k)
     first = at if k > 0 else at - step * (n - 1)
     starts = [min(j * n, step * (n - 1) - (n - 1)) for j in range(step)]
     chunks = [
@@ -91,24 +91,24 @@ def _strided(em: Emitter, buffer: str, at: Size, dtype: str, k: int) -> str:
 
 def gathered(em: Emitter, buffer: str, at: Size, dtype: str, mask: str | None) -> str:
     """Gather one element per lane, in its stored type."""
-    return em.f.gather(stored(dtype, em.lanes), _addresses(em, buffer, at, dtype), mask, align=size_of(dtype))
+    return em.f.gather(stored(dtype, em.scope.lanes), _addresses(em, buffer, at, dtype), mask, align=size_of(dtype))
 
 
 def _addresses(em: Emitter, buffer: str, at: Size, dtype: str) -> str:
-    f, n, element = em.f, em.lanes, stored(dtype)
+    f, n, element = em.f, em.scope.lanes, stored(dtype)
     k = emit_index.affine(em, at)
     if k is not None:
         base = emit_index.pointer(em, buffer, at, element)
         return f.value(f"getelementptr {element}, ptr {base}, {vector('i64', n)} {emit_index.multiples(k, 64, n)}")
-    bits = 64 if em.size(buffer) > _INT32 else emit_index.bits_for(em, [at])
+    bits = 64 if em.scope.size(buffer) > _INT32 else emit_index.bits_for(em, [at])
     places = emit_index.along(em, at, bits)
     return f.value(f"getelementptr {element}, ptr {em.pointers[buffer]}, {vector(f'i{bits}', n)} {places}")
 
 
 def store(em: Emitter, buffer: str, dtype: str, at: Size, held: HeldValue, mask: str | None) -> None:
     """Write a value at a linear index, in the lanes of the mask."""
-    f, n, element = em.f, em.lanes, stored(dtype)
-    if em.lane is None or not emit_index.varies(em, at):
+    f, n, element = em.f, em.scope.lanes, stored(dtype)
+    if em.scope.lane is None or not emit_index.varies(em, at):
         address = emit_index.pointer(em, buffer, at, element)
         text = held.text
         if held.wide:  # one element of a vector whose lanes agree
@@ -133,7 +133,7 @@ def store(em: Emitter, buffer: str, dtype: str, at: Size, held: HeldValue, mask:
 
 
 def _scatter(em: Emitter, buffer: str, at: Size, dtype: str, text: str, mask: str | None) -> None:
-    f, n = em.f, em.lanes
+    f, n = em.f, em.scope.lanes
     type_, addresses, flags = stored(dtype, n), vector("ptr", n), vector("i1", n)
     places = _addresses(em, buffer, at, dtype)
     em.f.each_apart(type_)
@@ -153,20 +153,25 @@ def together(em: Emitter, e: Expr) -> bool:
     contiguous while it is not along the lane.
     """
     buffer, (at,) = e.args
-    if em.lane is None or not em.spread or not isinstance(at, Poly) or at.symbols.isdisjoint(em.spread):
+    if (
+        em.scope.lane is None
+        or not em.scope.spread
+        or not isinstance(at, Poly)
+        or at.symbols.isdisjoint(em.scope.spread)
+    ):
         return False
     k = emit_index.affine(em, at)
-    if k is None or k in (0, 1, -1) or (em.guards and not em.inside(e)) or isinstance(em.tail, str):
+    if k is None or k in (0, 1, -1) or (em.scope.guards and not em.scope.inside(e)) or isinstance(em.scope.tail, str):
         return False
     along = _contiguous_points(em, at)
     if along is None or any(values_of(at)):
         return False
     points = along
-    n, f = em.lanes, em.f
+    n, f = em.scope.lanes, em.f
     level = max(em.depth(e.symbols), emit_index.level_of(em, at))
     rows: list[str] = []
-    count = em.tail if isinstance(em.tail, int) else n
-    keep, em.point = em.point, points[0]
+    count = em.scope.tail if isinstance(em.scope.tail, int) else n
+    em = em.at(points[0])
 
     def write_rows() -> HeldValue:
         for j in range(count):
@@ -175,29 +180,26 @@ def together(em: Emitter, e: Expr) -> bool:
         columns = registers.square(f, [*rows, *[rows[0]] * (n - count)], stored(e.dtype), n)
         held = [HeldValue(loaded(f, c, e.dtype, n), True, level) for c in columns]
         for p, h in zip(points, held, strict=True):
-            em.point = p
-            em.levels[level].memo[em.key(e)] = h
-        em.point = points[0]
+            em.levels[level].memo[em.scope.key(e, p)] = h
         return held[0]
 
-    em.at_level(level, ("rows", em.key(e)), write_rows)
-    em.point = keep
+    em.at_level(level, ("rows", em.scope.key(e)), write_rows)
     return True
 
 
 def _contiguous_points(em: Emitter, at: Poly) -> list[int] | None:
     """Return as many points as there are lanes, at consecutive values of a unit-stride iterator; else None."""
-    for it, offsets in em.spread.items():
-        if it == em.lane or coefficient(at, it) != 1:
+    for it, offsets in em.scope.spread.items():
+        if it == em.scope.lane or coefficient(at, it) != 1:
             continue
-        others = {s: o[em.point] for s, o in em.spread.items() if s != it and s in at.symbols}
+        others = {s: o[em.scope.point] for s, o in em.scope.spread.items() if s != it and s in at.symbols}
         group: dict[int, int] = {}
-        for p in range(em.points):
-            if all(em.spread[s][p] == o for s, o in others.items()):
+        for p in range(em.scope.points):
+            if all(em.scope.spread[s][p] == o for s, o in others.items()):
                 group.setdefault(offsets[p], p)
-        start = (offsets[em.point] // em.lanes) * em.lanes
-        wanted = [group.get(start + j) for j in range(em.lanes)]
+        start = (offsets[em.scope.point] // em.scope.lanes) * em.scope.lanes
+        wanted = [group.get(start + j) for j in range(em.scope.lanes)]
         points = [p for p in wanted if p is not None]
-        if len(points) == em.lanes:
+        if len(points) == em.scope.lanes:
             return points
     return None

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 
 from superopt.errors import InputError
@@ -25,10 +25,10 @@ from superopt.ir.index import Guard, Poly, Size, Symbol, bounds, coefficient, of
 from superopt.kernels.emit import registers
 from superopt.kernels.emit.memory import store
 from superopt.kernels.emit.nest import Writer
-from superopt.kernels.emit.options import DEFAULT, Licence
+from superopt.kernels.emit.options import DEFAULT, Knobs, Licence
 from superopt.kernels.emit.plan import plan
 from superopt.kernels.emit.registers import HeldValue, loaded, stored
-from superopt.kernels.emit.values import Emitter, Knobs
+from superopt.kernels.emit.values import Emitter, entered
 from superopt.kernels.llvm.module import Function, Lines, Module, Value
 from superopt.kernels.llvm.types import constant_mask, element_of, type_of, vector
 from superopt.kernels.loops.contract import Contraction, exchange, find
@@ -195,11 +195,10 @@ class _Tiled:
         for number, other in enumerate(self.program.pointers):
             pointers[other.name] = f.load("ptr", f.element("%bufs", number, "ptr"), 8)
         nest = plan(self.program, inner, self.module.cpu, self.licence, inner.at[1])
-        em = Emitter(f, pointers, {b.name: b for b in self.program.buffers}, self.licence, nest.knobs)
+        em = entered(f, self.program, pointers, self.licence, nest.knobs)
         for s in self.tasks[: inner.at[1]]:
-            em.bind(s, env[s])
-        Writer(em, nest, self.program).write(0, nest.value, nest.guard)
-        em.pop()
+            em = em.bind(s, env[s])
+        Writer(nest, self.program).write(em)
 
     def _loops(
         self, f: Function, level: int, env: dict[Symbol, Value], local: dict[str, str], flags: list[tuple[str, Value]]
@@ -364,13 +363,12 @@ class _Tile:
             known = (*known, *mine)
             key = (buffer, known)
             if key not in scope.known:
-                lines, f.lines = f.lines, scope.hoist
-                total: Value = 0
-                for s, c in mine:
-                    assert isinstance(s, Symbol)
-                    total = f.add(total, f.mul(self.values[s][0], c))
-                scope.known[key] = f.element(pointer, total, unit)
-                f.lines = lines
+                with f.writing(scope.hoist):
+                    total: Value = 0
+                    for s, c in mine:
+                        assert isinstance(s, Symbol)
+                        total = f.add(total, f.mul(self.values[s][0], c))
+                    scope.known[key] = f.element(pointer, total, unit)
             pointer = scope.known[key]
         constant = place if isinstance(place, int) else place.constant
         return f.element(pointer, constant, unit)
@@ -596,34 +594,29 @@ class _Tile:
         of, f = self.of, self.f
         total, buffer = of.found.total, of.stage.buffer
         leaf = load(_SUM, (of_atom(lane),), total.dtype)
-        buffers = {b.name: b for b in of.program.buffers} | {_SUM: Buffer(_SUM, (1 << 30,), total.dtype, "local")}
-        value = flatten(exchange(of.stage.value, total, leaf), buffers)
+        held = Buffer(_SUM, (1 << 30,), total.dtype, "local")
+        program = replace(of.program, buffers=(*of.program.buffers, held))
+        value = flatten(exchange(of.stage.value, total, leaf), {b.name: b for b in program.buffers})
         if of.licence.reciprocal:
             value = reciprocals(value, lane)
         pointers = {x: p for x, p in self.base.items() if x not in of.slots}
         for name, number in of.slots.items():
             pointers[name] = f.load("ptr", f.element("%bufs", number, "ptr"), 8)
-        em = Emitter(f, pointers, buffers, of.licence, Knobs())
-        em.lane, em.lanes = lane, points[0].lanes
+        em, lanes = entered(f, program, pointers, of.licence, Knobs()), points[0].lanes
         inner = [s for s in points[0].env if isinstance(points[0].env[s], int)]
         for s, v in points[0].env.items():
             if s not in inner:
-                em.bind(s, v)
+                em = em.bind(s, v)
         rows = [s for s in inner if s != lane]
         for first in sorted({int(p.env[lane]) for p in points}):
             group = [p for p in points if p.env[lane] == first]
-            em.push()
-            em.bind(lane, first)
-            em.tail = group[0].valid if group[0].valid < em.lanes else None
+            column = em.deeper().bind(lane, first)
+            tail = group[0].valid if group[0].valid < lanes else None
+            column = column.within(column.scope.along(lane, lanes, tail))
             for point in group:
-                em.push()
+                here = column.deeper()
                 for s in rows:
-                    em.bind(s, point.env[s])
-                em.levels[-1].memo[em.key(leaf)] = HeldValue(point.total, True, em.top)
-                em.prepare(value)
-                store(em, buffer, of.program.buffer(buffer).dtype, of.place, em.value(value), em.mask(False))
-                for s in rows:
-                    em.release(s)
-                em.pop()
-            em.pop()
-        em.pop()
+                    here = here.bind(s, point.env[s])
+                here.levels[-1].memo[here.scope.key(leaf)] = HeldValue(point.total, True, here.top)
+                here.prepare(value)
+                store(here, buffer, of.program.buffer(buffer).dtype, of.place, here.value(value), here.mask(False))

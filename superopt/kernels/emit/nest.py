@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from superopt.ir.expr import Expr, const, subexpressions
-from superopt.ir.index import Guard, Size, Symbol, Truth, sides_of, symbols_of
+from superopt.ir.index import Guard, Truth, sides_of, symbols_of
 from superopt.ir.ops.record import identity
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
@@ -44,44 +44,59 @@ class Placed:
     tile: Callable[[Emitter], None] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The part of a stage that is still to be written, inside the loops around.
+
+    Attributes:
+        value: its value, decided as far as ranges are known.
+        guard: condition under which iterations exist.
+        pieces: product of the pieces of the loops around.
+        started: whether the elements that the loops accumulate into hold the identity.
+    """
+
+    value: Expr
+    guard: Truth
+    pieces: int = 1
+    started: bool = True
+
+
 class Writer:
-    """Writes one planned stage into the function of an emitter."""
+    """Writes one planned stage."""
 
-    def __init__(self, em: Emitter, nest: Nest, program: LoopProgram, placed: Sequence[Placed] = ()) -> None:
-        self.em, self.nest, self.program = em, nest, program
+    def __init__(self, nest: Nest, program: LoopProgram, placed: Sequence[Placed] = (), starts: bool = False) -> None:
+        self.nest, self.program = nest, program
         self.placed = [(self._position(p), p) for p in placed]
-        self.pieces = 1  # product of the pieces of the loops around
-        self.in_output = False  # is the row of the output a buffer of the row?
-        self.started = nest.stage.combine is None
-        self.store = self._store if nest.stage.combine is None else self._accumulate
+        self.store = self._store if nest.stage.combine is None or starts else self._accumulate
+        self.rest = Rest(nest.value, nest.guard, started=nest.stage.combine is None or starts)
 
-    def write(self, j: int, value: Expr, guard: Truth) -> None:
+    def write(self, em: Emitter, j: int = 0, rest: Rest | None = None) -> None:
         """Write the loops from number j on."""
-        em, nest = self.em, self.nest
-        value, guard = simplify.decide(value, em.ranges), simplify.known(guard, em.ranges)
+        nest, rest = self.nest, rest or self.rest
+        value, guard = simplify.decide(rest.value, em.scope.ranges), simplify.known(rest.guard, em.scope.ranges)
         if guard is False:
             return
-        keep, em.guards = em.guards, ((guard, True),) if isinstance(guard, Guard) else ()
-        side, em.side = em.side, dict(em.side)
-        started, pending = self.started, em.pending
-        try:
-            for position, p in self.placed:
-                if position == j:
-                    self._place(p)
-                    em.pending -= {p.stage.buffer}
-            em.pending |= {p.stage.buffer for position, p in self.placed if position > j}
-            if j == len(nest.loops):
-                self._points(value, guard)
-                return
-            loop = nest.loops[j]
-            if loop.how == "lane" and j == len(nest.loops) - 1:
-                value = self._row(value, loop)
-            em.prepare(value)
-            if not self.started and loop.it not in symbols_of(nest.at):
-                self._start(j, guard)
-            self._loop(j, loop, value, guard)
-        finally:
-            em.guards, em.side, self.started, em.pending = keep, side, started, pending
+        em = em.within(em.scope.under(*([(guard, True)] if isinstance(guard, Guard) else [])))
+        waiting = em.scope.pending
+        for position, p in self.placed:
+            if position == j:
+                self._place(em, p)
+                waiting -= {p.stage.buffer}
+                em = em.within(em.scope.awaiting(waiting))
+        waiting |= {p.stage.buffer for position, p in self.placed if position > j}
+        em = em.within(em.scope.awaiting(waiting))
+        rest = replace(rest, value=value, guard=guard)
+        if j == len(nest.loops):
+            self._points(em, rest)
+            return
+        loop, in_output = nest.loops[j], False
+        if loop.how == "lane" and j == len(nest.loops) - 1:
+            em, rest, in_output = self._row(em, rest, loop)
+        em.prepare(rest.value)
+        if not rest.started and loop.it not in symbols_of(nest.at):
+            self._start(em, j, guard)
+            rest = replace(rest, started=True)
+        self._loop(em, j, rest, repeatable=not in_output and nest.stage.combine is None)
 
     def _position(self, p: Placed) -> int:
         """Return the number of loops around a placed stage."""
@@ -89,148 +104,118 @@ class Writer:
         inside = [j + 1 for j, loop in enumerate(self.nest.loops) if loop.it in under]
         return max([len(self.nest.tasks), *inside])
 
-    def _place(self, p: Placed) -> None:
+    def _place(self, em: Emitter, p: Placed) -> None:
         """Write a stage placed here, over its own loops."""
-        em = self.em
         if p.tile is not None:
             p.tile(em)
         else:
-            nest = plan(self.program, p.stage, em.cpu, em.licence, p.under)
-            knobs, em.knobs = em.knobs, nest.knobs
-            Writer(em, nest, self.program, p.inner).write(0, nest.value, nest.guard)
-            em.knobs = knobs
+            nest = plan(self.program, p.stage, em.scope.cpu, em.scope.licence, p.under)
+            inner = em.within(replace(em.scope, knobs=nest.knobs))
+            Writer(nest, self.program, p.inner).write(inner)
         em.floor[p.stage.buffer] = em.top
         em.fresh()
 
-    def _row(self, value: Expr, loop: Loop) -> Expr:
-        """Return the last phase of a row, with values worth caching read from buffers that the phases before fill."""
-        em = self.em
-        if em.licence.reciprocal:
-            value = simplify.reciprocals(
-                value, loop.it, frozenset(r for r in subexpressions(value) if r.kind == "reduce")
-            )
+    def _row(self, em: Emitter, rest: Rest, loop: Loop) -> tuple[Emitter, Rest, bool]:
+        """Write the values of a row that are worth keeping into buffers, from which its last phase reads them.
+
+        Returns:
+            The place with these buffers, the last phase, and whether the row of the output is one of them.
+        """
+        value = rest.value
+        if em.scope.licence.reciprocal:
+            sums = frozenset([r for r in subexpressions(value) if r.kind == "reduce"])
+            value = simplify.reciprocals(value, loop.it, sums)
         row = rowcache.CachedRow(loop.it, self.nest.stage.buffer, self.nest.at)
-        value, producers, self.in_output = rowcache.kept(em, value, row)
+        em, value, producers, in_output = rowcache.kept(em, value, row)
         for r in producers:
             em.prepare(r.args[2])
-            for _, name, _ in em.side[r]:
+            for _, name, _ in em.scope.rows[r]:
                 em.floor[name] = em.top
             em.value(r)
             em.fresh()
-        return value
+        return em, replace(rest, value=value), in_output
 
     # ---- loops
 
-    def _cuts(self, loop: Loop, value: Expr, guard: Truth, low: int, high: int) -> list[tuple[int, int]]:
-        sides = sides_of(guard)
-        if self.em.knobs.cut:
-            sides += simplify.guards_in([value])
-        found = simplify.cuts(loop.it, low, high, sides, self.em.ranges)
-        reduces = any(e.kind == "reduce" for e in subexpressions(value))
-        if self.pieces * len(found) > (MOST_COPIES if reduces else simplify.MOST_PARTS):
-            return [(low, high)]
+    def cuts(self, em: Emitter, loop: Loop, rest: Rest) -> list[tuple[int, int]]:
+        """Return the pieces of a loop in which guards are known."""
+        sides = sides_of(rest.guard)
+        if em.scope.knobs.cut:
+            sides += simplify.guards_in([rest.value])
+        found = simplify.cuts(loop.it, 0, loop.extent, sides, em.scope.ranges)
+        reduces = any(e.kind == "reduce" for e in subexpressions(rest.value))
+        if rest.pieces * len(found) > (MOST_COPIES if reduces else simplify.MOST_PARTS):
+            return [(0, loop.extent)]
         return found
 
-    def _loop(self, j: int, loop: Loop, value: Expr, guard: Truth) -> None:
-        em = self.em
-        pieces = self._cuts(loop, value, guard, 0, loop.extent)
-        steady = loop.how in ("serial", "lane") and not em.awaits(value)  # no prefix over a buffer that is filled anew
-        running = Running(em, value, loop.it, loop.how == "lane") if steady else None
-        keep = self.pieces
-        self.pieces *= len(pieces)
+    def _loop(self, em: Emitter, j: int, rest: Rest, repeatable: bool) -> None:
+        loop = self.nest.loops[j]
+        pieces = self.cuts(em, loop, rest)
+        steady = loop.how in ("serial", "lane") and not em.scope.awaits(rest.value)  # a prefix over a filled buffer
+        running = Running(em, rest.value, loop.it, loop.how == "lane", self.nest.lanes) if steady else None
+        rest = replace(rest, pieces=rest.pieces * len(pieces))
         if running:
-            self._running(j, loop, value, guard, pieces, running)
+            self._running(em, j, rest, pieces, running)
         else:
             for low, high in pieces:
-                em.narrow(loop.it, low, high)
                 if loop.how == "lane":
-                    self._lanes(j, loop, value, guard, low, high)
+                    self._lanes(em, j, rest, (low, high), repeatable)
                 else:
-                    step = loop.width if loop.how == "points" else 1
-                    self._steps(j, loop, value, guard, low, high, step)
-        self.pieces = keep
-        em.release(loop.it)
+                    self._steps(em, j, rest, low, high)
         em.fresh()
 
-    def _steps(self, j: int, loop: Loop, value: Expr, guard: Truth, low: int, high: int, step: int) -> None:
+    def _steps(self, em: Emitter, j: int, rest: Rest, low: int, high: int) -> None:
         """Write serial iterations, or blocks of points and a last block of fewer."""
-        em = self.em
+        loop = self.nest.loops[j]
+        step = loop.width if loop.how == "points" else 1
         whole = low + (high - low) // step * step
 
         def body(v: Value, count: int) -> None:
-            em.push()
-            em.bind(loop.it, v, low, high)
+            inner = em.deeper().bind(loop.it, v, low, high)
             if loop.how == "points":
-                with em.spread_over(loop.it, range(count)):
-                    self.write(j + 1, value, guard)
-            else:
-                self.write(j + 1, value, guard)
-            em.pop()
+                inner = inner.within(inner.scope.spread_over(loop.it, range(count)))
+            self.write(inner, j + 1, rest)
 
         em.f.for_(low, whole, step, lambda v, _: body(v, step))
         if whole < high:
             body(whole, high - whole)
 
-    def _lanes(self, j: int, loop: Loop, value: Expr, guard: Truth, low: int, high: int) -> None:
+    def _lanes(self, em: Emitter, j: int, rest: Rest, ends: tuple[int, int], repeatable: bool) -> None:
         """Write the lane loop: several vectors at a time, then single ones, then a partial one."""
-        em, f, n = self.em, self.em.f, self.nest.lanes
+        loop, n, (low, high) = self.nest.loops[j], self.nest.lanes, ends
         step = n * loop.width
         whole = low + (high - low) // step * step
 
         def body(v: Value, vectors: int, tail: int | None) -> None:
-            em.push()
-            em.bind(loop.it, v, low, high)
-            self._enter(loop.it, tail)
-            with em.spread_over(loop.it, [n * k for k in range(vectors)]):
-                self.write(j + 1, value, guard)
-            self._leave()
-            em.pop()
+            inner = em.deeper().bind(loop.it, v, low, high)
+            scope = inner.scope.along(loop.it, n, tail).spread_over(loop.it, [n * k for k in range(vectors)])
+            self.write(inner.within(scope), j + 1, rest)
 
-        f.for_(low, whole, step, lambda v, _: body(v, loop.width, None))
+        em.f.for_(low, whole, step, lambda v, _: body(v, loop.width, None))
         for v in range(whole, high - n + 1, n):
             body(v, 1, None)
         left = (high - low) % n
-        if left and high - low >= n and self._repeatable(guard):
+        if left and high - low >= n and repeatable:
             body(high - n, 1, None)  # the same values are stored twice
         elif left:
             body(high - left, 1, left)
 
-    def _repeatable(self, guard: Truth) -> bool:
-        return not self.in_output and self.nest.stage.combine is None
-
-    def _enter(self, lane: Symbol, tail: int | None) -> None:
-        em = self.em
-        em.lane, em.lanes, em.tail = lane, self.nest.lanes, tail
-
-    def _leave(self) -> None:
-        em = self.em
-        em.lane, em.lanes, em.tail = None, 0, None
-
-    def _running(
-        self, j: int, loop: Loop, value: Expr, guard: Truth, pieces: Sequence[tuple[int, int]], running: Running
-    ) -> None:
+    def _running(self, em: Emitter, j: int, rest: Rest, pieces: Sequence[tuple[int, int]], running: Running) -> None:
         """Write a serial loop that carries the accumulators of its prefixes."""
-        em, f, lane = self.em, self.em.f, loop.how == "lane"
+        loop, f, lane = self.nest.loops[j], em.f, self.nest.loops[j].how == "lane"
         n = self.nest.lanes if lane else 1
-        if lane:
-            self._enter(loop.it, None)
         carried = running.start()
         types = [t for t, _ in carried]
 
         def body(v: Value, a: Sequence[Value], low: int, high: int, tail: int | None) -> list[Value]:
-            em.push()
-            em.bind(loop.it, v, low, high)
+            inner = em.deeper().bind(loop.it, v, low, high)
             if lane:
-                em.tail = tail
-            made = running.advance(a)
-            self.write(j + 1, value, guard)
-            if lane:
-                em.tail = None
-            em.pop()
+                inner = inner.within(inner.scope.along(loop.it, n, tail))
+            made = running.advance(inner, a)
+            self.write(inner, j + 1, rest)
             return made
 
         for low, high in pieces if running.sign > 0 else list(reversed(pieces)):
-            em.narrow(loop.it, low, high)
             whole, left = low + (high - low) // n * n, (high - low) % n
             if running.sign < 0 and left:
                 carried = list(zip(types, body(whole, [a for _, a in carried], low, high, left), strict=True))
@@ -247,73 +232,64 @@ class Writer:
             carried = list(zip(types, made, strict=True))
             if running.sign > 0 and left:
                 carried = list(zip(types, body(whole, [a for _, a in carried], low, high, left), strict=True))
-        if lane:
-            self._leave()
 
     # ---- the innermost level
 
-    def _points(self, value: Expr, guard: Truth) -> None:
-        em = self.em
-        em.prepare(value)
-        for p in range(em.points):
-            em.point = p
-            if isinstance(guard, Guard):
-                self._guarded(value, guard)
+    def _points(self, em: Emitter, rest: Rest) -> None:
+        em.prepare(rest.value)
+        for p in range(em.scope.points):
+            here = em.at(p)
+            if isinstance(rest.guard, Guard):
+                self._guarded(here, rest.value, rest.guard)
             else:
-                self.store(value, em.mask(False))
-        em.point = 0
+                self.store(here, rest.value, here.mask(False))
 
-    def _guarded(self, value: Expr, guard: Guard) -> None:
+    def _guarded(self, em: Emitter, value: Expr, guard: Guard) -> None:
         """Write iterations that may not exist: a branch for conditions that all lanes share, a mask for the rest."""
-        em = self.em
         condition = emit_index.condition(em, guard)
         if condition.wide:
-            self.store(value, em.mask(True))
+            self.store(em, value, em.mask(True))
             return
 
         def then() -> None:
-            em.push()
-            self.store(value, em.mask(False))
-            em.pop()
+            inner = em.deeper()
+            self.store(inner, value, inner.mask(False))
 
         em.f.if_(condition.text, then)
         em.fresh()
 
-    def _store(self, value: Expr, mask: str | None) -> None:
-        em, nest = self.em, self.nest
+    def _store(self, em: Emitter, value: Expr, mask: str | None) -> None:
+        nest = self.nest
         emit_memory.store(em, nest.stage.buffer, value.dtype, nest.at, em.value(value), mask)
 
     # ---- stages that combine
 
-    def _start(self, j: int, guard: Truth) -> None:
+    def _start(self, em: Emitter, j: int, guard: Truth) -> None:
         """Set every element that the loops below accumulate into to the identity."""
-        em, nest = self.em, self.nest
-        monoid, dtype = str(nest.stage.combine), em.buffers[nest.stage.buffer].dtype
+        nest = self.nest
+        monoid, dtype = str(nest.stage.combine), em.scope.buffers[nest.stage.buffer].dtype
         loops = nest.loops[:j] + tuple([loop for loop in nest.loops[j:] if loop.it in symbols_of(nest.at)])
-        sides = sides_of(guard)
         known = {loop.it for loop in loops}
-        kept = [p for p in sides if p.symbols <= known]
-        inner = Writer(em, replace(nest, loops=loops), self.program)
-        inner.store, inner.started = inner._store, True
-        inner.write(j, const(identity(monoid, dtype), dtype), Guard(kept) if kept else True)
+        kept = [p for p in sides_of(guard) if p.symbols <= known]
+        zero = Rest(const(identity(monoid, dtype), dtype), Guard(kept) if kept else True)
+        Writer(replace(nest, loops=loops), self.program, starts=True).write(em, j, zero)
         em.fresh()
-        self.started = True
 
-    def _accumulate(self, value: Expr, mask: str | None) -> None:
-        em, nest, f = self.em, self.nest, self.em.f
-        monoid, buffer = str(nest.stage.combine), em.buffers[nest.stage.buffer]
+    def _accumulate(self, em: Emitter, value: Expr, mask: str | None) -> None:
+        nest, f = self.nest, em.f
+        monoid, buffer = str(nest.stage.combine), em.scope.buffers[nest.stage.buffer]
         held = em.value(value)
-        wide = em.lane is not None and emit_index.varies(em, nest.at)
-        lanes = em.lanes if wide else 0
+        wide = em.scope.lane is not None and emit_index.varies(em, nest.at)
+        lanes = em.scope.lanes if wide else 0
         if held.wide and not wide:
             raise em.refuse("an accumulation whose lanes fall on one element")
-        before = self._before(nest.at, buffer.dtype, lanes, mask)
+        before = self._before(em, buffer.dtype, lanes, mask)
         x = em.widened(held, buffer.dtype) if wide else held.text
         made = registers.combine(f, monoid, buffer.dtype, before, x, lanes)
         emit_memory.store(em, buffer.name, buffer.dtype, nest.at, HeldValue(made, wide, em.top), mask)
 
-    def _before(self, at: Size, dtype: str, lanes: int, mask: str | None) -> str:
-        em, f = self.em, self.em.f
+    def _before(self, em: Emitter, dtype: str, lanes: int, mask: str | None) -> str:
+        f, at = em.f, self.nest.at
         address = emit_index.pointer(em, self.nest.stage.buffer, at, stored(dtype))
         if not lanes:
             return loaded(f, f.load(stored(dtype), address, size_of(dtype)), dtype, 0)

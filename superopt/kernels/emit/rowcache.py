@@ -30,33 +30,33 @@ class CachedRow:
     index: Size
 
 
-def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Expr, list[Expr], bool]:
+def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Emitter, Expr, list[Expr], bool]:
     """Return the value with cached subexpressions read from buffers.
 
     Returns:
-        The value; the reductions that fill the buffers, in the order in which they must be written; whether the row of
-        the output is one of the buffers.
+        The place with these buffers; the value; the reductions that fill the buffers, in the order in which they must
+        be written; whether the row of the output is one of the buffers.
     """
-    mode = em.knobs.cache
+    mode = em.scope.knobs.cache
     producers: list[Expr] = []
     in_output = False
     if mode == "none":
-        return e, producers, in_output
-    slot = _slots(em)
+        return em, e, producers, in_output
+    em, slot = _slots(em)
     while True:
-        found = next(
-            (hit for r in _phases(em, e) if r not in producers and (hit := _shared(em, e, r, row, producers))), None
-        )
+        found = _first(em, e, row, producers)
         if found is None:
-            return e, producers, in_output
+            return em, e, producers, in_output
         reduction, value, places = found
         (it,) = reduction.args[1]
         producers.append(reduction)
         direct = mode == "output" and not in_output and _fits(em, row, it, value)
         in_output = in_output or direct
-        name = row.buffer if direct else _room(em, value, it)
-        index = row.index if direct else of_atom(row.lane) + slot * extent(it)
-        em.side.setdefault(reduction, []).append((value, name, substitute(index, {row.lane: of_atom(it)})))
+        name, index = row.buffer, row.index
+        if not direct:
+            em, name = _room(em, value, it)
+            index = of_atom(row.lane) + slot * extent(it)
+        em = em.within(em.scope.keeping(reduction, (value, name, substitute(index, {row.lane: of_atom(it)}))))
         targets = {
             value.substitute({it: of_atom(l)}): load(name, [substitute(index, {row.lane: of_atom(l)})], value.dtype)
             for l in places
@@ -64,22 +64,27 @@ def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Expr, list[Expr], bool]:
         e = rewrite(e, targets.get, before=lambda x: x if x in producers else None)
 
 
-def _slots(em: Emitter) -> Size:
-    """Return the number of the point as an index: each point has a row of its own."""
-    if em.points == 1:
-        return 0
-    slot = Symbol("slot", 0, em.points - 1)
-    em.number_points(slot)
-    return of_atom(slot)
+def _slots(em: Emitter) -> tuple[Emitter, Size]:
+    """Return the number of the point as an index, and the place where it is known: each point has a row of its own."""
+    if em.scope.points == 1:
+        return em, 0
+    slot = Symbol("slot", 0, em.scope.points - 1)
+    return em.numbered(slot), of_atom(slot)
 
 
 def _phases(em: Emitter, e: Expr) -> list[Expr]:
     """Return the reductions over one iterator that are written before the row's last phase, inner ones first."""
     return [
-        r for r in em.reductions(e)
+        r for r in em.scope.reductions(e)
         if len(r.args[1]) == 1 and all(s in em.bindings for s in r.symbols) and em.found(r) is None
-        and em.lane not in r.symbols
+        and em.scope.lane not in r.symbols
     ]  # fmt: skip
+
+
+def _first(em: Emitter, e: Expr, row: CachedRow, producers: list[Expr]) -> tuple[Expr, Expr, list[Symbol]] | None:
+    """Return the first reduction that computes a value needed again, the value, and the iterators over which it is."""
+    shared = (_shared(em, e, r, row, producers) for r in _phases(em, e) if r not in producers)
+    return next((hit for hit in shared if hit), None)
 
 
 def _shared(
@@ -91,10 +96,10 @@ def _shared(
     outside = _outside(e, {reduction, *producers})
     lanes = {row.lane} | {r.args[1][0] for r in _phases(em, e) if r is not reduction}
     alike = [l for l in lanes if l.high == it.high]
-    if not alike or extent(it) * 8 * em.points > LARGEST:
+    if not alike or extent(it) * 8 * em.scope.points > LARGEST:
         return None
     for value in reversed(_always(body)):
-        if it not in value.symbols or row.lane in value.symbols or not _worth(em, value) or not em.inside(value):
+        if it not in value.symbols or row.lane in value.symbols or not _worth(em, value) or not em.scope.inside(value):
             continue
         places = [l for l in alike if value.substitute({it: of_atom(l)}) in outside]
         if places:
@@ -139,21 +144,20 @@ def _outside(e: Expr, without: set[Expr]) -> set[Expr]:
 def _worth(em: Emitter, value: Expr) -> bool:
     """Whether computing the value costs more than a store and a load."""
     parts = subexpressions(value)
-    if em.knobs.keep == "all":
+    if em.scope.knobs.keep == "all":
         return value.kind == "op"
     return any(x.kind == "op" and (SCALARS[x.args[0]].transcendental or x.args[0] == "div") for x in parts)
 
 
 def _fits(em: Emitter, row: CachedRow, it: Symbol, value: Expr) -> bool:
-    buffer = em.buffers[row.buffer]
+    buffer = em.scope.buffers[row.buffer]
     return (
         buffer.dtype == value.dtype and it.high == row.lane.high and coefficient(row.index, row.lane) == 1
-        and not em.guards
+        and not em.scope.guards
     )  # fmt: skip
 
 
-def _room(em: Emitter, value: Expr, it: Symbol) -> str:
-    name, count = f"row{len(em.pointers)}", extent(it)
-    em.pointers[name] = em.f.alloca(count * em.points, 64, stored(value.dtype))
-    em.buffers[name] = Buffer(name, (count * em.points,), value.dtype, "local")
-    return name
+def _room(em: Emitter, value: Expr, it: Symbol) -> tuple[Emitter, str]:
+    name, count = f"row{len(em.pointers)}", extent(it) * em.scope.points
+    address = em.f.alloca(count, 64, stored(value.dtype))
+    return em.holding(Buffer(name, (count,), value.dtype, "local"), address), name

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from superopt.ir.types import ITEMSIZE_BYTES
 from superopt.machine.facts import Machine, describe, own
+from superopt.machine.rates import NOMINAL, Rates
 
 _AVX512 = ("avx512f", "avx512bw", "avx512dq", "avx512vl")
 _AVX2 = ("avx2", "fma", "f16c")
@@ -30,6 +31,7 @@ class Cpu:
         vnni: whether 8-bit dot products into 32 bits (`vpdpbusd`) exist at `vector_bits`.
         bf16: whether bfloat16 dot products and conversions exist at `vector_bits`.
         l1, l2, l3: bytes of the data caches of a core; 0 when unknown.
+        rates: its speed, by which schedules are estimated; code does not depend on it.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Cpu:
     l1: int
     l2: int
     l3: int
+    rates: Rates = NOMINAL
 
     def lanes(self, dtype: str) -> int:
         """Elements in a vector register while computing: 16-bit floats are computed as float32, bool holds bytes."""

@@ -10,7 +10,8 @@ inserted code has no branches.  Nothing here knows the width of a vector: it is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 from superopt.errors import UnsupportedKernel
@@ -222,6 +223,15 @@ class Function:
         (left, a), (right, b) = ends
         merged = zip(types, a, b, strict=True)
         return [self.value(f"phi {t} [ {x}, %{left} ], [ {y}, %{right} ]") for t, x, y in merged]
+
+    @contextmanager
+    def writing(self, lines: Lines) -> Iterator[None]:
+        """Write into an earlier place inside the context."""
+        here, self.lines = self.lines, lines
+        try:
+            yield
+        finally:
+            self.lines = here
 
     def exit_if(self, condition: str, type: str, x: Callable[[], Value]) -> None:
         """Return x (written on that path only) if the condition holds."""

@@ -277,7 +277,7 @@ def build(code: Code, threads_hint: int = 0, pipeline: jit.Pipeline = "auto", ca
     phases = [(p.symbol, p.tasks) for p in code.phases]
     threads = (threads_hint or MOST_THREADS) if shared(code.phases) else 1
     known = [p.microseconds for p in code.phases]
-    work = sum([_UNKNOWN_MICROSECONDS if us is None else us for us in known]) * team.CYCLES_PER_MICROSECOND
+    work = sum([_UNKNOWN_MICROSECONDS if us is None else us for us in known]) * team.TICKS_PER_MICROSECOND
     module.constant("kernel.rooms", "i64", str(code.heap_bytes), exported=True)
     describe(module, code.name, phases, code.pointers, threads, ffi.codes(shape) if shape else {}, int(work))
     return Kernel(code, jit.compile(module.text(), pipeline, cache))

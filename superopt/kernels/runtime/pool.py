@@ -25,9 +25,9 @@ from superopt.kernels.llvm.module import Function, Module, Value
 from superopt.kernels.runtime.entry import FIELDS, PHASE, PHASE_BYTES, WORK
 from superopt.kernels.runtime.processors import SET_BYTES, emit_apart, note
 from superopt.kernels.runtime.team import (
-    CYCLES_PER_MICROSECOND,
     LINE,
     LONG,
+    TICKS_PER_MICROSECOND,
     at,
     clock,
     emit_team,
@@ -37,9 +37,9 @@ from superopt.kernels.runtime.team import (
     until,
 )
 
-GRAIN = 1 * CYCLES_PER_MICROSECOND  # work for each participant
-CHUNK = CYCLES_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
-WAKE = 40 * CYCLES_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
+GRAIN = 1 * TICKS_PER_MICROSECOND  # work for each participant
+CHUNK = TICKS_PER_MICROSECOND // 2  # work of the tasks that are claimed at once, where tasks are smaller
+WAKE = 40 * TICKS_PER_MICROSECOND  # work that is worth waking helpers: they come after 20 to 30
 SHORT_WORK = 2 * WAKE  # below, sharing may cost as much as it saves: up to 35 us where processors are far apart
 EVERY = 1024  # calls, of which the first are trials:
 TRIES = 16, 4  # with helpers, who have to wake first, and without

@@ -19,10 +19,11 @@ import ctypes
 from collections.abc import Callable
 
 from superopt.kernels.llvm.module import Function, Module, Value
+from superopt.machine.rates import NOMINAL
 
-CYCLES_PER_MICROSECOND = 2800  # cycles of the time stamp counter, roughly: nothing derived from it needs more
+TICKS_PER_MICROSECOND = round(1e-6 * NOMINAL.ticks)  # roughly: nothing derived from it needs more
 MOST_HELPERS = 63
-LONG, SHORT = 100 * CYCLES_PER_MICROSECOND, 5 * CYCLES_PER_MICROSECOND  # how long a helper stays awake
+LONG, SHORT = 100 * TICKS_PER_MICROSECOND, 5 * TICKS_PER_MICROSECOND  # how long a helper stays awake
 _SIG_SETMASK = 2
 _SPINS = 512  # pauses, about 10 us, between giving way: to do so is to wait for all others that spin on this processor
 LINE = 128  # bytes between fields that different threads write: two cache lines, which hardware prefetches together

@@ -19,8 +19,9 @@ from superopt.lab.bench.kernels_peers import peers
 from superopt.lab.bench.programs.kernels_cases import CASES, OperatorCase, product
 from superopt.lab.bench.timing import interleaved, median
 from superopt.machine.budget import parse_budget
+from superopt.measure.rates import peak_call
 from superopt.measure.stats import paired_ratio
-from superopt.schedules.native import kernel_calls, peak_call
+from superopt.schedules.native import kernel_calls
 from superopt.schedules.tune import ScheduleSearch, tune
 
 _ROUNDS, _SAMPLE_S = 21, 0.008

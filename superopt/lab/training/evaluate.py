@@ -19,13 +19,13 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.model import predict
-from costmodel.model.joint import HANDOVER_S
+from costmodel.model.learned import predict
 from superopt.lab.training import corpus, fit, trees
 from superopt.lab.training.corpus import Corpus, Label, Split
 from superopt.lab.training.metrics import quality
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
+from superopt.machine.rates import NOMINAL
 from superopt.measure.kernels import XLA
 
 LONG_S = 2e-5
@@ -37,7 +37,7 @@ class SplitResult:
     """Figures of one split: the roofline, the network per seed, and trees on the same numbers if there are any.
 
     Attributes:
-        outside: share of the kernels outside the hull of the training data.
+        outside: share of the kernels outside the training domain.
         fit_seconds: processor time of the fits.
     """
 
@@ -217,7 +217,7 @@ def backend_choice(
     for split, *results in zip(splits, *sides, strict=True):
         predicted = [np.array(r.predicted["seed 0"]) for r in results]
         own_s, xla_s = times[:, split.test]
-        chosen += float(np.where(predicted[0] <= predicted[1] + HANDOVER_S, own_s, xla_s).sum())
+        chosen += float(np.where(predicted[0] <= predicted[1] + NOMINAL.handover_s, own_s, xla_s).sum())
         least += float(np.minimum(own_s, xla_s).sum())
         ours += float(own_s.sum())
     return {"own_or_xla_right": round(least / chosen, 4), "always_ours_right": round(least / ours, 4)}
@@ -243,7 +243,7 @@ def _score(split: Split, seed: int, settings: FitSettings) -> SplitResult:
     begin = time.process_time()
     model = fit.fit(train, settings, seed)
     seconds = time.process_time() - begin
-    found = predict.predict(model, test.table, test.structures, test.rows)
+    found = predict(model, test.table, test.structures, test.rows)
     boosted = (
         {} if seed or not trees.installed() else figures(trees.kernel_seconds(train, test, model.prior, 0), wanted)
     )

@@ -33,8 +33,8 @@ from costmodel.model.encode import (
     pooled_features,
     prior_seconds,
 )
-from costmodel.model.hull import hull_of
 from costmodel.model.model import Model, Params
+from costmodel.model.training_domain import training_domain_of
 from superopt.lab.training.corpus import Label
 from superopt.lab.training.settings import FitSettings
 
@@ -112,7 +112,7 @@ def fit(
     shape = settings.shape
     key = jax.random.key(seed)
     params = network.initial(shape, key)
-    model = Model(prior, params, shape, mean, std, hull_of(kernel))
+    model = Model(prior, params, shape, mean, std, training_domain_of(kernel))
     rng = np.random.default_rng(seed)
     masks = rng.poisson(1.0, (int(data.tasks.max()) + 1, shape.members)).astype(np.float32)[data.tasks]
     masks = settings.bootstrap * masks + (1.0 - settings.bootstrap)
@@ -138,7 +138,7 @@ def fit(
         params, state, loss = run(params, state, rows, labels, stacked, (rates[step : step + _CHUNK], keys))
         if progress is not None and (step // _CHUNK) % 20 == 0:
             progress(f"step {step} of {steps}: loss {float(loss):.4f}")
-    return Model(prior, jax.tree.map(np.asarray, params), shape, mean, std, model.hull)
+    return Model(prior, jax.tree.map(np.asarray, params), shape, mean, std, model.domain)
 
 
 def _rates(peak: float, steps: int) -> np.ndarray:

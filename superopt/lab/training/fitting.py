@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from costmodel.model import learned_file, predict
+from costmodel.model import learned_file
 from costmodel.model import staged as staged_file
+from costmodel.model.learned import predict
 from superopt.errors import InputError
 from superopt.kernels.choose.choice import NATIVE
 from superopt.lab.training import (
@@ -75,7 +76,7 @@ def fit_weights(
         prepared = fit.prepare(labels)
     model = fit.fit(prepared, settings, seed, progress=say)
     seconds = time.monotonic() - begin
-    result = predict.predict(model, prepared.table, prepared.structures, prepared.rows)
+    result = predict(model, prepared.table, prepared.structures, prepared.rows)
     header = found.header
     card = {
         "machine": header.get("machine") or machine.as_dict(),
@@ -200,7 +201,7 @@ def table(result: Mapping[str, Any]) -> str:
         f"{result['machine']['cores']} cores.",
         "",
         "| held out | kernels | MAPE roofline | MAPE learned (worst seed) | ratio | ≥ 20 us | τ roofline | τ learned "
-        "| regret roofline | regret learned | outside hull | shared, removed |",
+        "| regret roofline | regret learned | outside domain | shared, removed |",
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|",
     ]
     for row in (*result["families"], *result["programs"]):

@@ -218,15 +218,15 @@ def _visited(visit: _Visit, traces: Sequence[Trace]) -> dict[int, list[Any]]:
 def every(space: ScheduleSpace) -> Iterator[dict[str, Any]]:
     """The default point, and all points of the set that is timed exhaustively."""
     yield space.start
-    names = list(space.knobs)
+    names = list(space.decisions)
     if space.size > SMALL:
         ranked = sorted(names, key=lambda n: _FIRST.index(k) if (k := n.partition(".")[2]) in _FIRST else len(_FIRST))
         names, size = [], 1
         for name in ranked:
-            options = len(space.knobs[name].options)
+            options = len(space.decisions[name].options)
             if options > 1 and size * options <= EXHAUSTIVE:
                 names, size = [*names, name], size * options
-    for values in itertools.product(*[space.knobs[name].options for name in names]):
+    for values in itertools.product(*[space.decisions[name].options for name in names]):
         yield space.start | dict(zip(names, values, strict=True))
 
 

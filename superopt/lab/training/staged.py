@@ -22,14 +22,15 @@ from costmodel.model.staged import CALL_S, Staged, encode
 from superopt.errors import InputError
 from superopt.ir.text import parse_graph
 from superopt.kernels.choose.defaults import default_trace
-from superopt.kernels.llvm.cpu import host
+from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.training import regions, schedules
 from superopt.lab.training.tasks import read_lines
 from superopt.lab.training.trees import boosted
 from superopt.machine.facts import describe, from_dict, taken
-from superopt.schedules.native import peak_fmas
+from superopt.machine.rates import NOMINAL
+from superopt.measure.rates import peak_fmas
 
 _SECONDS = stages.NAMES.index("log_seconds")
 _LEAST_STD = 0.05
@@ -107,7 +108,7 @@ class ScheduleLabels:
 
     def at_rate_of(self, other: ScheduleLabels) -> ScheduleLabels:
         """The labels converted to another machine, by the ratio of the times of independent multiply-adds."""
-        factor = other.header.get("fma_s", stages.FMA_S) / self.header.get("fma_s", stages.FMA_S)
+        factor = other.header.get("fma_s", NOMINAL.fma_s) / self.header.get("fma_s", NOMINAL.fma_s)
         return replace(self, seconds=factor * self.seconds, again_s=factor * self.again_s, header=other.header)
 
     @property
@@ -137,6 +138,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
     found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
         fma_s, known = _fma_s(records), _known(records)
+        cpu = _at(fma_s)
         for number, record in enumerate(records[1:]):
             if record["key"] not in texts:
                 raise InputError(f"{path} names the region {record['key']}, which {regions.SHIPPED.name} does not have")
@@ -144,7 +146,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
             facts = record["family"], record["program"], record["exhaustive"] and known
             weights = record.get("footprint", 0)
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
-                rows = stages.stage_rows(apply(program, trace), record["threads"], weights=weights, fma_s=fma_s)
+                rows = stages.stage_rows(apply(program, trace), record["threads"], cpu, weights)
                 found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
     return _as_arrays(found, records[0]["header"] | {"fma_s": fma_s})
 
@@ -157,7 +159,12 @@ def _known(records: Sequence[Mapping[str, Any]]) -> bool:
 def _fma_s(records: Sequence[Mapping[str, Any]]) -> float:
     """Seconds of a vector multiply-add on the machine of a file of labels, from the clock recorded with each region."""
     peaks = [record["peak_s"] for record in records[1:] if record.get("peak_s")]
-    return float(np.median(peaks)) / peak_fmas() if peaks else stages.FMA_S
+    return float(np.median(peaks)) / peak_fmas() if peaks else NOMINAL.fma_s
+
+
+def _at(fma_s: float) -> Cpu:
+    """Return the processor of the labels at this rate of multiply-adds."""
+    return replace(host(), rates=replace(NOMINAL, fma_s=fma_s))
 
 
 def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
@@ -169,7 +176,7 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
     found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
         threads, kind = describe().cores, (describe().features, describe().caches_bytes)
-        fma_s = next((_fma_s(x) for x in map(read_lines, schedules.shipped()) if _kind(x) == kind), stages.FMA_S)
+        cpu = _at(next((_fma_s(x) for x in map(read_lines, schedules.shipped()) if _kind(x) == kind), NOMINAL.fma_s))
         for number, record in enumerate(records[1:]):
             graph = parse_graph(record["text"])
             program = from_graph(graph.outputs, name="kernel")
@@ -178,7 +185,7 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
                 if name in record:
                     weights = regions.rotated_bytes(graph, records[0]["header"]) if k else 0
                     facts = 2 * number + k, record["family"], record["program"], False, True, weights > 0
-                    rows = stages.stage_rows(scheduled, threads, weights=weights, fma_s=fma_s)
+                    rows = stages.stage_rows(scheduled, threads, cpu, weights)
                     found.append((rows, (record[name], record.get(f"{name}_again", np.nan), *facts)))
     return _as_arrays(found, records[0]["header"])
 

@@ -126,7 +126,7 @@ def _fma(change: Callable[[Lanes, str], str]) -> Made:
 def _stored(change: Callable[[Lanes, str], str]) -> Made:
     def made(old: Original) -> Original:
         def new(em: Any, buffer: str, dtype: str, at: Any, held: HeldValue, mask: str | None) -> None:
-            lanes = em.lanes if held.wide else 0
+            lanes = em.scope.lanes if held.wide else 0
             if dtype in _FLOATS.values():
                 held = HeldValue(change(Lanes(em.f, dtype, lanes), held.text), held.wide, held.level)
             old(em, buffer, dtype, at, held, mask)

@@ -2,7 +2,7 @@
 
 Kernels are compared by how the roofline divides their time (square roots of the shares of its components), how long
 they take and how large their operands are.  A few hundred representatives of the training kernels are chosen, farthest
-first.  A kernel is within the hull if its nearest representative is closer than the radius that covers nearly all
+first.  A kernel is within the domain if its nearest representative is closer than the radius that covers nearly all
 training kernels.  Beyond it the gate closes linearly, and at twice the radius the roofline decides alone.
 """
 
@@ -27,7 +27,7 @@ _SCALE_SIZE = 0.08  # weight of one unit of log time or log size against a share
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hull:
+class TrainingDomain:
     """Representatives of the training kernels and the distance up to which a kernel counts as like them."""
 
     centres: Float[np.ndarray, "centres coordinates"]
@@ -47,7 +47,7 @@ class Hull:
         return np.sqrt(np.maximum(squares.min(1, initial=np.inf) + (x * x).sum(1), 0.0))
 
     def gate(self, kernel: KernelFeatures) -> PerKernel:
-        """Return 1 inside the hull, falling linearly to 0 at twice its radius."""
+        """Return 1 inside the domain, falling linearly to 0 at twice its radius."""
         return np.clip(2.0 - self.distance(kernel) / self.radius, 0.0, 1.0).astype(np.float32)
 
 
@@ -57,8 +57,8 @@ def coordinates(kernel: KernelFeatures) -> Float[np.ndarray, "kernels coordinate
     return np.concatenate([shares, _SCALE_SIZE * kernel[:, :1], 4.0 * _SCALE_SIZE * kernel[:, 3:4]], axis=1)
 
 
-def hull_of(kernel: KernelFeatures) -> Hull:
-    """Return the hull of training kernels."""
+def training_domain_of(kernel: KernelFeatures) -> TrainingDomain:
+    """Return the domain of training kernels."""
     x = coordinates(kernel)
     chosen = [0]
     nearest = np.full(len(x), np.inf)
@@ -68,6 +68,6 @@ def hull_of(kernel: KernelFeatures) -> Hull:
         if nearest[best] <= 1e-12:
             break
         chosen.append(best)
-    hull = Hull(x[chosen].astype(np.float32), 1.0)
-    radius = max(float(np.quantile(hull.distance(kernel), QUANTILE)), LEAST_RADIUS)
-    return Hull(hull.centres, radius)
+    domain = TrainingDomain(x[chosen].astype(np.float32), 1.0)
+    radius = max(float(np.quantile(domain.distance(kernel), QUANTILE)), LEAST_RADIUS)
+    return TrainingDomain(domain.centres, radius)

@@ -13,19 +13,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from superopt.machine.aside import Aside, TimeOverError
+from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.interrupts import heard
 
 
 def test_work_has_a_result_or_an_error() -> None:
-    assert Aside(lambda: 3).result() == 3
+    assert BackgroundCall(lambda: 3).result() == 3
     with pytest.raises(ZeroDivisionError):
-        Aside(lambda: 1 // 0).result()
+        BackgroundCall(lambda: 1 // 0).result()
 
 
 def test_work_is_left_behind_at_the_end_of_the_time() -> None:
     go = threading.Event()
-    work = Aside(lambda: go.wait(60.0))
+    work = BackgroundCall(lambda: go.wait(60.0))
     begin_s = time.monotonic()
     with pytest.raises(TimeOverError):
         work.result(begin_s + 0.05)
@@ -83,7 +83,7 @@ def test_work_that_goes_on_is_waited_for_at_the_end_unless_the_program_was_inter
     waits = how == "by itself"
     code = f"""
 import atexit, os, signal, sys, threading, time
-from superopt.machine.aside import Aside, end_with
+from superopt.machine.background import BackgroundCall, end_with
 from superopt.machine.interrupts import heard
 signal.signal(signal.SIGINT, signal.default_int_handler)
 atexit.register(print, "others", flush=True)
@@ -94,7 +94,7 @@ def interrupted():
             time.sleep(10)
     except KeyboardInterrupt:
         pass
-Aside(lambda: time.sleep({1.0 if waits else 60.0}) or print("done", flush=True))
+BackgroundCall(lambda: time.sleep({1.0 if waits else 60.0}) or print("done", flush=True))
 {text}
 """
     begin_s = time.monotonic()
@@ -105,7 +105,10 @@ Aside(lambda: time.sleep({1.0 if waits else 60.0}) or print("done", flush=True))
 
 
 def test_work_of_python_alone_is_left_at_the_end() -> None:
-    code = "import time; from superopt.machine.aside import Aside; Aside(lambda: time.sleep(60.0), native=False)"
+    code = (
+        "import time; from superopt.machine.background import BackgroundCall as Call;"
+        "Call(lambda: time.sleep(60.0), native=False)"
+    )
     begin_s = time.monotonic()
     assert subprocess.run([sys.executable, "-c", code], timeout=50, check=False).returncode == 0
     assert time.monotonic() - begin_s < 45.0
@@ -113,7 +116,7 @@ def test_work_of_python_alone_is_left_at_the_end() -> None:
 
 _IN_A_FINALISER = """
 import os, signal, time
-from superopt.machine.aside import Aside
+from superopt.machine.background import BackgroundCall
 from superopt.machine.interrupts import heard
 
 class Dropped:
@@ -126,7 +129,7 @@ begin = time.monotonic()
 try:
     with heard():
         Dropped()
-        Aside(lambda: time.sleep(8)).result()
+        BackgroundCall(lambda: time.sleep(8)).result()
 except KeyboardInterrupt:
     print(time.monotonic() - begin, flush=True)
 os._exit(0)

@@ -30,14 +30,14 @@ _WAIT_S = 3600.0  # the longest wait that locks know is some years, and they say
 _SILENT_S, _OTHERS_S = 3.0, 0.3  # of waiting at the end; of what else is to be done there after Ctrl-C
 _CUT = 130  # status, as shells have it, of a program that caught Ctrl-C and ends while calls go on
 _LOG = logging.getLogger("superopt")
-_RUNNING = set["Aside[Any]"]()
+_RUNNING = set["BackgroundCall[Any]"]()
 
 
 class TimeOverError(Exception):
     """The work had not ended by the deadline of the wait; it goes on."""
 
 
-class Aside(Generic[T]):
+class BackgroundCall(Generic[T]):
     """Work that has begun on a thread of its own.
 
     Args:
@@ -54,7 +54,7 @@ class Aside(Generic[T]):
         atexit.register(_at_exit)  # the last one is called first: before libraries end what the work uses
         if native:
             _RUNNING.add(self)
-        threading.Thread(target=self._run, name="superopt aside", daemon=True).start()
+        threading.Thread(target=self._run, name="superopt background call", daemon=True).start()
 
     def _run(self) -> None:
         try:
