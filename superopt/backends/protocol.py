@@ -34,7 +34,7 @@ from superopt.kernels.loops.stage import Buffer, Scope
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.jitting import jax_jit
 from superopt.measure.kernels import XLA
-from superopt.measure.session import resolve
+from superopt.workshop.job import resolve
 from verifier.kernels.check import KernelVerdict
 from verifier.schedules import ScheduleVerdict
 from verifier.schedules.ledger import ScheduleLedger

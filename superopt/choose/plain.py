@@ -37,9 +37,10 @@ from superopt.kernels.choose.relayout import channels_last
 from superopt.machine.background import BackgroundCall
 from superopt.machine.deadline import Deadline, Stopwatch, thread_s
 from superopt.machine.facts import usable_cores
-from superopt.measure import Worker
 from superopt.report.data import NativeKernel
 from superopt.store import Store
+from superopt.workshop.process import Worker
+from superopt.workshop.scheduler import Executor
 
 _ROUGH = Roofline(uncalibrated(), "uncalibrated")  # orders regions before anything is known of them
 
@@ -72,6 +73,7 @@ class KernelMaker:
 
     Args:
         known: a model for the report's predictions where there is no search, which would bring its own.
+        executor: source of the workers that search schedules; this machine where there is none.
     """
 
     def __init__(
@@ -81,7 +83,9 @@ class KernelMaker:
         max_prepared_bytes: int | None = None,
         progress: Callable[[str], None] = lambda line: None,
         known: Joint | None = None,
+        executor: Executor | None = None,
     ) -> None:
+        self._executor = executor
         self._pool, self._store, self._progress = pool, store, progress
         self.backend, self._known = pool.backend, known
         self._most_bytes = max_prepared_bytes
@@ -143,7 +147,7 @@ class KernelMaker:
         regions = regions_of(form.program.hot, form.kernels)
         pairs = zip(regions, form.kernels, strict=True)
         made = {r.graph: Trial(str(r), r.kind, cost_of(r), kernel.trace) for r, kernel in pairs}
-        stage = ScheduleStage(self._pool, worker, seed, self._store, self._progress)
+        stage = ScheduleStage(self._pool, worker, seed, self._store, self._progress, executor=self._executor)
         tried = stage.searched(regions, made, self._seconds(list(made)), deadline)
         if not any(trial.searched for trial in tried.values()):
             return None

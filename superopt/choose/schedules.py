@@ -32,10 +32,11 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.budget import LEAST_S, WORTH
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
-from superopt.measure import Worker
-from superopt.measure.process import WorkerDiedError, ended_by_interrupts
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
+from superopt.workshop.job import WorkerDiedError
+from superopt.workshop.process import Worker, ended_by_interrupts
+from superopt.workshop.scheduler import Executor
 from verifier.schedules.ledger import ScheduleLedger
 
 
@@ -47,6 +48,7 @@ class ScheduleStage:
         pool: processes that make kernels.
         worker: the process that times them.
         most: largest number of candidates to time for a region.
+        executor: source of the workers that build and time candidates; this machine where there is none.
     """
 
     pool: TrialPool
@@ -55,6 +57,7 @@ class ScheduleStage:
     store: Store | None = None
     say: Callable[[str], None] = lambda line: None
     most: int = 1_000_000
+    executor: Executor | None = None
 
     def searched(
         self, regions: Sequence[Region], made: Mapping[Graph, Trial], seconds: Mapping[Graph, float], deadline: Deadline
@@ -72,9 +75,10 @@ class ScheduleStage:
         weights = sum(frozen_bytes(r.graph) for r in regions)
         cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
         with ExitStack() as stack:
-            processes = [stack.enter_context(worker) for worker in builders(min(MOST_PROCESSES, usable_cores()))]
+            every = builders(min(MOST_PROCESSES, usable_cores()), self.executor)
+            processes = [stack.enter_context(worker) for worker in every]
             with ThreadPoolExecutor(len(processes)) as executor, ended_by_interrupts(processes):
-                list(executor.map(Worker.ready, processes))
+                list(executor.map(lambda worker: worker.ready(), processes))
             count = int(deadline.left_s / LEAST_S)
             order = sorted(cost, key=lambda g: -cost[g])[:count]
             for place, graph in enumerate(order):

@@ -1,4 +1,4 @@
-"""Kernels of regions, made in worker processes (`superopt.choose.trial_worker`), with the result for each.
+"""Kernels of regions, made in worker processes (`superopt.choose.making`), with the result for each.
 
 A kernel that crashes, hangs or writes outside of its buffers fails there, where nobody is hurt; the process of the user
 only ever runs kernels that have come through.
@@ -10,12 +10,11 @@ import json
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from costmodel.model.joint import Joint
 from costmodel.model.objective import outside_of
@@ -30,14 +29,15 @@ from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
-from superopt.measure import Worker
 from superopt.measure.kernels import XLA
-from superopt.measure.process import ONE_KERNEL, WorkerDiedError
 from superopt.report.data import NativeKernel
+from superopt.workshop.job import Event, Failure, Job, Kind
+from superopt.workshop.process import ONE_KERNEL
+from superopt.workshop.scheduler import local
 
 _WAIT_S = 0.3  # as long as most kernels take
 MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
-_MODULE = "superopt.choose.trial_worker"
+_JOBS = "superopt.choose.making"
 Trace = tuple[Any, ...] | None
 
 
@@ -75,49 +75,40 @@ class TrialPool:
 
     Attributes:
         backend: the backend that makes kernels; the one for the default device of JAX where none is given.
+        spent_s: processor time that all kernels took to make, whatever else computed meanwhile.
     """
 
     def __init__(self, processes: int | None = None, backend: Backend | None = None) -> None:
         self.backend = backend or for_device()
         count = processes or min(MOST_PROCESSES, usable_cores())
-        self._stack = ExitStack()
-        self._workers = [
-            _Process(self._stack.enter_context(Worker(ONE_KERNEL, inline=True, module=_MODULE)), self.backend.name)
-            for _ in range(count)
-        ]
-        self._starting: list[Future[None]] = []
-        self._executor = self._stack.enter_context(ThreadPoolExecutor(count))
+        self._workshop = local(count, ONE_KERNEL, inline=True, loads=f"{_JOBS}:load")
+        self.spent_s = 0.0
 
     @property
     def batch(self) -> int:
         """Number of regions that are made at a time."""
-        return len(self._workers)
-
-    @property
-    def spent_s(self) -> float:
-        """Processor time that all kernels took to make, whatever else computed meanwhile."""
-        return sum(process.spent_s for process in self._workers)
+        return len(self._workshop.seats)
 
     def start(self) -> None:
         """Start the processes, without waiting for them."""
-        self._starting += [self._executor.submit(process.start) for process in self._workers]
+        self._workshop.start()
 
     def ready(self, end_s: float = math.inf) -> bool:
         """Wait for the starting processes until this instant; return whether they have started."""
-        left_s = None if end_s == math.inf else Deadline(end_s).left_s
-        return not wait(self._starting, left_s).not_done
+        return self._workshop.ready(end_s)
 
-    def make_all(self, jobs: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
+    def make_all(self, regions: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
         """Compile the kernel of each region and run it between guard bands; return its schedule, or why it failed.
 
-        Objects lie where every process finds them, so a process takes the next region whenever it is free.  Jobs that
-        have not ended at the instant `end_s` are ended.
+        Objects lie where every process finds them, so a process takes the next region whenever it is free.  Kernels
+        that are not made at the instant `end_s` are given up.
         """
         if not self.ready(end_s):
-            return ["its process had not started when the time was over"] * len(jobs)
-        every = [_Job(number, *job, end_s=end_s) for number, job in enumerate(jobs)]
-        found = self._done(every, self._workers, lambda: False)
-        return [found[number] for number in range(len(jobs))]
+            return ["its process had not started when the time was over"] * len(regions)
+        with scratch_folder(0) as folder:
+            done = self._workshop.done([self._job("make", *one, folder, n) for n, one in enumerate(regions)], end_s)
+        self._count(done.values())
+        return [_outcome(done[n]) for n in range(len(regions))]
 
     @contextmanager
     def meanwhile(
@@ -130,46 +121,43 @@ class TrialPool:
         begun by then are waited for, but not long.
         """
         found: dict[Graph, Trace | str] = {}
-        jobs = [_Job(number, region, None) for number, region in enumerate(regions)]
-        jobs += [_Job(len(jobs) + number, *one, "validate") for number, one in enumerate(made)]
-        some = self._workers[: usable_cores() - 1] if jobs else []
         halted = threading.Event()
-        making = BackgroundCall(lambda: self._done(jobs, some, halted.is_set))
+        wanted: list[tuple[Kind, Graph, Trace]] = []
+        for region in regions:
+            wanted.append(("make", region, None))
+        for region, trace in made:
+            wanted.append(("validate", region, trace))
+
+        def work() -> dict[int, list[Event] | Failure]:
+            if not wanted or usable_cores() == 1:
+                return {}
+            with scratch_folder(0) as folder:
+                jobs = [self._job(*one, folder, n) for n, one in enumerate(wanted)]
+                return self._workshop.done(jobs, halted=halted.is_set, most=usable_cores() - 1)
+
+        making = BackgroundCall(work)
         try:
             yield found
         finally:
             halted.set()
         with suppress(TimeOverError):  # a process that is still at it is waited for by the next that needs it
-            told = making.result(Deadline.within(_WAIT_S).end_s)
-            found |= {jobs[number].region: said for number, said in told.items() if number < len(regions)}
+            done = making.result(Deadline.within(_WAIT_S).end_s)
+            kernels = {n: result for n, result in done.items() if n < len(regions)}
+            self._count(kernels.values())
+            found |= {regions[n]: _outcome(result) for n, result in kernels.items()}
 
-    def _done(
-        self, jobs: Sequence[_Job], workers: Sequence[_Process], halted: Callable[[], bool]
-    ) -> dict[int, Trace | str]:
-        """Outcome of each job by its number, run side by side in these processes; none begins once `halted()`."""
-        self.ready()
-        left = iter(jobs)
-        turn = threading.Lock()
+    def _job(self, kind: Kind, region: Graph, trace: Trace, folder: str, number: int) -> Job:
+        """The job that makes or validates the kernel of a region, described in a file of the folder."""
+        path = Path(folder) / f"{number}.json"
+        path.write_text(json.dumps([print_graph(region), trace]), encoding="utf-8")
+        return Job(kind, f"{_JOBS}:{kind}", {"backend": self.backend.name}, {"path": str(path)})
 
-        def drained(process: _Process) -> dict[int, Trace | str]:
-            found: dict[int, Trace | str] = {}
-            while True:
-                with turn:
-                    job = None if halted() else next(left, None)
-                if job is None:
-                    return found
-                found[job.number] = process.do(job)
-
-        found: dict[int, Trace | str] = {}
-        for part in self._executor.map(drained, workers):
-            found |= part
-        return found
+    def _count(self, results: Iterable[list[Event] | Failure]) -> None:
+        self.spent_s += sum(result[0]["seconds"] for result in results if not isinstance(result, Failure))
 
     def close(self) -> None:
         """End the processes, whatever they are doing."""
-        for process in self._workers:
-            process.worker.end()
-        self._stack.close()
+        self._workshop.close()
 
     def __enter__(self) -> TrialPool:
         return self
@@ -178,43 +166,12 @@ class TrialPool:
         self.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
-    number: int
-    region: Graph
-    trace: Trace
-    request: Literal["make", "validate"] = "make"
-    end_s: float = math.inf
-
-
-@dataclass(slots=True)
-class _Process:
-    """A worker that makes a backend's kernels; `spent_s` is processor time of those that did not kill it."""
-
-    worker: Worker
-    backend: str
-    spent_s: float = 0.0
-    turn: threading.Lock = field(default_factory=threading.Lock)
-
-    def start(self) -> None:
-        """Have the process load its modules; if it dies of that it is started again when there is work."""
-        with suppress(WorkerDiedError):
-            self.worker.ready()
-
-    def do(self, job: _Job) -> Trace | str:
-        """The schedule of the kernel that was made or whose code was validated; else the reason why it failed."""
-        with scratch_folder(0) as folder:
-            path = Path(folder) / "job.json"
-            path.write_text(json.dumps([print_graph(job.region), job.trace]), encoding="utf-8")
-            request = {"request": job.request, "path": str(path), "backend": self.backend}
-            try:
-                with self.turn:
-                    (event,) = self.worker.request(request, job.end_s)
-            except WorkerDiedError as death:
-                return str(death)
-        if job.request == "make":
-            self.spent_s += event["seconds"]
-        return frozen_trace(event["trace"]) if event["event"] == "built" else event["detail"]
+def _outcome(result: list[Event] | Failure) -> Trace | str:
+    """The schedule of the kernel that was made or whose code was validated; else the reason why it failed."""
+    if isinstance(result, Failure):
+        return f"{result.cause}: {result.detail}"
+    (event,) = result
+    return frozen_trace(event["trace"]) if event["event"] == "built" else event["detail"]
 
 
 def report_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from superopt.kernels.loops.show import show as loops
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.budget import parse_budget
 from superopt.schedules.tune import STRATEGIES, ScheduleSearch
+from superopt.workshop.cluster import RayExecutor
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,10 +39,11 @@ def kernels() -> None:
     default=0,
     help="Processes that build candidates; 0: as many as cores, at most 4.",
 )
+@click.option("--ray", "address", metavar="ADDRESS", help="Ray cluster that builds and times: HOST:6379, auto.")
 @click.option("--seed", default=0, show_default=True)
 @click.option("--no-store", is_flag=True, help="Neither learn from earlier searches nor keep this one's timings.")
 @JSON
-def tune(operator: str, budget: str, no_store: bool, as_json: bool, **options: Any) -> None:
+def tune(operator: str, budget: str, address: str | None, no_store: bool, as_json: bool, **options: Any) -> None:
     """Search the schedules of OPERATOR, such as 'dot f32 128x768x3072' or 'conv f32 56x56x64 3x3x64 stride 2'."""
     from superopt.schedules.report import tune_and_compare, tuning_text  # late: jax takes a second to load
 
@@ -50,7 +53,8 @@ def tune(operator: str, budget: str, no_store: bool, as_json: bool, **options: A
             f"a search of schedules takes a time, not {budget!r}", hint="--budget 20s; --most N candidates"
         )
     how = ScheduleSearch(seconds, **options)
-    result = tune_and_compare(operator, how, keep=not no_store, say=progress(False))
+    with RayExecutor(address) if address else nullcontext() as executor:
+        result = tune_and_compare(operator, how, keep=not no_store, say=progress(False), executor=executor)
     emit(result) if as_json else click.echo(tuning_text(result))
 
 

@@ -28,6 +28,7 @@ PRODUCT = {
     "kernels": "Tune one operator as our own kernel, show its loops and schedule.",
     "optimize": "Optimise a JAX function or an ONNX model.",
     "report": "Make the report of a saved program again.",
+    "store": "Move results of earlier runs between machines, and keep their file small.",
     "verify": "Prove or refute rules, statements, and that two programs are equal.",
 }
 """Command of the product -> a line of help; `superopt.commands.NAME` defines it."""

@@ -34,12 +34,13 @@ from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.barrier import cause_of_run
 from superopt.machine.deadline import Deadline, Stopwatch, now_s
 from superopt.machine.jitting import jax_jit
-from superopt.measure import Failure, ProcessLimits, Worker, ran
+from superopt.measure import ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import Neighbours, differ_by_rounding
 from superopt.measure.exact import LIMIT_LOOP_STEPS, exact_results, loop_steps, prefix_steps
 from superopt.measure.numerics import Tolerance, computed_in, output_errors
-from superopt.measure.process import TIME_OVER
+from superopt.workshop.job import Failure
+from superopt.workshop.process import TIME_OVER, ProcessLimits, Worker
 
 if TYPE_CHECKING:
     from jaxtyping import Bool, Shaped

@@ -20,11 +20,13 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.machine.budget import LEAST_KERNELS_S, WORTH
 from superopt.machine.deadline import HALF, Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, ComparisonSettings, Failure, Timing, Tolerance, Worker, compare
+from superopt.measure import Comparison, ComparisonSettings, Timing, Tolerance, compare
 from superopt.measure.numerics import computed_in
+from superopt.measure.programs import SLOW_S
 from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
-from superopt.measure.worker import SLOW_S
+from superopt.workshop.job import Failure
+from superopt.workshop.process import Worker
 
 SHORT_S = 3e-3  # shorter programs differ by a tenth between processes, longer ones by less than `WORTH`
 ROUNDS = 31  # rounds of a batch: times that swing by 7 % per round are then known to 3 %, which is `WORTH`

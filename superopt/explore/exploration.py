@@ -31,11 +31,11 @@ from superopt.ir.program import frozen_bytes
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import LEAST_KERNELS_S, WORTH
 from superopt.machine.deadline import Deadline
-from superopt.measure import Worker
 from superopt.search.finalists import Finalist
 from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
+from superopt.workshop.process import Worker
 
 _MATCHES = 15_000  # matches per growth without a clock, about 1 ms each; DenseNet-121 has 13,000
 _LEAST_NODE_S = 1e-3  # seconds per node of a body: import, one pass of the rules and a descent take that long

@@ -21,11 +21,12 @@ from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.program import frozen_bytes
 from superopt.machine.deadline import Deadline
-from superopt.measure import KernelTiming, Worker, time_kernels
+from superopt.measure import KernelTiming, time_kernels
 from superopt.measure.kernels import LEFT_OUT, KernelSettings
-from superopt.measure.result import Failure
 from superopt.search.finalists import rival_kernels
 from superopt.search.search import SearchResult
+from superopt.workshop.job import Failure
+from superopt.workshop.process import Worker
 
 _WORTH_TIMING = 0.003  # share of a program's time: ten such kernels make a difference (`budget.WORTH`)
 

@@ -17,7 +17,7 @@ the picture of the architecture (`superopt.lab.picture`).
     long_calls       Classes called with more than eight positional arguments.
     constants        Tuned numbers of the rooms that decide (`TUNED`).
     unexplained      Those of them without a reason: a comment on their line, or a docstring behind it.
-    clocks           Reads of clocks outside of `superopt.machine`, of `superopt.measure` and of the lab.
+    clocks           Reads of clocks outside of `superopt.machine`, `superopt.measure`, `superopt.workshop` and the lab.
     lines, core      Lines of all packages, and of those without `superopt.lab`: information, without a limit.
     below            Trusted lines of code below the schedule of a validated kernel (docs/trust.md 6c): those of
                      `verifier.kernels` without comments, docstrings and imports.
@@ -57,7 +57,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("superopt.backends",),
     ("costmodel", "verifier"),
     ("superopt.measure",),
-    ("superopt.candidates",),
+    ("superopt.candidates", "superopt.workshop"),
     ("rewrites", "superopt.frontends", "superopt.kernels", "superopt.store"),
     ("superopt.arrays", "superopt.foreign"),
     ("superopt.ir",),
@@ -84,7 +84,7 @@ TUNED = (
 )
 """Rooms whose numbers decide which programs are made, priced, timed, accepted and returned."""
 
-TIMED = ("superopt.machine", "superopt.measure", "superopt.lab")
+TIMED = ("superopt.machine", "superopt.measure", "superopt.workshop", "superopt.lab")
 """Rooms that read clocks: all others ask a `Deadline` or a `Stopwatch` (`superopt.machine.deadline`)."""
 
 UNTUNED = {

@@ -6,7 +6,7 @@ import importlib
 
 from superopt.errors import MissingExtraError
 
-EXTRA_OF = {"onnx": "onnx", "cvc5": "cvc5", "optax": "lab"}
+EXTRA_OF = {"onnx": "onnx", "cvc5": "cvc5", "optax": "lab", "ray": "ray"}
 
 
 def need(module: str, purpose: str) -> None:

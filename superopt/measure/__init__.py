@@ -7,23 +7,18 @@ yields labels for the cost model.  A candidate that crashes, hangs, eats the mem
 
 from superopt.measure.compare import Ran, compare, pooled, ran
 from superopt.measure.kernels import KernelTiming, time_kernels
-from superopt.measure.numerics import OutputError, Tolerance, output_errors
-from superopt.measure.process import ProcessLimits, Worker
-from superopt.measure.result import Comparison, EntryPoint, Failure, Timing
+from superopt.measure.numerics import Tolerance, output_errors
+from superopt.measure.result import Comparison, EntryPoint, Timing
 from superopt.measure.session import ComparisonSettings
 
 __all__ = [
     "Comparison",
     "ComparisonSettings",
     "EntryPoint",
-    "Failure",
     "KernelTiming",
-    "OutputError",
-    "ProcessLimits",
     "Ran",
     "Timing",
     "Tolerance",
-    "Worker",
     "compare",
     "output_errors",
     "pooled",

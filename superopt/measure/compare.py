@@ -31,11 +31,12 @@ from superopt.machine.background import BackgroundCall
 from superopt.machine.speedup import Speedup
 from superopt.measure.conditioning import Exact
 from superopt.measure.exact import exact_results_of
-from superopt.measure.numerics import OutputError, computed_in
-from superopt.measure.process import Worker, WorkerDiedError
-from superopt.measure.result import Comparison, EntryPoint, Failure, Timing
-from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, Event, compare_events, resolve
+from superopt.measure.numerics import computed_in
+from superopt.measure.result import Comparison, EntryPoint, Timing
+from superopt.measure.session import AGAIN, REFERENCE, ComparisonSettings, compare_events
 from superopt.measure.stats import paired_ratio
+from superopt.workshop.job import Event, Failure, Job, OutputError, WorkerDiedError, resolve
+from superopt.workshop.process import Worker
 
 BACKEND = "superopt.backends.xla:build"
 CLOSED = "superopt.backends.xla:as_jitted"  # builds programs whose closed-over arrays are constants
@@ -135,9 +136,9 @@ def ran(
         folder = Path(name)
         request = _request(program, (), every, frozen, ComparisonSettings(), BACKEND, folder)
         keys = iter(request["inputs"])
-        request |= {"request": "run", "inputs": [[next(keys) for _ in given] for given in inputs]}
+        request |= {"inputs": [[next(keys) for _ in given] for given in inputs]}
         try:
-            for event in worker.request(request, end_s):
+            for event in worker.request(Job("compare", "superopt.measure.programs:call_program", request), end_s):
                 if event["event"] == "failed":
                     found.raised = (event["cause"], event["detail"])
                     continue
@@ -276,7 +277,8 @@ def _with_worker(worker: Worker, request: dict[str, Any], count: int, seed: int,
         record = _Record(count, failures)
         wanted = {i: spec for i, spec in request["candidates"].items() if int(i) not in failures}
         try:
-            record.absorb(worker.request({**request, "candidates": wanted}, end_s))
+            job = Job("compare", "superopt.measure.programs:compare_programs", {**request, "candidates": wanted})
+            record.absorb(worker.request(job, end_s))
         except WorkerDiedError as death:
             if time.monotonic() >= end_s:  # no candidate is to blame; the timings so far count
                 return record.comparison(seed, isolated=True, notes=(death.failure.detail,))
@@ -311,7 +313,6 @@ def _request(
         return keys[id(value)]
 
     request = {
-        "request": "compare",
         "arrays": str(folder / "arrays"),
         "placed": placed,
         "inputs": [key_of(x) for x in inputs],

@@ -34,8 +34,8 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 from superopt.machine import facts as machine
 from superopt.measure import loop
-from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
-from superopt.measure.result import Failure
+from superopt.workshop.job import Failure, Job, WorkerDiedError
+from superopt.workshop.process import ProcessLimits, Worker
 
 XLA = "xla"
 """The backend of kernels for which none is named."""
@@ -134,14 +134,11 @@ def _collect(
             path = Path(folder) / "texts.json"
             path.write_text(json.dumps([[i, texts[i], dict(tasks[i][1]), tasks[i][2]] for i in left]), encoding="utf-8")
             left_s = deadline - time.monotonic() if budget_s else 0.0
-            request = {
-                "request": "kernels",
-                "texts": str(path),
-                "settings": {**asdict(settings), "budget_s": left_s},
-            }
+            fields = {**asdict(settings), "budget_s": left_s}
+            job = Job("time", "superopt.measure.programs:time_texts", {"settings": fields}, {"texts": str(path)})
             busy: int | None = None
             try:
-                for event in worker.request(request):
+                for event in worker.request(job):
                     if event["event"] == "begin":
                         busy = event["index"]
                     elif event["event"] == "kernel":

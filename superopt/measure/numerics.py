@@ -20,21 +20,13 @@ import numpy as np
 
 from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops.table import lookup
+from superopt.workshop.job import OutputError
 
 _REAL = {"complex64": "float32", "complex128": "float64"}  # the type of both parts
 FLOAT_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 5e-2}
 QUANTISED = "8 bits"
 """The kind of floats that were rounded to 8 bits of a range on the way."""
 _BOUNDS = {**FLOAT_TOLERANCE, QUANTISED: FLOAT_TOLERANCE["bfloat16"]}  # bfloat16 has 8 bits as well
-
-
-@dataclass(frozen=True, slots=True)
-class OutputError:
-    """Relative errors of one output; infinite when shapes, dtypes or special values differ."""
-
-    normwise: float
-    elementwise: float
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,10 @@
-"""A worker that runs one ONNX file in ONNX Runtime, for `superopt.measure.peers`.
+"""Jobs of a worker that runs one ONNX file in ONNX Runtime, for `superopt.measure.peers`.
 
-Start it as `python -m superopt.measure.onnx_runtime EVENT_FD MEMORY_BYTES`.  Neither JAX nor our threads are in its
-process.  If the runtime cannot run a file, its message is returned as data.
+Neither JAX nor our threads are in its process.  If the runtime cannot run a file, its message is returned as data.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import numpy as np
 from superopt.arrays import bundles as arrays
 from superopt.machine.barrier import in_one_line
 from superopt.measure import loop
-from superopt.measure.worker import Event, serve
+from superopt.workshop.job import Event
 
 _DTYPES = {
     "float": "float32", "double": "float64", "float16": "float16", "bool": "bool",
@@ -25,7 +23,7 @@ _DTYPES = {
 _CALLS: list[Callable[[], object]] = []  # calls of the model that was loaded last
 
 
-def _load(request: Mapping[str, Any]) -> Iterator[Event]:
+def load_model(request: Mapping[str, Any]) -> Iterator[Event]:
     """Load a model, call it, and report the seconds of a call and the number of calls per sample."""
     try:
         import onnxruntime  # late: only this process has it  # pyright: ignore[reportMissingImports]
@@ -59,17 +57,8 @@ def _as_taken(value: np.ndarray, kind: str) -> np.ndarray:
     return np.ascontiguousarray(value, np.dtype(dtype))
 
 
-def _time(request: Mapping[str, Any]) -> Iterator[Event]:
+def time_model(request: Mapping[str, Any]) -> Iterator[Event]:
     """Seconds per call of a sample, after a call that wakes the threads."""
     (call,) = _CALLS
     call()
     yield {"event": "timed", "seconds": loop.seconds_of(call, request["calls"])}
-
-
-def main(event_fd: int, memory_bytes: int) -> None:
-    """Serve requests to load a model and to time it until the input closes."""
-    serve(event_fd, memory_bytes, {"load": _load, "time": _time})
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

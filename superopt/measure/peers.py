@@ -15,10 +15,11 @@ import numpy as np
 from superopt.arrays import bundles as arrays
 from superopt.machine.facts import usable_cores
 from superopt.measure import loop
-from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
 from superopt.measure.result import ENOUGH_ROUNDS
+from superopt.workshop.job import Job, Kind, WorkerDiedError
+from superopt.workshop.process import ProcessLimits, Worker
 
-NAME, _MODULE, _WORKER = "ONNX Runtime", "onnxruntime", "superopt.measure.onnx_runtime"
+NAME, _MODULE, _JOBS = "ONNX Runtime", "onnxruntime", "superopt.measure.onnx_runtime"
 MOST_S, SHARE = 5.0, 0.1  # seconds, and share of the budget, for rounds with the other runtime
 _ROUNDS = 21
 _SAMPLE_S = 0.02
@@ -58,12 +59,12 @@ def beside_onnx_runtime(
     values = {str(i): np.asarray(x) for i, x in enumerate(inputs)}
     with (
         arrays.scratch_folder(sum(x.nbytes for x in values.values())) as folder,
-        Worker(module=_WORKER, forked=False) as worker,
+        Worker(forked=False) as worker,
     ):
 
-        def asked(**request: Any) -> dict[str, Any]:
+        def asked(kind: Kind, what: str, **data: Any) -> dict[str, Any]:
             worker.limits = ProcessLimits(silence_s=max(0.1, end_s - time.monotonic()))
-            (event,) = worker.request(request)
+            (event,) = worker.request(Job(kind, f"{_JOBS}:{what}", data))
             return event
 
         path = Path(folder) / "inputs"
@@ -72,7 +73,7 @@ def beside_onnx_runtime(
         ours: list[float] = []
         version = ""
         try:
-            loaded = asked(request="load", model=str(model.resolve()), arrays=str(path), threads=threads)
+            loaded = asked("make", "load_model", model=str(model.resolve()), arrays=str(path), threads=threads)
             if loaded["event"] == "failed":
                 return Beside(failure=loaded["detail"])
             version = loaded["version"]
@@ -88,7 +89,7 @@ def beside_onnx_runtime(
                 for who in rng.sample((0, 1), 2):
                     time.sleep(_PAUSE_S)
                     if who:
-                        seconds[who] = asked(request="time", calls=counts[who])["seconds"]
+                        seconds[who] = asked("time", "time_model", calls=counts[who])["seconds"]
                     else:
                         call()
                         seconds[who] = loop.seconds_of(call, counts[who])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from superopt.machine.speedup import Speedup
-from superopt.measure.numerics import OutputError
+from superopt.workshop.job import Failure, OutputError
 
 ENOUGH_ROUNDS = 5
 
@@ -27,21 +27,6 @@ class EntryPoint:
 
     target: str
     path: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The reason why a candidate has no timing.
-
-    Attributes:
-        cause: one of `crash`, `exit`, `timeout`, `memory`, `build`, `run`, `numerics`.
-        detail: one or two lines for the report.
-        errors: per output, when the outputs were computed and are wrong.
-    """
-
-    cause: str
-    detail: str
-    errors: tuple[OutputError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,7 @@ Events of `run_events`:
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -30,13 +28,13 @@ import numpy as np
 from superopt.machine.deadline import HALF
 from superopt.measure import loop
 from superopt.measure.conditioning import Exact, Neighbours, differ_by_rounding
-from superopt.measure.numerics import OutputError, Tolerance, output_errors
+from superopt.measure.numerics import Tolerance, output_errors
+from superopt.workshop.job import Event, OutputError
 
 REFERENCE, AGAIN = -1, -2
 PRUNE_ROUNDS = 3
 _LONGEST = 4000  # characters of an exception of a program
 _NOT_APART = "a call of the original takes too long for rounds, and one call of each does not tell which is faster"
-Event = dict[str, Any]
 Call = Callable[..., Any]
 
 
@@ -212,14 +210,6 @@ def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: Comp
 def _is_apart(known_s: float, seconds: float) -> bool:
     """Whether one call of each of two programs suffices to tell which is the faster."""
     return not HALF < seconds / known_s < 1.0 / HALF
-
-
-def resolve(target: str, path: str | None = None) -> Any:
-    """The object that `package.module:name` stands for."""
-    if path is not None and path not in sys.path:
-        sys.path.insert(0, path)
-    module, _, name = target.partition(":")
-    return getattr(importlib.import_module(module), name)
 
 
 def _built(make: Make, live: Sequence[Any]) -> tuple[loop.Thunk, float, list[np.ndarray]]:

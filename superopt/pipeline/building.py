@@ -13,10 +13,11 @@ from superopt.contest.rounds import least_s
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.machine.background import BackgroundCall
 from superopt.machine.deadline import HALF, Deadline
-from superopt.measure import ComparisonSettings, Timing, Worker, compare
+from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.measure.compare import serialisable
 from superopt.pipeline.session import FIRST, Session, for_rounds_s
 from superopt.pipeline.state import RunState
+from superopt.workshop.process import Worker
 
 
 def run_original(session: Session, state: RunState) -> RunState:

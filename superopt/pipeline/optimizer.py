@@ -48,9 +48,7 @@ from superopt.machine.deadline import Deadline
 from superopt.machine.extras import need
 from superopt.machine.interrupts import heard
 from superopt.machine.switches import keeps_plain
-from superopt.measure import Worker, forks
 from superopt.measure.kernels import XLA
-from superopt.measure.process import ONE_KERNEL
 from superopt.pipeline.again import timed_again
 from superopt.pipeline.beside import kept_for_peers
 from superopt.pipeline.finishing import finished
@@ -61,6 +59,9 @@ from superopt.pipeline.weights import Shelf
 from superopt.returned.optimized import Optimized
 from superopt.returned.remember import is_in_doubt, recall, run_key
 from superopt.store import Store
+from superopt.workshop import forks
+from superopt.workshop.cluster import RayExecutor
+from superopt.workshop.process import ONE_KERNEL, Worker
 from verifier.verdict import EXACTNESS
 
 if TYPE_CHECKING:
@@ -93,6 +94,7 @@ class CallOptions(OptimizeOptions, total=False):
     kwargs: Mapping[str, Any] | None
     dims: Mapping[str, int] | None
     data_root: str | Path | None
+    workers: str | None
 
 
 @overload
@@ -119,6 +121,7 @@ def optimize(
     search: bool = True,
     data_root: str | Path | None = None,
     progress: Progress | None = None,
+    workers: str | None = None,
 ) -> Optimized:
     """Optimise a JAX function on example arguments, or an ONNX model.
 
@@ -147,9 +150,10 @@ def optimize(
             the original is faster beyond doubt, that is returned.  With `deterministic` nothing is timed.
         data_root: a folder inside which symbolic links to the external data of a model are followed.
         progress: called with one line per stage.
+        workers: address of a Ray cluster whose hosts search schedules: `ray://HOST:10001`, `HOST:6379` or `auto`.
 
     Raises:
-        UsageError: the budget is not positive, or options do not go together.
+        UsageError: the budget is not positive, options do not go together, or no cluster is at the address.
         ArgumentError: arguments are not arrays, or do not fit.
         ModelFileError: the model cannot be read.
         VerificationError: a rule is not proved.
@@ -159,7 +163,7 @@ def optimize(
     backend = _backend(kernels)
     backend = backend if numerics != "exact" and not (deterministic and search) else None
     limits = parse_budget(budget)
-    _check_options(seed, objective, store, kwargs, max_prepared_bytes, progress)
+    _check_options(seed, objective, store, kwargs, max_prepared_bytes, progress, workers)
     given = given_rules(rules)
     clock = Clock(progress)
     deadline = limits.deadline(clock.begin_s)
@@ -209,6 +213,7 @@ def optimize(
             return _told(known, program=name, command=command)
         asked = imported
         imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
+        executor = None if workers is None else stack.enter_context(RayExecutor(workers))
         worker, pool = Worker(), TrialPool(backend=backend)
         kernels_alone = Worker(ONE_KERNEL, inline=True)
         stack.callback(barrier.around, "the end of processes", worker.end, None)
@@ -216,7 +221,7 @@ def optimize(
         stack.callback(barrier.around, "the end of processes", pool.close, None)
         maker = barrier.around(
             "the maker of kernels",
-            lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say, _prices(request, imported)),
+            lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say, _prices(request, imported), executor),
             None,
             let=FIRST,
         )
@@ -365,7 +370,9 @@ def _with_examples(imported: Imported, seed: int) -> Imported:
         raise ArgumentError(f"example values for the arguments do not fit into memory: {error}") from error
 
 
-def _check_options(seed: Any, objective: Any, store: Any, kwargs: Any, max_prepared_bytes: Any, progress: Any) -> None:
+def _check_options(
+    seed: Any, objective: Any, store: Any, kwargs: Any, max_prepared_bytes: Any, progress: Any, workers: Any
+) -> None:
     """Reject options of types other than `optimize` states, before anything depends on them.
 
     Raises:
@@ -379,6 +386,7 @@ def _check_options(seed: Any, objective: Any, store: Any, kwargs: Any, max_prepa
         "kwargs": (kwargs, kwargs is None or isinstance(kwargs, Mapping), "a mapping of keyword arguments"),
         "max_prepared_bytes": (max_prepared_bytes, max_prepared_bytes is None or _is_count(max_prepared_bytes), whole),
         "progress": (progress, progress is None or callable(progress), "a function of a line"),
+        "workers": (workers, workers is None or isinstance(workers, str), "the address of a Ray cluster"),
     }
     for name, (value, right, what) in wrong.items():
         if not right:

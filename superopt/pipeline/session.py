@@ -19,9 +19,9 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.machine.barrier import Barrier
 from superopt.machine.budget import LEAST_KERNELS_S, Budget
 from superopt.machine.deadline import HALF, Deadline, Stopwatch
-from superopt.measure import Worker
 from superopt.report.data import StageTime
 from superopt.store import Store
+from superopt.workshop.process import Worker
 
 Progress = Callable[[str], None]
 

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -23,16 +24,24 @@ from superopt.kernels.schedule.trace import apply
 from superopt.measure import loop
 from superopt.measure.rates import measured
 from superopt.measure.stats import paired_ratio
+from superopt.schedules.candidates import example_arrays
 from superopt.schedules.native import kernel_calls
-from superopt.schedules.tune import ScheduleSearch, tune
-from superopt.schedules.worker import example_arrays
+from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.schedules.workload import workload
 from superopt.store import Store
+from superopt.workshop.scheduler import Executor
 
 _ROUNDS, _SAMPLE_S = 15, 5e-3
 
 
-def tune_and_compare(operator: str, how: ScheduleSearch, *, keep: bool, say: Callable[[str], None]) -> dict[str, Any]:
+def tune_and_compare(
+    operator: str,
+    how: ScheduleSearch,
+    *,
+    keep: bool,
+    say: Callable[[str], None],
+    executor: Executor | None = None,
+) -> dict[str, Any]:
     """Tune an operator given by name and time the winner against XLA, interleaved, in fresh rounds.
 
     Args:
@@ -40,6 +49,7 @@ def tune_and_compare(operator: str, how: ScheduleSearch, *, keep: bool, say: Cal
         how: settings of the search; with 0 workers, as many as there are cores, at most 4.
         keep: learn from earlier searches and keep this one's timings.
         say: called with a line per round.
+        executor: source of the workers; this machine where there is none.
 
     Raises:
         UsageError: the operator is not understood, or more threads are asked for than there are cores.
@@ -49,7 +59,9 @@ def tune_and_compare(operator: str, how: ScheduleSearch, *, keep: bool, say: Cal
         raise UsageError(f"{how.threads} threads on {len(cores)} cores")
     graph = workload(operator)
     how = replace(how, workers=how.workers or min(4, len(cores)))
-    found = tune(graph, how, store=Store() if keep else None, say=say)
+    with ExitStack() as stack:
+        processes = [stack.enter_context(worker) for worker in builders(how.workers, executor)]
+        found = tune(graph, how, processes=processes, store=Store() if keep else None, say=say)
     return {
         "operator": operator,
         "threads": how.threads,

@@ -22,7 +22,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -42,14 +42,16 @@ from superopt.kernels.schedule.trace import apply
 from superopt.machine.deadline import Deadline, Stopwatch, process_s
 from superopt.machine.facts import beyond_caches, last_cache_bytes
 from superopt.measure.kernels import LARGEST_FOOTPRINT
-from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError, ended_by_interrupts
 from superopt.measure.stats import paired_ratio
+from superopt.schedules.candidates import save_problem
 from superopt.schedules.features import features
 from superopt.schedules.model import Rows, forecast, prior
 from superopt.schedules.records import MeasuredSchedule, Records
 from superopt.schedules.space import ScheduleSpace, Trace, space_of
-from superopt.schedules.worker import save_problem
 from superopt.store import Store
+from superopt.workshop.job import Event, Job, JobWorker, WorkerDiedError
+from superopt.workshop.process import ProcessLimits, ended_by_interrupts
+from superopt.workshop.scheduler import Executor, LocalExecutor
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -67,6 +69,7 @@ _MOST_ROWS = 400  # measurements that the model is conditioned on
 _SPREAD = 0.5  # weight of the model's uncertainty in the order of points (exploration)
 _HOPELESS = 4.0  # a first call that takes this much longer than the best so far is timed once more and left
 _SLOW = 1.4  # so is a candidate whose first two samples take this much longer
+_JOBS = "superopt.schedules.candidates"
 _LIMITS = ProcessLimits(silence_s=30.0, memory_bytes=6 << 30)
 
 
@@ -178,7 +181,7 @@ def tune(
     graph: Graph,
     how: ScheduleSearch,
     *,
-    processes: Sequence[Worker] = (),
+    processes: Sequence[JobWorker] = (),
     store: Store | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> TunedSchedule:
@@ -312,20 +315,26 @@ def _rows(measured: Sequence[MeasuredSchedule]) -> Rows:
 # ---- processes that build
 
 
-def builders(count: int) -> list[Worker]:
-    """Start processes that build candidates, to be used for several searches; the caller closes them."""
-    return [Worker(_LIMITS, module="superopt.schedules.worker") for _ in range(count)]
+def builders(count: int, executor: Executor | None = None) -> list[JobWorker]:
+    """Return workers that build candidates, at most `count` a host, for several searches; the caller closes them.
+
+    Raises:
+        InputError: no host has the processor and the versions of this machine, whose timings count.
+    """
+    seats = (executor or LocalExecutor()).seats(count, _LIMITS)
+    found = [seat.worker for seat in seats if seat.native]
+    if not found:
+        raise InputError("no host of the cluster has the processor and the versions of this machine")
+    return found
 
 
 class CandidateBuilder:
     """A worker with its session; opens it again after a death."""
 
-    def __init__(self, worker: Worker, graph: Graph, threads: int, problem: Path, footprint: int = 0) -> None:
+    def __init__(self, worker: JobWorker, graph: Graph, threads: int, problem: Path, footprint: int = 0) -> None:
         self.worker = worker
-        self.opening = {
-            "request": "open", "graph": print_graph(graph), "threads": threads, "problem": str(problem),
-            "footprint": footprint,
-        }  # fmt: skip
+        data = {"graph": print_graph(graph), "threads": threads, "footprint": footprint}
+        self.opening = Job("make", f"{_JOBS}:open_graph", data, {"problem": str(problem)})
         self.started = -1
 
     def open(self) -> None:
@@ -334,10 +343,10 @@ class CandidateBuilder:
             list(self.worker.request(self.opening))
             self.started = self.worker.started
 
-    def ask(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        """Send a request to a worker that has the graph open."""
+    def time(self, data: Mapping[str, Any]) -> Iterator[Event]:
+        """Time candidates of the worker; events of `time_candidates`."""
         self.open()
-        return self.worker.request(message)
+        return self.worker.request(Job("time", f"{_JOBS}:time_candidates", data))
 
     def build(
         self, indices: Sequence[int], traces: Sequence[Trace], *, again: bool = False
@@ -348,8 +357,9 @@ class CandidateBuilder:
         while left:
             current = None
             try:
-                request = {"request": "build", "indices": list(left), "traces": list(left.values()), "again": again}
-                for event in self.ask(request):
+                self.open()
+                data = {"indices": list(left), "traces": list(left.values()), "again": again}
+                for event in self.worker.request(Job("make", f"{_JOBS}:build_candidates", data)):
                     current = event["index"]
                     if event["event"] != "begin":
                         found[current] = event
@@ -423,7 +433,7 @@ def _timed(
     if search.space.threads > 1:
         _rest()
     try:
-        events = builder.ask({"request": "time", "digests": list(digests), **how})
+        events = builder.time({"digests": list(digests), **how})
         return {event["digest"]: event["samples_s"] for event in events}
     except WorkerDiedError as error:
         search.refused[f"died while timed: {error}"] = len(digests)

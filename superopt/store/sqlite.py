@@ -28,6 +28,7 @@ from superopt.machine.barrier import warned
 SCHEMA_VERSION = 3
 TABLES = ("certificates", "measurements", "runs", "calibration", "schedules")
 BUSY_TIMEOUT_S = 30.0
+_CLOCKS_APART_S = 86_400.0  # between two machines
 _MEMORY = ":memory:"
 _SCHEMA_BYTES = 1 << 16  # the first page, of any size, holds the tables
 
@@ -104,6 +105,55 @@ class Store:
                 conn.execute(f"DELETE FROM {table} WHERE key = ?", (key,))
 
         self._run(drop)
+
+    def take(self, other: Store) -> dict[str, int]:
+        """Take over the rows of another store that are absent or older here; return their number per table.
+
+        Damaged rows are left out.  A key names its machine and versions, so rows of several machines live side by side.
+        """
+        taken: dict[str, int] = {}
+        for table in TABLES:
+            query = f"SELECT value, digest, key, created FROM {table}"
+            rows = other._run(lambda c, query=query: c.execute(query).fetchall()) or []
+            whole = [(k, v, d, t) for v, d, k, t in rows if _decode(table, k, (v, d)) is not None and _is_time(t)]
+            insert = (
+                f"INSERT INTO {table} VALUES (?, ?, ?, ?) ON CONFLICT(key) DO UPDATE SET value = excluded.value,"
+                f" digest = excluded.digest, created = excluded.created WHERE excluded.created > {table}.created"
+            )
+
+            def write(conn: sqlite3.Connection, insert: str = insert, whole: list[Any] = whole) -> int:
+                before = conn.total_changes
+                with _immediate(conn):
+                    conn.executemany(insert, whole)
+                return conn.total_changes - before
+
+            taken[table] = self._run(write) or 0
+        return taken
+
+    def collect(self, oldest: float) -> dict[str, int]:
+        """Delete damaged rows and those written before an instant of `time.time`; return their number per table.
+
+        The file gives the space back.
+        """
+        deleted: dict[str, int] = {}
+        for table in TABLES:
+            rows = self._run(
+                lambda c, table=table: c.execute(f"SELECT value, digest, key, created, rowid FROM {table}").fetchall()
+            )
+            gone = [
+                (row[4],)
+                for row in rows or []
+                if _decode(table, row[2], row) is None or not _is_time(row[3]) or row[3] < oldest
+            ]
+
+            def drop(conn: sqlite3.Connection, table: str = table, gone: list[tuple[Any]] = gone) -> None:
+                with _immediate(conn):
+                    conn.executemany(f"DELETE FROM {table} WHERE rowid = ?", gone)
+
+            self._run(drop)
+            deleted[table] = len(gone)
+        self._run(lambda c: c.execute("VACUUM"))
+        return deleted
 
     def summary(self) -> dict[str, Any]:
         """Path, rows per table and notices, for `doctor`."""
@@ -333,6 +383,11 @@ def _is_busy(error: sqlite3.Error) -> bool:
 def _check_table(table: str) -> None:
     if table not in TABLES:
         raise ValueError(f"unknown table {table!r}; the store has {', '.join(TABLES)}")
+
+
+def _is_time(created: Any) -> bool:
+    """Whether the time of a row is one, and not in the future, where no later row would replace it."""
+    return isinstance(created, float) and 0 <= created <= time.time() + _CLOCKS_APART_S
 
 
 def _digest(table: str, key: str, text: str) -> str:

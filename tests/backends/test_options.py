@@ -21,12 +21,13 @@ from superopt.contest.rounds import Rounds, Series
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
 from superopt.machine.speedup import UNTIMED
-from superopt.measure import Comparison, KernelTiming, Timing, Worker, compare, time_kernels
+from superopt.measure import Comparison, KernelTiming, Timing, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
 from superopt.measure.session import ComparisonSettings
 from superopt.returned import remember
 from superopt.returned.optimized import Optimized
 from superopt.store import Store
+from superopt.workshop.process import Worker
 
 RNG = np.random.default_rng(0)
 WIDE = {"xla_cpu_prefer_vector_width": "512"}

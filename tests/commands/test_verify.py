@@ -107,7 +107,7 @@ def test_packages_of_rules_load_without_jax(alone: dict[str, str]) -> None:
 
 
 FRESH = """
-from superopt.measure import forks
+from superopt.workshop import forks
 from verifier.rules.process import Prover
 def begun():
     with Prover() as prover:

@@ -17,8 +17,9 @@ from superopt.contest.checks import Builds, OriginalLostError, check, differs_fr
 from superopt.errors import ProgramError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
-from superopt.measure import Failure, ProcessLimits, Worker
 from superopt.measure.compare import Ran
+from superopt.workshop.job import Failure
+from superopt.workshop.process import ProcessLimits, Worker
 
 X = np.linspace(-1.0, 1.0, 12, dtype=np.float32).reshape(3, 4)
 

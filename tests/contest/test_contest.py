@@ -26,9 +26,11 @@ from superopt.ir.program import original_program
 from superopt.kernels.choose.choice import Choice
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, Failure, Timing, Worker
+from superopt.measure import Comparison, Timing
 from superopt.measure.session import ComparisonSettings
 from superopt.measure.stats import paired_ratio
+from superopt.workshop.job import Failure
+from superopt.workshop.process import Worker
 from tests.support.golden import MadeUp
 
 IMPORTED = import_function(jnp.tanh, (np.ones((4, 4), np.float32),))

@@ -35,7 +35,7 @@ from superopt.machine.barrier import StageWarning
 from superopt.machine.deadline import Deadline
 from superopt.measure import KernelTiming
 from superopt.measure.kernels import LEFT_OUT
-from superopt.measure.result import Failure
+from superopt.workshop.job import Failure
 from tests.support.search_table import TableObjective
 from tests.support.stages import steps
 

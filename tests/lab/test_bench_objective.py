@@ -14,8 +14,7 @@ from superopt.choose.trials import TrialPool
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.kernels.llvm.cpu import supported
 from superopt.lab.bench import objective
-from superopt.measure import Worker
-from superopt.measure.process import ONE_KERNEL
+from superopt.workshop.process import ONE_KERNEL, Worker
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
 

@@ -27,10 +27,10 @@ from superopt.lab.training.tasks import KernelForm, Task, canonical, key_of, mak
 from superopt.lab.training.visit import Effort, Visited, explored, leaf_classes, states, visit
 from superopt.measure import KernelTiming
 from superopt.measure.kernels import KernelSettings
-from superopt.measure.result import Failure
 from superopt.search.emit import ClassEmitter
 from superopt.search.snapshot import Selection
 from superopt.search.state import State
+from superopt.workshop.job import Failure
 from tests.support.search_table import TableObjective
 
 QUICK = Effort(enodes=400, guided_enodes=200, steps=300, states=3, variations=6, tasks=8)

@@ -11,8 +11,9 @@ import pytest
 
 from superopt.arrays import bundles as arrays
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, Failure, Timing, Tolerance, output_errors, pooled
+from superopt.measure import Comparison, Timing, Tolerance, output_errors, pooled
 from superopt.measure.stats import paired_ratio
+from superopt.workshop.job import Failure
 
 RNG = np.random.default_rng(0)
 

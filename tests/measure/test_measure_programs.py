@@ -19,10 +19,13 @@ from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.choice import NATIVE
-from superopt.measure import Failure, KernelTiming, Timing, Tolerance, Worker, compare, session, time_kernels
+from superopt.measure import KernelTiming, Timing, compare, session, time_kernels
 from superopt.measure.compare import ran, serialisable
 from superopt.measure.kernels import XLA, KernelSettings, copies, kernel_events
+from superopt.measure.numerics import Tolerance
 from superopt.measure.session import ComparisonSettings
+from superopt.workshop.job import Failure, resolve
+from superopt.workshop.process import Worker
 
 X = np.random.default_rng(0).standard_normal((32, 32)).astype(np.float32)
 W = np.random.default_rng(1).standard_normal((32, 32)).astype(np.float32)
@@ -172,7 +175,7 @@ def test_calls_take_turns_with_copies_of_frozen_operands(backend: str) -> None:
 
     def turns(footprint: int) -> int:
         settings = {"rounds": 1, "sample_s": 1e-4, "max_calls": 2, "footprint": footprint, "budget_s": 0.0}
-        events = list(kernel_events([(0, text, {}, backend)], session.resolve, settings))
+        events = list(kernel_events([(0, text, {}, backend)], resolve, settings))
         assert events[-1]["seconds"] > 0
         return copies(32, footprint)
 

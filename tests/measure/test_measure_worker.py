@@ -13,8 +13,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from superopt.measure import EntryPoint, Failure, ProcessLimits, Timing, Worker, compare
+from superopt.measure import EntryPoint, Timing, compare
 from superopt.measure.session import ComparisonSettings
+from superopt.workshop.job import Failure
+from superopt.workshop.process import ProcessLimits, Worker
 
 HERE = str(Path(__file__).parents[1] / "support")
 X = np.linspace(0.0, 1.0, 64, dtype=np.float32)
@@ -116,8 +118,9 @@ def test_in_process_comparison() -> None:
 def test_worker_does_not_outlive_its_parent(how: signal.Signals) -> None:
     code = (  # whoever runs the tests may ignore SIGINT, which children inherit
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);"
-        "import sys, numpy as np; from superopt.measure import *; w = Worker();"
-        "print(next(w.request({'request': 'ping'}))['pid'], flush=True);"
+        "import sys, numpy as np; from superopt.measure import *; from superopt.workshop.process import Worker;"
+        "from superopt.workshop.job import PING; w = Worker();"
+        "print(next(w.request(PING))['pid'], flush=True);"
         f"compare(EntryPoint('measure_faults:good', {HERE!r}), [EntryPoint('measure_faults:hangs', {HERE!r})],"
         "[np.ones(64, np.float32)], {'bias': np.ones(64, np.float32)}, worker=w)"
     )

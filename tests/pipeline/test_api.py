@@ -11,9 +11,12 @@ import numpy as np
 import pytest
 
 import superopt
+from superopt.choose.plain import KernelMaker
+from superopt.choose.schedules import ScheduleStage
 from superopt.errors import ArgumentError, InputError, UsageError, VerificationError
 from superopt.machine.budget import Budget, parse_budget
-from superopt.pipeline import exploring
+from superopt.machine.deadline import Deadline
+from superopt.pipeline import exploring, optimizer
 
 RNG = np.random.default_rng(0)
 
@@ -168,12 +171,43 @@ def test_bad_arguments() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [("seed", -1), ("seed", 1.5), ("seed", True), ("objective", 3), ("store", 3), ("kwargs", 3), ("progress", 3),
-     ("max_prepared_bytes", "x"), ("max_prepared_bytes", -1)],
+     ("max_prepared_bytes", "x"), ("max_prepared_bytes", -1), ("workers", 4)],
 )  # fmt: skip
 def test_options_of_other_types_are_refused_at_once(name: str, value: Any) -> None:
     with pytest.raises(UsageError, match=f"{name} is {value}") as caught:
         superopt.optimize(chain, *arguments(), **{"store": False, name: value})
     assert caught.value.hint.startswith("it has to be ")
+
+
+def test_schedules_are_searched_by_the_workers_that_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cluster:
+        """Workers of an address, none of which starts."""
+
+        def __init__(self, address: str) -> None:
+            self.address, self.ended = address, False
+
+        def __enter__(self) -> Cluster:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            self.ended = True
+
+        def seats(self, count: int, limits: Any) -> list[Any]:
+            raise AskedError
+
+    class AskedError(Exception):
+        pass
+
+    makers: list[KernelMaker] = []
+    monkeypatch.setattr(optimizer, "RayExecutor", Cluster)
+    monkeypatch.setattr(optimizer, "KernelMaker", lambda *given: makers.append(KernelMaker(*given)) or makers[0])
+    superopt.optimize(jnp.tanh, np.ones(4, np.float32), search=False, deterministic=True, store=False, workers="a:1")
+    cluster = makers[0]._executor
+    assert isinstance(cluster, Cluster)
+    assert (cluster.address, cluster.ended) == ("a:1", True)
+    stage = ScheduleStage(makers[0]._pool, None, executor=cluster)  # type: ignore[arg-type]
+    with pytest.raises(AskedError):
+        stage.searched([], {}, {}, Deadline.within(60.0))
 
 
 def test_what_was_returned_for_want_of_time_is_no_answer_for_later(

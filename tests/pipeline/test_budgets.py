@@ -25,7 +25,7 @@ from superopt.machine import deadline as deadlines
 from superopt.machine.budget import Budget, parse_budget
 from superopt.machine.deadline import Deadline
 from superopt.measure import kernels as kernel_timing
-from superopt.measure import session, worker
+from superopt.measure import programs, session
 
 
 class Clock:
@@ -92,13 +92,13 @@ def test_builds_that_would_end_too_late_are_not_begun(clock: Clock, builds_s: fl
 
 
 def test_slow_builds_are_kept_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "_KEPT", {})
-    monkeypatch.setattr(worker, "_program", lambda *_: lambda: None)
+    monkeypatch.setattr(programs, "_KEPT", {})
+    monkeypatch.setattr(programs, "_program", lambda *_: lambda: None)
     spec = {"hot": "h", "prepare": None, "constants": {}, "given": {}, "backend": ""}
 
     def kept(weight: float = 1.0) -> session.Kept:
         frozen = {"w": np.full(3, weight, np.float32)}
-        return worker._kept(spec, frozen, {}, "b", lambda: worker._digest(frozen))
+        return programs._kept(spec, frozen, {}, "b", lambda: programs._digest(frozen))
 
     fast = kept()
     fast.build_s = 0.1

@@ -38,13 +38,14 @@ from superopt.ir.graph import Graph
 from superopt.kernels.choose.choice import NATIVE
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, Timing, Worker
+from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
 from superopt.pipeline import again as recalled
 from superopt.pipeline import building, checking, contesting, exploring, forming
 from superopt.pipeline import plain as making
 from superopt.report.data import read_report
 from superopt.store import Store
+from superopt.workshop.process import Worker
 
 pytestmark = pytest.mark.usefixtures("keeps_plain")
 

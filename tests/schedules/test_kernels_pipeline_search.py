@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,21 +21,21 @@ from superopt.certify.kernels import prove_kernels
 from superopt.choose import schedules as kernel_search
 from superopt.choose.plain import KernelMaker
 from superopt.choose.schedules import ScheduleStage
-from superopt.choose.trials import Trace, Trial, TrialPool, _Job, _Process
+from superopt.choose.trials import Trace, Trial, TrialPool
 from superopt.contest.rounds import ORIGINAL, Series
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
-from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import cost_of, partition
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.loops.program import from_graph
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import UNTIMED
-from superopt.measure import Comparison, Failure, Timing, Worker
-from superopt.measure.process import WorkerDiedError
+from superopt.measure import Comparison, Timing
 from superopt.schedules import tune as tuning
 from superopt.schedules.space import space_of
+from superopt.workshop.job import Failure, Job, WorkerDiedError
+from superopt.workshop.process import Worker
 from tests.support.stages import own_kernels
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")
@@ -184,19 +184,22 @@ class Dying:
     def __init__(self, deadly: int) -> None:
         self.deadly, self.requests = deadly, 0
 
-    def request(self, message: Mapping[str, Any], end_s: float = math.inf) -> Iterator[dict[str, Any]]:
-        _, trace = json.loads(Path(message["path"]).read_text(encoding="utf-8"))
+    def request(self, job: Job, end_s: float = math.inf) -> Iterator[dict[str, Any]]:
+        _, trace = json.loads(Path(job.files["path"]).read_text(encoding="utf-8"))
         self.requests += 1
         if self.requests - 1 == self.deadly:
             raise WorkerDiedError(Failure("crash", "SIGSEGV"))
         yield {"event": "built", "seconds": 0.1, "trace": trace or []}
 
+    def end(self) -> None:
+        pass
+
 
 def test_a_kernel_that_kills_its_process_takes_no_other_with_it() -> None:
     regions = cut(two_layers, *inputs())
     worker: Any = Dying(1)
-    process = _Process(worker, NATIVE)
-    jobs = [_Job(number, regions[0].graph, None) for number in range(3)]
-    assert [process.do(job) for job in jobs] == [(), "crash: SIGSEGV", ()]
-    assert worker.requests == 3
-    assert process.spent_s == pytest.approx(0.2)
+    with TrialPool(processes=1) as pool:
+        pool._workshop.seats[0].worker = worker
+        assert pool.make_all([(regions[0].graph, None)] * 3) == [(), "crash: SIGSEGV", ()]
+        assert worker.requests == 3
+        assert pool.spent_s == pytest.approx(0.2)

@@ -21,12 +21,12 @@ from superopt.kernels.loops.program import from_graph
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.training.schedule_prior import fitted, plain
 from superopt.machine.facts import Machine, taken
+from superopt.schedules.candidates import example_arrays, reference
 from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior
 from superopt.schedules.records import MeasuredSchedule, Records
 from superopt.schedules.space import Point, ScheduleSpace, space_of
 from superopt.schedules.tune import STRATEGIES, ScheduleSearch, Strategy, tune
-from superopt.schedules.worker import example_arrays, reference
 from superopt.schedules.workload import workload
 from superopt.store import Store
 from tests.support.machines import AVX2, AVX512

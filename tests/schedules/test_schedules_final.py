@@ -20,13 +20,13 @@ from superopt.kernels.runtime.kernel import GuardError, Room
 from superopt.machine import facts as machine
 from superopt.machine.deadline import Deadline
 from superopt.measure.kernels import LARGEST_FOOTPRINT
-from superopt.measure.process import ProcessLimits, Worker
-from superopt.schedules import features, worker
+from superopt.schedules import candidates, features
 from superopt.schedules import tune as search
 from superopt.schedules.model import Rows, _solved
 from superopt.schedules.records import MeasuredSchedule
 from superopt.schedules.space import space_of
 from superopt.schedules.workload import workload
+from superopt.workshop.process import ProcessLimits, Worker
 
 
 def _candidates(seconds: list[float]) -> list[MeasuredSchedule]:
@@ -134,15 +134,15 @@ def test_candidates_go_through_copies_that_make_up_the_footprint(monkeypatch: py
         return plain(self, arrays, threads, room, turn)
 
     monkeypatch.setattr(runtime.Kernel, "bind", bind)
-    arrays = worker.example_arrays(graph, 0)
-    expected = worker.reference(graph, arrays)
+    arrays = candidates.example_arrays(graph, 0)
+    expected = candidates.reference(graph, arrays)
     for footprint, turns in ((0, 1), (3 * size, 3), (3 * size + 1, 4)):
         program = from_graph(graph.outputs, name="kernel")
         kinds = tuple(str(x.dtype) for x in expected)
-        state = worker._Session(program, arrays, expected, kinds, 1, {}, footprint)
-        state.bounds = [worker._bounds(x) for x in expected]
+        state = candidates._Session(program, arrays, expected, kinds, 1, {}, footprint)
+        state.bounds = [candidates._bounds(x) for x in expected]
         bound.clear()
-        assert worker._candidate(state, [], False)["event"] == "built"
+        assert candidates._candidate(state, [], False)["event"] == "built"
         assert bound == list(range(turns))
 
 
@@ -167,28 +167,28 @@ def test_candidates_are_cold_where_the_weights_of_the_program_fit_no_cache(monke
 
 def test_near_values_are_told_from_others() -> None:
     expected = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
-    bounds = worker._bounds(expected)
-    assert worker._near(bounds, expected, expected * np.float32(1 + 1e-6))
+    bounds = candidates._bounds(expected)
+    assert candidates._near(bounds, expected, expected * np.float32(1 + 1e-6))
     one = expected.copy()
     one[17] += 1e-3
-    assert not worker._near(bounds, expected, one)
-    assert not worker._near(bounds, expected, np.where(np.arange(1000) == 3, np.float32(np.nan), expected))
-    assert not worker._near(worker._bounds(expected[:0]), expected, expected)
+    assert not candidates._near(bounds, expected, one)
+    assert not candidates._near(bounds, expected, np.where(np.arange(1000) == 3, np.float32(np.nan), expected))
+    assert not candidates._near(candidates._bounds(expected[:0]), expected, expected)
 
 
 @pytest.mark.parametrize("text", ["softmax f32 5x33", "dot s8 4x32x16"])
 def test_candidates_with_other_values_than_xla_are_refused(text: str, tmp_path: Path) -> None:
     graph = workload(text)
-    worker.save_problem(tmp_path / "problem", graph, 0)
+    candidates.save_problem(tmp_path / "problem", graph, 0)
     asked = {"graph": print_graph(graph), "problem": str(tmp_path / "problem"), "threads": 1}
     space = space_of(from_graph(graph.outputs, name="kernel"), threads=1)
 
     def built(change: Callable[[np.ndarray], np.ndarray]) -> dict[str, Any]:
-        assert list(worker._open(asked)) == [{"event": "opened"}]
-        (session,) = worker._STATE
+        assert list(candidates.open_graph(asked)) == [{"event": "opened"}]
+        (session,) = candidates._STATE
         session.expected = [change(x.copy()) for x in session.expected]
-        session.bounds = [worker._bounds(x) for x in session.expected]
-        return list(worker._build({"indices": [0], "traces": [space.trace(space.start)]}))[-1]
+        session.bounds = [candidates._bounds(x) for x in session.expected]
+        return list(candidates.build_candidates({"indices": [0], "traces": [space.trace(space.start)]}))[-1]
 
     def one_apart(x: np.ndarray) -> np.ndarray:
         x.reshape(-1)[1] += 1 if x.dtype.kind == "i" else 1e-3
@@ -202,12 +202,12 @@ def test_candidates_with_other_values_than_xla_are_refused(text: str, tmp_path: 
         found = built(change)
         assert found["event"] == "wrong"
         assert "is not XLA's" in found["detail"]
-        assert not worker._STATE[0].calls, "it cannot be timed"
+        assert not candidates._STATE[0].calls, "it cannot be timed"
 
 
 def test_workers_use_one_thread_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
-    with Worker(ProcessLimits(), module="superopt.schedules.worker") as process:
+    with Worker(ProcessLimits()) as process:
         process.ready()
         assert process._process is not None
         environment = Path(f"/proc/{process._process.pid}/environ").read_bytes()

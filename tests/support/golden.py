@@ -37,9 +37,11 @@ from superopt.kernels.choose.choice import Choice
 from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, Failure, Timing, Worker
+from superopt.measure import Comparison, Timing
 from superopt.measure.stats import paired_ratio
 from superopt.pipeline import contesting
+from superopt.workshop.job import Failure
+from superopt.workshop.process import Worker
 
 HERE = Path(__file__).parent
 CONTESTS, TIMED, PROGRAMS = (HERE / f"golden_{name}.json" for name in ("contests", "timed", "programs"))

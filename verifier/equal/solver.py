@@ -4,7 +4,7 @@ Every query uses a fresh solver, in one Z3 context per proof, bounded by `rlimit
 by the clock: the same query has the same answer on any machine and in any order.  Queries use only quantifier-free
 integer arithmetic, reals, bit-vectors and uninterpreted functions.  Inside `recorded()` every query is kept as SMT-LIB
 text with its answer, for certificates.  Hard limits on time and memory are those of the surrounding process
-(`verifier.rules.worker`).
+(`verifier.rules.judging`).
 """
 
 from __future__ import annotations

@@ -24,8 +24,9 @@ from rewrites.language.term import Rule
 from superopt.errors import DEFECT, ProverDefectError, VerificationError
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
-from superopt.measure import forks
-from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
+from superopt.workshop import forks
+from superopt.workshop.job import Event, Job, WorkerDiedError
+from superopt.workshop.process import ProcessLimits, Worker
 from verifier.verdict import UNKNOWN, Verdict, decode
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class Prover:
         self.seconds, self.memory_bytes = seconds, memory_bytes
         # a forking process loads JAX, which takes longer than a fresh interpreter that loads the prover alone
         self._worker = Worker(
-            ProcessLimits(_START_S, memory_bytes), module="verifier.rules.worker", forked=forks.at_work()
+            ProcessLimits(_START_S, memory_bytes), loads="verifier.rules.judging:load", forked=forks.at_work()
         )
         self.turn = threading.RLock()
 
@@ -66,11 +67,11 @@ class Prover:
         Raises:
             VerificationError: the rule is proved and refuted at once.
         """
-        return self._judged("check", rule, direction)
+        return self._judged(rule, direction, alone=False)
 
     def prove(self, rule: Rule, direction: str = "forward") -> Verdict:
         """The prover's verdict alone, UNKNOWN where a limit was exceeded."""
-        return self._judged("prove", rule, direction)
+        return self._judged(rule, direction, alone=True)
 
     def call(self, target: str, *arguments: Any, path: str | None = None, seconds: float = 0.0) -> Any:
         """Call `module:function` on JSON values inside the process; `seconds`, if given, replaces the usual limit.
@@ -78,13 +79,14 @@ class Prover:
         Raises:
             LimitExceededError: the call took too much time or memory.
         """
-        request = {"request": "call", "target": target, "arguments": arguments, "path": path}
-        return self._ask(request, seconds)["result"]
+        data = {"target": target, "arguments": arguments, "path": path}
+        return self._ask(Job("validate", "verifier.rules.judging:call", data), seconds)["result"]
 
-    def _judged(self, request: str, rule: Rule, direction: str) -> Verdict:
+    def _judged(self, rule: Rule, direction: str, *, alone: bool) -> Verdict:
         key = rule_key(rule)
+        data = {"rule": show(rule), "key": key, "direction": direction, "alone": alone}
         try:
-            event = self._ask({"request": request, "rule": show(rule), "key": key, "direction": direction})
+            event = self._ask(Job("validate", "verifier.rules.judging:judge", data))
         except LimitExceededError as limit:
             return Verdict(rule.name, key, rule.where, direction, UNKNOWN, cause=str(limit), seconds=self.seconds)
         if event["event"] == "defect":
@@ -108,7 +110,7 @@ class Prover:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _ask(self, request: dict[str, Any], seconds: float = 0.0) -> dict[str, Any]:
+    def _ask(self, job: Job, seconds: float = 0.0) -> Event:
         seconds = seconds or self.seconds
         with self.turn:
             try:
@@ -117,7 +119,7 @@ class Prover:
                 if not started or not self._worker.alive:
                     self._worker.ready()  # imports do not count as time of the rule
                 self._worker.limits = ProcessLimits(seconds, self.memory_bytes, processor=True)
-                (event,) = self._worker.request(request)
+                (event,) = self._worker.request(job)
             except RecursionError as deep:
                 raise LimitExceededError("it is nested too deeply to be written down") from deep
             except WorkerDiedError as died:

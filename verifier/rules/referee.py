@@ -21,7 +21,8 @@ import numpy as np
 
 from superopt.arrays import bundles
 from superopt.machine.jitting import jax_jit  # pyright: ignore[reportUnknownVariableType]
-from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
+from superopt.workshop.job import Job, WorkerDiedError
+from superopt.workshop.process import ProcessLimits, Worker
 
 SECONDS = 30.0
 """Processor time of one evaluation, compilation included."""
@@ -89,7 +90,7 @@ class Referee:
     """XLA in a separate process, started at the first request, and again after it ended."""
 
     def __init__(self) -> None:
-        self._worker = Worker(ProcessLimits(_START_S, _MEMORY_BYTES), module="verifier.rules.referee_worker")
+        self._worker = Worker(ProcessLimits(_START_S, _MEMORY_BYTES), loads="verifier.rules.referee_jobs:load")
         self._held = ExitStack()
         self._folder = Path(self._held.enter_context(bundles.scratch_folder(_SCRATCH_BYTES)))
         self._turn = threading.RLock()
@@ -118,8 +119,8 @@ class Referee:
         if program.key not in self._sent:
             given["module"] = np.frombuffer(program.module, np.uint8)
         bundles.save(path, given)
-        request = {"request": "run", "key": program.key, "count": len(arrays), "given": str(path)}
-        (event,) = self._worker.request({**request, "types": program.types, "options": dict(program.options)})
+        data = {"key": program.key, "count": len(arrays), "types": program.types, "options": dict(program.options)}
+        (event,) = self._worker.request(Job("validate", "verifier.rules.referee_jobs:run", data, {"given": str(path)}))
         if event["event"] == "refused":
             raise UnansweredError(event["message"])
         self._sent = set(event["known"])

@@ -54,6 +54,7 @@ SUITES = {
     "schedules": f"{_HERE}.schedules:run",
     "search": f"{_HERE}.search:run",
     "verifier": f"{_HERE}.verifier:run",
+    "workshop": f"{_HERE}.workshop:run",
 }
 """Suite -> the function that runs it, loaded on first use."""
 _OF_ONNX = ("budget", "exports", "memory", "onnx-nodes", "onnx-types", "peers")

@@ -27,8 +27,10 @@ from superopt.lab.bench import Result, Say, told, wanted
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, AAProgram
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import now_s
-from superopt.measure import ComparisonSettings, Failure, Timing, Worker, compare
+from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.pipeline.optimizer import optimize
+from superopt.workshop.job import Failure
+from superopt.workshop.process import Worker
 
 COPIES = 4  # as many candidates as an ordinary search proposes
 RETEST_ROUNDS = 61

@@ -38,9 +38,10 @@ from superopt.lab.bench.whole_graphs import Arena, BestFound
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
-from superopt.measure import Comparison, ComparisonSettings, Timing, Worker, compare, pooled
+from superopt.measure import Comparison, ComparisonSettings, Timing, compare, pooled
 from superopt.measure.stats import paired_ratio
 from superopt.search.lower import Lowering
+from superopt.workshop.process import Worker
 
 CASES: dict[str, Callable[[], Net]] = {
     "inverted_residual": lambda: nets.inverted_residual(48, 48, 6, 1, 28),

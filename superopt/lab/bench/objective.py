@@ -41,10 +41,10 @@ from superopt.lab.bench import Result, Say, geomean, told, wanted
 from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import Deadline
-from superopt.measure import ComparisonSettings, Timing, Worker, compare
+from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.measure.compare import KERNELS
-from superopt.measure.process import ONE_KERNEL
 from superopt.measure.stats import paired_ratio
+from superopt.workshop.process import ONE_KERNEL, Worker
 
 CASES = (
     "squeezenet", "shufflenet", "bert_layer", "inverted_residual", "linear_attention", "low_rank_chain", "lstm_step",

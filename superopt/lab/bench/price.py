@@ -38,8 +38,9 @@ from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net
 from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.deadline import Deadline
-from superopt.measure import ComparisonSettings, Timing, Worker, compare
+from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.measure.stats import paired_ratio
+from superopt.workshop.process import Worker
 
 STEPS = 2_000
 _LEAST = 1e-3  # a smaller predicted gain counts as none

@@ -25,15 +25,14 @@ import numpy as np
 
 from superopt.arrays.bundles import scratch_folder
 from superopt.ir.graph import Graph
-from superopt.ir.text import print_graph
 from superopt.lab.bench import Result, Say, geomean, told, wanted
 from superopt.machine.budget import parse_budget
-from superopt.measure.process import ProcessLimits, Worker
 from superopt.measure.stats import paired_ratio
+from superopt.schedules.candidates import save_problem
 from superopt.schedules.space import Trace
-from superopt.schedules.tune import STRATEGIES, ScheduleSearch, TunedSchedule, tune
-from superopt.schedules.worker import save_problem
+from superopt.schedules.tune import STRATEGIES, CandidateBuilder, ScheduleSearch, TunedSchedule, tune
 from superopt.schedules.workload import workload
+from superopt.workshop.process import ProcessLimits, Worker
 
 OPERATORS = (
     "dot f32 100x640x500",
@@ -139,22 +138,21 @@ def _leaders(found: TunedSchedule) -> list[tuple[int, str, Trace]]:
 def _timed(graph: Graph, traces: Sequence[Trace], seed: int) -> tuple[list[list[float]], list[list[float]]]:
     """Samples of each schedule in two passes, interleaved in one fresh process; equal code shares them."""
     with (
-        Worker(ProcessLimits(silence_s=120.0), module="superopt.schedules.worker") as worker,
+        Worker(ProcessLimits(silence_s=120.0)) as worker,
         scratch_folder(64 << 20) as folder,
     ):
         problem = Path(folder) / "problem"
         save_problem(problem, graph, seed)
-        opening = {"request": "open", "graph": print_graph(graph), "threads": 1, "problem": str(problem)}
-        list(worker.request(opening))
+        builder = CandidateBuilder(worker, graph, 1, problem)
         passes: list[list[list[float]]] = []
         for k in range(2):
-            request = {"request": "build", "indices": list(range(len(traces))), "traces": list(traces), "again": True}
-            digests = [e["digest"] for e in worker.request(request) if e["event"] == "built"]
+            built = builder.build(range(len(traces)), traces, again=True)
+            digests = [built[i]["digest"] for i in range(len(traces)) if built[i]["event"] == "built"]
             if len(digests) != len(traces):
                 raise RuntimeError("a schedule that was timed before cannot be built again")
-            request = {"request": "time", "digests": digests, "rounds": _ROUNDS, "sample_s": _SAMPLE_S}
+            request = {"digests": digests, "rounds": _ROUNDS, "sample_s": _SAMPLE_S}
             request |= {"seed": seed + k, "each_s": 1e9, "limit_s": 1e9, "slow_s": 1e9}
-            passes.append([event["samples_s"] for event in worker.request(request)])
+            passes.append([event["samples_s"] for event in builder.time(request)])
     return passes[0], passes[1]
 
 

@@ -33,7 +33,7 @@ MOST_MEMBERS = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class LevelJob:
     """Second operands `start:stop` of size `right` against all first operands of size `left`; unary if right < 0."""
 
     level: int
@@ -100,21 +100,21 @@ def form_table(u: Universe, ops: frozenset[str]) -> dict[OpForm, int]:
     return {f: i for i, f in enumerate(sorted(forms, key=repr))}
 
 
-def jobs(u: Universe, level: int, rows: int) -> list[Job]:
+def jobs(u: Universe, level: int, rows: int) -> list[LevelJob]:
     """The jobs of a level, each of at most about `rows` rows."""
     count = [sum(x.size == n for x in u.terms) for n in range(level)]
-    out = [Job(level, level - 1, -1, 0, 0)]
+    out = [LevelJob(level, level - 1, -1, 0, 0)]
     for left in range(level):
         for right in range(left + 1):
             if left + right < level - 1:
                 continue
             few = left + right > level - 1 and right > 0  # operands with common parts only
             step = 2000 if few else max(1, rows // max(1, 4 * count[left]))
-            out += [Job(level, left, right, i, min(i + step, count[right])) for i in range(0, count[right], step)]
+            out += [LevelJob(level, left, right, i, min(i + step, count[right])) for i in range(0, count[right], step)]
     return out
 
 
-def run_job(u: Universe, job: Job, ops: frozenset[str], folder: Path, partitions: int) -> int:
+def run_job(u: Universe, job: LevelJob, ops: frozenset[str], folder: Path, partitions: int) -> int:
     """Write the rows of a job, one file per partition, unless they exist; return the number of rows."""
     mark = folder / f"{job.name}.done"
     if mark.exists():
@@ -152,7 +152,7 @@ def _rows(table: dict[OpForm, int], made: list[tuple[OpForm, Any, Any, np.ndarra
     return rows
 
 
-def _made(u: Universe, job: Job, ops: frozenset[str]) -> Iterator[tuple[OpForm, Any, Any, np.ndarray]]:
+def _made(u: Universe, job: LevelJob, ops: frozenset[str]) -> Iterator[tuple[OpForm, Any, Any, np.ndarray]]:
     """Form, operands and fingerprints of all terms of a job."""
     batches = Batches(u, job.left).of
     if job.right < 0:
@@ -169,7 +169,7 @@ def _made(u: Universe, job: Job, ops: frozenset[str]) -> Iterator[tuple[OpForm, 
                 yield from _applied(t, numbers[block], values[block], y, u.values[y.number], ops)
 
 
-def _partners(job: Job, numbers: np.ndarray, inside: dict[int, np.ndarray], y: AnonymousTerm) -> np.ndarray:
+def _partners(job: LevelJob, numbers: np.ndarray, inside: dict[int, np.ndarray], y: AnonymousTerm) -> np.ndarray:
     """Positions of the first operands that with `y` make a term of the level, each unordered pair once."""
     keep = numbers <= y.number if job.left == job.right else np.ones(len(numbers), bool)
     shared = np.zeros(len(numbers), np.int64)

@@ -18,7 +18,7 @@ import numpy as np
 
 from superopt.lab.discovery import enumeration
 from superopt.lab.discovery.algebra import AxesType, OpForm, digests
-from superopt.lab.discovery.enumeration import Job, PartitionRows
+from superopt.lab.discovery.enumeration import LevelJob, PartitionRows
 from superopt.lab.discovery.terms import Universe
 
 AnyResult = TypeVar("AnyResult")
@@ -94,7 +94,7 @@ def fingerprints(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return found[order], order
 
 
-def make(path: Path, job: Job, ops: frozenset[str], folder: Path, partitions: int) -> int:
+def make(path: Path, job: LevelJob, ops: frozenset[str], folder: Path, partitions: int) -> int:
     """Run a job of a level."""
     return enumeration.run_job(load_universe(path), job, ops, folder, partitions)
 

@@ -32,8 +32,8 @@ from superopt.ir.interp import evaluate
 from superopt.lab.fuzz.case import FuzzCase, from_dict
 from superopt.lab.fuzz.jax_programs import SCOPE
 from superopt.lab.fuzz.onnx_programs import original as onnx_original
-from superopt.measure.process import Worker
 from superopt.pipeline import optimizer
+from superopt.workshop.process import Worker
 
 BUDGETS = {"jit": 0.3}
 STEPS = "40steps"

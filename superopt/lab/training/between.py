@@ -24,8 +24,9 @@ from superopt.ir.program import frozen_bytes
 from superopt.kernels.choose.choice import NATIVE, regions_of
 from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.training.rewritten import forms
-from superopt.measure import ComparisonSettings, KernelTiming, Timing, Worker, compare, time_kernels
+from superopt.measure import ComparisonSettings, KernelTiming, Timing, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
+from superopt.workshop.process import Worker
 
 _SETTINGS = ComparisonSettings(rounds=15, min_time_s=0.05)
 

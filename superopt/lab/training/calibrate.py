@@ -27,8 +27,10 @@ from costmodel.model.catalogue import tabulate
 from superopt.lab.training.metrics import quality
 from superopt.machine import facts as machine
 from superopt.machine.budget import parse_budget
-from superopt.measure import Failure, KernelTiming, ProcessLimits, Worker, time_kernels
+from superopt.measure import KernelTiming, time_kernels
 from superopt.store import Store
+from superopt.workshop.job import Failure
+from superopt.workshop.process import ProcessLimits, Worker
 
 FOLDS = 5
 

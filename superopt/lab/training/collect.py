@@ -33,10 +33,11 @@ from superopt.lab.training import families
 from superopt.lab.training.tasks import MOST_FORMS, KernelForm, Task, read_lines, task_of, write_lines
 from superopt.lab.training.visit import micro_tasks, visit
 from superopt.machine import facts as machine
-from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
+from superopt.measure import KernelTiming, time_kernels
 from superopt.measure.kernels import MIN_SECONDS, KernelSettings
-from superopt.measure.result import Failure
 from superopt.store import Store
+from superopt.workshop.job import Failure
+from superopt.workshop.process import ProcessLimits, Worker
 
 CHUNK = 24  # forms timed together, at least one task
 AGAIN_SHARE = 0.05

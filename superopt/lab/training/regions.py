@@ -38,8 +38,9 @@ from superopt.lab.training.corpus import OWN_FORM
 from superopt.lab.training.rewritten import forms
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
 from superopt.machine import facts as machine
-from superopt.measure import KernelTiming, ProcessLimits, Worker, time_kernels
+from superopt.measure import KernelTiming, time_kernels
 from superopt.measure.kernels import XLA, KernelSettings, copies
+from superopt.workshop.process import ProcessLimits, Worker
 
 SETTINGS = KernelSettings(chunk=1_000, rounds=6, sample_s=0.0025, max_calls=40, most_s=0.1)
 FOOTPRINT = 128 << 20  # frozen operands that calls take turns with: more than the last cache of most machines

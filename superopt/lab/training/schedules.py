@@ -47,10 +47,10 @@ from superopt.lab.training import corpus, regions
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.tasks import read_lines
 from superopt.machine.facts import usable_cores
-from superopt.measure.process import WorkerDiedError
+from superopt.schedules.candidates import save_problem
 from superopt.schedules.space import ScheduleSpace, Trace, space_of
 from superopt.schedules.tune import CandidateBuilder, builders
-from superopt.schedules.worker import save_problem
+from superopt.workshop.job import WorkerDiedError
 
 SHIPPED = corpus.SHIPPED.with_name("schedules.jsonl.gz")
 LEAST_S, MOST_S = 8e-6, 2e-3  # range of the time of the region's default schedule, as it is on file
@@ -280,7 +280,7 @@ def _timed(visit: _Visit, traces: Sequence[Trace], most: float = math.inf) -> di
         found: dict[int, list[Any]] = {}
         peaks: list[float] = []
         with _OF["lock"]:
-            events = list(builder.ask({"request": "time", "digests": list(kept), **TIMING})) if kept else []
+            events = list(builder.time({"digests": list(kept), **TIMING})) if kept else []
         for event in events:
             seconds = float(f"{sorted(event['samples_s'])[:2][-1]:.4g}")  # the least but one: pauses fall on few
             if event["digest"] in kept:

@@ -33,15 +33,9 @@ from superopt.lab import Say
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.tasks import canonical, make_form
-from superopt.measure import (
-    ComparisonSettings,
-    KernelTiming,
-    Timing,
-    Worker,
-    compare,
-    time_kernels,
-)
+from superopt.measure import ComparisonSettings, KernelTiming, Timing, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
+from superopt.workshop.process import Worker
 
 SHIPPED = corpus.SHIPPED.with_name("programs.jsonl.gz")
 _SETTINGS = ComparisonSettings(rounds=15, min_time_s=0.01)

@@ -25,7 +25,8 @@ from typing import Any
 
 from superopt.lab.bench import Result, Say, table, wanted
 from superopt.machine.extras import need
-from superopt.measure.process import ProcessLimits, Worker, WorkerDiedError
+from superopt.workshop.job import Job, WorkerDiedError
+from superopt.workshop.process import ProcessLimits, Worker
 
 KINDS = ("saved", "store", "flips", "onnx", "rules", "weights", "stages")
 FAULTS = ("untyped", "outside", "foreign_answers", "over_limits")  # faults that a process can detect in itself
@@ -34,7 +35,7 @@ KEPT = "superopt-faults"
 _OFTEN = {"flips": 10}  # multiples of the number of files of other kinds
 _FRESH = 500  # files after which the process is replaced
 _SHOWN = 20  # faults of each kind to list
-_MODULE = "superopt.lab.bench.faults.worker"
+_JOBS = "superopt.lab.bench.faults.worker"
 MODULES = {
     "saved": "superopt.lab.bench.faults.saved",
     "store": "superopt.lab.bench.faults.store",
@@ -113,11 +114,11 @@ def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
     """Read mutated files of a kind by the functions of its module."""
     found = _Found(kind)
     with tempfile.TemporaryDirectory(prefix="superopt-faults-") as folder:
-        with Worker(ProcessLimits(silence_s=600.0, memory_bytes=3 << 30, processor=True), module=_MODULE) as worker:
-            list(worker.request({"request": "corpus", "module": module, "folder": folder}))
+        with Worker(ProcessLimits(silence_s=600.0, memory_bytes=3 << 30, processor=True)) as worker:
+            list(worker.request(Job("make", f"{_JOBS}:make_corpus", {"module": module, "folder": folder})))
             worker.limits = replace(worker.limits, silence_s=2 * SECONDS)
             message = {
-                "request": "read", "kind": kind, "module": module, "folder": folder, "seed": seed,
+                "kind": kind, "module": module, "folder": folder, "seed": seed,
                 "kept": str(Path.cwd()),
             }  # fmt: skip
             for event in _events(worker, message, count, found):
@@ -142,7 +143,8 @@ def _events(worker: Worker, message: Mapping[str, Any], count: int, found: _Foun
     while number < count:
         last, read = min(count, number + _FRESH), None
         try:
-            for event in worker.request({**message, "first": number, "last": last}):
+            data = {**message, "first": number, "last": last}
+            for event in worker.request(Job("validate", f"{_JOBS}:read_mutated", data)):
                 if event["event"] == "begin":
                     number, read = event["number"], Path(event["file"])
                 elif event["event"] == "end":

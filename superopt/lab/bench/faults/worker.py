@@ -21,7 +21,7 @@ from typing import Any
 
 from superopt.errors import SuperoptError
 from superopt.lab.bench.faults.suite import BYTES, FAULTS, MODULES, SECONDS, keep
-from superopt.measure.worker import Event, serve
+from superopt.workshop.job import Event
 
 _WARM = 24  # good files that are read before the first mutated one
 _LONGEST = 4000  # characters of an error
@@ -60,12 +60,8 @@ class Watch:
             self.seen.append(f"{what} {place}"[:200])
 
 
-def main(event_fd: int, memory_bytes: int) -> None:
-    """Serve requests until the input closes."""
-    serve(event_fd, memory_bytes, {"corpus": _corpus, "read": _read})
-
-
-def _corpus(request: Mapping[str, Any]) -> Iterator[Event]:
+def make_corpus(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Write the good files of a kind."""
     folder = Path(request["folder"])
     _enter(folder)
     import_module(request["module"]).corpus(folder / "good")
@@ -80,7 +76,8 @@ def _enter(folder: Path) -> None:
     os.chdir(folder / "in")
 
 
-def _read(request: Mapping[str, Any]) -> Iterator[Event]:
+def read_mutated(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Read mutated files under watch, after the good ones."""
     kind, folder, seed = request["kind"], Path(request["folder"]), int(request["seed"])
     _enter(folder)
     module = import_module(request["module"])
@@ -173,7 +170,4 @@ def again(kind: str, path: Path) -> str:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] in MODULES:
-        print(again(sys.argv[1], Path(sys.argv[2])))
-    else:
-        main(int(sys.argv[1]), int(sys.argv[2]))
+    print(again(sys.argv[1], Path(sys.argv[2])))

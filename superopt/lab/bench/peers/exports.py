@@ -38,8 +38,9 @@ from superopt.lab.bench.peers.suite import as_types, case_of, entries, files_of,
 from superopt.lab.bench.timing import median, until_decided
 from superopt.machine.budget import parse_budget
 from superopt.machine.speedup import Speedup
-from superopt.measure.numerics import OutputError, Tolerance, output_errors
+from superopt.measure.numerics import Tolerance, output_errors
 from superopt.pipeline.optimizer import optimize
+from superopt.workshop.job import OutputError
 
 NOT_SLOWER = 0.98
 ROUNDS, MOST_ROUNDS = 6, 60  # fewer rounds do not give a 95 % interval of the median

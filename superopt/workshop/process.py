@@ -1,8 +1,8 @@
 """The parent's side of a worker process: start it, ask it, watch it, and get rid of it.
 
 The worker is no fork of this process, since XLA's threads do not survive one, but of a fresh interpreter that has only
-loaded the modules of workers (`superopt.measure.forks`).  It has its own session, so Ctrl-C reaches only the parent,
-which then kills the whole group, forks included.  Requests go to its standard input; events come back on a pipe of
+loaded the modules of workers (`superopt.workshop.forks`).  It has its own session, so Ctrl-C reaches only the parent,
+which then kills the whole group, forks included.  Jobs go to its standard input; events come back on a pipe of
 their own as JSON lines; output of candidates goes to a reader that keeps the last few kilobytes.  The worker ends
 itself when its input closes, so it never outlives the parent.
 
@@ -28,8 +28,8 @@ from pathlib import Path
 from typing import Any
 
 from superopt.machine import facts as machine
-from superopt.measure import forks
-from superopt.measure.result import Failure
+from superopt.workshop import forks
+from superopt.workshop.job import PING, Event, Failure, Job, JobWorker, WorkerDiedError
 
 _POLL_S = 0.1
 _TAIL_BYTES = 8192
@@ -67,21 +67,13 @@ ONE_KERNEL = ProcessLimits(silence_s=60.0)
 """Limits of workers that build and time one kernel at a time, for which a few seconds are slow."""
 
 
-class WorkerDiedError(Exception):
-    """The worker ended before it finished a request; `failure` is the cause."""
-
-    def __init__(self, failure: Failure) -> None:
-        super().__init__(f"{failure.cause}: {failure.detail}")
-        self.failure = failure
-
-
 class Worker:
-    """A measuring process, started at the first request and again after a death; use it as a context manager.
+    """A process that does jobs, started at the first one and again after a death; use it as a context manager.
 
     With `inline`, the process runs computations in the calling thread instead of handing them to another one; that
-    costs a small kernel more than its work.  Programs are timed as users run them, with the hand-over.  `module` is the
-    module that the process runs (it must call `superopt.measure.worker.serve`).  A worker that is not `forked` is a
-    fresh interpreter, without JAX unless it loads that.
+    costs a small kernel more than its work.  Programs are timed as users run them, with the hand-over.  `loads` is a
+    `module:function` that the process calls before its first job.  A worker that is not `forked` is a fresh
+    interpreter, without JAX unless it loads that.
     """
 
     def __init__(
@@ -89,11 +81,11 @@ class Worker:
         limits: ProcessLimits | None = None,
         *,
         inline: bool = False,
-        module: str = "superopt.measure.worker",
+        loads: str = "",
         forked: bool = True,
     ) -> None:
         self.inline, self.forked = inline, forked
-        self.module = module
+        self.loads = loads
         self.limits = limits or ProcessLimits()
         self.started = 0
         self._process: forks.Process | None = None
@@ -103,11 +95,11 @@ class Worker:
         self._asking: int | None = None  # the thread whose request is being answered
         self._over = False
 
-    def request(self, message: Mapping[str, Any], end_s: float = math.inf) -> Iterator[dict[str, Any]]:
-        """Send a request and yield its events up to, and without, the final `done`.
+    def request(self, job: Job, end_s: float = math.inf) -> Iterator[Event]:
+        """Send a job and yield its events up to, and without, the final `done`.
 
         Args:
-            message: the request.
+            job: the job.
             end_s: instant of `time.monotonic` at which the worker is killed, if it has not answered by then.
 
         Raises:
@@ -120,7 +112,7 @@ class Worker:
         try:
             assert process.stdin is not None
             try:
-                process.stdin.write(json.dumps(message).encode() + b"\n")
+                process.stdin.write(json.dumps(job.message()).encode() + b"\n")
                 process.stdin.flush()
             except OSError:
                 raise WorkerDiedError(self._obituary(process)) from None
@@ -141,7 +133,7 @@ class Worker:
         Raises:
             WorkerDiedError: it ended, or was silent for too long.
         """
-        list(self.request({"request": "ping"}))
+        list(self.request(PING))
 
     @property
     def alive(self) -> bool:
@@ -189,12 +181,12 @@ class Worker:
         self.close()
         mine, theirs = os.pipe()
         changes = {"JAX_CPU_ENABLE_ASYNC_DISPATCH": "false"} if self.inline else {}
-        limits = [str(self.limits.memory())]
+        limits = [str(self.limits.memory()), self.loads]
         try:
-            forked = forks.fork(self.module, limits, changes, theirs, lambda: self._over) if self.forked else None
+            forked = forks.fork(limits, changes, theirs, lambda: self._over) if self.forked else None
             if self._over:
                 raise WorkerDiedError(Failure("exit", _ENDED))
-            self._process = forked or _started(self.module, limits, changes, theirs)
+            self._process = forked or _started(limits, changes, theirs)
         except BaseException:
             os.close(mine)
             raise
@@ -207,7 +199,7 @@ class Worker:
         threading.Thread(target=self._tail.drain, args=(self._process.stderr,), daemon=True).start()
         return self._process
 
-    def _next_event(self, process: forks.Process, end_s: float = math.inf) -> dict[str, Any]:
+    def _next_event(self, process: forks.Process, end_s: float = math.inf) -> Event:
         silent_s, last = 0.0, time.monotonic()
         worked_s = _processor_s(process.pid) if self.limits.processor else None
         with selectors.DefaultSelector() as selector:
@@ -255,14 +247,15 @@ class Worker:
         return Failure("exit", f"exit status {code}{': ' + last if last else ''}")
 
 
-def _started(module: str, arguments: Sequence[str], changes: Mapping[str, str], events: int) -> forks.Process:
+def _started(arguments: Sequence[str], changes: Mapping[str, str], events: int) -> forks.Process:
     """A worker as a fresh interpreter, not forked."""
     root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
     # -P: modules in the folder of the user are not taken for those of the same name that the worker needs
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", module, str(events), *arguments], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE, pass_fds=(events,), start_new_session=True,
+        [sys.executable, "-P", "-m", forks.PROGRAM, str(events), *arguments],
+        stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        pass_fds=(events,), start_new_session=True,
         env={**forks.ENVIRONMENT, **os.environ, **changes, "PYTHONPATH": path},
     )  # fmt: skip
 
@@ -274,7 +267,7 @@ def _kill(process: forks.Process) -> None:
 
 
 @contextlib.contextmanager
-def ended_by_interrupts(workers: Sequence[Worker]) -> Iterator[None]:
+def ended_by_interrupts(workers: Sequence[JobWorker]) -> Iterator[None]:
     """Make Ctrl-C inside the block end these workers at once, so that threads that wait for them end, too."""
     try:
         yield

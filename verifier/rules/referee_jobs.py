@@ -1,12 +1,8 @@
-"""The referee's process: runs modules on arrays (see `verifier.rules.referee` for the parent).
-
-Start it as `python -m verifier.rules.referee_worker EVENT_FD MEMORY_BYTES`.
-"""
+"""The job of the referee's process: runs modules on arrays (see `verifier.rules.referee`)."""
 
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +12,7 @@ import numpy as np
 
 from superopt.arrays import bundles
 from superopt.machine.jitting import jax_jit  # pyright: ignore[reportUnknownVariableType]
-from superopt.measure.session import Event
-from superopt.measure.worker import serve
+from superopt.workshop.job import Event
 
 _MOST = 64
 """Most compiled programs that are kept."""
@@ -37,7 +32,8 @@ def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any
     return dataclasses.replace(frame, mlir_module_serialized=module, module_kept_var_idx=kept)
 
 
-def _run(request: Mapping[str, Any]) -> Iterator[Event]:
+def run(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Run a module, compiled once, on the arrays of a file."""
     path, key = Path(request["given"]), request["key"]
     given = bundles.load(path)
     try:
@@ -58,11 +54,6 @@ def _run(request: Mapping[str, Any]) -> Iterator[Event]:
     yield {"event": "found", "found": str(out), "known": list(_KNOWN)}
 
 
-def main(event_fd: int, memory_bytes: int) -> None:
-    """Serve requests to run programs until the input closes."""
-    _JIT(lambda: 0)()  # load XLA before the first program comes
-    serve(event_fd, memory_bytes, {"run": _run})
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+def load() -> None:
+    """Load XLA."""
+    _JIT(lambda: 0)()

@@ -1,4 +1,4 @@
-"""The process in which kernels are made (`python -m superopt.choose.trial_worker`); see `superopt.choose.trials`.
+"""Jobs of a worker that makes kernels; see `superopt.choose.trials`.
 
     make{path, backend}       Make the kernel of the file (region as text, schedule or null): an event `built` or
                               `failed`, with the processor time that it took.
@@ -12,9 +12,7 @@ the process takes nothing else with it.  The verdict of validation on its code i
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +24,24 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.deadline import Stopwatch, process_s
-from superopt.measure.worker import serve
+from superopt.workshop.job import Event
 
-Event = dict[str, Any]
 Trace = tuple[Any, ...]
 
 
-def main(event_fd: int, memory_bytes: int) -> None:
-    """Load JAX and LLVM, then serve until the input closes."""
+def load() -> None:
+    """Load JAX and LLVM."""
     for_device().unavailable()
-    serve(event_fd, memory_bytes, {"make": partial(_told, _made), "validate": partial(_told, _validated)})
+
+
+def make(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Compile the kernel of a file and run it between guard bands."""
+    yield from _told(_made, request)
+
+
+def validate(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Validate the machine code of the kernel of a file."""
+    yield from _told(_validated, request)
 
 
 def _told(work: Callable[[Backend, Graph, Trace], None], request: Mapping[str, Any]) -> Iterator[Event]:
@@ -59,7 +65,3 @@ def _made(backend: Backend, graph: Graph, trace: Trace) -> None:
 
 def _validated(backend: Backend, graph: Graph, trace: Trace) -> None:
     validated(backend, graph, trace)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

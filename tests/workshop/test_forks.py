@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from superopt.measure import ProcessLimits, Worker, forks
-from superopt.measure.process import WorkerDiedError
+from superopt.workshop import forks
+from superopt.workshop.job import PING, WorkerDiedError
+from superopt.workshop.process import ProcessLimits, Worker
 
 
 def parent_of(pid: int) -> int:
@@ -17,12 +18,12 @@ def parent_of(pid: int) -> int:
 
 
 def started(worker: Worker) -> int:
-    (event,) = worker.request({"request": "ping"})
+    (event,) = worker.request(PING)
     return event["pid"]
 
 
 def test_workers_are_forked_by_one_process_in_sessions_of_their_own() -> None:
-    with Worker() as one, Worker(inline=True, module="superopt.choose.trial_worker") as two:
+    with Worker() as one, Worker(inline=True, loads="superopt.choose.making:load") as two:
         pids = [started(one), started(two)]
         assert parent_of(pids[0]) == parent_of(pids[1]) != os.getpid()
         assert [os.getsid(pid) for pid in pids] == pids
@@ -76,7 +77,7 @@ def test_a_forked_worker_leads_its_group_as_soon_as_it_is_known() -> None:
     """Else a worker that is ended at once goes on, and the call that ended it waits for it."""
     for _ in range(20):
         mine, theirs = os.pipe()
-        process = forks.fork("superopt.measure.worker", ["0"], {}, theirs)
+        process = forks.fork(["0"], {}, theirs)
         assert isinstance(process, forks.Forked)
         try:
             assert os.getpgid(process.pid) == process.pid

@@ -1,6 +1,6 @@
-"""The process in which candidates are built, checked and timed (`python -m superopt.schedules.worker`).
+"""Jobs of a worker in which the candidates of a search are built, checked and timed.
 
-Requests, after `open` (a graph as text, the number of threads, a file with inputs and XLA's outputs):
+Jobs, after `open` (a graph as text, the number of threads, a file with inputs and XLA's outputs):
 
     build{traces}   one event per trace: the cost of the build, or why there is none. Values are checked against XLA's;
                     `known` for code that was built before, unless `again`.
@@ -24,7 +24,6 @@ import functools
 import hashlib
 import itertools
 import json
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,9 +46,8 @@ from superopt.kernels.schedule.trace import apply
 from superopt.machine.deadline import Stopwatch
 from superopt.measure import loop, rates
 from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, computed_in, output_errors
-from superopt.measure.worker import serve
+from superopt.workshop.job import Event
 
-Event = dict[str, Any]
 _MOST_PACKED_BYTES = 512 << 20  # packed operands kept for other candidates, copies for turns included
 _MOST_TURNS = 1024  # copies of 64 kB are 64 MB; to bring less takes a microsecond
 # 1e-5 of an output's norm for float32, 5e-5 of an element (or of the root mean square of all)
@@ -80,12 +78,8 @@ class _Session:
 _STATE: list[_Session] = []
 
 
-def main(event_fd: int, memory_bytes: int) -> None:
-    """Serve until the input closes."""
-    serve(event_fd, memory_bytes, {"open": _open, "build": _build, "time": _time})
-
-
-def _open(request: Mapping[str, Any]) -> Iterator[Event]:
+def open_graph(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Set up an operator, in place of an earlier one."""
     graph = parse_graph(request["graph"])
     found = load(Path(request["problem"]))
     expected = [found[f"output {k}"] for k in range(len(graph.outputs))]
@@ -120,7 +114,8 @@ def reference(graph: Graph, arrays: Mapping[str, np.ndarray]) -> list[np.ndarray
         return [np.asarray(x) for x in results]
 
 
-def _build(request: Mapping[str, Any]) -> Iterator[Event]:
+def build_candidates(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Build and check the candidates of some traces."""
     session = _STATE[0]
     for index, trace in zip(request["indices"], request["traces"], strict=True):
         yield {"event": "begin", "index": index}
@@ -236,7 +231,8 @@ def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray], 
     return None
 
 
-def _time(request: Mapping[str, Any]) -> Iterator[Event]:
+def time_candidates(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Time candidates that this process built, interleaved."""
     session = _STATE[0]
     calls = [session.calls[digest] for digest in request["digests"]]
     session.calls.clear()  # a candidate to be timed again is built again
@@ -271,7 +267,3 @@ def _warm(call: Callable[[], Any], first_s: float, limit_s: float, sample_s: flo
     if seconds < 4 * sample_s:
         seconds = min(loop.seconds_of(call, 1), loop.seconds_of(call, 3))
     return seconds
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))

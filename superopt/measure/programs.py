@@ -1,20 +1,14 @@
-"""The worker process: reads requests, writes events (see `superopt.measure.process` for the parent).
+"""Jobs of a worker that compare programs, call one, and time kernels.
 
-Start it as `python -m superopt.measure.worker EVENT_FD MEMORY_BYTES`.  Backends are named by the request
-(`module:function`) and imported here, so this package depends on none.  Programs that are slow to build are kept for
-the comparisons that follow in the same process.
+Backends are named by the job (`module:function`) and imported here, so this package depends on none.  Programs that
+are slow to build are kept for the comparisons that follow in the same process.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import hashlib
 import json
-import os
-import queue
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,45 +20,19 @@ from superopt.arrays import placing
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
 from superopt.ir.text import parse_graph
-from superopt.machine.memory import keep_memory
 from superopt.measure import kernels, session
 from superopt.measure.conditioning import Exact
 from superopt.measure.exact import exact_results_of
 from superopt.measure.numerics import Tolerance
-
-Event = dict[str, Any]
+from superopt.workshop.job import Event, resolve
 
 SLOW_S = 0.5  # programs that took longer to build are kept for later comparisons: so many, of so many bytes
 _MOST_KEPT, _MOST_BYTES = 12, 1 << 30
 _KEPT: dict[str, session.Kept] = {}
 
-Handler = Callable[[Mapping[str, Any]], Iterator[Event]]
 
-
-def main(event_fd: int, memory_bytes: int) -> None:
-    """Serve requests to measure until the input closes."""
-    serve(event_fd, memory_bytes, {"compare": _compare, "run": _run, "kernels": _kernels})
-
-
-def serve(event_fd: int, memory_bytes: int, handlers: Mapping[str, Handler]) -> None:
-    """Answer requests by the handlers of these names, and `ping`, until the input closes.
-
-    The process keeps freed memory.  Whether a call waits for fresh pages would otherwise depend on what else the
-    process has allocated, not on the program.  One program of 80 us took 200 in a process that had built others before.
-    """
-    _limit_memory(memory_bytes)
-    keep_memory()
-    requests: queue.Queue[dict[str, Any]] = queue.Queue()
-    threading.Thread(target=_read_requests, args=(requests,), daemon=True).start()
-    handlers = {**handlers, "ping": _ping}
-    while True:
-        request = requests.get()
-        for event in handlers[request["request"]](request):
-            _send(event_fd, event)
-        _send(event_fd, {"event": "done"})
-
-
-def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
+def compare_programs(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Build, check and time programs beside a reference."""
     made = _Request(request)
     fields = dict(request["settings"])
     settings = session.ComparisonSettings(**{**fields, "tolerance": Tolerance(**fields["tolerance"])})
@@ -76,7 +44,7 @@ def _compare(request: Mapping[str, Any]) -> Iterator[Event]:
     made.release()
 
 
-def _run(request: Mapping[str, Any]) -> Iterator[Event]:
+def call_program(request: Mapping[str, Any]) -> Iterator[Event]:
     """Build a program once, call it on several lists of inputs, and leave the results in the folder."""
     made = _Request(request)
     inputs = [made.values(keys) for keys in request["inputs"]]
@@ -102,7 +70,7 @@ class _Request:
 
     def maker(self, spec: Mapping[str, Any]) -> session.Make:
         if "target" in spec:
-            return lambda: session.resolve(spec["target"], spec["path"])(self._frozen)
+            return lambda: resolve(spec["target"], spec["path"])(self._frozen)
         return lambda: _kept(spec, self._frozen, self._bundle, self._backend, self._digest)
 
     def exact(self, spec: Mapping[str, Any], inputs: Sequence[Any]) -> Exact:
@@ -162,7 +130,7 @@ def _program(
         from superopt.foreign.modules import restore  # late: loads jax, and few programs need it
 
         restore(spec["modules"])
-    return session.resolve(spec["backend"] or backend)(_parsed(spec, bundle), frozen, **spec["given"])
+    return resolve(spec["backend"] or backend)(_parsed(spec, bundle), frozen, **spec["given"])
 
 
 def _parsed(spec: Mapping[str, Any], bundle: Mapping[str, Any]) -> Program:
@@ -173,37 +141,7 @@ def _parsed(spec: Mapping[str, Any], bundle: Mapping[str, Any]) -> Program:
     return Program(prepare, parse_graph(spec["hot"]))
 
 
-def _kernels(request: Mapping[str, Any]) -> Iterator[Event]:
+def time_texts(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Time kernels that are given as texts."""
     texts = json.loads(Path(request["texts"]).read_text(encoding="utf-8"))
-    yield from kernels.kernel_events(texts, session.resolve, request["settings"])
-
-
-def _ping(_: Mapping[str, Any]) -> Iterator[Event]:
-    yield {"event": "pong", "pid": os.getpid()}
-
-
-def _send(event_fd: int, event: Event) -> None:
-    data = json.dumps(event).encode() + b"\n"
-    while data:
-        data = data[os.write(event_fd, data) :]
-
-
-def _read_requests(requests: queue.Queue[dict[str, Any]]) -> None:
-    for line in sys.stdin.buffer:
-        requests.put(json.loads(line))
-    os._exit(0)  # the parent is gone: whatever runs here is for nobody
-
-
-def _limit_memory(memory_bytes: int) -> None:
-    try:
-        import resource  # late: POSIX only
-    except ImportError:
-        return
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit = memory_bytes if hard == resource.RLIM_INFINITY else min(memory_bytes, hard)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]))
+    yield from kernels.kernel_events(texts, resolve, request["settings"])

@@ -4,7 +4,7 @@ Loading JAX takes two seconds of a processor, a fork some milliseconds.  The for
 processors and the path of its parent.  It is a fresh interpreter with no threads that matter and no XLA in use, ends
 when the parent does, and is replaced when the environment changes.  It takes one message per worker:
 
-    [module, arguments, environment, folder]   With the descriptors of the worker: input, events, errors, status.
+    [arguments, environment, folder]   With the descriptors of the worker: input, events, errors, status.
 
 The worker writes its process number to `status` when it leads a group of processes, which can be killed; the process
 that forked it adds its exit status when it ends.  Where no forking process can exist (no Linux, no room), workers are
@@ -31,8 +31,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-LOADED = ("superopt.measure.worker", "superopt.choose.trial_worker", "superopt.schedules.worker")
-"""Modules of workers; they and their imports are loaded before the first worker is requested."""
+PROGRAM = "superopt.workshop.worker"
+"""The module that every worker runs."""
+LOADED = (PROGRAM, "superopt.measure.programs", "superopt.choose.making", "superopt.schedules.candidates")
+"""Modules of most jobs; they and their imports are loaded before the first worker is requested."""
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Environment of workers, where the user has not set it.  NumPy's own threads go on spinning after a product or a norm
 and take processors from the next timing.  Each of several processes would reserve most of a GPU's memory at start."""
@@ -86,7 +88,7 @@ class _Nursery:
         path = os.pathsep.join(filter(None, (root, environment.get("PYTHONPATH", ""))))
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "superopt.measure.forks", str(theirs.fileno())],
+                [sys.executable, "-P", "-m", "superopt.workshop.forks", str(theirs.fileno())],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),), start_new_session=True,
                 env={**ENVIRONMENT, **environment, "PYTHONPATH": path},
@@ -99,13 +101,12 @@ class _Nursery:
 
     def fork(
         self,
-        module: str,
         arguments: Sequence[str],
         environment: Mapping[str, str],
         events: int,
         halted: Callable[[], bool],
     ) -> Forked:
-        """Fork a worker that runs `main` of a module with these arguments, and `events` as the first of them."""
+        """Fork a worker with these arguments, and `events` as the first of them."""
         with contextlib.ExitStack() as theirs, contextlib.ExitStack() as mine:
 
             def pipe(read_here: bool) -> tuple[int, int]:
@@ -116,7 +117,7 @@ class _Nursery:
                 return here, there
 
             (stdin, their_stdin), (stderr, their_stderr), (status, their_status) = pipe(False), pipe(True), pipe(True)
-            message = json.dumps([module, list(arguments), dict(environment), os.getcwd()]).encode()
+            message = json.dumps([list(arguments), dict(environment), os.getcwd()]).encode()
             socket.send_fds(self._mine, [message], [their_stdin, events, their_stderr, their_status])
             theirs.close()
             told = b""
@@ -161,17 +162,15 @@ def at_work() -> bool:
 
 
 def fork(
-    module: str,
     arguments: Sequence[str],
     changes: Mapping[str, str],
     events: int,
     halted: Callable[[], bool] = lambda: False,
 ) -> Forked | None:
-    """Fork a worker that runs `main` of a module; None where none can be forked.
+    """Fork a worker; None where none can be forked.
 
     Args:
-        module: its name.
-        arguments: arguments of `main` after the first, which is the descriptor `events`.
+        arguments: arguments of the program after the first, which is the descriptor `events`.
         changes: changes to the environment.
         events: descriptor to which the worker writes.
         halted: whether nobody waits for it any more.
@@ -181,7 +180,7 @@ def fork(
     try:
         with _LOCK:
             nursery = _nursery()
-        return nursery.fork(module, arguments, changes, events, halted)
+        return nursery.fork(arguments, changes, events, halted)
     except OSError:
         return None
 
@@ -278,7 +277,7 @@ def _become(message: Sequence[Any], descriptors: Sequence[int], others: Sequence
     """Turn the forked process into the worker; does not return."""
     code = 1
     try:
-        module, arguments, changes, folder = message
+        arguments, changes, folder = message
         stdin, events, stderr, status = descriptors
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -293,7 +292,7 @@ def _become(message: Sequence[Any], descriptors: Sequence[int], others: Sequence
             os.chdir(folder)
         if "jax" in sys.modules:
             _tell_jax(changes)
-        importlib.import_module(module).main(events, *map(int, arguments))
+        importlib.import_module(PROGRAM).main(events, *arguments)
         code = 0
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1

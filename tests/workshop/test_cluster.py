@@ -1,0 +1,144 @@
+"""Workers on a Ray cluster do what workers of this machine do; one that is killed takes no job with it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from superopt.errors import UsageError
+from superopt.lab.bench.workshop import CLUSTER, WORKERS, _equal, _recovered, _scaling
+from superopt.schedules.tune import ScheduleSearch, builders, tune
+from superopt.schedules.workload import workload
+from superopt.workshop import cluster as clusters
+from superopt.workshop.cluster import RayExecutor, RayNode
+from superopt.workshop.job import LOST, Failure, Job, WorkerDiedError
+from superopt.workshop.process import ONE_KERNEL
+from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
+
+pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is of the extra `superopt[ray]`")
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+"""127.0.0.1, the same in version 6, and ::1 in the tables of the kernel."""
+SQUARE, CONTENT = "tests.support.jobs:square", "tests.support.jobs:content"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayExecutor]:
+    with RayExecutor("local", **CLUSTER) as found:
+        yield found
+
+
+def test_a_cluster_of_this_machine_is_on_the_local_interface_alone(cluster: RayExecutor) -> None:
+    assert {node["NodeManagerAddress"] for node in cluster.ray.nodes()} == {"127.0.0.1"}
+    own = _sockets(cluster)
+    rows = [line.split() for name in ("tcp", "tcp6") for line in Path(f"/proc/net/{name}").read_text().splitlines()[1:]]
+    listening = {row[1].partition(":")[0] for row in rows if row[3] == "0A" and row[9] in own}
+    assert listening
+    assert listening <= LOOPBACK
+
+
+def _sockets(cluster: RayExecutor) -> set[str]:
+    """Inodes of the sockets of the processes of the cluster that this process started."""
+    root = str(cluster.ray._private.worker._global_node.get_session_dir_path())
+    found: set[str] = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if root.encode() not in (process / "cmdline").read_bytes():
+                continue
+            for link in (process / "fd").iterdir():
+                with suppress(OSError):
+                    found.add(os.readlink(link).removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
+def test_deterministic_jobs_give_the_local_results(cluster: RayExecutor) -> None:
+    jobs, equal = _equal(cluster, 0)
+    assert jobs == 8
+    assert equal == 1.0
+
+
+def test_jobs_of_a_killed_worker_come_back(cluster: RayExecutor) -> None:
+    assert _recovered(cluster, 1)[1] == 1.0
+
+
+def test_four_workers_do_more_than_one(cluster: RayExecutor) -> None:
+    assert _scaling(cluster, 0)[1] > 2.0
+
+
+def test_a_failure_of_a_job_is_no_lost_worker(cluster: RayExecutor) -> None:
+    """Else it would come back and end the next worker."""
+    with Workshop(cluster.seats(1, ONE_KERNEL)) as workshop:
+        done = workshop.done([Job("make", SQUARE, {"number": n}) for n in (2, -1, 3)])
+        assert workshop.seats[0].worker.started == 2
+    assert done[0] == [{"event": "square", "square": 4}]
+    assert isinstance(done[1], Failure)
+    assert done[1].cause == "exit"
+    assert done[2] == [{"event": "square", "square": 9}]
+
+
+def test_a_killed_worker_is_told_from_one_that_died_of_its_job(cluster: RayExecutor, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 1000)
+    (seat,) = cluster.seats(1, ONE_KERNEL)
+    with seat.worker as worker:
+        worker.ready()
+        threading.Timer(0.5, os.kill, (worker.pid(), signal.SIGKILL)).start()  # type: ignore[attr-defined]
+        with pytest.raises(WorkerDiedError) as lost:
+            list(worker.request(Job("make", CONTENT, {"seconds": 30.0}, {"path": str(path)})))
+        assert lost.value.failure.cause == LOST
+        assert not worker.alive
+        (event,) = worker.request(Job("make", CONTENT, {}, {"path": str(path)}))
+        assert event["bytes"] == 1000
+
+
+def test_a_file_goes_to_a_node_once(cluster: RayExecutor, tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(range(256)) * 100)
+    with Workshop(cluster.seats(2, ONE_KERNEL)) as workshop:
+        done = workshop.done([Job("make", CONTENT, {}, {"path": str(path)}) for _ in range(4)])
+    events = [result[0] for result in done.values() if not isinstance(result, Failure)]
+    assert [event["bytes"] for event in events] == [25600] * 4
+    (there,) = {event["path"] for event in events}
+    assert there != str(path)
+    path.unlink()
+    (tmp_path / "other").write_bytes(b"y")
+    cluster.placed(cluster.nodes[0].name, str(tmp_path / "other"))
+    assert not Path(there).exists()
+
+
+def test_timings_count_only_from_hosts_of_this_processor(cluster: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [node.native for node in cluster.nodes] == [True]
+    assert len(builders(WORKERS, cluster)) == WORKERS
+    unlike = [RayNode(node.name, node.cores, "another", node.version) for node in cluster.nodes]
+    monkeypatch.setattr(cluster, "nodes", unlike)
+    with pytest.raises(Exception, match="no host of the cluster has the processor"):
+        builders(WORKERS, cluster)
+
+
+def test_a_node_with_another_version_is_left_out(cluster: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clusters.facts, "versions", lambda: {"superopt": "0.0.1"})
+    with pytest.raises(UsageError, match=r"no node of the Ray cluster has superopt 0\.0\.1"):
+        cluster._nodes()
+
+
+def test_a_search_on_a_cluster_tries_what_a_local_one_tries(cluster: RayExecutor) -> None:
+    """Proposals at random depend on the seed alone."""
+    how = ScheduleSearch(120.0, strategy="random", most=8)
+
+    def tried(executor: Executor) -> list[tuple[str, str]]:
+        with ExitStack() as stack:
+            processes = [stack.enter_context(worker) for worker in builders(2, executor)]
+            found = tune(workload("dot f32 64x96x32"), how, processes=processes)
+        assert found.seconds > 0
+        return [(json.dumps(c.trace), c.digest) for c in found.history]
+
+    local = tried(LocalExecutor())
+    assert len(local) > 3
+    assert tried(cluster) == local
