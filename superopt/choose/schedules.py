@@ -34,7 +34,7 @@ from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
-from superopt.workshop.job import WorkerDiedError
+from superopt.workshop.job import JobWorker, WorkerDiedError
 from superopt.workshop.process import Worker, ended_by_interrupts
 from superopt.workshop.scheduler import Executor
 from verifier.schedules.ledger import ScheduleLedger
@@ -97,7 +97,7 @@ class ScheduleStage:
         return found
 
     def _tuned(
-        self, region: Region, default: Trial, how: ScheduleSearch, processes: Sequence[Worker], deadline: Deadline
+        self, region: Region, default: Trial, how: ScheduleSearch, processes: Sequence[JobWorker], deadline: Deadline
     ) -> Trial:
         """The kernel of a region with the schedule that a search of its own finds, else the default one."""
         tuned = tune(region.graph, how, processes=processes, store=self.store)

@@ -11,7 +11,7 @@ from typing import Any
 from jax._src import config
 from jax._src.api import jit as jax_jit  # `jax.jit` may be replaced before this is imported
 
-from superopt.machine import aside
+from superopt.machine import background
 
 __all__ = ["SETTINGS", "jax_jit"]
 
@@ -38,4 +38,4 @@ def _taken_along() -> Callable[[], None]:
     return apply
 
 
-aside.CARRIED.append(_taken_along)
+background.CARRIED.append(_taken_along)

@@ -164,7 +164,7 @@ class RayExecutor:
             UsageError: there is none.
         """
         alive = {n["NodeID"]: int(n["Resources"].get("CPU", 0)) for n in self.ray.nodes() if n["Alive"]}
-        asked = {name: self.actor(_Facts, name) for name in alive}
+        asked = {name: self.actor(_NodeFacts, name) for name in alive}
         told = self.ray.get([actor.read.remote() for actor in asked.values()])
         nodes = [RayNode(name, cores, *known) for (name, cores), known in zip(alive.items(), told, strict=True)]
         mine = facts.versions()["superopt"]
@@ -338,7 +338,7 @@ class _Files:
         self._held.close()
 
 
-class _Facts:
+class _NodeFacts:
     """Reads what decides which jobs a node may do."""
 
     def read(self) -> tuple[str, str]:

@@ -94,7 +94,7 @@ class Workshop:
         """
         self.ready()
         seats = self.seats[:most]
-        line = _Line(jobs, seats, halted)
+        line = _Queue(jobs, seats, halted)
         list(self._executor.map(lambda seat: _drain(line, seat, end_s), seats))
         return line.results
 
@@ -124,7 +124,7 @@ def _started(seat: Seat) -> bool:
     return False
 
 
-def _drain(line: _Line, seat: Seat, end_s: float) -> None:
+def _drain(line: _Queue, seat: Seat, end_s: float) -> None:
     while (number := line.take(seat)) is not None:
         try:
             with seat.turn:
@@ -142,7 +142,7 @@ def _drain(line: _Line, seat: Seat, end_s: float) -> None:
             raise
 
 
-class _Line:
+class _Queue:
     """Jobs that wait, and the hosts that are busy; shared by the threads of all seats."""
 
     def __init__(self, jobs: Sequence[Job], seats: Sequence[Seat], halted: Callable[[], bool]) -> None:
