@@ -2,8 +2,8 @@
 
 `save` writes a zip file with the program as text, the prepared tensors, the report, the original program and the plan
 from it to the returned one.  `load` makes the program callable again without the original function.  Derivatives then
-go through the optimised program itself: those that a function defines (`jax.custom_vjp`) are not in the file.
-`validate` checks it from these files alone.
+go through the optimised program itself; a function that defines or stops derivatives itself (`jax.custom_vjp`,
+`stop_gradient`) has none after `load`.  `validate` checks it from these files alone.
 """
 
 from __future__ import annotations
@@ -176,6 +176,7 @@ class Optimized(Unique, Generic[P, R]):
                 for arguments, found in (self.imported.weakness or {}).items()
                 if found is not None
             ),
+            own_derivatives=self.imported.own_derivatives,
         )
         source = None if self.plan is None else saved.ValidationSource(graph, self.program, self.plan)
         try:
@@ -288,7 +289,7 @@ class Loaded(Unique):
         self._original = None if held.original is None else once(functools.partial(_of_all_arguments, held.original))
         self._chosen, self._waiting, self._lock = held.kernels, False, threading.Lock()
         self._left: Mapping[str, str] = {}
-        self._head, self._tail = held.head, held.tail
+        self._head, self._tail, self._own_derivatives = held.head, held.tail, held.own_derivatives
         self.in_tree, self.out_tree = held.in_tree, held.out_tree
         places, keywords = places_of(held.in_tree.data, STATIC)
         self._static = JitSettings(tuple(places), (*keywords, *(held.parameters[i] for i in places)))
@@ -353,7 +354,8 @@ class Loaded(Unique):
         """Build the program with the kernels in use, and the function that calls it."""
         program = original_program(self.graph)
         self._executable = mixed.build(program, self.prepared, options=self._options, kernels=self.kernels)
-        self._run = with_derivative(self._hot, self._plain) if self.kernels else self._hot
+        slow = self._underived if self._own_derivatives else self._plain if self.kernels else None
+        self._run = self._hot if slow is None else with_derivative(self._hot, slow)
         self.direct, self._call, self._usual = None, self._general, None
         self._xla = once(lambda: build(original_program(self.graph), self.prepared))
         if self._waiting:
@@ -361,7 +363,7 @@ class Loaded(Unique):
         convention = Convention(
             self._flatten,
             self._unflatten,
-            self._plain if self.kernels else None,
+            slow,
             adapted=self._adapted,
             functions=FUNCTIONS in self.in_tree.types,
             returns_static=FUNCTIONS in self.out_tree.types,
@@ -514,7 +516,10 @@ class Loaded(Unique):
                     hint="give all frozen arguments, or none of them inside of jit, vmap and grad",
                 )
         inputs = enumerate(zip(self._every, leaves, graph.inputs, strict=False))
-        return run(*[_as_input(name, leaf, node, i in self.widened) for i, (name, leaf, node) in inputs])
+        values = [_as_input(name, leaf, node, i in self.widened) for i, (name, leaf, node) in inputs]
+        if self._own_derivatives:
+            return with_derivative(lambda values: list(run(*values)), self._underived)(values)
+        return run(*values)
 
     def _in_place(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments of a call with those given by name moved to their positions in the file."""
@@ -594,6 +599,18 @@ class Loaded(Unique):
         """Results of the same program without kernels, which have no derivatives."""
         executable = self._xla()
         return list(executable.hot(live, executable.prepared))
+
+    def _underived(self, live: list[Any]) -> list[Any]:
+        """Refuse derivatives: those of the program's operations are not those of the function.
+
+        Raises:
+            ArgumentError: always.
+        """
+        raise ArgumentError(
+            f"{self.path.name} has no derivatives: the function has its own ({', '.join(self._own_derivatives)}),"
+            " which are not in the file",
+            hint="differentiate the function itself, or the result of superopt.optimize",
+        )
 
 
 def load(path: str | Path) -> Loaded:

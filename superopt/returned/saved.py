@@ -45,7 +45,7 @@ from superopt.ir.text import FEW, parse_graph, print_graph
 from superopt.ir.types import STORED_BYTES
 from superopt.kernels.choose.choice import Choice, read_choice, regions_of
 
-FORMAT = 6
+FORMAT = 7
 _MEMBERS = re.compile(
     r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|(prepared|constants)/(0|[1-9][0-9]{0,5})"
 )
@@ -76,6 +76,7 @@ class Saved:
         out_tree: structure of the results.
         weak: positions of arguments that are weakly typed together, and of the results that then are.
         original: reads the original program, with its constants; for calls with traced frozen arguments.
+        own_derivatives: derivatives that the function defines or stops itself, and that are not those of `hot`.
     """
 
     hot: Graph
@@ -96,6 +97,7 @@ class Saved:
     tail: HostPart | None = None
     weak: tuple[tuple[frozenset[int], frozenset[int]], ...] = ()
     original: Callable[[], Graph] | None = None
+    own_derivatives: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +136,7 @@ def write(path: str | Path, saved: Saved, source: ValidationSource | None, origi
         "weak": [[sorted(arguments), sorted(results)] for arguments, results in saved.weak],
         "frozen": [list(row) for row in saved.frozen],
         "constants": dict(saved.constants),
+        "own_derivatives": list(saved.own_derivatives),
         "places": places,
         "report": dict(saved.report),
     }
@@ -292,6 +295,7 @@ def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Sav
         head=head,
         tail=tail,
         weak=tuple(_weak(row, names, hot) for row in field(meta, "weak", list)),
+        own_derivatives=tuple(_text(x) for x in field(meta, "own_derivatives", list)),
         original=functools.partial(_original, archive, names, hot, places, later, lock) if later and frozen else None,
     )
 

@@ -370,3 +370,50 @@ def test_calls_of_a_model_go_straight_to_its_program(tmp_path) -> None:
     assert fast.direct is not None
     (got,) = fast.direct(x)  # it refuses what is not called under the settings of the import
     np.testing.assert_allclose(got, fast(x)[0])
+
+
+def _own_vjp(x: Any) -> Any:
+    @jax.custom_vjp
+    def doubled(x: Any) -> Any:
+        return 2 * x
+
+    doubled.defvjp(lambda x: (2 * x, None), lambda kept, g: (10 * g,))
+    return doubled(x)
+
+
+def _own_jvp(x: Any) -> Any:
+    @jax.custom_jvp
+    def doubled(x: Any) -> Any:
+        return 2 * x
+
+    doubled.defjvps(lambda t, y, x: 10 * t)
+    return doubled(x)
+
+
+@pytest.mark.parametrize("inner", [_own_vjp, _own_jvp, lambda x: jax.lax.stop_gradient(x) * x])
+@pytest.mark.parametrize("looped", [False, True])
+def test_loaded_programs_refuse_derivatives_that_a_function_defines_itself(inner: Any, looped: bool, tmp_path) -> None:
+    def fn(w: Any, x: Any) -> Any:
+        y = x @ w
+        return jnp.sum(jax.lax.fori_loop(0, 3, lambda i, y: inner(y), y) if looped else inner(y))
+
+    w, x = arrays("float32")
+    w, x = w[: x.shape[-1]], x
+    made = superopt.optimize(fn, w, x, **OPTIONS, store=False)
+    loaded = superopt.load(made.save(tmp_path / "own.superopt"))
+    np.testing.assert_allclose(loaded(w, x), fn(w, x), rtol=1e-4)
+    np.testing.assert_allclose(jax.jit(loaded)(w, x), fn(w, x), rtol=1e-4)
+    for derivative in (jax.grad(loaded, 1), jax.grad(loaded, 0), jax.jit(jax.grad(loaded, (0, 1)))):
+        with pytest.raises(
+            ArgumentError, match=r"has its own \((jax\.custom_[vj]+p of doubled|jax\.lax\.stop_gradient)\)"
+        ):
+            derivative(w, x)
+
+
+def test_derivatives_of_functions_of_jax_itself_are_those_of_their_operations(tmp_path) -> None:
+    def fn(w: Any, x: Any) -> Any:
+        return jnp.sum(jax.nn.softmax(jax.nn.relu(x @ w)) ** 2)
+
+    w, x = arrays("float32")
+    loaded = superopt.load(superopt.optimize(fn, w, x, **OPTIONS, store=False).save(tmp_path / "own.superopt"))
+    np.testing.assert_allclose(jax.grad(loaded, 1)(w, x), jax.grad(fn, 1)(w, x), rtol=1e-4, atol=1e-6)

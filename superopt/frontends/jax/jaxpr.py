@@ -80,6 +80,7 @@ class Imported:
             example.
         remarks: what the frontend says of the import, for the report.
         scopes: node of the graph -> the name that the program gives it: named scopes, or the node of the model.
+        own_derivatives: derivatives that the function defines or stops itself (`jax.custom_vjp of f`).
     """
 
     graph: Graph
@@ -104,6 +105,7 @@ class Imported:
     placed: Mapping[int, Any] = field(default_factory=dict[int, Any])
     remarks: tuple[str, ...] = ()
     scopes: Mapping[Node, str] = field(default_factory=dict[Node, str])
+    own_derivatives: tuple[str, ...] = ()
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -315,6 +317,7 @@ def import_function(
         examples=tuple(leaves),
         opaque_ops=count_opaque(graph),
         refused=importer.refused,
+        own_derivatives=tuple(sorted(importer.own_derivatives)),
         effects=tuple(effect for effect, _ in importer.effects),
         whole=whole,
         weakness={tuple(map(is_weak, avals)): _weak_flags(closed)},

@@ -26,6 +26,7 @@ from jax.extend import core
 
 from superopt.errors import ShapeError
 from superopt.frontends.jax.builders import broadcast, full, reshape, scalar, window
+from superopt.frontends.jax.derivatives import own_derivative
 from superopt.frontends.jax.kept import keep, keep_call, results_of, types_of
 from superopt.frontends.jax.keys import data_of, data_type, is_key, kind_of
 from superopt.frontends.jax.ops import IMPORT
@@ -73,6 +74,7 @@ class Importer:
         effects: debugging effects with their operands, in their order.
         refused: (primitive, cause) of equations that the op table did not accept although they have an entry.
         scopes: node -> the named scopes in which the program computes it first (`jax.named_scope`); none for others.
+        own_derivatives: derivatives that the function defines or stops itself.
     """
 
     def __init__(self, outer: Importer | None = None, reserved: Iterable[str] = ()) -> None:
@@ -81,6 +83,7 @@ class Importer:
         self.effects: list[tuple[Effect, Sequence[Node]]] = []
         self.refused: Counter[tuple[str, str]] = outer.refused if outer else Counter()
         self.scopes: dict[Node, str] = {}
+        self.own_derivatives: set[str] = outer.own_derivatives if outer else set()
         self._known: dict[Any, Node] = {}
         self._varies: dict[Node, bool] = {}
 
@@ -136,6 +139,8 @@ class Importer:
             frame.at += 1
             name = eqn.primitive.name
             xs = [self._read(frame, atom) for atom in eqn.invars]
+            if own := own_derivative(eqn):
+                self.own_derivatives.add(own)
             scope = "/".join(filter(None, (frame.scope, str(eqn.source_info.name_stack))))
             inner = eqn.params.get(INLINED[name]) if name in INLINED else None
             if eqn.effects and inner is None:

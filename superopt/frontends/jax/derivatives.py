@@ -1,0 +1,35 @@
+"""Derivatives that a function defines, or stops, itself: they are not those of the operations that it computes.
+
+An optimised function keeps the derivatives of the original.  A saved program has the operations alone, so it must know
+that their derivatives would be others.  What JAX's own library defines in this way (`jax.nn.relu`, the maximum inside
+of `softmax`) is left out: there the operations have the same derivatives but at isolated points.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+from jax.extend import core
+
+import superopt
+from superopt.files.reading import shown
+
+_LIBRARIES = (str(Path(jax.__file__).parent), str(Path(superopt.__file__).parent))
+_DEFINED = {"custom_vjp_call": "jax.custom_vjp", "custom_jvp_call": "jax.custom_jvp"}
+
+
+def own_derivative(eqn: core.JaxprEqn) -> str:
+    """Return the name of a derivative that an equation has beside its operations; empty where it has none."""
+    name = eqn.primitive.name
+    if name in _DEFINED:
+        info = eqn.params["call_jaxpr"].jaxpr.debug_info
+        filename = info.func_filename or ""
+        return "" if filename.startswith(_LIBRARIES) else f"{_DEFINED[name]} of {shown(info.func_name)}"
+    if name != "stop_gradient":
+        return ""
+    traceback = eqn.source_info.traceback
+    frames = [] if traceback is None else traceback.frames
+    at = next((i for i, frame in enumerate(frames) if frame.function_name == name), len(frames))
+    caller = frames[at + 1].file_name if at + 1 < len(frames) else ""
+    return "" if caller.startswith(_LIBRARIES) else "jax.lax.stop_gradient"
