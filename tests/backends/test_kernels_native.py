@@ -212,7 +212,7 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("XDG_CACHE_HOME", str(tmp_path))  # where nothing is on record
         patched.setattr("superopt.certify.kernels.validated", lambda *_: KernelVerdict(UNKNOWN, "nobody reads it", 0.0))
-        patched.setattr("superopt.certify.kernels._difference", lambda *_: "it differs")
+        patched.setattr("superopt.certify.kernels.difference_from_xla", lambda *_: "it differs")
         without = superopt.load(path)
     assert without.kernels == ()
     assert set(without.refused.values()) == {"it differs"}

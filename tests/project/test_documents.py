@@ -232,7 +232,7 @@ def test_the_command_line_page_has_every_command_and_option() -> None:
             for option in (option for option in command.params if isinstance(option, click.Option)):
                 assert max(option.opts, key=len) in page, (name, option.opts)
             groups += [(f"{path} {name}", command)] if isinstance(command, click.Group) else []
-    assert len(groups) == 3, "superopt, train and kernels"
+    assert len(groups) == 4, "superopt, kernels, store and train"
 
 
 def test_the_citation_is_of_this_version() -> None:

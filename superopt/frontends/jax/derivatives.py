@@ -12,10 +12,9 @@ from pathlib import Path
 import jax
 from jax.extend import core
 
-import superopt
 from superopt.files.reading import shown
 
-_LIBRARIES = (str(Path(jax.__file__).parent), str(Path(superopt.__file__).parent))
+_LIBRARIES = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]))
 _DEFINED = {"custom_vjp_call": "jax.custom_vjp", "custom_jvp_call": "jax.custom_jvp"}
 
 
