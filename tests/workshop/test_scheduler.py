@@ -21,7 +21,7 @@ CALL = "tests.support.jobs:square"
 
 
 class Shared:
-    """What fake workers do at the same time, by host."""
+    """The jobs that fake workers hold at the same time, by host."""
 
     def __init__(self) -> None:
         self.lock, self.busy = threading.Lock(), dict[str, list[Job]]()
