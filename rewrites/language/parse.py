@@ -116,8 +116,10 @@ def _lets(reader: Reader, shared: list[_Section]) -> None:
     """Read the `with` clauses, which name shared subterms."""
     for section in shared:
         let, _, value = section.text.partition("=")
-        (tree,) = section.elements(reader, value)
-        reader.let(let.strip(), tree)
+        trees = section.elements(reader, value)
+        if len(trees) != 1:
+            reader.fail(f"with {let.strip()}: one term expected, got {len(trees)}")
+        reader.let(let.strip(), trees[0])
 
 
 def parse_many(text: str, where: str = "<text>") -> tuple[Rule, ...]:
@@ -197,7 +199,8 @@ def _elements(text: str, context: str) -> list[ast.expr]:
         tree = parse_expression(f"({text.strip()},)")
     except SyntaxError as error:
         raise RuleError(f"{context}: {error.msg} in {text.strip()!r}") from error
-    assert isinstance(tree, ast.Tuple)
+    if not isinstance(tree, ast.Tuple):  # a parenthesis closed the one around the text
+        raise RuleError(f"{context}: unmatched parentheses in {text.strip()!r}")
     return tree.elts
 
 

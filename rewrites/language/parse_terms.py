@@ -192,8 +192,7 @@ class Reader:
             p, x, y = self._tensors(f, args, 3)
             return self.elementwise("select_n", [p, y, x])
         if f == "count":
-            (token,) = self.words(f, args, tokens=True)
-            return term("lit", value=("prod", self._integer(token)))
+            return term("lit", value=("prod", self._integer(self._token(f, args))))
         if f == "num" and len(args) == 1:
             return term("lit", value=self.expr(args[0], None))
         if f == "iota":
@@ -201,6 +200,8 @@ class Reader:
         if f in ("sigma", "maxi", "stack"):
             return self._fold(f, args)
         if f == "integer_pow":
+            if len(args) != 2:
+                self.fail(f"{f} takes a tensor and an integer constant")
             (x,) = self._tensors(f, args[:1], 1)
             return self.elementwise(f, [x], (("y", self._constant(args[1])),))
         at = next((i for i, a in enumerate(args) if self._is_role(a)), len(args))
@@ -274,7 +275,7 @@ class Reader:
         return term("ew", *out, f=f, params=params)
 
     def _fold(self, f: str, args: list[ast.expr]) -> Term:
-        head = args[0]
+        head = args[0] if args else None
         form, counts = ("stack(r < w, term, role)", (3, 4)) if f == "stack" else (f"{f}(r < w, term)", (2,))
         if not (isinstance(head, ast.Compare) and isinstance(head.left, ast.Name) and len(args) in counts):
             self.fail(f"{f} is written {form}")
@@ -328,7 +329,7 @@ class Reader:
 
     def _split(self, x: Term, rest: list[ast.expr]) -> Term:
         """The term `split(A, n, o, i(q))`."""
-        if len(rest) != 3 or not isinstance(rest[2], ast.Call):
+        if len(rest) != 3 or not isinstance(rest[2], ast.Call) or len(rest[2].args) != 1:
             self.fail("split is written split(A, n, o, i(q)), or split(A, n, n, i(q))")
         n, o, i = self.words("split", [rest[0], rest[1], rest[2].func])
         self.have("split", x, (n,))
@@ -340,7 +341,7 @@ class Reader:
 
     def _iota(self, args: list[ast.expr]) -> Term:
         """The term `iota(n)`: the index along a single-axis role."""
-        (token,) = self.words("iota", args, tokens=True)
+        token = self._token("iota", args)
         if token not in self.sizes or stem(token) in self.d.many:
             self.fail(f"iota({token}): expected a size token of a single-axis role")
         return term("iota", over=(stem(token),), size=(token,))
@@ -409,6 +410,11 @@ class Reader:
                 self.fail(f"{f}: {a.id} is not a role")
             out.append(a.id)
         return tuple(out)
+
+    def _token(self, f: str, args: Sequence[ast.expr]) -> str:
+        if len(args) != 1:
+            self.fail(f"{f} takes one size token, got {len(args)}")
+        return self.words(f, args, tokens=True)[0]
 
     def _tensors(self, f: str, args: Sequence[ast.expr], n: int) -> list[Term]:
         if len(args) != n:

@@ -88,6 +88,13 @@ BROKEN = {
     "dtype 'half' is not int": "r: A[*a]\n  exp(A) == exp(A)\n  dtype half",
     "empty rule text": "# nothing but a comment\n",
     "premises about values": "r: A[*a]\n  exp(A) == exp(A)\n  given gt(A, 0)",
+    "integer_pow takes a tensor": "r: A[*a]\n  integer_pow(A) == A",
+    "split is written": "r: A[*a n]  extra o i\n  sum(A, n) == sum(split(A, n, o, i()), o)",
+    "count takes one size token": "r: A[*a]\n  exp(A) == exp(A) * count()",
+    "iota takes one size token": "r: A[n]\n  exp(A) == exp(A) + iota()",
+    "sigma is written": "r: A[*a]\n  exp(A) == exp(A) + sigma()",
+    "one term expected, got 2": "r: A[*a]\n  exp(A) == exp(T)\n  with T = A, A",
+    "unmatched parentheses": "r: A[*a]\n  exp(A) * A) * exp(A == exp(A)",
     "free parameter": "r: q in 2|4  A[*a n]\n  slice(A, n(q, e)) == slice(A, n(q, e))",
 }
 
