@@ -242,7 +242,7 @@ def _declarations(text: str, context: str) -> Declared:
             values = g["values"].split("|")
             if values == ["int"]:
                 d.params[g["name"]] = ()
-            elif all(v.isdigit() for v in values):
+            elif all(re.fullmatch("[0-9]{1,18}", v) for v in values):
                 d.params[g["name"]] = tuple(map(int, values))
             elif set(values) <= set(REDUCERS):
                 d.metas[g["name"]] = tuple(values)

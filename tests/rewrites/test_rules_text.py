@@ -94,6 +94,7 @@ BROKEN = {
     "iota takes one size token": "r: A[n]\n  exp(A) == exp(A) + iota()",
     "sigma is written": "r: A[*a]\n  exp(A) == exp(A) + sigma()",
     "one term expected, got 2": "r: A[*a]\n  exp(A) == exp(T)\n  with T = A, A",
+    "expected int, reducers": "r: q in \u00b2|3  A[*a]\n  exp(A) == exp(A)",
     "unmatched parentheses": "r: A[*a]\n  exp(A) * A) * exp(A == exp(A)",
     "free parameter": "r: q in 2|4  A[*a n]\n  slice(A, n(q, e)) == slice(A, n(q, e))",
 }
