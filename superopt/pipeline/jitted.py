@@ -213,11 +213,13 @@ class Jitted(Unique, Generic[P, R]):
                 return (unjitted(self._jax) if holds_static(fix(args, kwargs, NO_SETTINGS)) else self._jax)(
                     *args, **kwargs
                 )
+            if avals is None:
+                return self._jax(*args, **kwargs)  # which raises what its user knows
             with self._lock:
-                entry = None if avals is None else self._entry(tree, avals, context, leaves)
+                entry = self._entry(tree, avals, context, leaves)
                 if entry is None:
                     try:
-                        entry = self._made(args, kwargs, tree, avals or [], context)
+                        entry = self._made(args, kwargs, tree, avals, context)
                     except ProgramError:
                         return self._jax(*args, **kwargs)  # which raises what the function itself does
         if entry.inside is not None:
@@ -272,10 +274,10 @@ class Jitted(Unique, Generic[P, R]):
         return entry
 
     def _calls_python(self, args: Any, kwargs: Any) -> bool:
-        try:
-            return calls_python(self._jax.trace(*args, **kwargs).jaxpr)
-        except Exception:  # `optimize` takes more than `jax.jit`, or says what is wrong
+        """Whether the function calls back into Python; raises what it raises for such arguments."""
+        if holds_static(fix(args, kwargs, NO_SETTINGS)):  # `optimize` takes these, `jax.jit` does not
             return False
+        return calls_python(self._jax.trace(*args, **kwargs).jaxpr)
 
     def _take(self, entries: tuple[_Entry, ...]) -> None:
         self._entries = entries
@@ -376,10 +378,10 @@ def _told(avals: Sequence[Any]) -> str:
 
 
 def _avals(leaves: Sequence[Any]) -> list[Any] | None:
-    """Abstract values of arguments; None where one has none."""
+    """Abstract values of arguments; None where one is no array."""
     try:
         return [x.aval if type(x) is _ARRAY else jax.api_util.shaped_abstractify(x) for x in leaves]
-    except TypeError:  # `optimize` says what is wrong with it
+    except TypeError:
         return None
 
 

@@ -300,6 +300,34 @@ def test_what_the_function_does_not_take_raises_what_jax_raises() -> None:
         assert raised[0] is raised[1]
 
 
+def test_what_a_function_refuses_is_traced_once_each_time() -> None:
+    traced = [0]
+
+    def f(x, *others):
+        traced[0] += 1
+        if x is None or others or x.ndim > 2:
+            raise ValueError("of another kind")
+        return x + 1
+
+    ours = superopt.jit(f, **FAST)
+    ours(X)
+    for given in ((None,), (X, X), (X[None],)):
+        for _ in range(2):
+            traced[0] = 0
+            with pytest.raises(ValueError, match="of another kind"):
+                ours(*given)
+            assert traced == [1]
+    assert len(ours.programs) == 1
+
+
+def test_what_is_no_array_is_not_optimised(count: list[int]) -> None:
+    ours = superopt.jit(lambda x: x, **FAST)
+    for given in ("text", object(), [object()]):
+        with pytest.raises(TypeError, match=r"JAX type|abstract array"):
+            ours(given)
+    assert count == [0]
+
+
 def test_frozen_arguments_are_positions_or_names() -> None:
     for frozen in (1.5, X, object()):
         with pytest.raises(ArgumentError, match="frozen"):
