@@ -71,6 +71,27 @@ def test_static_arguments_by_position_and_name(count: list[int]) -> None:
         ours(X, [3])
 
 
+def test_arguments_that_are_static_by_position_or_by_name_alone() -> None:
+    def f(x, n, m="times"):
+        return x * n if m == "times" else x - n
+
+    static: dict[str, Any] = {"static_argnums": 1, "static_argnames": "m"}
+    ours, theirs = superopt.jit(f, **static, **FAST), jax.jit(f, **static)
+    for call in (lambda g: g(X, 2), lambda g: g(X, 2, m="less"), lambda g: g(X, n=3), lambda g: g(X, m="less", n=X)):
+        same(call(ours), call(theirs))
+
+
+def test_arguments_that_are_given_away_by_position_alone() -> None:
+    def f(x):
+        return x + 1
+
+    ours = superopt.jit(f, donate_argnums=0, donate_argnames=(), **FAST)
+    x, y = jnp.asarray(np.concatenate([X, X])), jnp.asarray(np.concatenate([X, X]))
+    ours(x)
+    ours(x=y)
+    assert (x.is_deleted(), y.is_deleted()) == (True, False)
+
+
 def test_equal_static_values_of_other_types_are_other_programs() -> None:
     @functools.partial(superopt.jit, static_argnums=1, **FAST)
     def f(x, n):
