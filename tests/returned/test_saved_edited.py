@@ -41,6 +41,11 @@ def meta(**changes: Any) -> dict[str, Callable[[bytes], bytes]]:
     return {"meta": change}
 
 
+def speedup(edit: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Callable[[bytes], bytes]]:
+    """The speed-up of the file's report changed."""
+    return meta(report=lambda report: {**report, "speedup": edit(report["speedup"])})
+
+
 def text(member: str, old: str, new: str) -> dict[str, Callable[[bytes], bytes]]:
     """A text of the file with words exchanged."""
     return {member: lambda data: data.replace(old.encode(), new.encode())}
@@ -61,6 +66,14 @@ EDITS: dict[str, tuple[Mapping[str, Callable[[bytes], bytes] | None], str]] = {
     "results": (text("trees", '"results": "*"', '"results": {"tuple": ["*", "*"]}'), "structure of results 2"),
     "no tensors": ({"prepared": None}, "0 prepared tensors for 2 inputs"),
     "cut": ({"prepared": lambda data: data[:-4]}, "bytes, f32"),
+    "fewer inputs": ({"hot": lambda _: b"%0 = literal 1.0 : f32[]\nreturn %0\n"}, "takes other inputs than the file"),
+    "constants within": (text("hot", "input prepared0 : f32[4,4] frozen", "input prepared0 : f32[4,4] frozen constant "
+                              f"({', '.join(['1.0'] * 16)})"), "takes other inputs than the file"),
+    "no ratio": (speedup(lambda row: {k: row[k] for k in row if k != "ratio"}), "it has no 'ratio'"),
+    "no end": (speedup(lambda row: {**row, "high": "far"}), "its 'high' is"),
+    "no basis": (speedup(lambda row: {**row, "basis": 1}), "its 'basis' is"),
+    "weak": (meta(weak=lambda _: [[0]]), "no pairs of lists"),
+    "foreign": ({"hot": lambda data: data.replace(b": f32[3,4]", b": token[3,4]", 1)}, "token"),
     "one name": (text("hot", "input prepared0", "input x"), "two inputs have one name"),
 }  # fmt: skip
 
