@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import jax
-from jax import numpy as jnp
-from jax import tree_util
+import numpy as np
+from jax import lax, tree_util
 from jax.core import Tracer
 
 from superopt.errors import ArgumentError, ProgramError
@@ -146,7 +146,7 @@ class Jitted(Unique, Generic[P, R]):
         if self._settings.placed:
             warnings.warn(f"{', '.join(self._settings.placed)}: the function is left to jax.jit as it is", stacklevel=3)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the program for arguments like these, made on the first call."""
         try:
             results = self._likely(*args, **kwargs)
@@ -172,15 +172,15 @@ class Jitted(Unique, Generic[P, R]):
         """The programs made so far, with their reports."""
         return tuple({id(entry.made): entry.made for entry in self._entries if entry.made is not None}.values())
 
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
+    def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
         """The original lowered for arguments like these, as `jax.jit(fn).lower`."""
         return self._jax.lower(*args, **kwargs)
 
-    def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
+    def trace(self, /, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
         """The original traced on arguments like these, as `jax.jit(fn).trace`."""
         return self._jax.trace(*args, **kwargs)
 
-    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def eval_shape(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Shapes and dtypes of the results, as `jax.jit(fn).eval_shape`."""
         return self._jax.eval_shape(*args, **kwargs)
 
@@ -192,7 +192,7 @@ class Jitted(Unique, Generic[P, R]):
             self._table = {}
             self._take(())
 
-    def _found(self, *args: Any, **kwargs: Any) -> Any:
+    def _found(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call whose arguments are looked at one by one."""
         try:
             return self._looked_at(args, kwargs)
@@ -209,7 +209,7 @@ class Jitted(Unique, Generic[P, R]):
         avals, context = _avals(leaves), settings_of_jax()
         entry = None if avals is None else self._entry(tree, avals, context, leaves)
         if entry is None:
-            if any(isinstance(x, Tracer) for x in leaves) or isinstance(jnp.zeros(()), Tracer):
+            if any(isinstance(x, Tracer) for x in leaves) or isinstance(lax.iota(np.int32, 1), Tracer):
                 return (unjitted(self._jax) if holds_static(fix(args, kwargs, NO_SETTINGS)) else self._jax)(
                     *args, **kwargs
                 )
@@ -289,7 +289,7 @@ class Jitted(Unique, Generic[P, R]):
         elif entries:
             self._likely = self._by_types
 
-    def _by_types(self, *args: Any, **kwargs: Any) -> Any:
+    def _by_types(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call of the program that was found for such arguments before."""
         key = self._key(args, kwargs)
         direct = None if key is None else self._table.get(key)

@@ -81,6 +81,26 @@ def test_arguments_that_are_static_by_position_or_by_name_alone() -> None:
         same(call(ours), call(theirs))
 
 
+def test_a_program_of_arguments_that_are_static_by_name_alone_is_saved(tmp_path: Path) -> None:
+    def f(x, n, m="times"):
+        return x * n if m == "times" else x - n
+
+    jitted = jax.jit(f, static_argnums=1, static_argnames="m")
+    fast = superopt.optimize(jitted, X, 2, kwargs={"m": "less"}, **FAST)
+    for called in (fast, superopt.load(fast.save(tmp_path / "p.superopt"))):
+        same(called(X, 2, m="less"), jitted(X, 2, m="less"))
+
+
+def test_functions_without_a_signature() -> None:
+    class Twice:
+        __signature__ = "none that can be read"
+
+        def __call__(self, x: Any) -> Any:
+            return x * 2
+
+    same(superopt.jit(Twice(), **FAST)(X), jax.jit(Twice())(X))
+
+
 def test_arguments_that_are_given_away_by_position_alone() -> None:
     def f(x):
         return x + 1
@@ -90,6 +110,28 @@ def test_arguments_that_are_given_away_by_position_alone() -> None:
     ours(x)
     ours(x=y)
     assert (x.is_deleted(), y.is_deleted()) == (True, False)
+
+
+def test_transfers_of_an_optimisation_are_none_of_the_users() -> None:
+    x = jnp.asarray(X)
+    fn = superopt.jit(twice_mixed, **FAST)
+    fast = superopt.optimize(twice_mixed, X, **FAST)
+    with jax.transfer_guard("disallow"):
+        for called in (fn, fn, fast):
+            assert called(x).shape == X.shape
+        with pytest.raises(Exception, match="Disallowed host-to-device"):
+            fast(X)
+
+
+def test_arguments_may_have_any_name(tmp_path: Path) -> None:
+    def f(self, args, packed):
+        return self * args - packed
+
+    given = {"self": X, "args": X, "packed": X}
+    fast = superopt.optimize(f, kwargs=given, **FAST)
+    for called in (superopt.jit(f, **FAST), fast, superopt.load(fast.save(tmp_path / "p.superopt"))):
+        same(called(**given), jax.jit(f)(**given))
+    assert superopt.jit(f, **FAST).eval_shape(**given).shape == X.shape
 
 
 def test_equal_static_values_of_other_types_are_other_programs() -> None:

@@ -76,16 +76,16 @@ class JitSettings:
     @property
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments that make another `jax.jit` treat arguments alike."""
-        return {
-            "static_argnums": self.static_argnums,
-            "static_argnames": self.static_argnames,
-            **self.given_away,
-        }
+        return _unless_empty(static_argnums=self.static_argnums, static_argnames=self.static_argnames) | self.given_away
 
     @property
     def given_away(self) -> dict[str, Any]:
         """Those of `arguments` that are about donation."""
-        return {"donate_argnums": self.donate_argnums, "donate_argnames": self.donate_argnames}
+        return _unless_empty(donate_argnums=self.donate_argnums, donate_argnames=self.donate_argnames)
+
+
+def _unless_empty(**settings: Any) -> dict[str, Any]:
+    return settings if any(settings.values()) else {}  # `jax.jit` infers neither for a function without a signature
 
 
 NO_SETTINGS = JitSettings()

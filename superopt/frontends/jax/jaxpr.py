@@ -443,6 +443,7 @@ def _parameter_names(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any
     if signature is None:
         return [f"arg{i}" for i in range(len(args))]
     bound = _bind(signature, args, kwargs)
+    bound = signature.bind_partial(*args) if _normal_signature(fn) is None else bound
     names: list[str] = []
     for name in bound.arguments:
         kind = signature.parameters[name].kind
