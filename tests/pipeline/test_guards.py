@@ -20,6 +20,7 @@ from superopt.choose import schedules
 from superopt.choose.plain import KernelMaker, fits, in_regions, own_form
 from superopt.choose.schedules import ScheduleStage
 from superopt.choose.trials import Trial
+from superopt.contest.checks import OriginalLostError
 from superopt.contest.choices import original_returned
 from superopt.contest.rounds import Series
 from superopt.frontends.jax.jaxpr import import_function
@@ -213,11 +214,14 @@ def test_schedules_are_searched_for_the_program_that_is_predicted_to_be_fastest(
 
 def checked(
     monkeypatch: pytest.MonkeyPatch, run: Any, proposals: Sequence[Chosen], wrong: Sequence[str],
-    refuted: Callable[[int], dict[int, Refutation]] = lambda count: {},
+    refuted: Callable[[int], dict[int, Refutation]] = lambda count: {}, lost: Sequence[str] = (),
+    otherwise: Chosen = ORIGINAL,
 ) -> Chosen:  # fmt: skip
     """The choice where the check refuses these candidates, and validation these of their kernels."""
 
     def compared(one: Candidate, builds: Any) -> Compared:
+        if one.name in lost:
+            raise OriginalLostError("it has no result")
         return Compared(one, NumericCheck(0.0), "other results" if one.name in wrong else "")
 
     def validate(hot: Any, kernels: Sequence[Any], *_: Any) -> ValidatedCode:
@@ -225,7 +229,7 @@ def checked(
 
     monkeypatch.setattr(checking, "compared", compared)
     monkeypatch.setattr(validating, "validate_code", validate)
-    found = checking.check(run, RunState(proposals=tuple(proposals), otherwise=ORIGINAL)).choice
+    found = checking.check(run, RunState(proposals=tuple(proposals), otherwise=otherwise)).choice
     assert found is not None
     return found
 
@@ -234,8 +238,12 @@ def test_the_first_proposal_that_computes_the_same_is_returned(monkeypatch: pyte
     run, proposals = session(), [chosen("wrong"), chosen("right"), chosen("later")]
     assert checked(monkeypatch, run, proposals, ["wrong"]).candidate.name == "right"
     assert [one.candidate.name for one in run.ledger.of(Rejected)] == ["wrong"]
-    none = checked(monkeypatch, session(), proposals, ["wrong", "right", "later"])
-    assert none.returns_original
+    run = session()
+    assert checked(monkeypatch, run, proposals, ["wrong", "right"], lost=["later"]).returns_original
+    assert [one.candidate.name for one in run.ledger.of(Rejected)] == ["wrong", "right", "later"]
+    run = session()
+    assert checked(monkeypatch, run, [], ["plain"], otherwise=chosen("plain")).returns_original
+    assert [one.candidate.name for one in run.ledger.of(Rejected)] == ["plain"]
     options = Chosen(original_candidate(GRAPH).with_options(("fast",), {"fast": True}), why=ANY)
     assert options.needs_check
 

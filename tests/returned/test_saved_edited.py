@@ -14,6 +14,10 @@ import pytest
 
 import superopt
 from superopt.errors import InputError
+from superopt.ir.graph import Graph, make_input, mk
+from superopt.ir.text import print_graph
+from superopt.ir.types import TensorType
+from superopt.kernels.choose.choice import Choice
 from superopt.returned import saved as saved_files
 from tests.support.saved_files import edited
 
@@ -51,6 +55,13 @@ def text(member: str, old: str, new: str) -> dict[str, Callable[[bytes], bytes]]
     return {member: lambda data: data.replace(old.encode(), new.encode())}
 
 
+_X = make_input("x", (3, 4))
+FOREIGN = print_graph(
+    Graph((_X, *(make_input(f"prepared{i}", (4,), "key", frozen=True) for i in range(2))), (mk("exp", _X),))
+)
+OPAQUE = print_graph(
+    Graph((_X,), (mk("opaque", _X, primitive="p", params_key="p-0", result_types=(TensorType((3, 4)),)),))
+)
 EDITS: dict[str, tuple[Mapping[str, Callable[[bytes], bytes] | None], str]] = {
     "format": (meta(format=lambda n: n + 1), "it has format"),
     "parameters": (meta(parameters=lambda p: [*p, "more"]), "3 positional arguments, its structure has other ones"),
@@ -73,7 +84,8 @@ EDITS: dict[str, tuple[Mapping[str, Callable[[bytes], bytes] | None], str]] = {
     "no end": (speedup(lambda row: {**row, "high": "far"}), "its 'high' is"),
     "no basis": (speedup(lambda row: {**row, "basis": 1}), "its 'basis' is"),
     "weak": (meta(weak=lambda _: [[0]]), "no pairs of lists"),
-    "foreign": ({"hot": lambda data: data.replace(b": f32[3,4]", b": token[3,4]", 1)}, "token"),
+    "foreign": ({"hot": lambda _: FOREIGN.encode()}, "a prepared tensor of dtype key"),
+    "no module": ({"hot": lambda _: OPAQUE.encode()}, "without its module"),
     "one name": (text("hot", "input prepared0", "input x"), "two inputs have one name"),
 }  # fmt: skip
 
@@ -116,6 +128,26 @@ def test_tables_are_of_their_kind(member: str, value: Any, cause: str) -> None:
     read: Any = saved_files._modules if member == "modules.json" else lambda held: saved_files._kernels(held, None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=cause):
         read(Holding())
+
+
+def test_kernels_are_of_values_of_the_program() -> None:
+    class Holding:
+        names = ("kernels.json",)
+
+        def json(self, name: str) -> Any:
+            return [Choice(99, (0,)).to_json()]
+
+        def __contains__(self, name: str) -> bool:
+            return name in self.names
+
+    x = make_input("x", (3,))
+    with pytest.raises(InputError, match="chosen for value 99 of a program of 2 values"):
+        saved_files._kernels(Holding(), Graph((x,), (mk("tanh", x),)))  # type: ignore[arg-type]
+
+
+def test_files_without_a_plan_are_not_validated(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="it holds no plan"):
+        saved_files.read_whole(edited(path, tmp_path / "e.superopt", plan=None))
 
 
 def difference(a: jax.Array, b: jax.Array) -> jax.Array:
