@@ -18,6 +18,7 @@ import pytest
 
 import superopt
 from superopt.errors import ArgumentError
+from superopt.machine.background import BackgroundCall
 from superopt.pipeline import jitted, shares
 from superopt.pipeline.optimizer import optimize
 from superopt.pipeline.shares import Shares
@@ -113,7 +114,7 @@ def test_arguments_that_are_given_away_by_position_alone() -> None:
 
 
 def test_transfers_of_an_optimisation_are_none_of_the_users() -> None:
-    x = jnp.asarray(X)
+    x, seen = jnp.asarray(X), set[str | None]()
     fn = superopt.jit(twice_mixed, **FAST)
     fast = superopt.optimize(twice_mixed, X, **FAST)
     with jax.transfer_guard("disallow"):
@@ -121,6 +122,37 @@ def test_transfers_of_an_optimisation_are_none_of_the_users() -> None:
             assert called(x).shape == X.shape
         with pytest.raises(Exception, match="Disallowed host-to-device"):
             fast(X)
+        superopt.optimize(twice_mixed, X, progress=lambda line: seen.update(guards()), **FAST)
+    assert seen == {"allow"}, "the first use of kernels would be refused"
+
+
+def guards() -> tuple[str | None, str | None]:
+    """The guard of transfers, here and in a thread of an optimisation."""
+
+    def found() -> str | None:
+        return jax.config.jax_transfer_guard_host_to_device  # pyright: ignore[reportAttributeAccessIssue]
+
+    return found(), BackgroundCall(found).result()
+
+
+def test_rules_for_vmap_are_those_of_the_function() -> None:
+    @jax.custom_batching.custom_vmap
+    def twice(x: jax.Array) -> jax.Array:
+        return x * 2
+
+    @twice.def_vmap
+    def _(size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+        return x * 20, True
+
+    def f(x: jax.Array) -> jax.Array:
+        return twice(twice_mixed(x[None])[0])
+
+    fast = superopt.optimize(f, X[0], **FAST)
+    assert "custom_vmap of twice" in fast.report.verdict
+    called = superopt.jit(f, **FAST)
+    for fn in (fast, called, called):
+        same(fn(X[0]), jax.jit(f)(X[0]))
+        same(jax.vmap(fn)(X), jax.vmap(jax.jit(f))(X))
 
 
 def test_arguments_may_have_any_name(tmp_path: Path) -> None:
