@@ -86,10 +86,13 @@ def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str
     for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
         case = (region.graph, choice.trace, choice.backend)
         if case not in known:
-            elements, takes = _elements(region.graph), _seconds(region.graph)
-            fits = elements <= MOST_ELEMENTS + given and takes <= left
-            known[case] = "" if fits or _known(*case) else f"it works on {elements} elements, for about {takes:.1f} s"
-            left -= takes if fits else 0.0
+            known[case] = ""
+            if not _known(*case):
+                elements, takes = _elements(case[0]), _seconds(case[0])
+                if elements > MOST_ELEMENTS + given or takes > left:
+                    known[case] = f"it works on {elements} elements, for about {takes:.1f} s"
+                else:
+                    left -= takes
         if known[case]:
             found[number] = known[case]
     return found
