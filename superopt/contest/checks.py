@@ -39,6 +39,7 @@ from superopt.measure.compare import LEFT_BEHIND, serialisable
 from superopt.measure.conditioning import Neighbours, differ_by_rounding
 from superopt.measure.exact import LIMIT_LOOP_STEPS, exact_results, loop_steps, prefix_steps
 from superopt.measure.numerics import Tolerance, computed_in, output_errors
+from superopt.measure.rounding import unrounded
 from superopt.workshop.job import Failure
 from superopt.workshop.process import TIME_OVER, ProcessLimits, Worker
 
@@ -272,7 +273,7 @@ def _difference(
     for number, (error, kind, a, b) in enumerate(zip(output_errors(want, got), runs.kinds, want, got, strict=True)):
         if Tolerance().accepts(error, kind):
             continue
-        near = Neighbours(functools.partial(exact_results, runs.graph, inputs, runs.frozen), runs.seed)
+        near = Neighbours(functools.partial(exact_results, unrounded(runs.graph), inputs, runs.frozen), runs.seed)
         if differ_by_rounding(near, runs.kinds, want, got):
             return ""
         which = f"output {number}" if len(want) > 1 else "the output"

@@ -145,10 +145,11 @@ def same(stored: npt.NDArray[Any], dtype: str, term: Enclosed) -> float | None:
         return None
     if term.error is None or dtype not in FLOATS:
         return 0.0 if _same_bits(stored, term.value, dtype) else None
-    wide = stored.astype(np.float64)
-    apart = np.abs(wide - term.value)
+    if not np.isfinite(term.error).all():
+        return None
+    apart = np.abs(stored.astype(np.float64) - term.value)
     size = float(np.max(np.abs(term.value), initial=0.0))
-    if not np.isfinite(term.error).all() or not (apart <= term.error).all():
+    if not (apart <= term.error).all():
         return None
     if float(np.max(term.error, initial=0.0)) > UNIT_ROUNDOFF[dtype] ** 0.5 * size:
         return None

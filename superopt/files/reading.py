@@ -404,7 +404,7 @@ class Archive:
         """Offset in the file of a member's first byte, after its local header."""
         self.handle.seek(row.header_offset)
         head = self.handle.read(30)
-        if len(head) < 30 or head[:4] != b"PK\x03\x04":
+        if head[:4] != b"PK\x03\x04":
             raise InputError(f"its {row.filename!r} is damaged: no header")
         return row.header_offset + 30 + int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
 

@@ -68,7 +68,8 @@ class _Parser:
 
     def __init__(self, text: str, constants: Mapping[str, Any], allowance: Allowance | None) -> None:
         self.text, self.constants, self.allowance = text, constants, allowance
-        self.position = self.depth = self.nodes = self.spent = 0
+        self.position: int = 0
+        self.depth = self.nodes = self.spent = 0
         self.kind = self.token = ""
         self.start = 0
         self.advance()

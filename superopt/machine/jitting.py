@@ -20,7 +20,10 @@ SETTINGS = (
     "jax_threefry_partitionable", "jax_default_prng_impl",
 )  # fmt: skip
 """Settings that change the results or refusals of a function."""
-_CARRIED = (*SETTINGS, "jax_debug_nans", "jax_debug_infs", "jax_default_device")
+_CARRIED = (
+    *SETTINGS, "jax_debug_nans", "jax_debug_infs", "jax_default_device", "jax_transfer_guard_host_to_device",
+    "jax_transfer_guard_device_to_device", "jax_transfer_guard_device_to_host",
+)  # fmt: skip
 
 
 def _taken_along() -> Callable[[], None]:

@@ -6,6 +6,9 @@ last bit is another: an algorithm that is as good as can be computes the exact r
 
 Values that are quantised on the way jump from one of 255 steps to the next.  In a deep model one such jump leads to
 others, and two right programs differ by as much as each differs from the exact results.
+
+A result that is itself quantised is compared with its exact value before it was rounded: near the middle between two
+integers either of them is right.
 """
 
 from __future__ import annotations
@@ -25,7 +28,8 @@ _FARTHER = 1.25  # times the farthest of the original and its draws: those of BE
 Change = Callable[[np.ndarray], np.ndarray]
 """Maps an input or a weight to the value over float64 that the program is to have in its place."""
 Exact = Callable[[Change], Sequence[np.ndarray] | None]
-"""Results over float64 for inputs and weights that are changed; None where there are none."""
+"""Results over float64 for inputs and weights that are changed, quantised ones before they are rounded; None where
+there are none."""
 
 
 class Neighbours:
@@ -50,10 +54,15 @@ class Neighbours:
         drawn = [self._exact(lambda x: _moved(x, rng)) for _ in range(_DRAWS)]
         return [results for results in drawn if results is not None]
 
-    def apart(self, k: int) -> list[np.ndarray]:
-        """Return the differences of result k of such inputs from that of the inputs themselves."""
+    def apart(self, k: int, final: Change = lambda x: x) -> list[np.ndarray]:
+        """Return the differences of result k of such inputs from that of the inputs themselves.
+
+        Args:
+            k: the number of the result.
+            final: maps an exact result to what is compared.
+        """
         assert self.truth is not None
-        return [np.asarray(m[k], np.float64) - self.truth[k] for m in self._drawn]
+        return [final(np.asarray(m[k], np.float64)) - final(self.truth[k]) for m in self._drawn]
 
 
 def differ_by_rounding(
@@ -62,7 +71,7 @@ def differ_by_rounding(
     """Whether every result is as near to the exact one as results of inputs are that differ in their last bit.
 
     Results of quantised values may instead be as far from the exact ones, in the norm, as those of the original or of
-    such inputs.
+    such inputs.  A quantised result may differ by one from the original's, where such inputs explain it.
 
     Args:
         near: exact results of the original, and of inputs nearby.
@@ -72,23 +81,34 @@ def differ_by_rounding(
     """
     if len(want) != len(got) or near.truth is None:
         return False
-    for k, (kind, a, b, t) in enumerate(zip(kinds, want, got, near.truth, strict=True)):
+    for k, (kind, a, b) in enumerate(zip(kinds, want, got, strict=True)):
         (error,) = output_errors([a], [b])
-        if Tolerance().accepts(error, kind):
-            continue
-        if str(a.dtype) not in FLOAT_TOLERANCE or a.shape != b.shape or a.dtype != b.dtype:
-            return False
-        gap = b.astype(np.float64) - t
-        if kind == QUANTISED:
-            if not (_as_near(gap, [a.astype(np.float64) - t]) or _as_near(gap, near.apart(k))):
-                return False
-            continue
-        spread = np.max(np.abs(near.apart(k)), axis=0)
-        rms = np.sqrt(np.mean(np.square(spread)))
-        allowed = _ALLOWED * np.maximum(spread, rms) + bound_of(kind) * np.abs(t)
-        if not np.all(np.abs(gap) <= allowed):  # NaN is neither
+        if not (Tolerance().accepts(error, kind) or _is_rounding(near, k, kind, a, b)):
             return False
     return True
+
+
+def _is_rounding(near: Neighbours, k: int, kind: str, a: np.ndarray, b: np.ndarray) -> bool:
+    """Whether result k of a program is as right as that of the original is, or as exact inputs nearby explain."""
+    assert near.truth is not None
+    t, whole = near.truth[k], str(a.dtype) not in FLOAT_TOLERANCE
+    if a.shape != b.shape or a.dtype != b.dtype or (whole and t.dtype != np.float64):
+        return False
+    if kind == QUANTISED:
+        final = np.rint if whole else np.asarray
+        gaps = [x.astype(np.float64) - final(t) for x in (a, b)]
+        if _as_near(gaps[1], gaps[:1]) or _as_near(gaps[1], near.apart(k, final)):
+            return True
+        if not whole:
+            return False
+    spread = np.max(np.abs(near.apart(k)), axis=0)
+    if whole:  # within 1/2 of a value that is as near to the exact one
+        unit = UNIT_ROUNDOFF.get(kind, UNIT_ROUNDOFF["float32"])
+        allowed = 0.5 + np.minimum(_ALLOWED * np.maximum(spread, unit * np.abs(t)), 0.5)
+    else:
+        rms = np.sqrt(np.mean(np.square(spread)))
+        allowed = _ALLOWED * np.maximum(spread, rms) + bound_of(kind) * np.abs(t)
+    return bool(np.all(np.abs(b.astype(np.float64) - t) <= allowed))  # NaN is neither
 
 
 def _as_near(gap: np.ndarray, others: Sequence[np.ndarray]) -> bool:

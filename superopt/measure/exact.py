@@ -20,6 +20,7 @@ from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program
 from superopt.ir.types import DTYPES
 from superopt.measure.conditioning import Change, wide
+from superopt.measure.rounding import unrounded
 
 LIMIT_FLOPS = 1e11
 LIMIT_PREFIX_STEPS = 1e8
@@ -29,7 +30,10 @@ LIMIT_LOOP_STEPS = 1e5  # operations inside of loops, 10 to 40 us each whatever 
 def exact_results_of(
     program: Program, live: Sequence[Any], frozen: Mapping[str, Any], change: Change = wide
 ) -> tuple[np.ndarray, ...] | None:
-    """Return the results of a program in two parts over float64 for changed values; None where there are none."""
+    """Return the results of a program in two parts over float64 for changed values; None where there are none.
+
+    Those that are rounded to integers are their values before that (`superopt.measure.rounding`).
+    """
     prepared: tuple[np.ndarray, ...] | None = ()
     if program.prepare is not None:
         prepared = exact_results(program.prepare, (), frozen, change)
@@ -38,7 +42,7 @@ def exact_results_of(
     names = [node["name"] for node in program.prepared_inputs]
     values = dict(zip(names, prepared, strict=True))
     arguments = [change(np.asarray(x)) for x in live]
-    return exact_results(program.hot, arguments, values, lambda x: x)
+    return exact_results(unrounded(program.hot), arguments, values, lambda x: x)
 
 
 def exact_results(

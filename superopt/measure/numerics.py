@@ -20,6 +20,7 @@ import numpy as np
 
 from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops.table import lookup
+from superopt.measure.rounding import unrounded
 from superopt.workshop.job import OutputError
 
 _REAL = {"complex64": "float32", "complex128": "float64"}  # the type of both parts
@@ -51,8 +52,10 @@ def computed_in(graph: Graph) -> tuple[str, ...]:
     """Return, for each output, the float type with the coarsest rounding that it depends on, or `QUANTISED`.
 
     A half-precision model whose results are converted to float32 is no more exact than half precision, and one that
-    quantises to 8 bits no more than those.  Outputs that are no floats have their own type.
+    quantises to 8 bits no more than those.  Integers that are rounded floats have the type of these, and other outputs
+    that are no floats their own.
     """
+    graph = unrounded(graph)
     coarsest: dict[Node, str] = {}
     for node in graph.nodes():
         before = [coarsest[x] for x in node.inputs]

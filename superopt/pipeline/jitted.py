@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, Unpack, overload
 
 import jax
-from jax import numpy as jnp
-from jax import tree_util
+import numpy as np
+from jax import lax, tree_util
 from jax.core import Tracer
 
 from superopt.errors import ArgumentError, ProgramError
@@ -153,7 +153,7 @@ class Jitted(Unique, Generic[P, R]):
         if self._settings.placed:
             warnings.warn(f"{', '.join(self._settings.placed)}: the function is left to jax.jit as it is", stacklevel=3)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call the program for arguments like these, made on the first call."""
         try:
             results = self._likely(*args, **kwargs)
@@ -179,15 +179,15 @@ class Jitted(Unique, Generic[P, R]):
         """The programs made so far, with their reports."""
         return tuple({id(entry.made): entry.made for entry in self._entries if entry.made is not None}.values())
 
-    def lower(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
+    def lower(self, /, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Lowered:
         """The original lowered for arguments like these, as `jax.jit(fn).lower`."""
         return self._jax.lower(*args, **kwargs)
 
-    def trace(self, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
+    def trace(self, /, *args: P.args, **kwargs: P.kwargs) -> jax.stages.Traced:
         """The original traced on arguments like these, as `jax.jit(fn).trace`."""
         return self._jax.trace(*args, **kwargs)
 
-    def eval_shape(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+    def eval_shape(self, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Shapes and dtypes of the results, as `jax.jit(fn).eval_shape`."""
         return self._jax.eval_shape(*args, **kwargs)
 
@@ -199,7 +199,7 @@ class Jitted(Unique, Generic[P, R]):
             self._table = {}
             self._take(())
 
-    def _found(self, *args: Any, **kwargs: Any) -> Any:
+    def _found(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call whose arguments are looked at one by one."""
         try:
             return self._looked_at(args, kwargs)
@@ -216,15 +216,17 @@ class Jitted(Unique, Generic[P, R]):
         avals, context = _avals(leaves), settings_of_jax()
         entry = None if avals is None else self._entry(tree, avals, context, leaves)
         if entry is None:
-            if any(isinstance(x, Tracer) for x in leaves) or isinstance(jnp.zeros(()), Tracer):
+            if any(isinstance(x, Tracer) for x in leaves) or isinstance(lax.iota(np.int32, 1), Tracer):
                 return (unjitted(self._jax) if holds_static(fix(args, kwargs, NO_SETTINGS)) else self._jax)(
                     *args, **kwargs
                 )
+            if avals is None:
+                return self._jax(*args, **kwargs)  # which raises what its user knows
             with self._lock:
-                entry = None if avals is None else self._entry(tree, avals, context, leaves)
+                entry = self._entry(tree, avals, context, leaves)
                 if entry is None:
                     try:
-                        entry = self._made(args, kwargs, tree, avals or [], context)
+                        entry = self._made(args, kwargs, tree, avals, context)
                     except ProgramError:
                         return self._jax(*args, **kwargs)  # which raises what the function itself does
         if entry.inside is not None:
@@ -279,10 +281,10 @@ class Jitted(Unique, Generic[P, R]):
         return entry
 
     def _calls_python(self, args: Any, kwargs: Any) -> bool:
-        try:
-            return calls_python(self._jax.trace(*args, **kwargs).jaxpr)
-        except Exception:  # `optimize` takes more than `jax.jit`, or says what is wrong
+        """Whether the function calls back into Python; raises what it raises for such arguments."""
+        if holds_static(fix(args, kwargs, NO_SETTINGS)):  # `optimize` takes these, `jax.jit` does not
             return False
+        return calls_python(self._jax.trace(*args, **kwargs).jaxpr)
 
     def _take(self, entries: tuple[_Entry, ...]) -> None:
         self._entries = entries
@@ -294,7 +296,7 @@ class Jitted(Unique, Generic[P, R]):
         elif entries:
             self._likely = self._by_types
 
-    def _by_types(self, *args: Any, **kwargs: Any) -> Any:
+    def _by_types(self, /, *args: Any, **kwargs: Any) -> Any:
         """A call of the program that was found for such arguments before."""
         key = self._key(args, kwargs)
         direct = None if key is None else self._table.get(key)
@@ -383,10 +385,10 @@ def _told(avals: Sequence[Any]) -> str:
 
 
 def _avals(leaves: Sequence[Any]) -> list[Any] | None:
-    """Abstract values of arguments; None where one has none."""
+    """Abstract values of arguments; None where one is no array."""
     try:
         return [x.aval if type(x) is _ARRAY else jax.api_util.shaped_abstractify(x) for x in leaves]
-    except TypeError:  # `optimize` says what is wrong with it
+    except TypeError:
         return None
 
 

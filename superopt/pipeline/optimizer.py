@@ -171,7 +171,7 @@ def optimize(
     clock.watched(ledger, deadline)
     if not (deterministic and search):
         forks.load()  # while this process imports the program
-    with heard(), ExitStack() as stack:
+    with heard(), jax.transfer_guard("allow"), ExitStack() as stack:  # transfers here are none of the user's
         shelf = stack.enter_context(Shelf())
         with clock.stage("import"):
             imported, name = _import(fn, args, kwargs, frozen, dims, seed, shelf, data_root)

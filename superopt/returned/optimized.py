@@ -99,7 +99,7 @@ class Optimized(Unique, Generic[P, R]):
         self.__wrapped__ = user_function(imported.fn)
         self.__name__ = getattr(imported.fn, "__name__", "optimized")
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Call with the pytrees of the original function."""
         head, tail = self.imported.head, self.imported.tail
         results: Any = self._call(*args, **kwargs) if head is None else self._call(*head(args), **kwargs)
@@ -446,7 +446,7 @@ class Loaded(Unique):
         """The speed-up measured when the program was made."""
         return read_speedup(self._report_data["speedup"])
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call with the pytrees of the original function; frozen arguments keep their saved values.
 
         Frozen arguments may be left out where the arguments behind them are given by name, or given as
@@ -466,7 +466,7 @@ class Loaded(Unique):
         results = self._call(*(args if self._head is None else self._head(args)), **kwargs)
         return results if self._tail is None else self._tail([*results, *args])
 
-    def _general(self, *args: Any, **kwargs: Any) -> Any:
+    def _general(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call with every check, each of which raises a specific error."""
         taken, kwargs = self._in_place(*wrap_static(args, kwargs, self._static))
         if self._adapted:

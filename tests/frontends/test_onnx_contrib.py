@@ -6,9 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.onnx_models import info, model, node
 
 from superopt.errors import InputError
+from superopt.frontends.onnx.eval import TABLE
 from superopt.frontends.onnx.frontend import load_model
+from superopt.frontends.onnx.ops.contrib import MS
 from superopt.lab.bench.onnx.contrib import contrib_cases, model_of
 
 U8, I8, F32 = np.uint8, np.int8, np.float32
@@ -62,10 +65,10 @@ def test_attention_sees_what_the_mask_says() -> None:
 
 def test_every_case_converts() -> None:
     loaded = 0
-    for op, _, model, inputs in contrib_cases():
+    for op, _, made, inputs in contrib_cases():
         if op == "ExpandDims":
             continue  # its axis is to be given
-        assert len(load_model(model).inputs) == len(inputs)
+        assert len(load_model(made).inputs) == len(inputs)
         loaded += 1
     assert loaded > 50
 
@@ -109,3 +112,28 @@ def test_an_activation_whose_numbers_are_not_given_has_its_own() -> None:
     np.testing.assert_allclose(y, [[np.expm1(-1.0), 2.0]], rtol=1e-6)
     y = run("FusedGemm", x, w, activation="LeakyRelu", activation_alpha=0.5)
     np.testing.assert_allclose(y, [[-0.5, 2.0]], rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "grids"),
+    [
+        ("QuantizeLinear", "", {1, 2}),
+        ("DequantizeLinear", MS, {1, 2}),
+        ("MatMulInteger", "", {2, 3}),
+        ("QLinearConv", "", {1, 2, 4, 5, 6, 7}),
+        ("QGemm", MS, {1, 2, 4, 5, 7, 8}),
+        ("QLinearWhere", MS, {2, 3, 5, 6, 7, 8}),
+        ("QAttention", MS, {3, 4, 6, 7}),
+        ("MatMul", "", set()),
+    ],
+)
+def test_scales_and_zero_points_are_weights(op: str, domain: str, grids: set[int]) -> None:
+    """Layers that differ in them alone have one kernel."""
+    assert TABLE[domain, op].grids == grids
+
+
+def test_a_scale_of_an_operator_of_another_domain_is_a_weight() -> None:
+    scale = np.array(0.5, np.float32)
+    read = node("DequantizeLinear", "x s", "y", domain=MS)
+    loaded = load_model(model([read], [info("x", (2,), np.uint8)], [info("y", (2,))], {"s": scale}))
+    assert set(loaded.params) == {"s"}

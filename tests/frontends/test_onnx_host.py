@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from superopt.foreign import onnx_calls
 from superopt.frontends.onnx.frontend import UnsupportedOpError, import_model, load_model
 from superopt.lab.bench.onnx.types import difference, reference
 from tests.support.onnx_models import info, model, node
+from tests.support.saved_files import edited
 
 X = np.random.default_rng(0).standard_normal((4, 5)).astype(np.float32)
 
@@ -297,6 +300,23 @@ def test_strings_of_a_call_are_read_after_the_program_too() -> None:
     for y, t in (loaded(WORDS, TWO), optimized(WORDS, TWO)):
         assert np.asarray(y).tolist() == [4.0, 6.0]
         assert [str(x)[:2] for x in t] == ["b4", "a6"]
+
+
+def test_parts_of_the_host_that_do_not_fit_a_saved_program_are_refused(tmp_path: Path) -> None:
+    text = helper.make_tensor_value_info("t", TensorProto.STRING, (2,))
+    more = [node("Cast", "y", "c", to=TensorProto.STRING), node("StringConcat", "w c", "t")]
+    loaded = load_model(worded(*more, outputs=[text]))
+    path = superopt.optimize(loaded, WORDS, TWO, search=False, store=False).save(tmp_path / "p.superopt")
+
+    def placed(edit: Callable[[list[Any]], list[Any]]) -> Callable[[bytes], bytes]:
+        return lambda data: json.dumps({**(part := json.loads(data)), "places": edit(part["places"])}).encode()
+
+    for member, edit, cause in (
+        ("head", lambda places: places[:-1], "its head gives 1"),
+        ("tail", lambda places: [[False, 2], *places[1:]], "its tail names a place that is none"),
+    ):
+        with pytest.raises(InputError, match=cause):
+            superopt.load(edited(path, tmp_path / "e.superopt", **{member: placed(edit)}))
 
 
 def test_strings_beside_what_is_computed_are_refused_by_name() -> None:

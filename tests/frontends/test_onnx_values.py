@@ -14,6 +14,7 @@ import superopt
 from superopt.errors import InputError
 from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.frontends.onnx.ops.elementwise import quotient
+from superopt.lab.bench.onnx.nodes import run_model
 from superopt.lab.bench.onnx.types import TypeCase, check, difference, named, reference, typed_cases
 from superopt.make.plain import in_regions, own_form
 from tests.support.onnx_models import info, model, node
@@ -193,6 +194,14 @@ def test_the_suite_of_types_compares() -> None:
     rows = [check(case, False) for case in typed_cases(["Abs-int8", "Shrink-uint8"])]
     assert {r.status for r in rows} == {"ok"}
     assert {(r.op, r.dtype) for r in rows} == {("Abs", "int8"), ("Shrink", "uint8")}
+
+
+def test_an_affine_grid_of_halves_is_rounded_once() -> None:
+    case = next(c for c in typed_cases(["AffineGrid-float16"]) if c.values == "extreme")
+    (got,) = map(np.asarray, run_model(case.model, case.inputs)[1])
+    other = got + np.float16(1)
+    assert "rounded once" in named(case, [got], [other])
+    assert not named(case, [other], [got])
 
 
 def test_the_suite_of_types_sees_a_difference() -> None:

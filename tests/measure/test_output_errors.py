@@ -95,7 +95,11 @@ def test_floats_in_8_bits_make_results_of_8_bits() -> None:
         bins = jnp.clip(jnp.round(x * 10), -128, 127).astype(jnp.int32).astype(jnp.int8)
         return bins, bins.astype(jnp.float32) * 0.1
 
-    assert computed_in(import_function(quantised, (jnp.ones(8),)).graph) == ("int8", QUANTISED)
+    assert computed_in(import_function(quantised, (jnp.ones(8),)).graph) == ("float32", QUANTISED)
+    again = import_function(lambda x: quantised(quantised(x)[1])[0], (jnp.ones(8),)).graph
+    assert computed_in(again) == (QUANTISED,)
+    cut = import_function(lambda x: x.astype(jnp.int8), (jnp.ones(8),)).graph
+    assert computed_in(cut) == ("int8",), "what is cut off has no nearest integers"
     stored = import_function(lambda w, x: x * w.astype(jnp.float32), (jnp.ones(8, jnp.int8), jnp.ones(8))).graph
     assert computed_in(stored) == ("float32",), "weights that come in 8 bits are exact"
 

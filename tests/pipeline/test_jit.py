@@ -18,6 +18,7 @@ import pytest
 
 import superopt
 from superopt.errors import ArgumentError
+from superopt.machine.background import BackgroundCall
 from superopt.pipeline import jitted, shares
 from superopt.pipeline.optimizer import optimize
 from superopt.pipeline.shares import Shares
@@ -69,6 +70,100 @@ def test_static_arguments_by_position_and_name(count: list[int]) -> None:
         same(superopt.jit(lambda x, n: x * n, static_argnums=1, **FAST)(X, n), jnp.asarray(X * n))
     with pytest.raises((ArgumentError, ValueError), match=r"no hash|[Nn]on-hashable"):
         ours(X, [3])
+
+
+def test_arguments_that_are_static_by_position_or_by_name_alone() -> None:
+    def f(x, n, m="times"):
+        return x * n if m == "times" else x - n
+
+    static: dict[str, Any] = {"static_argnums": 1, "static_argnames": "m"}
+    ours, theirs = superopt.jit(f, **static, **FAST), jax.jit(f, **static)
+    for call in (lambda g: g(X, 2), lambda g: g(X, 2, m="less"), lambda g: g(X, n=3), lambda g: g(X, m="less", n=X)):
+        same(call(ours), call(theirs))
+
+
+def test_a_program_of_arguments_that_are_static_by_name_alone_is_saved(tmp_path: Path) -> None:
+    def f(x, n, m="times"):
+        return x * n if m == "times" else x - n
+
+    jitted = jax.jit(f, static_argnums=1, static_argnames="m")
+    fast = superopt.optimize(jitted, X, 2, kwargs={"m": "less"}, **FAST)
+    for called in (fast, superopt.load(fast.save(tmp_path / "p.superopt"))):
+        same(called(X, 2, m="less"), jitted(X, 2, m="less"))
+
+
+def test_functions_without_a_signature() -> None:
+    class Twice:
+        __signature__ = "none that can be read"
+
+        def __call__(self, x: Any) -> Any:
+            return x * 2
+
+    same(superopt.jit(Twice(), **FAST)(X), jax.jit(Twice())(X))
+
+
+def test_arguments_that_are_given_away_by_position_alone() -> None:
+    def f(x):
+        return x + 1
+
+    ours = superopt.jit(f, donate_argnums=0, donate_argnames=(), **FAST)
+    x, y = jnp.asarray(np.concatenate([X, X])), jnp.asarray(np.concatenate([X, X]))
+    ours(x)
+    ours(x=y)
+    assert (x.is_deleted(), y.is_deleted()) == (True, False)
+
+
+def test_transfers_of_an_optimisation_are_none_of_the_users() -> None:
+    x, seen = jnp.asarray(X), set[str | None]()
+    fn = superopt.jit(twice_mixed, **FAST)
+    fast = superopt.optimize(twice_mixed, X, **FAST)
+    with jax.transfer_guard("disallow"):
+        for called in (fn, fn, fast):
+            assert called(x).shape == X.shape
+        with pytest.raises(Exception, match="Disallowed host-to-device"):
+            fast(X)
+        superopt.optimize(twice_mixed, X, progress=lambda line: seen.update(guards()), **FAST)
+    assert seen == {"allow"}, "the first use of kernels would be refused"
+
+
+def guards() -> tuple[str | None, str | None]:
+    """The guard of transfers, here and in a thread of an optimisation."""
+
+    def found() -> str | None:
+        return jax.config.jax_transfer_guard_host_to_device  # pyright: ignore[reportAttributeAccessIssue]
+
+    return found(), BackgroundCall(found).result()
+
+
+def test_rules_for_vmap_are_those_of_the_function() -> None:
+    @jax.custom_batching.custom_vmap
+    def twice(x: jax.Array) -> jax.Array:
+        return x * 2
+
+    @twice.def_vmap
+    def _(size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+        return x * 20, True
+
+    def f(x: jax.Array) -> jax.Array:
+        return twice(twice_mixed(x[None])[0])
+
+    fast = superopt.optimize(f, X[0], **FAST)
+    assert "custom_vmap of twice" in fast.report.verdict
+    called = superopt.jit(f, **FAST)
+    for fn in (fast, called, called):
+        same(fn(X[0]), jax.jit(f)(X[0]))
+        same(jax.vmap(fn)(X), jax.vmap(jax.jit(f))(X))
+
+
+def test_arguments_may_have_any_name(tmp_path: Path) -> None:
+    def f(self, args, packed):
+        return self * args - packed
+
+    given = {"self": X, "args": X, "packed": X}
+    fast = superopt.optimize(f, kwargs=given, **FAST)
+    for called in (superopt.jit(f, **FAST), fast, superopt.load(fast.save(tmp_path / "p.superopt"))):
+        same(called(**given), jax.jit(f)(**given))
+    assert superopt.jit(f, **FAST).eval_shape(**given).shape == X.shape
 
 
 def test_equal_static_values_of_other_types_are_other_programs() -> None:
@@ -298,6 +393,34 @@ def test_what_the_function_does_not_take_raises_what_jax_raises() -> None:
                 called(*args, **kwargs)
             raised.append(error.type)
         assert raised[0] is raised[1]
+
+
+def test_what_a_function_refuses_is_traced_once_each_time() -> None:
+    traced = [0]
+
+    def f(x, *others):
+        traced[0] += 1
+        if x is None or others or x.ndim > 2:
+            raise ValueError("of another kind")
+        return x + 1
+
+    ours = superopt.jit(f, **FAST)
+    ours(X)
+    for given in ((None,), (X, X), (X[None],)):
+        for _ in range(2):
+            traced[0] = 0
+            with pytest.raises(ValueError, match="of another kind"):
+                ours(*given)
+            assert traced == [1]
+    assert len(ours.programs) == 1
+
+
+def test_what_is_no_array_is_not_optimised(count: list[int]) -> None:
+    ours = superopt.jit(lambda x: x, **FAST)
+    for given in ("text", object(), [object()]):
+        with pytest.raises(TypeError, match=r"JAX type|abstract array"):
+            ours(given)
+    assert count == [0]
 
 
 def test_frozen_arguments_are_positions_or_names() -> None:

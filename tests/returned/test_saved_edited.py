@@ -14,6 +14,10 @@ import pytest
 
 import superopt
 from superopt.errors import InputError
+from superopt.ir.graph import Graph, make_input, mk
+from superopt.ir.text import print_graph
+from superopt.ir.types import TensorType
+from superopt.kernels.choose.specs import KernelSpec
 from superopt.returned import saved as saved_files
 from tests.support.saved_files import edited
 
@@ -41,11 +45,23 @@ def meta(**changes: Any) -> dict[str, Callable[[bytes], bytes]]:
     return {"meta": change}
 
 
+def speedup(edit: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Callable[[bytes], bytes]]:
+    """The speed-up of the file's report changed."""
+    return meta(report=lambda report: {**report, "speedup": edit(report["speedup"])})
+
+
 def text(member: str, old: str, new: str) -> dict[str, Callable[[bytes], bytes]]:
     """A text of the file with words exchanged."""
     return {member: lambda data: data.replace(old.encode(), new.encode())}
 
 
+_X = make_input("x", (3, 4))
+FOREIGN = print_graph(
+    Graph((_X, *(make_input(f"prepared{i}", (4,), "key", frozen=True) for i in range(2))), (mk("exp", _X),))
+)
+OPAQUE = print_graph(
+    Graph((_X,), (mk("opaque", _X, primitive="p", params_key="p-0", result_types=(TensorType((3, 4)),)),))
+)
 EDITS: dict[str, tuple[Mapping[str, Callable[[bytes], bytes] | None], str]] = {
     "format": (meta(format=lambda n: n + 1), "it has format"),
     "parameters": (meta(parameters=lambda p: [*p, "more"]), "3 positional arguments, its structure has other ones"),
@@ -61,6 +77,15 @@ EDITS: dict[str, tuple[Mapping[str, Callable[[bytes], bytes] | None], str]] = {
     "results": (text("trees", '"results": "*"', '"results": {"tuple": ["*", "*"]}'), "structure of results 2"),
     "no tensors": ({"prepared": None}, "0 prepared tensors for 2 inputs"),
     "cut": ({"prepared": lambda data: data[:-4]}, "bytes, f32"),
+    "fewer inputs": ({"hot": lambda _: b"%0 = literal 1.0 : f32[]\nreturn %0\n"}, "takes other inputs than the file"),
+    "constants within": (text("hot", "input prepared0 : f32[4,4] frozen", "input prepared0 : f32[4,4] frozen constant "
+                              f"({', '.join(['1.0'] * 16)})"), "takes other inputs than the file"),
+    "no ratio": (speedup(lambda row: {k: row[k] for k in row if k != "ratio"}), "it has no 'ratio'"),
+    "no end": (speedup(lambda row: {**row, "high": "far"}), "its 'high' is"),
+    "no basis": (speedup(lambda row: {**row, "basis": 1}), "its 'basis' is"),
+    "weak": (meta(weak=lambda _: [[0]]), "no pairs of lists"),
+    "foreign": ({"hot": lambda _: FOREIGN.encode()}, "a prepared tensor of dtype key"),
+    "no module": ({"hot": lambda _: OPAQUE.encode()}, "without its module"),
     "one name": (text("hot", "input prepared0", "input x"), "two inputs have one name"),
 }  # fmt: skip
 
@@ -103,6 +128,26 @@ def test_tables_are_of_their_kind(member: str, value: Any, cause: str) -> None:
     read: Any = saved_files._modules if member == "modules.json" else lambda held: saved_files._kernels(held, None)  # type: ignore[arg-type]
     with pytest.raises(InputError, match=cause):
         read(Holding())
+
+
+def test_kernels_are_of_values_of_the_program() -> None:
+    class Holding:
+        names = ("kernels.json",)
+
+        def json(self, name: str) -> Any:
+            return [KernelSpec(99, (0,)).to_json()]
+
+        def __contains__(self, name: str) -> bool:
+            return name in self.names
+
+    x = make_input("x", (3,))
+    with pytest.raises(InputError, match="chosen for value 99 of a program of 2 values"):
+        saved_files._kernels(Holding(), Graph((x,), (mk("tanh", x),)))  # type: ignore[arg-type]
+
+
+def test_files_without_a_plan_are_not_validated(path: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="it holds no plan"):
+        saved_files.read_whole(edited(path, tmp_path / "e.superopt", plan=None))
 
 
 def difference(a: jax.Array, b: jax.Array) -> jax.Array:

@@ -135,5 +135,5 @@ def test_files_that_lack_what_the_original_closes_over_are_refused_by_name(tmp_p
     def shorter(meta: dict[str, Any], data: dict[str, bytes]) -> None:
         data["constants/0"] = data["constants/0"][:-4]
 
-    with pytest.raises(InputError, match="bytes"):
+    with pytest.raises(InputError, match="bytes, f32"):
         jax.jit(superopt.load(rewritten(shorter)))(W, X)

@@ -211,6 +211,36 @@ def test_long_concatenations_match_as_first_and_rest() -> None:
     assert error(values([root], arrays), values(node_of_ref(eg, build(ms[0], eg)[0]), arrays)) < 1e-12
 
 
+@pytest.mark.parametrize(
+    ("text", "root"),
+    [
+        (
+            "s: A[*a n]\n  slice(exp(A), n(s, e))  ==  exp(slice(A, n(s, e)))",
+            mk("slice", mk("reshape", mk("exp", var("a", 2, 3)), new_sizes=(6,)), start_indices=(1,),
+               limit_indices=(4,), strides=(1,)),
+        ),
+        (
+            "c: A[*a n]  B[*a n2]\n  concat(exp(A), exp(B), n)  ==  exp(concat(A, B, n))",
+            mk("concatenate", *[mk("reshape", mk("exp", var(x, 2, 3)), new_sizes=(6,)) for x in "ab"], dimension=0),
+        ),
+    ],
+    ids=["slice", "concatenation"],
+)  # fmt: skip
+def test_ops_that_act_on_part_of_a_merged_axis_do_not_match(text: str, root: Node) -> None:
+    stats = MatchStats()
+    rule = parse(text)
+    assert not site(rule, root, stats=stats)[1]
+    assert stats.misses[rule.name, "an op acts on part of a merged axis"]
+
+
+def test_a_tensor_that_is_read_twice_has_its_axes_at_the_same_places() -> None:
+    rule = parse("t: A[*a n]  B[*a n]\n  A * B + A  ==  A * (B + 1)")
+    a, b = var("a", 3, 3), var("b", 3, 3)
+    turned = mk("transpose", a, permutation=(1, 0))
+    assert site(rule, mk("add", mk("mul", a, b), a))[1]
+    assert not site(rule, mk("add", mk("mul", a, b), turned))[1]
+
+
 # -- several roots, preferences, counters
 
 
@@ -240,6 +270,7 @@ def test_preferences_read_frozenness_sizes_and_readers() -> None:
     root = mk("mul", product, spread(s, (2, 4), 1))
     for condition, holds in {
         "frozen(B) and frozen(S)": True, "frozen(A)": False, "live(A), frozen(S)": True, "live(B) or n <= 4": True,
+        "live(B)": False,
         "prod(k) <= 2": False, "not frozen(A)": True, "n < 4": False, "single(dot(A, B, k))": True, "single(A)": True,
     }.items():  # fmt: skip
         rule = parse(text + condition)

@@ -143,7 +143,7 @@ class Inside:
         functools.update_wrapper(self, fn, updated=())
         self.fn, self.settings = fn, settings
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = leave((args, kwargs))
         return enter(self.fn(*args, **kwargs))
 

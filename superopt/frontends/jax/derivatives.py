@@ -1,4 +1,4 @@
-"""Derivatives that a function defines, or stops, itself: they are not those of the operations that it computes.
+"""Derivatives, and rules for `vmap`, that a function defines itself: they are not those of the operations it computes.
 
 An optimised function keeps the derivatives of the original.  A saved program has the operations alone, so it must know
 that their derivatives would be others.  What JAX's own library defines in this way (`jax.nn.relu`, the maximum inside
@@ -16,6 +16,15 @@ from superopt.files.reading import shown
 
 _LIBRARIES = (str(Path(jax.__file__).parent), str(Path(__file__).parents[2]))
 _DEFINED = {"custom_vjp_call": "jax.custom_vjp", "custom_jvp_call": "jax.custom_jvp"}
+
+
+def own_vmap(eqn: core.JaxprEqn) -> str:
+    """Return the name of a rule for `vmap` that an equation has beside its operations; empty where it has none."""
+    if eqn.primitive.name != "custom_vmap_call":
+        return ""
+    info = eqn.params["call"].jaxpr.debug_info
+    ours = (info.func_filename or "").startswith(_LIBRARIES)
+    return "" if ours else f"jax.custom_batching.custom_vmap of {shown(info.func_name)}"
 
 
 def own_derivative(eqn: core.JaxprEqn) -> str:

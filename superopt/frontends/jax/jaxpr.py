@@ -30,7 +30,7 @@ from superopt.errors import ArgumentError, InputError, SuperoptError, one_line_w
 from superopt.files.trees import misfit, parameters_of, tree_data
 from superopt.foreign.onnx_calls import HostPart
 from superopt.frontends.jax.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
-from superopt.frontends.jax.boundary import Inside, enter, is_static
+from superopt.frontends.jax.boundary import Inside, enter, is_static, user_function
 from superopt.frontends.jax.jit_settings import (
     NO_SETTINGS,
     JitSettings,
@@ -182,7 +182,7 @@ class Imported:
     @property
     def by_name(self) -> tuple[str, ...]:
         """The name of each argument, where each may be passed by name; else nothing."""
-        signature = _signature(self.fn)
+        signature = _normal_signature(self.fn)
         taken = () if signature is None else tuple(signature.parameters.values())
         named = all(x.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for x in taken)
         return tuple(x.name for x in taken) if named else ()
@@ -401,7 +401,7 @@ def positional(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     """Arguments as positional where the signature allows it, so that both ways of passing them are one structure."""
     if not kwargs:
         return tuple(args), {}
-    signature = _signature(fn)
+    signature = _normal_signature(fn)
     if signature is None:
         return tuple(args), dict(kwargs)
     bound = _bind(signature, args, kwargs)
@@ -423,6 +423,13 @@ def _signature(fn: Function) -> inspect.Signature | None:
         return _signature_of.__wrapped__(fn)
 
 
+def _normal_signature(fn: Function) -> inspect.Signature | None:
+    """The signature of a function for which it does not matter whether arguments are passed by position or by name."""
+    signature = _signature(fn)
+    alike = signature is not None and settings_of(user_function(fn)).takes_alike(signature.parameters.values())
+    return signature if alike else None
+
+
 def _bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]) -> inspect.BoundArguments:
     try:
         return signature.bind(*args, **kwargs)
@@ -436,6 +443,7 @@ def _parameter_names(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any
     if signature is None:
         return [f"arg{i}" for i in range(len(args))]
     bound = _bind(signature, args, kwargs)
+    bound = signature.bind_partial(*args) if _normal_signature(fn) is None else bound
     names: list[str] = []
     for name in bound.arguments:
         kind = signature.parameters[name].kind

@@ -6,7 +6,8 @@ sees arrays alone, and another value is another structure; `superopt.frontends.j
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,19 +62,30 @@ class JitSettings:
         """Whether there are static arguments."""
         return bool(self.static_argnums or self.static_argnames)
 
+    def takes_alike(self, parameters: Iterable[inspect.Parameter]) -> bool:
+        """Whether arguments are static, and donated, by position where they are by name."""
+        every = [x for x in parameters if x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD)]
+        either = {x.name for x in every if x.kind is x.POSITIONAL_OR_KEYWORD}
+        pairs = ((self.static_argnums, self.static_argnames), (self.donate_argnums, self.donate_argnames))
+        return all(
+            either.intersection(every[i].name for i in places if -len(every) <= i < len(every))
+            == either.intersection(names)
+            for places, names in pairs
+        )
+
     @property
     def arguments(self) -> dict[str, Any]:
         """The keyword arguments that make another `jax.jit` treat arguments alike."""
-        return {
-            "static_argnums": self.static_argnums,
-            "static_argnames": self.static_argnames,
-            **self.given_away,
-        }
+        return _unless_empty(static_argnums=self.static_argnums, static_argnames=self.static_argnames) | self.given_away
 
     @property
     def given_away(self) -> dict[str, Any]:
         """Those of `arguments` that are about donation."""
-        return {"donate_argnums": self.donate_argnums, "donate_argnames": self.donate_argnames}
+        return _unless_empty(donate_argnums=self.donate_argnums, donate_argnames=self.donate_argnames)
+
+
+def _unless_empty(**settings: Any) -> dict[str, Any]:
+    return settings if any(settings.values()) else {}  # `jax.jit` infers neither for a function without a signature
 
 
 NO_SETTINGS = JitSettings()

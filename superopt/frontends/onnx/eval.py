@@ -17,6 +17,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 import jax
@@ -145,6 +146,7 @@ class Implementation:
         attributes: defaults of an operator that the `onnx` package does not define.
         wide: it rounds, adds or multiplies more than once: numbers of half precision are computed with in single
             precision and rounded once, as ONNX Runtime does on a CPU.
+        grids: positions of its scales and zero points.
     """
 
     run: Callable[..., Any]
@@ -152,6 +154,7 @@ class Implementation:
     sized: bool = False
     attributes: Mapping[str, Any] | None = None
     wide: bool = False
+    grids: frozenset[int] = frozenset()
 
 
 TABLE: dict[tuple[str, str], Implementation] = {}
@@ -178,10 +181,17 @@ def op(
         for name in names:
             if (domain, name) in TABLE:
                 raise ValueError(f"{name} has two implementations")
-            TABLE[domain, name] = Implementation(called, fold, sized, attributes, wide)
+            TABLE[domain, name] = Implementation(called, fold, sized, attributes, wide, _grids(operands or ()))
         return run
 
     return enter
+
+
+def _grids(parts: Sequence[OperandPart]) -> frozenset[int]:
+    """Return the positions of operands that a record calls its scale or its zero point."""
+    records = [(part[0], part[1:]) for part in parts if not isinstance(part, int)]
+    named = [(name, at) for record, ats in records for name, at in zip(signature(record).parameters, ats, strict=True)]
+    return frozenset(at for name, at in named if name in ("scale", "zero"))
 
 
 def _of_parts(run: Callable[..., Any], parts: Sequence[OperandPart]) -> Callable[..., Any]:
@@ -455,7 +465,7 @@ def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
         except HostValueError:
             raise error from None
     except StaticValueError as error:
-        entry = TABLE.get((_domain(node), node.op_type))
+        entry = TABLE.get((domain_of(node), node.op_type))
         live = error.sources - set(_parameters(scope))
         sized = entry is not None and entry.sized and (live or not error.sources)
         if sized or _of_data(scope, live) or any(v is not g for v, g in zip(values, given, strict=True)):
@@ -463,7 +473,8 @@ def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
         raise
 
 
-def _domain(node: onnx.NodeProto) -> str:
+def domain_of(node: onnx.NodeProto) -> str:
+    """Return the domain of a node, that of the standard operators as an empty text."""
     return "" if node.domain == "ai.onnx" else node.domain
 
 
@@ -480,7 +491,7 @@ def _parameters(scope: Scope) -> Collection[str]:
 
 def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
     """The node's results from ONNX's reference evaluator, which checks little of what it is given."""
-    domain = _domain(node)
+    domain = domain_of(node)
     schema = schema_of(node.op_type, scope.opsets.get(domain, 1 if domain else scope.context.opsets[""]), domain)
     if schema is not None:
         check_call(node, schema, values)
@@ -497,7 +508,7 @@ def _on_host(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Seq
 
 
 def _in_program(node: onnx.NodeProto, scope: Scope, values: Sequence[Value]) -> Sequence[Value]:
-    domain = _domain(node)
+    domain = domain_of(node)
     custom = scope.context.operators.get(f"{domain}.{node.op_type}" if domain else node.op_type)
     if custom is not None:
         return _run_custom(custom, node, scope, values)

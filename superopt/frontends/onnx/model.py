@@ -45,7 +45,17 @@ from superopt.frontends.onnx.data import (
     sparse_array,
     tensor_array,
 )
-from superopt.frontends.onnx.eval import FOLD_LIMIT, ModelContext, Scope, StaticValueError, Work, halved, run_nodes
+from superopt.frontends.onnx.eval import (
+    FOLD_LIMIT,
+    TABLE,
+    ModelContext,
+    Scope,
+    StaticValueError,
+    Work,
+    domain_of,
+    halved,
+    run_nodes,
+)
 from superopt.frontends.onnx.host import Heads, HostInput, in_program, split_outputs
 from superopt.frontends.onnx.read import (
     check_model,
@@ -322,20 +332,6 @@ def _data_folder(path: Path, root: str | Path | None, own: bool) -> DataFolder:
     return DataFolder(path.absolute().parent, path.resolve().parent, None if root is None else Path(root), own)
 
 
-_OF_PAIRS = (1, 2, 4, 5, 6, 7)
-_GRIDS: Mapping[str, Sequence[int]] = {
-    **dict.fromkeys(("QuantizeLinear", "DequantizeLinear"), (1, 2)),
-    **dict.fromkeys(("QLinearConv", "QLinearMatMul", "QLinearAdd", "QLinearMul"), _OF_PAIRS),
-    **dict.fromkeys(("QLinearSigmoid", "QLinearLeakyRelu", "QLinearSoftmax"), (1, 2, 3, 4)),
-    **dict.fromkeys(("QLinearAveragePool", "QLinearGlobalAveragePool"), (1, 2, 3, 4)),
-    "QGemm": (1, 2, 4, 5, 7, 8),
-    "MatMulIntegerToFloat": (2, 3, 4, 5),
-    "DynamicQuantizeMatMul": (2, 3),
-    **dict.fromkeys(("MatMulInteger", "ConvInteger"), (2, 3)),
-}
-"""Places of scales and zero points among the inputs of operators of ONNX and of com.microsoft."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Parts:
     """The parts of a model before it is traced."""
@@ -490,7 +486,8 @@ def _grids(nodes: Sequence[onnx.NodeProto]) -> set[str]:
     found: set[str] = set()
     others: set[str] = set()
     for node in nodes:
-        places = _GRIDS.get(node.op_type, ()) if node.domain in ("", "ai.onnx", "com.microsoft") else ()
+        entry = TABLE.get((domain_of(node), node.op_type))
+        places = () if entry is None else entry.grids
         for i, name in enumerate(node.input):
             (found if i in places else others).add(name)
         others.update(name for inner in nested(node) for name in inner.input)

@@ -11,6 +11,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -479,10 +480,13 @@ def _rotary(call: Call, x: Any, positions: Any, cos: Any, sin: Any) -> Any:
 # ---- the same as standard operators of other versions
 
 
-@ms("QuantizeLinear", "DequantizeLinear", attributes={"axis": 1, "block_size": 0})
-@ms("Trilu", attributes={"upper": 1})
-def _standard(call: Call, *operands: Any) -> Any:
-    return TABLE["", call.node.op_type].run(call, *operands)
+def _as_standard(name: str, attributes: Mapping[str, Any]) -> None:
+    TABLE[MS, name] = replace(TABLE["", name], attributes=attributes)
+
+
+_as_standard("QuantizeLinear", {"axis": 1, "block_size": 0})
+_as_standard("DequantizeLinear", {"axis": 1, "block_size": 0})
+_as_standard("Trilu", {"upper": 1})
 
 
 @ms("ExpandDims", attributes={})

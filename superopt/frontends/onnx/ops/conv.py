@@ -17,7 +17,7 @@ from jax import lax
 
 from superopt.errors import InputError
 from superopt.frontends.onnx.eval import Call, bounded, op
-from superopt.frontends.onnx.ops.linalg import centred, singles, summed_exactly, terms_exact_in_float32
+from superopt.frontends.onnx.ops.linalg import Shifted, centred, singles, summed_exactly, terms_exact_in_float32
 
 Pads = list[tuple[int, int]]
 
@@ -78,11 +78,11 @@ def _conv(call: Call, x: Any, w: Any, bias: Any = None) -> Any:
     return add_bias(convolve(call, x, w, None if bias is None else singles(x)), bias).astype(x.dtype)
 
 
-@op("ConvInteger")
-def _conv_integer(call: Call, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
-    data, kernel = centred(x, x_zero), centred(w, w_zero, 0)
-    step = terms_exact_in_float32(x, x_zero, w, w_zero) // max(math.prod(w.shape[2:]), 1)  # input channels at once
-    if not step or call.attrs["group"] != 1 or not w.shape[1]:
+@op("ConvInteger", operands=((Shifted, 0, 2), (Shifted, 1, 3)))
+def _conv_integer(call: Call, x: Shifted, w: Shifted) -> Any:
+    data, kernel = centred(*x), centred(*w, 0)
+    step = terms_exact_in_float32(x, w) // max(math.prod(kernel.shape[2:]), 1)  # input channels at once
+    if not step or call.attrs["group"] != 1 or not kernel.shape[1]:
         return convolve(call, data, kernel, np.int32)
     return summed_exactly(functools.partial(convolve, call), data, kernel, (1, 1), step)
 

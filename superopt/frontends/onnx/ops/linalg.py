@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -92,11 +92,18 @@ def is_byte(x: Any) -> bool:
     return np.dtype(x.dtype) in (np.int8, np.uint8)
 
 
-def terms_exact_in_float32(a: Any, a_zero: Any, b: Any, b_zero: Any) -> int:
+class Shifted(NamedTuple):
+    """Integers and their zero point (None: 0), which is taken off before a product."""
+
+    value: Any
+    zero: Any
+
+
+def terms_exact_in_float32(a: Shifted, b: Shifted) -> int:
     """Number of products of these tensors, with their zero points taken off, whose sum is exact in float32."""
-    if not (is_byte(a) and is_byte(b)):
+    if not (is_byte(a.value) and is_byte(b.value)):
         return 0
-    greatest = [128 if zero is None and x.dtype == np.int8 else 255 for x, zero in ((a, a_zero), (b, b_zero))]
+    greatest = [128 if x.zero is None and x.value.dtype == np.int8 else 255 for x in (a, b)]
     return _EXACT // (greatest[0] * greatest[1])
 
 
@@ -121,10 +128,10 @@ def summed_exactly(product: Callable[..., Any], left: Any, right: Any, axes: tup
     return sum(others, first)
 
 
-@op("MatMulInteger")
-def _matmul_integer(call: Call, a: Any, b: Any, a_zero: Any = None, b_zero: Any = None) -> Any:
-    step, terms = terms_exact_in_float32(a, a_zero, b, b_zero), a.shape[-1]
-    left, right = centred(a, a_zero, -2), centred(b, b_zero, -1)
-    if not step or not isinstance(terms, int) or min(a.ndim, b.ndim) < 2:
+@op("MatMulInteger", operands=((Shifted, 0, 2), (Shifted, 1, 3)))
+def _matmul_integer(call: Call, a: Shifted, b: Shifted) -> Any:
+    step, terms = terms_exact_in_float32(a, b), a.value.shape[-1]
+    left, right = centred(*a, -2), centred(*b, -1)
+    if not step or not isinstance(terms, int) or min(left.ndim, right.ndim) < 2:
         return matmul(left, right, np.int32)
     return summed_exactly(matmul, left, right, (-1, -2), step)

@@ -65,50 +65,6 @@ def quantise(x: Any, scale: Any, zero: Any, dtype: np.dtype, saturate: bool, pre
     return clipped.astype(dtype)
 
 
-@op("QuantizeLinear")
-def _quantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Any:
-    elem = call.attrs.get("output_dtype", 0)
-    dtype = np.dtype(zero.dtype) if zero is not None else np.dtype(np.uint8)
-    if zero is None and elem:
-        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
-    chosen = call.attrs.get("precision", 0)
-    precision = helper.tensor_dtype_to_np_dtype(chosen) if chosen else None
-    if precision is None and call.since >= 23 and scale.dtype == np.float16:
-        precision = np.float16
-    scale, zero = _spread(call, scale, x), _spread(call, zero, x)
-    return quantise(x, scale, zero, dtype, bool(call.attrs.get("saturate", 1)), precision)
-
-
-@op("DequantizeLinear")
-def _dequantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Any:
-    elem = call.attrs.get("output_dtype", 0)
-    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem)) if elem else np.dtype(scale.dtype)
-    wide = np.float32 if is_float(np.dtype(x.dtype)) else np.int32
-    value = x.astype(wide)
-    zero = _spread(call, zero, x)
-    if zero is not None:
-        value = value - zero.astype(wide)
-    return (value.astype(np.float32) * _spread(call, scale, x).astype(np.float32)).astype(dtype)
-
-
-@op("DynamicQuantizeLinear")
-def _dynamic_quantize(call: Call, x: Any) -> Any:
-    return dynamic_range(x)
-
-
-def dynamic_range(x: Any) -> tuple[Any, Any, Any]:
-    """A tensor as unsigned bytes over its own range with 0: values, scale and zero point."""
-    zero_f = np.float32(0)
-    low, high = jnp.minimum(jnp.min(x), zero_f), jnp.maximum(jnp.max(x), zero_f)
-    scale = divided(high - low, np.float32(255))
-    scale = jnp.where(scale == 0, np.float32(1), scale)
-    zero = jnp.clip(lax.round(divided(-low, scale), lax.RoundingMethod.TO_NEAREST_EVEN), zero_f, np.float32(255))
-    quantised = jnp.clip(
-        lax.round(divided(x, scale), lax.RoundingMethod.TO_NEAREST_EVEN) + zero, zero_f, np.float32(255)
-    )
-    return quantised.astype(np.uint8), scale, zero.astype(np.uint8)
-
-
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """A tensor of integers (or small floats) for the real numbers `scale * (value - zero)`.
@@ -158,6 +114,51 @@ class Grid:
             for v in (self.scale, self.zero)
         )
         return quantise(x, scale, zero, dtype, True)
+
+
+@op("QuantizeLinear", operands=(0, (Grid, 1, 2)))
+def _quantize_linear(call: Call, x: Any, y: Grid) -> Any:
+    scale, zero = y.scale, y.zero
+    elem = call.attrs.get("output_dtype", 0)
+    dtype = np.dtype(zero.dtype) if zero is not None else np.dtype(np.uint8)
+    if zero is None and elem:
+        dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem))
+    chosen = call.attrs.get("precision", 0)
+    precision = helper.tensor_dtype_to_np_dtype(chosen) if chosen else None
+    if precision is None and call.since >= 23 and scale.dtype == np.float16:
+        precision = np.float16
+    scale, zero = _spread(call, scale, x), _spread(call, zero, x)
+    return quantise(x, scale, zero, dtype, bool(call.attrs.get("saturate", 1)), precision)
+
+
+@op("DequantizeLinear", operands=((Quantized, 0, 1, 2),))
+def _dequantize_linear(call: Call, x: Quantized) -> Any:
+    elem = call.attrs.get("output_dtype", 0)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(elem)) if elem else np.dtype(x.scale.dtype)
+    wide = np.float32 if is_float(np.dtype(x.value.dtype)) else np.int32
+    value = x.value.astype(wide)
+    zero = _spread(call, x.zero, x.value)
+    if zero is not None:
+        value = value - zero.astype(wide)
+    return (value.astype(np.float32) * _spread(call, x.scale, x.value).astype(np.float32)).astype(dtype)
+
+
+@op("DynamicQuantizeLinear")
+def _dynamic_quantize(call: Call, x: Any) -> Any:
+    return dynamic_range(x)
+
+
+def dynamic_range(x: Any) -> tuple[Any, Any, Any]:
+    """A tensor as unsigned bytes over its own range with 0: values, scale and zero point."""
+    zero_f = np.float32(0)
+    low, high = jnp.minimum(jnp.min(x), zero_f), jnp.maximum(jnp.max(x), zero_f)
+    scale = divided(high - low, np.float32(255))
+    scale = jnp.where(scale == 0, np.float32(1), scale)
+    zero = jnp.clip(lax.round(divided(-low, scale), lax.RoundingMethod.TO_NEAREST_EVEN), zero_f, np.float32(255))
+    quantised = jnp.clip(
+        lax.round(divided(x, scale), lax.RoundingMethod.TO_NEAREST_EVEN) + zero, zero_f, np.float32(255)
+    )
+    return quantised.astype(np.uint8), scale, zero.astype(np.uint8)
 
 
 _PAIR = ((Quantized, 0, 1, 2), (Quantized, 3, 4, 5), (Grid, 6, 7))
