@@ -17,7 +17,7 @@ from superopt.errors import InputError
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.text import print_graph
 from superopt.ir.types import TensorType
-from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.specs import KernelSpec
 from superopt.returned import saved as saved_files
 from tests.support.saved_files import edited
 
@@ -135,7 +135,7 @@ def test_kernels_are_of_values_of_the_program() -> None:
         names = ("kernels.json",)
 
         def json(self, name: str) -> Any:
-            return [Choice(99, (0,)).to_json()]
+            return [KernelSpec(99, (0,)).to_json()]
 
         def __contains__(self, name: str) -> bool:
             return name in self.names
