@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from support.onnx_models import info, model, node
 
-from superopt.contest.checks import Builds, check
+from superopt.contest.checks import OriginalRuns, check
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.frontends.onnx.frontend import import_onnx
 from superopt.ir.interp import evaluate
@@ -86,7 +86,7 @@ def test_other_results_are_not_values_before_a_rounding(f: Callable[..., Any]) -
 
 def judged(original: Imported, program: Any) -> tuple[str, str]:
     """Why a program is refused, at the end and in rounds; empty texts where it is not."""
-    at_the_end = check(Builds.of(original), program)[1]
+    at_the_end = check(OriginalRuns.of(original), program)[1]
     settings = ComparisonSettings(rounds=3, min_time_s=0.0005, isolate=False)
     reference = original_program(original.graph)
     (found,) = compare(reference, [program], [X], original.frozen_values, settings).candidates

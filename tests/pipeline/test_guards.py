@@ -13,7 +13,7 @@ import pytest
 from superopt.choose.plain import KernelMaker, fits, in_regions, own_form
 from superopt.choose.schedules import ScheduleStage
 from superopt.choose.trials import Trial
-from superopt.machine.barrier import Barrier, StageWarning
+from superopt.machine.barrier import StageWarning
 
 from superopt.backends.mixed import whole_kernel
 from superopt.candidates.candidate import Candidate, Provenance, original_candidate
@@ -28,6 +28,11 @@ from superopt.frontends.jax.jaxpr import import_function
 from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.specs import NATIVE
 from superopt.machine.deadline import Deadline
+from superopt.machine.fallback import Fallback, StageWarning
+from superopt.make import schedules
+from superopt.make.plain import KernelMaker, fits, in_regions, own_form
+from superopt.make.schedules import ScheduleStage
+from superopt.make.trials import Trial
 from superopt.measure import Comparison, Timing
 from superopt.measure.stats import paired_ratio
 from superopt.pipeline import checking, contesting, exploring, finishing, forming, plain, validating
@@ -54,12 +59,12 @@ def session(**changes: Any) -> Any:
     """A session in which no process runs and everything is thrown away."""
     nothing = SimpleNamespace(say=lambda line: None, elapsed_s=1.0)
     request = SimpleNamespace(searches=True, deterministic=False, keeps_plain=False, kernels_by="native", seed=0)
-    builds = SimpleNamespace(has_run=False, build_s=0.0, call_s=0.0, end_s=float("inf"))
+    runs = SimpleNamespace(has_run=False, build_s=0.0, call_s=0.0, end_s=float("inf"))
     return SimpleNamespace(
         **{
-            "imported": IMPORTED, "builds": builds, "barrier": Barrier(), "ledger": RunLedger(), "clock": nothing,
+            "imported": IMPORTED, "runs": runs, "fallback": Fallback(), "ledger": RunLedger(), "clock": nothing,
             "entered": lambda one: one, "end": lambda *processes: None, "worker": ANY, "pool": ANY, "alone": ANY,
-            "maker": ANY, "in_kernels": ANY, "kernels": True, "request": request, "deadline": Deadline(), **changes,
+            "maker": ANY, "kernel_maker": ANY, "kernels": True, "request": request, "deadline": Deadline(), **changes,
         }
     )  # fmt: skip
 
@@ -140,7 +145,7 @@ def test_without_a_plain_candidate_the_original_is_returned(
 ) -> None:
     monkeypatch.setattr(plain, "plain_candidate", lambda *_, **__: made)
     run = session(pool=SimpleNamespace(backend=SimpleNamespace(unavailable=lambda: "")))
-    run.barrier.lost["the plain candidate"] = "it failed"
+    run.fallback.lost["the plain candidate"] = "it failed"
     found = plain.make_alone(run, RunState()).otherwise
     assert found is not None
     assert found.returns_original
@@ -179,14 +184,14 @@ def test_the_plain_candidate_is_timed_where_it_may_be_refused(
     ("changes", "state", "wanted"),
     [
         ({}, {}, True), ({}, {"hurried": True}, False), ({}, {"made": ()}, False), ({}, {"found": None}, False),
-        ({"in_kernels": None}, {}, False), ({"interrupted": True}, {}, False), ({"left_s": 0.1}, {}, False),
+        ({"kernel_maker": None}, {}, False), ({"interrupted": True}, {}, False), ({"left_s": 0.1}, {}, False),
     ],
 )  # fmt: skip
 def test_schedules_are_searched_where_there_is_a_program_and_time(
     changes: dict[str, Any], state: dict[str, Any], wanted: bool
 ) -> None:
-    run = session(in_kernels=changes.get("in_kernels", SimpleNamespace()))
-    run.barrier.interrupted = "interrupted" in changes
+    run = session(kernel_maker=changes.get("kernel_maker", SimpleNamespace()))
+    run.fallback.interrupted = "interrupted" in changes
     limits = Deadline.within(changes.get("left_s", 600.0))
     made = (candidate("a", predicted_s=1.0, kernels=KERNELS),)
     found: Any = SimpleNamespace(interrupted=False)
@@ -219,7 +224,7 @@ def checked(
 ) -> Chosen:  # fmt: skip
     """The choice where the check refuses these candidates, and validation these of their kernels."""
 
-    def compared(one: Candidate, builds: Any) -> Compared:
+    def compared(one: Candidate, runs: Any) -> Compared:
         if one.name in lost:
             raise OriginalLostError("it has no result")
         return Compared(one, NumericCheck(0.0), "other results" if one.name in wrong else "")
@@ -227,7 +232,7 @@ def checked(
     def validate(hot: Any, kernels: Sequence[Any], *_: Any) -> ValidatedCode:
         return ValidatedCode(refuted=refuted(len(kernels)))
 
-    monkeypatch.setattr(checking, "compared", compared)
+    monkeypatch.setattr(checking, "compare_with_original", compared)
     monkeypatch.setattr(validating, "validate_code", validate)
     found = checking.check(run, RunState(proposals=tuple(proposals), otherwise=otherwise)).choice
     assert found is not None
@@ -267,7 +272,7 @@ def test_validation_that_fails_validates_nothing(monkeypatch: pytest.MonkeyPatch
     with pytest.warns(StageWarning, match="validation of machine code"):
         assert checked(monkeypatch, run, [chosen("a", kernels=KERNELS)], [], failing).candidate.name == "a"
     assert run.ledger.of(Validated) == []
-    assert "it fails" in run.barrier.lost["the validation of machine code"]
+    assert "it fails" in run.fallback.lost["the validation of machine code"]
 
 
 # ---- what is at hand, and what is kept
@@ -280,7 +285,7 @@ def test_what_is_cut_off_returns_the_plain_candidate_or_the_original() -> None:
     assert found.otherwise is not None
     assert (found.proposals, found.otherwise.candidate) == ((), one)
     assert not found.otherwise.interrupted
-    run.barrier.interrupted = True
+    run.fallback.interrupted = True
     found = contesting.at_hand(run, RunState())
     assert found.otherwise is not None
     assert (found.otherwise.returns_original, found.otherwise.interrupted) == (True, True)
@@ -302,7 +307,7 @@ def test_results_that_another_run_may_better_are_not_kept(
 ) -> None:
     run = session()
     if lost:
-        run.barrier.lost["a stage"] = "a cause"
+        run.fallback.lost["a stage"] = "a cause"
     if rejected:
         run.ledger.add(Rejected(candidate("b"), Why(ChoiceReason.WRONG_RESULTS)))
     exploration: Any = SimpleNamespace() if found else None
