@@ -159,14 +159,12 @@ def _parts(kind: str, args: tuple[Any, ...]) -> tuple[tuple[Expr, ...], tuple[Si
 
 def values_of(index: Size) -> Iterator[Expr]:
     """Yield the scalar expressions that an index reads."""
-    if isinstance(index, Poly):
-        for atom in index.atoms:
-            if isinstance(atom, Form):
-                if atom.op == "value":
-                    yield atom.args[0]
-                else:
-                    for x in atom.args:
-                        yield from values_of(x)
+    for form in index.forms if isinstance(index, Poly) else ():
+        if form.op == "value":
+            yield form.args[0]
+        else:
+            for x in form.args:
+                yield from values_of(x)
 
 
 # ---- constructors

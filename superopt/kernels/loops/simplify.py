@@ -68,10 +68,9 @@ def forms_in(x: Size) -> list[Form]:
     stack: list[Size] = [x]
     while stack:
         at = stack.pop()
-        for a in at.atoms if isinstance(at, Poly) else ():
-            if isinstance(a, Form):
-                found.append(a)
-                stack += [y for y in a.args if isinstance(y, Poly)]
+        for form in at.forms if isinstance(at, Poly) else ():
+            found.append(form)
+            stack += [y for y in form.args if isinstance(y, Poly)]
     return found
 
 
