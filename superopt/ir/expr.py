@@ -369,13 +369,20 @@ def with_parts(e: Expr, operands: Sequence[Expr], index: Callable[[Size], Size])
 Change = Callable[[Expr], "Expr | None"]
 
 
-def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = None) -> Expr:
+def rewrite(
+    root: Expr,
+    after: Change | None = None,
+    *,
+    before: Change | None = None,
+    stand_in: Callable[[Expr], Expr] = lambda e: e,
+) -> Expr:
     """Return the expression with parts replaced, those that its indices read included.
 
     Args:
         root: the whole.
         after: maps a part, with its own parts already replaced, to its replacement; None where it stays.
         before: maps an original part to its replacement, which is not searched again; None to continue inside the part.
+        stand_in: maps an original part to the one that is searched in its place; itself where there is none.
     """
     done: dict[Expr, Expr] = {}
     stack, seen = [root], set[Expr]()
@@ -390,6 +397,13 @@ def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = 
             if new is not None:
                 done[e] = new
                 continue
+        other = stand_in(e)
+        if other is not e:
+            if other in done:
+                done[e] = done[other]
+            else:
+                stack.append(other)
+            continue
         waiting = [x for x in e.inner if x not in done]
         if waiting:
             stack += waiting

@@ -624,7 +624,7 @@ def substitute(x: Size, mapping: Mapping[Symbol, Size]) -> Size:
         return x
     terms: dict[Mono, int] = {}
     for mono, c in x.terms:
-        if not any([a in mapping if isinstance(a, Symbol) else not a.symbols.isdisjoint(mapping) for a in mono]):
+        if not any(a in mapping if isinstance(a, Symbol) else not a.symbols.isdisjoint(mapping) for a in mono):
             terms[mono] = terms.get(mono, 0) + c
             continue
         term: Size = c
