@@ -159,14 +159,12 @@ def _parts(kind: str, args: tuple[Any, ...]) -> tuple[tuple[Expr, ...], tuple[Si
 
 def values_of(index: Size) -> Iterator[Expr]:
     """Yield the scalar expressions that an index reads."""
-    if isinstance(index, Poly):
-        for atom in index.atoms:
-            if isinstance(atom, Form):
-                if atom.op == "value":
-                    yield atom.args[0]
-                else:
-                    for x in atom.args:
-                        yield from values_of(x)
+    for form in index.forms if isinstance(index, Poly) else ():
+        if form.op == "value":
+            yield form.args[0]
+        else:
+            for x in form.args:
+                yield from values_of(x)
 
 
 # ---- constructors
@@ -371,13 +369,20 @@ def with_parts(e: Expr, operands: Sequence[Expr], index: Callable[[Size], Size])
 Change = Callable[[Expr], "Expr | None"]
 
 
-def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = None) -> Expr:
+def rewrite(
+    root: Expr,
+    after: Change | None = None,
+    *,
+    before: Change | None = None,
+    stand_in: Callable[[Expr], Expr] = lambda e: e,
+) -> Expr:
     """Return the expression with parts replaced, those that its indices read included.
 
     Args:
         root: the whole.
         after: maps a part, with its own parts already replaced, to its replacement; None where it stays.
         before: maps an original part to its replacement, which is not searched again; None to continue inside the part.
+        stand_in: maps an original part to the one that is searched in its place; itself where there is none.
     """
     done: dict[Expr, Expr] = {}
     stack, seen = [root], set[Expr]()
@@ -392,6 +397,13 @@ def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = 
             if new is not None:
                 done[e] = new
                 continue
+        other = stand_in(e)
+        if other is not e:
+            if other in done:
+                done[e] = done[other]
+            else:
+                stack.append(other)
+            continue
         waiting = [x for x in e.inner if x not in done]
         if waiting:
             stack += waiting

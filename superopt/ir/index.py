@@ -130,13 +130,14 @@ class Form:
 class Poly:
     """A polynomial that is not a constant: sorted pairs of a product of atoms and its integer coefficient."""
 
-    __slots__ = ("_hash", "_key", "_symbols", "terms")
+    __slots__ = ("_forms", "_hash", "_key", "_symbols", "terms")
 
     def __init__(self, terms: tuple[tuple[Mono, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
         self._key: str | None = None
         self._symbols: frozenset[Symbol] | None = None
+        self._forms: tuple[Form, ...] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -158,8 +159,17 @@ class Poly:
     def symbols(self) -> frozenset[Symbol]:
         """The symbols that occur, also inside forms."""
         if self._symbols is None:
-            self._symbols = frozenset().union(*(a.symbols for m, _ in self.terms for a in m))
+            atoms = [a for m, _ in self.terms for a in m]
+            inside = [a.symbols for a in atoms if isinstance(a, Form)]
+            self._symbols = frozenset([a for a in atoms if isinstance(a, Symbol)]).union(*inside)
         return self._symbols
+
+    @property
+    def forms(self) -> tuple[Form, ...]:
+        """The non-polynomial atoms at the top level, each once."""
+        if self._forms is None:
+            self._forms = tuple(dict.fromkeys([a for m, _ in self.terms for a in m if isinstance(a, Form)]))
+        return self._forms
 
     @property
     def is_atom(self) -> bool:
@@ -190,13 +200,16 @@ class Poly:
         return out
 
     def __add__(self, other: Size) -> Size:
-        terms = dict(self.terms)
         if isinstance(other, Poly):
+            terms = dict(self.terms)
             for m, c in other.terms:
                 terms[m] = terms.get(m, 0) + c
-        elif other:
-            terms[()] = terms.get((), 0) + other
-        return make(terms)
+            return make(terms)
+        if not other:
+            return self
+        first, c = self.terms[0]  # a constant is the first term
+        constant, rest = (other, self.terms) if first else (other + c, self.terms[1:])
+        return Poly((((), constant), *rest) if constant else rest)
 
     __radd__ = __add__
 
@@ -304,26 +317,25 @@ def atom_key(atom: Atom) -> str:
     return atom.key
 
 
-def _term_key(term: tuple[Mono, int]) -> tuple[str, ...]:
-    return tuple([a.key for a in term[0]])
+def _term_key(term: tuple[Mono, int]) -> list[str]:
+    return [a.key for a in term[0]]
 
 
-def _display_order(term: tuple[Mono, int]) -> tuple[bool, bool, tuple[str, ...]]:
+def _display_order(term: tuple[Mono, int]) -> tuple[bool, bool, list[str]]:
     return (not term[0] and term[1] < 0, term[1] < 0, _term_key(term))
 
 
 def make(terms: Mapping[Mono, int]) -> Size:
     """Return the polynomial of these terms; an `int` if it is constant."""
     kept = [(m, c) for m, c in terms.items() if c]
-    if len(kept) > 1:
-        for mono, c in kept:
-            joined = _joined(mono, c, terms)
-            if joined is not None:
-                return joined
     if not kept:
         return 0
     if len(kept) == 1:
         return kept[0][1] if not kept[0][0] else Poly((kept[0],))
+    for mono, c in kept:
+        for atom in mono:
+            if isinstance(atom, Form) and atom.op == "%" and (joined := _joined(mono, c, terms)) is not None:
+                return joined
     kept.sort(key=_term_key)
     return Poly(tuple(kept))
 
@@ -379,9 +391,11 @@ def _atom_bounds(atom: Atom, within: Mapping[Symbol, Interval] | None) -> Interv
     if isinstance(atom, Symbol):
         if within is not None and atom in within:
             return within[atom]
-        low = -INF if atom.low is None else bounds(atom.low, within)[0]
-        high = INF if atom.high is None else bounds(atom.high, within)[1]
-        return low, high
+        low, high = atom.low, atom.high
+        return (
+            low if isinstance(low, int) else -INF if low is None else bounds(low, within)[0],
+            high if isinstance(high, int) else INF if high is None else bounds(high, within)[1],
+        )
     if atom.op == "value":
         return -INF, INF
     return applied(atom.op, [bounds(x, within) for x in atom.args])
@@ -608,17 +622,17 @@ def substitute(x: Size, mapping: Mapping[Symbol, Size]) -> Size:
     """Return the polynomial with symbols replaced, in normal form again."""
     if isinstance(x, int) or x.symbols.isdisjoint(mapping):
         return x
-    total: Size = 0
-    kept: dict[Mono, int] = {}
+    terms: dict[Mono, int] = {}
     for mono, c in x.terms:
-        if all(a.symbols.isdisjoint(mapping) for a in mono):
-            kept[mono] = c
+        if not any(a in mapping if isinstance(a, Symbol) else not a.symbols.isdisjoint(mapping) for a in mono):
+            terms[mono] = terms.get(mono, 0) + c
             continue
         term: Size = c
         for a in mono:
             term = term * _substitute_atom(a, mapping)
-        total = total + term
-    return total + make(kept)
+        for m, k in terms_of(term):
+            terms[m] = terms.get(m, 0) + k
+    return make(terms)
 
 
 def _substitute_atom(atom: Atom, mapping: Mapping[Symbol, Size]) -> Size:

@@ -22,8 +22,12 @@ def polynomial(terms: Iterable[tuple[Sequence[Any], int]], of: Callable[[Any], I
     for mono, c in terms:
         a: float = c
         b: float = c
-        for atom in mono:
-            a, b = product((a, b), of(atom))
+        if len(mono) == 1:
+            a, b = of(mono[0])
+            a, b = (_times(c, a), _times(c, b)) if c > 0 else (_times(c, b), _times(c, a))
+        else:
+            for atom in mono:
+                a, b = product((a, b), of(atom))
         try:
             low, high = low + a, high + b
         except OverflowError:

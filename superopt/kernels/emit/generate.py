@@ -171,27 +171,29 @@ def _placed(program: LoopProgram, stage: Stage, name: str, em: Emitter) -> tuple
     return tuple(found)
 
 
-CYCLES_PER_MICROSECOND = 3000.0
-CYCLES = {"load": 3.0, "op": 1.0, "convert": 2.0, "where": 1.0, "index": 1.0}
-TRANSCENDENTAL, QUOTIENT, STORE = 20.0, 8.0, 3.0
+_CYCLES = {"load": 3.0, "op": 1.0, "convert": 2.0, "where": 1.0, "index": 1.0}
+_TRANSCENDENTAL, _QUOTIENT, _STORE = 20.0, 8.0, 3.0
 
 
 def microseconds(stage: Stage, cpu: Cpu) -> float:
     """Estimate the time of a stage on one thread, in microseconds."""
+    return 1e6 * _cycles(stage, cpu) / cpu.rates.hertz
+
+
+def _cycles(stage: Stage, cpu: Cpu) -> float:
     parts = subexpressions(stage.value)
     size = max([width_of(e.dtype) for e in parts if e.dtype != "bool"], default=4)
     lanes = max(1, cpu.vector_bits // (8 * size))
     counts = [prod([int(s.high) + 1 for s in e.symbols if isinstance(s.high, int)]) for e in parts]
     if stage.tile is not None:
-        return max(counts) / lanes / intrinsic(stage.tile.intrinsic).group / CYCLES_PER_MICROSECOND
-    cycles = sum(_cycles(e) * n for e, n in zip(parts, counts, strict=True))
+        return max(counts) / lanes / intrinsic(stage.tile.intrinsic).group
     stores = prod([a.extent for a in stage.axes])
-    return (cycles + STORE * stores) / lanes / CYCLES_PER_MICROSECOND
+    return (sum(_cycles_of(e) * n for e, n in zip(parts, counts, strict=True)) + _STORE * stores) / lanes
 
 
-def _cycles(e: Expr) -> float:
+def _cycles_of(e: Expr) -> float:
     if e.kind == "op" and SCALARS[e.args[0]].transcendental:
-        return TRANSCENDENTAL
+        return _TRANSCENDENTAL
     if e.kind == "op" and e.args[0] in ("div", "rem"):
-        return QUOTIENT
-    return CYCLES.get(e.kind, 0.0)
+        return _QUOTIENT
+    return _CYCLES.get(e.kind, 0.0)

@@ -68,10 +68,9 @@ def forms_in(x: Size) -> list[Form]:
     stack: list[Size] = [x]
     while stack:
         at = stack.pop()
-        for a in at.atoms if isinstance(at, Poly) else ():
-            if isinstance(a, Form):
-                found.append(a)
-                stack += [y for y in a.args if isinstance(y, Poly)]
+        for form in at.forms if isinstance(at, Poly) else ():
+            found.append(form)
+            stack += [y for y in form.args if isinstance(y, Poly)]
     return found
 
 
@@ -199,13 +198,18 @@ def decide(root: Expr, ranges: Ranges) -> Expr:
     if not any(e.kind == "where" for e in subexpressions(root)):
         return root
 
-    def change(e: Expr) -> Expr | None:
+    def taken(e: Expr) -> Expr:
+        if e.kind != "where" or isinstance(guard := known(e.args[0], ranges), Guard):
+            return e
+        return e.args[1] if guard else e.args[2]
+
+    def narrower(e: Expr) -> Expr | None:
         if e.kind != "where":
             return None
         guard = known(e.args[0], ranges)
         return ex.where(guard, lambda: e.args[1], lambda: e.args[2]) if guard is not e.args[0] else None
 
-    return ex.rewrite(root, change)
+    return ex.rewrite(root, narrower, stand_in=taken)
 
 
 def known(guard: Truth, ranges: Ranges) -> Truth:
