@@ -467,6 +467,18 @@ def test_file_that_cannot_be_run(tmp_path: Path) -> None:
         verify_files([str(empty)])
 
 
+def test_causes_are_said_in_the_names_of_the_program() -> None:
+    found = superopt.verify(
+        lambda scores: jnp.max(jax.nn.softmax(scores), -1),
+        lambda scores: 1 / jnp.sum(jnp.exp(scores - jnp.max(scores, -1, keepdims=True)), -1),
+        "n m",
+    )
+    assert found.status == UNKNOWN
+    assert "max(scores)" in found.cause
+    for hidden in ("rmax", "value(", "#", "size^"):
+        assert hidden not in found.cause, found.cause
+
+
 def test_usage() -> None:
     for given in ((lambda x: x,), (3,), (lambda x: x, 3)):
         with pytest.raises(UsageError):

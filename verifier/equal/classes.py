@@ -75,6 +75,7 @@ class ClassTable:
         label = f"{'?' if fn.startswith('?') else ''}{fn.lstrip('?')}#{len(self.reps)}"
         rep = ClassRep(fn, params, tuple(ps), label, shifts, tuple(map(_shape, ps)))
         self.reps.append(rep)
+        self.ctx.opaque[label] = fn, ps
         self._known[(fn, _text(ps, params))] = rep
         return label, tuple(map(var, params))
 

@@ -76,6 +76,8 @@ class Context:
     ranges: dict[str, Poly] = field(default_factory=dict[str, Poly])
     counters: Counters = field(default_factory=Counters)
     notes: list[str] = field(default_factory=list[str])
+    opaque: dict[str, tuple[str, Sequence[Any]]] = field(default_factory=dict[str, tuple[str, Sequence[Any]]])
+    """Label of each opaque function of sums -> its name and its arguments, for notes."""
     example: dict[str, Poly] = field(default_factory=dict[str, Poly])  # sizes and attributes that meet the premises
     forall: int = 0  # most 'for all axes' atoms in one verification condition so far (ranks.py)
     counted: frozenset[str] = frozenset()  # variables in lengths of intervals that weights count

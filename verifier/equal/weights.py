@@ -419,11 +419,38 @@ def _statements(g: Cond) -> set[object]:
     return out
 
 
-def _said(sig: Signature) -> str:
-    """A product of atoms as text for messages: names of inputs and functions, with arguments elided."""
-    factors = [re.sub(r"#\d+", "(...)", label.lstrip("?")) for label, _, _ in sig]
-    factors = [re.sub(r"\^1\b|\b1\*|\?", "", text).replace("value(...)", "positions") for text in factors]
-    return f"terms in {' * '.join(factors)}" if factors else "constants"
+_PLAIN = {"rmax": "max", "rmin": "min", "rprod": "prod", "ror": "any", "rand": "all", "rsum": "sum"}
+"""Opaque functions whose names in a program differ from those of their labels."""
+_LONGEST, _MOST = 60, 8
+"""Characters (half a line) and factors of an argument in a note; longer ones are elided."""
+
+
+def _terms(ctx: Context, sig: Signature) -> str:
+    """A product of atoms as text for notes, in the names of the program."""
+    return f"terms in {' * '.join(_plain(ctx, label) for label, _, _ in sig)}" if sig else "constants"
+
+
+def _plain(ctx: Context, label: str, depth: int = 3) -> str:
+    """A label as text for notes: opaque functions with their arguments, factors one and indices left out."""
+
+    def opaque(match: re.Match[str]) -> str:
+        fn, arguments = ctx.opaque.get(match[0], (match[0].partition("#")[0], ()))
+        name = fn.lstrip("?").partition("[")[0]
+        texts = [_products(ctx, p, depth - 1) if depth else "..." for p in arguments]
+        return f"{_PLAIN.get(name, name)}({', '.join(texts)})"
+
+    text = re.sub(r"\??[\w.]+(\[[^\]]*\])?#\d+", opaque, label)
+    text = re.sub(r"\^1\b|\b1\*|\?|\*size\^-?\d+", "", text)
+    return re.sub(r"\bvalue\(((?:[^()]|\([^()]*\))*)\)", r"\1", text)  # a number read as a term is that number
+
+
+def _products(ctx: Context, p: NF, depth: int) -> str:
+    """The distinct products of a sum as text for notes."""
+    factors = dict.fromkeys(tuple([a.label for a in m.atoms]) or (str(m.coef),) for m in p)
+    if sum(map(len, factors)) > _MOST:
+        return "..."
+    text = " + ".join(" * ".join(_plain(ctx, label, depth) for label in labels) for labels in factors)
+    return text if len(text) <= _LONGEST else "..."
 
 
 def _without_common(a: NF, b: NF) -> tuple[NF, NF]:
@@ -489,7 +516,7 @@ class _Coordinates:
         answer = self.ctx.differ(self.ctx.weighted(live), (*self.facts, *nonzero))
         if answer != NO:
             seen = "are not" if answer == YES else "are not seen to be"
-            self.ctx.notes.append(f"{_said(self.sig)} {seen} added up alike on both sides: the same entries, as often")
+            self.ctx.notes.append(f"{_terms(self.ctx, self.sig)} {seen} added up alike on both sides")
         return answer == NO
 
     def same_sets(self, a: NF, b: NF) -> bool:
