@@ -16,6 +16,7 @@ from superopt.lab.discovery.implied import equations
 from superopt.lab.discovery.powers import discover_powers
 from superopt.lab.discovery.taso import covered, substitutions
 from superopt.machine.budget import parse_budget
+from superopt.workshop.scheduler import Executor
 from verifier.rules.check import check
 
 
@@ -29,6 +30,7 @@ def run(
     coverage: bool,
     folder: str | None,
     say: Say,
+    executor: Executor | None = None,
 ) -> tuple[dict[str, Any], str]:
     """Run a discovery; return its summary and text.
 
@@ -44,7 +46,7 @@ def run(
     if seconds is None:
         raise UsageError("the budget of a discovery is a time", hint='write "600s" or "10min"')
     settings = DiscoverySettings(names, size, jobs, seconds, library)
-    found = discover(settings, Path(folder) if folder else None, say)
+    found = discover(settings, Path(folder) if folder else None, say, executor)
     summary: dict[str, Any] = {**found.summary, "texts": [*found.rules, *found.merges], "exactness": found.exactness}
     lines = [*found.rules, *found.merges, ""]
     if coverage:
