@@ -45,7 +45,7 @@ def discover(
             rows, figures, text = price.run(priced, cases=cases, jobs=jobs, measure=measure, say=say, executor=executor)
             emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
             return OK
-        summary, text = run(jobs=jobs, library=not bare, say=say, executor=executor if address else None, **options)
+        summary, text = run(workers=(jobs, executor if address else None), library=not bare, say=say, **options)
     if out:
         write_text(out, "\n\n".join(summary["texts"]) + "\n")
     emit(summary) if as_json else click.echo(text)

@@ -10,12 +10,12 @@ import click
 from superopt.commands.console import INTERNAL, JSON, OK, RAY, emit, progress
 from superopt.kernels.llvm import cpu
 from superopt.lab.fuzz.corpus import corpus
-from superopt.lab.fuzz.drive import Found
+from superopt.lab.fuzz.drive import Found, seats_of
 from superopt.lab.fuzz.drive import fuzz as fuzz_programs
 from superopt.lab.fuzz.kernels import FuzzCounts
 from superopt.lab.fuzz.kernels import run as run_kernels
 from superopt.workshop.cluster import executor_at
-from superopt.workshop.scheduler import Executor
+from superopt.workshop.scheduler import Executor, LocalExecutor
 
 KERNELS_S = 0.25
 """Share of the time that random kernels get where their number is not given."""
@@ -72,7 +72,9 @@ def run(
         executor: source of the workers; this machine where there is none.
     """
     given = seconds if kernels == 0 else seconds * (1 - KERNELS_S)
-    found = fuzz_programs(given, seed, programs, corpus=corpus(), store=store, say=say, jobs=jobs, executor=executor)
+    found = fuzz_programs(
+        given, seed, programs, corpus=corpus(), store=store, say=say, seats=seats_of(executor or LocalExecutor(), jobs)
+    )
     if kernels != 0 and cpu.supported():
         begin = time.monotonic()
         _count(found, run_kernels(seconds - found.seconds, seed, kernels, jobs, executor), say)

@@ -19,7 +19,7 @@ from superopt.lab.fuzz import jax_programs, onnx_programs
 from superopt.lab.fuzz.case import FuzzCase, from_dict, smaller
 from superopt.workshop.job import LOST, Event, Failure, Job
 from superopt.workshop.process import ProcessLimits
-from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
+from superopt.workshop.scheduler import Executor, LocalExecutor, Seat, Workshop
 
 HANG_S = 120.0
 """Seconds without an answer: no program here needs a tenth of it on an idle machine."""
@@ -86,8 +86,7 @@ def fuzz(
     store: str | Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     reduce: bool = True,
-    jobs: int = 1,
-    executor: Executor | None = None,
+    seats: Sequence[Seat] | None = None,
 ) -> Found:
     """Run programs until the time or their number is reached.
 
@@ -99,8 +98,7 @@ def fuzz(
         store: path at which proofs and results are kept; by default each worker has a store of its own.
         say: called with one line per failure and per hundred programs.
         reduce: whether failures are made smaller.
-        jobs: number of workers on each host.
-        executor: source of the workers; this machine where there is none.
+        seats: workers, from `seats_of`; one of this machine by default.
     """
     begin = time.monotonic()
     found = Found()
@@ -114,13 +112,18 @@ def fuzz(
             cases.append(case)
             yield job_of(case, kept)
 
-    with Workshop((executor or LocalExecutor()).seats(jobs, LIMITS, loads=f"{_JOBS}:begin")) as workshop:
+    with Workshop(seats_of(LocalExecutor(), 1) if seats is None else seats) as workshop:
         for done, (number, result) in enumerate(workshop.each(drawn(), halted=lambda: time.monotonic() >= end_s), 1):
             _count(found, cases[number], verdict_on(result), workshop if reduce else None, kept, say)
             if done % 100 == 0:
                 say(f"{done} programs in {time.monotonic() - begin:.0f} s: {found.counts}")
     found.seconds = time.monotonic() - begin
     return found
+
+
+def seats_of(executor: Executor, count: int) -> list[Seat]:
+    """Return workers that judge programs, so many on each host."""
+    return executor.seats(count, LIMITS, loads=f"{_JOBS}:begin")
 
 
 def job_of(case: FuzzCase, store: str | None = None) -> Job:
