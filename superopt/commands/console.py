@@ -30,6 +30,7 @@ OK, USAGE, REJECTED, UNVERIFIED, REGRESSION, NOTHING_FOUND, INTERNAL = range(7)
 
 EXISTING = click.Path(exists=True, dir_okay=False)
 JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+RAY = click.option("--ray", "address", metavar="ADDRESS", help="Ray cluster whose hosts do the jobs: HOST:6379, auto.")
 
 
 def parse_dims(pairs: tuple[str, ...]) -> dict[str, int]:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import click
 
-from superopt.commands.console import JSON, emit, progress
+from superopt.commands.console import JSON, RAY, emit, progress
 from superopt.errors import UsageError
 from superopt.kernels.choose.defaults import default_trace
 from superopt.kernels.choose.frozen import hoisted
@@ -19,7 +18,7 @@ from superopt.kernels.loops.show import show as loops
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.budget import parse_budget
 from superopt.schedules.tune import STRATEGIES, ScheduleSearch
-from superopt.workshop.cluster import RayExecutor
+from superopt.workshop.cluster import executor_at
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,7 +38,7 @@ def kernels() -> None:
     default=0,
     help="Processes that build candidates; 0: as many as cores, at most 4.",
 )
-@click.option("--ray", "address", metavar="ADDRESS", help="Ray cluster that builds and times: HOST:6379, auto.")
+@RAY
 @click.option("--seed", default=0, show_default=True)
 @click.option("--no-store", is_flag=True, help="Neither learn from earlier searches nor keep this one's timings.")
 @JSON
@@ -53,7 +52,7 @@ def tune(operator: str, budget: str, address: str | None, no_store: bool, as_jso
             f"a search of schedules takes a time, not {budget!r}", hint="--budget 20s; --most N candidates"
         )
     how = ScheduleSearch(seconds, **options)
-    with RayExecutor(address) if address else nullcontext() as executor:
+    with executor_at(address) as executor:
         result = tune_and_compare(operator, how, keep=not no_store, say=progress(False), executor=executor)
     emit(result) if as_json else click.echo(tuning_text(result))
 

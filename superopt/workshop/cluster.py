@@ -17,7 +17,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,10 @@ from superopt.arrays.bundles import scratch_folder
 from superopt.errors import UsageError
 from superopt.machine import facts
 from superopt.machine.extras import need
-from superopt.workshop.job import LOST, Event, Failure, Job, WorkerDiedError
+from superopt.workshop.job import ALONE, LOST, Event, Failure, Job, WorkerDiedError
 from superopt.workshop.process import TIME_OVER, ProcessLimits, Worker
-from superopt.workshop.scheduler import Seat
+from superopt.workshop.scheduler import Executor, LocalExecutor, Seat
+from superopt.workshop.turns import turn
 
 _MORE_S = 1.0  # an actor answers after this time, whether there are events or not
 _GRACE_S = 30.0  # until an actor that does not answer is given up
@@ -187,6 +188,11 @@ class RayExecutor:
         self.close()
 
 
+def executor_at(address: str | None) -> AbstractContextManager[Executor]:
+    """Open the cluster at an address, as `RayExecutor`; this machine's processes where there is none."""
+    return nullcontext(LocalExecutor()) if address is None else RayExecutor(address)
+
+
 class RayWorker:
     """A worker on a node of a cluster, started at its first job and again when it was lost."""
 
@@ -304,8 +310,9 @@ class _Host:
 
     def _do(self, job: Job, end_s: float) -> None:
         try:
-            for event in self._worker.request(job, end_s):
-                self._events.put(event)
+            with turn(job.kind in ALONE, end_s):
+                for event in self._worker.request(job, end_s):
+                    self._events.put(event)
             self._events.put({"event": _DONE})
         except WorkerDiedError as death:
             self._events.put({"event": _DIED, "cause": death.failure.cause, "detail": death.failure.detail})

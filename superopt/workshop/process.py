@@ -49,11 +49,13 @@ class ProcessLimits:
         processor: count the worker's processor time where the system reports it, not the clock; a worker that neither
             answers nor works is given up after `WAITS` times as long.
         memory_bytes: resident and allocated memory of the worker; None is three quarters of the machine's.
+        jobs: jobs after which the process is replaced, for those that leave compiled code in it.
     """
 
     silence_s: float = 120.0
     memory_bytes: int | None = None
     processor: bool = False
+    jobs: float = math.inf
 
     def memory(self) -> int:
         """The memory limit in bytes."""
@@ -94,6 +96,7 @@ class Worker:
         self._tail = _Tail()
         self._asking: int | None = None  # the thread whose request is being answered
         self._over = False
+        self._jobs = 0
 
     def request(self, job: Job, end_s: float = math.inf) -> Iterator[Event]:
         """Send a job and yield its events up to, and without, the final `done`.
@@ -106,7 +109,10 @@ class Worker:
             WorkerDiedError: the worker crashed, was too silent, too slow or took too much memory, or was ended.  The
                 process is gone by then.
         """
+        if self._jobs >= self.limits.jobs:
+            self.close()
         process = self._ensure()
+        self._jobs += 1
         finished = False
         self._asking = threading.get_ident()
         try:
@@ -194,6 +200,7 @@ class Worker:
             os.close(theirs)
         self._events, self._buffer = mine, b""
         self.started += 1
+        self._jobs = 0
         self._tail = _Tail()
         assert self._process.stderr is not None
         threading.Thread(target=self._tail.drain, args=(self._process.stderr,), daemon=True).start()

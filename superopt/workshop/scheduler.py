@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,11 +65,11 @@ class Workshop:
     def __init__(self, seats: Sequence[Seat]) -> None:
         self.seats = list(seats)
         self._starting: list[Future[bool]] = []
-        self._executor = ThreadPoolExecutor(max(1, len(self.seats)))
+        self._starters = ThreadPoolExecutor(max(1, len(self.seats)))
 
     def start(self) -> None:
         """Start the workers without waiting for them."""
-        self._starting += [self._executor.submit(_started, seat) for seat in self.seats]
+        self._starting += [self._starters.submit(_started, seat) for seat in self.seats]
 
     def ready(self, end_s: float = math.inf) -> bool:
         """Wait for starting workers until this instant; return whether they have started."""
@@ -92,17 +92,55 @@ class Workshop:
             halted: whether no further job begins.
             most: number of workers to use; all by default.
         """
+        return dict(self.each(jobs, end_s, halted=halted, most=most, ahead=len(jobs)))
+
+    def each(
+        self,
+        jobs: Iterable[Job],
+        end_s: float = math.inf,
+        *,
+        halted: Callable[[], bool] = lambda: False,
+        most: int | None = None,
+        ahead: int | None = None,
+    ) -> Iterator[tuple[int, list[Event] | Failure]]:
+        """Do jobs; yield the number of each when it has ended, with its events or why there are none.
+
+        The caller's thread asks for the next job, so that it may depend on results so far; between results it may call
+        this again.  A caller that stops early leaves jobs that run to the end of their workers.
+
+        Args:
+            jobs: the jobs, in the order in which they are taken.
+            end_s: instant at which jobs that have not ended are ended.
+            halted: whether no further job begins.
+            most: number of workers to use; all by default.
+            ahead: number of jobs that wait or run at a time; two for each worker by default.
+        """
         self.ready()
         seats = self.seats[:most]
-        line = _Queue(jobs, seats, halted)
-        list(self._executor.map(lambda seat: _drain(line, seat, end_s), seats))
-        return line.results
+        line = _Queue(seats, halted)
+        threads = ThreadPoolExecutor(max(1, len(seats)))
+        drains = [threads.submit(_drain, line, seat, end_s) for seat in seats]
+        source = enumerate(jobs)
+        try:
+            while True:
+                while line.pending < (2 * len(seats) if ahead is None else ahead) and not halted():
+                    if (numbered := next(source, None)) is None:
+                        break
+                    line.add(*numbered)
+                if (result := line.next()) is None:
+                    break
+                yield result
+        finally:
+            line.close()
+            threads.shutdown(wait=False)
+        for drain in drains:
+            drain.result()
 
     def close(self) -> None:
         """End the workers, whatever they are doing."""
         for seat in self.seats:
             seat.worker.end()
-        self._executor.shutdown()
+        self._starters.shutdown()
 
     def __enter__(self) -> Workshop:
         return self
@@ -128,64 +166,95 @@ def _drain(line: _Queue, seat: Seat, end_s: float) -> None:
     while (number := line.take(seat)) is not None:
         try:
             with seat.turn:
-                line.finish(seat, number, list(seat.worker.request(line.jobs[number], end_s)))
+                line.finish(number, list(seat.worker.request(line.jobs[number], end_s)))
         except WorkerDiedError as death:
             if death.failure.cause == LOST:
-                line.lose(seat, number, death.failure)
+                line.lose(number, death.failure)
                 if not _started(seat):
                     line.leave(seat)
                     return
             else:
-                line.finish(seat, number, death.failure)
+                line.finish(number, death.failure)
         except BaseException:
-            line.finish(seat, number, Failure("exit", "the call was interrupted"))
+            line.finish(number, Failure("exit", "the call was interrupted"))
+            line.leave(seat)
             raise
 
 
 class _Queue:
     """Jobs that wait, and the hosts that are busy; shared by the threads of all seats."""
 
-    def __init__(self, jobs: Sequence[Job], seats: Sequence[Seat], halted: Callable[[], bool]) -> None:
-        self.jobs, self._seats, self._halted = jobs, list(seats), halted
-        self.results: dict[int, list[Event] | Failure] = {}
-        self._waiting = list(range(len(jobs)))
+    def __init__(self, seats: Sequence[Seat], halted: Callable[[], bool]) -> None:
+        self.jobs: dict[int, Job] = {}
+        self._seats, self._halted = list(seats), halted
+        self._ended: deque[tuple[int, list[Event] | Failure]] = deque()
+        self._waiting: list[int] = []
         self._running: dict[int, Seat] = {}
         self._losses: Counter[int] = Counter()
         self._changed = threading.Condition()
-        self._give_up("no host has the processor and the versions of this machine")
+        self._closed = False
+
+    @property
+    def pending(self) -> int:
+        """Number of jobs that wait or run."""
+        return len(self.jobs)
+
+    def add(self, number: int, job: Job) -> None:
+        """Let a job wait, behind the others."""
+        with self._changed:
+            self.jobs[number] = job
+            self._waiting.append(number)
+            self._give_up("no host has the processor and the versions of this machine")
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Let no further job begin."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def next(self) -> tuple[int, list[Event] | Failure] | None:
+        """Wait for the next job that ends; None where none runs and none will begin."""
+        with self._changed:
+            while not self._ended:
+                if not self._running and (not self._waiting or self._halted()):
+                    return None
+                self._changed.wait(_POLL_S)
+            return self._ended.popleft()
 
     def take(self, seat: Seat) -> int | None:
         """Return the next job for a seat once its host is free for it; None where there will be none."""
         with self._changed:
-            while True:
-                if self._halted():
-                    return None
+            while not self._closed and not self._halted():
                 number = next((n for n in self._waiting if _may(seat, self.jobs[n])), None)
-                if number is None and not any(_may(seat, self.jobs[n]) for n in self._running):
-                    return None
                 if number is not None and self._fits(seat, self.jobs[number]):
                     self._waiting.remove(number)
                     self._running[number] = seat
                     return number
                 self._changed.wait(_POLL_S)
+            return None
 
-    def finish(self, seat: Seat, number: int, result: list[Event] | Failure) -> None:
+    def finish(self, number: int, result: list[Event] | Failure) -> None:
         """Record the result of a job."""
         with self._changed:
-            self._running.pop(number, None)
-            self.results[number] = result
+            self._finish(number, result)
             self._changed.notify_all()
 
-    def lose(self, seat: Seat, number: int, failure: Failure) -> None:
+    def _finish(self, number: int, result: list[Event] | Failure) -> None:
+        self._running.pop(number, None)
+        del self.jobs[number]
+        self._ended.append((number, result))
+
+    def lose(self, number: int, failure: Failure) -> None:
         """Put a job back whose worker is gone; one that has lost several is given up."""
         with self._changed:
             self._losses[number] += 1
             if self._losses[number] < _MOST_LOSSES:
                 self._running.pop(number, None)
                 self._waiting.insert(0, number)
-                self._changed.notify_all()
-                return
-        self.finish(seat, number, failure)
+            else:
+                self._finish(number, failure)
+            self._changed.notify_all()
 
     def leave(self, seat: Seat) -> None:
         """Take out a seat whose worker cannot be started again; jobs that nobody else may do are given up."""
@@ -197,7 +266,7 @@ class _Queue:
     def _give_up(self, why: str) -> None:
         for number in [n for n in self._waiting if not any(_may(seat, self.jobs[n]) for seat in self._seats)]:
             self._waiting.remove(number)
-            self.results[number] = Failure(LOST, why)
+            self._finish(number, Failure(LOST, why))
 
     def _fits(self, seat: Seat, job: Job) -> bool:
         """Whether the host may begin a job now."""

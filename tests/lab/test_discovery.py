@@ -24,6 +24,8 @@ from superopt.lab.discovery.merges import proved_merges
 from superopt.lab.discovery.taso import covered, holds, read, substitutions
 from superopt.lab.discovery.terms import IMAGE, KERNEL, MATRIX, Universe, leaves_for
 from superopt.lab.discovery.widen import widen
+from superopt.workshop.job import WorkerDiedError
+from superopt.workshop.scheduler import local
 from verifier.rules.check import check
 
 CONTRACT = OpForm("dot", ((1, 0),))
@@ -205,10 +207,16 @@ def test_tasks_of_a_pool_are_made_when_there_is_room() -> None:
             made.append(n)
             yield (n,)
 
-    results = workers.in_turn(workers.Inline(), lambda n: n * n, tasks(), 1)
-    assert next(results) == 0
-    assert len(made) <= 2
-    assert sorted([0, *results]) == [0, 1, 4, 9, 16]
+    with local(1, workers.LIMITS) as workshop:
+        results = workers.in_turn(workshop, "make", abs, tasks())
+        assert next(results) == 0
+        assert len(made) <= 2
+        assert list(results) == [1, 2, 3, 4]
+
+
+def test_a_task_that_ends_its_process_ends_the_run() -> None:
+    with local(1, workers.LIMITS) as workshop, pytest.raises(WorkerDiedError, match="bad operand"):
+        list(workers.in_turn(workshop, "make", abs, iter([("x",)])))
 
 
 # ---- coverage, command line

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from superopt.lab.fuzz import child, drive, jax_programs, onnx_programs
+from superopt.lab.fuzz import drive, jax_programs, judging, onnx_programs
 from superopt.lab.fuzz.case import FuzzCase, FuzzValue, from_dict, smaller, used
 from superopt.lab.fuzz.corpus import corpus
 
@@ -63,7 +63,7 @@ CASE = FuzzCase(
 
 
 class Told:
-    """A process that finds a program wrong where it holds a text."""
+    """A judge that finds a program wrong where it holds a text."""
 
     def __init__(self, text: str) -> None:
         self.text, self.asked = text, 0
@@ -74,8 +74,8 @@ class Told:
 
 
 def test_a_failure_is_made_small() -> None:
-    told: Any = Told("tanh")
-    small, _ = drive.reduced(CASE, told.run(CASE), told)
+    told = Told("tanh")
+    small, _ = drive.reduced(CASE, told.run(CASE), told.run)
     assert next(x.code for x in small.lines) == "jnp.tanh(x0)"
     assert len(small.lines) <= 2
     assert (small.mode, small.frozen, len(small.outputs)) == ("deterministic", (), 1)
@@ -94,29 +94,23 @@ def test_wrong_results_are_seen() -> None:
     names: dict[str, Any] = dict(jax_programs.SCOPE)
     exec(CASE.source, names)
     right = [np.asarray(x) for x in names["f"](*args)]
-    assert child._difference(CASE, names["f"], args, right, right) == ""
+    assert judging._difference(CASE, names["f"], args, right, right) == ""
     for wrong in (
         right[0] * np.float32(1.01),
         right[0][:2],
         right[0].astype(np.float16),
         right[0] + np.float32(np.nan),
     ):
-        assert child._difference(CASE, names["f"], args, [wrong, right[1]], right)
-    assert child._difference(CASE, names["f"], args, right[:1], right)
+        assert judging._difference(CASE, names["f"], args, [wrong, right[1]], right)
+    assert judging._difference(CASE, names["f"], args, right[:1], right)
     exact = replace(CASE, mode="exact")
-    assert child._difference(exact, names["f"], args, [np.nextafter(right[0], np.float32(9)), right[1]], right)
+    assert judging._difference(exact, names["f"], args, [np.nextafter(right[0], np.float32(9)), right[1]], right)
 
 
 def test_a_process_that_ends_is_a_crash_and_survived(tmp_path: Path) -> None:
-    found = drive.Found()
-    process = drive.FuzzChild(str(tmp_path / "s.db"))
     killed = replace(CASE, lines=(FuzzValue("v0", (3,), "float32", "__import__('os')._exit(3)"),), outputs=("v0",))
     without = replace(CASE, lines=(FuzzValue("v0", (3,), "float32", "x0.no_such_name"),), outputs=("v0",))
-    try:
-        for case in (killed, without):
-            drive._count(found, process, case, lambda line: None, reduce=False)
-    finally:
-        process.close()
+    found = drive.fuzz(300.0, programs=0, corpus=(killed, without), store=tmp_path / "s.db", reduce=False)
     assert found.counts == {"crash": 1, "invalid": 1}
     assert found.failed
     figures = found.summary()
@@ -124,15 +118,13 @@ def test_a_process_that_ends_is_a_crash_and_survived(tmp_path: Path) -> None:
     assert "_exit(3)" in str(found)
 
 
-def test_no_answer_is_a_hang(tmp_path: Path) -> None:
-    process = drive.FuzzChild(str(tmp_path / "s.db"), hang_s=0.05)
-    try:
-        stuck = replace(
-            CASE, lines=(FuzzValue("v0", (3,), "float32", "__import__('time').sleep(60) or x0"),), outputs=("v0",)
-        )
-        assert process.run(stuck)["status"] == "hang"
-    finally:
-        process.close()
+def test_no_answer_is_a_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stuck = replace(
+        CASE, lines=(FuzzValue("v0", (3,), "float32", "__import__('time').sleep(600) or x0"),), outputs=("v0",)
+    )
+    monkeypatch.setattr(drive, "LIMITS", replace(drive.LIMITS, silence_s=10.0))
+    found = drive.fuzz(300.0, programs=0, corpus=(stuck,), store=tmp_path / "s.db", reduce=False)
+    assert [(status, cause) for status, cause, _ in found.failures] == [("hang", "timeout: no answer within 10 s")]
 
 
 def test_a_sample_of_programs(tmp_path: Path) -> None:

@@ -23,3 +23,10 @@ def content(data: Mapping[str, Any]) -> Iterator[Event]:
     time.sleep(data.get("seconds", 0.0))
     path = Path(data["path"])
     yield {"event": "content", "bytes": len(path.read_bytes()), "path": str(path)}
+
+
+def span(data: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the instants at which a sleep begins and ends."""
+    begin = time.monotonic()
+    time.sleep(data["seconds"])
+    yield {"event": "span", "begin": begin, "end": time.monotonic()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +28,7 @@ from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is of the extra `superopt[ray]`")
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 """127.0.0.1, the same in version 6, and ::1 in the tables of the kernel."""
-SQUARE, CONTENT = "tests.support.jobs:square", "tests.support.jobs:content"
+SQUARE, CONTENT, SPAN = (f"tests.support.jobs:{name}" for name in ("square", "content", "span"))
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +122,20 @@ def test_timings_count_only_from_hosts_of_this_processor(cluster: RayExecutor, m
     monkeypatch.setattr(cluster, "nodes", unlike)
     with pytest.raises(Exception, match="no host of the cluster has the processor"):
         builders(WORKERS, cluster)
+
+
+def test_one_job_at_a_time_is_timed_on_a_host_whoever_sends_it(cluster: RayExecutor) -> None:
+    """Two workshops know as little of each other as two drivers do."""
+    jobs = [Job("time", SPAN, {"seconds": 0.3}) for _ in range(3)]
+    with (
+        Workshop(cluster.seats(1, ONE_KERNEL)) as one,
+        Workshop(cluster.seats(1, ONE_KERNEL)) as other,
+        ThreadPoolExecutor(2) as drivers,
+    ):
+        done = [x for found in drivers.map(lambda x: x.done(jobs), (one, other)) for x in found.values()]
+    spans = sorted((result[0]["begin"], result[0]["end"]) for result in done if not isinstance(result, Failure))
+    assert len(spans) == 6
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
 def test_a_node_with_another_version_is_left_out(cluster: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

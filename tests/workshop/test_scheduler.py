@@ -127,6 +127,32 @@ def test_nothing_begins_once_it_is_halted() -> None:
     assert sorted(done) == [0, 1]
 
 
+def test_jobs_may_depend_on_results_so_far() -> None:
+    shared, results = Shared(), list[int]()
+
+    def made() -> Iterator[Job]:
+        for n in range(9):
+            yield Job("make", CALL, {"n": n, "seen": len(results)})
+
+    with Workshop([Seat(Fake(host, shared), host) for host in ("one", "two")]) as workshop:
+        for number, result in workshop.each(made()):
+            assert not isinstance(result, Failure)
+            results.append(number)
+    assert sorted(results) == list(range(9))
+    seen = {job.data["n"]: job.data["seen"] for _, job in shared.done}
+    assert all(n - 4 <= seen[n] <= n for n in seen)
+    assert seen[8] >= 4
+
+
+def test_a_caller_that_stops_early_begins_nothing_more() -> None:
+    shared = Shared()
+    with Workshop([Seat(Fake("one", shared), "one")]) as workshop:
+        for _ in workshop.each(jobs("mmmmmmmm")):
+            break
+        assert len(workshop.done(jobs("mm"))) == 2
+    assert len(shared.done) <= 4
+
+
 @pytest.mark.parametrize("number", [3, -3])
 def test_processes_of_this_machine_do_jobs(number: int) -> None:
     """A failure of the function is data, and the next job gets a new process."""

@@ -13,10 +13,8 @@ the rules that made the e-nodes which this one matched.)
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
-from multiprocessing import get_context
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +38,12 @@ from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.deadline import Deadline
 from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.measure.stats import paired_ratio
-from superopt.workshop.process import Worker
+from superopt.workshop.job import Event, Failure, Job, WorkerDiedError
+from superopt.workshop.process import ProcessLimits, Worker
+from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
 
 STEPS = 2_000
+_LIMITS = ProcessLimits(silence_s=3600.0, jobs=1)
 _LEAST = 1e-3  # a smaller predicted gain counts as none
 _ROUNDS, _SAMPLE_S = 15, 0.02
 _COLUMNS = (
@@ -93,7 +94,7 @@ def tried(rules: Iterable[Rule]) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PricedProgram:
-    """A task for a worker: one program to price, and the candidate rules as text."""
+    """The data of a job: one program to price, and the candidate rules as text."""
 
     case: str
     texts: str
@@ -103,18 +104,33 @@ class PricedProgram:
 
 
 def run(
-    *, files: Sequence[str], cases: Sequence[str], jobs: int, measure: bool, say: Say, steps: int = STEPS, seed: int = 0
+    files: Sequence[str],
+    *,
+    cases: Sequence[str],
+    jobs: int,
+    measure: bool,
+    say: Say,
+    steps: int = STEPS,
+    seed: int = 0,
+    executor: Executor | None = None,
 ) -> Result:
     """Price the rules of some files over the programs whose name contains one of `cases`, or over all of them."""
     texts = "\n\n".join(Path(file).read_text(encoding="utf-8") for file in files)
     parse_many(texts, "candidates")
     chosen = [name for name in programs() if wanted(name, cases)]
-    tasks = [PricedProgram(name, texts, steps, seed, measure) for name in chosen]
-    rows: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for row in pool.map(price_case, tasks):
-            rows.append(row)
+    call = f"{__name__}:price_job"
+    todo = [
+        Job("time" if measure else "make", call, asdict(PricedProgram(name, texts, steps, seed, measure)))
+        for name in chosen
+    ]
+    found: dict[int, dict[str, Any]] = {}
+    with Workshop((executor or LocalExecutor()).seats(jobs, _LIMITS)) as workshop:
+        for number, result in workshop.each(todo):
+            if isinstance(result, Failure):
+                raise WorkerDiedError(result)
+            row = found[number] = result[0]["row"]
             say(f"{row['case']}: {row['library_ms']:.4g} ms, gain {row['ratio']:.3f} {row['used']}")
+    rows = [found[number] for number in sorted(found)]
     ratios = [row["ratio"] for row in rows]
     summary = {
         "programs": float(len(rows)),
@@ -123,6 +139,11 @@ def run(
         "most": max(ratios, default=0.0),
     }
     return rows, summary, table([row for row in rows if row["gains"]], _COLUMNS)
+
+
+def price_job(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the row of one program."""
+    yield {"event": "row", "row": price_case(PricedProgram(**request))}
 
 
 def price_case(task: PricedProgram) -> dict[str, Any]:

@@ -6,15 +6,16 @@ from typing import Any
 
 import click
 
-from superopt.commands.console import EXISTING, JSON, OK, check_folder, emit, progress, write_text
+from superopt.commands.console import EXISTING, JSON, OK, RAY, check_folder, emit, progress, write_text
 from superopt.lab.bench import price
 from superopt.lab.discovery.command import run
+from superopt.workshop.cluster import executor_at
 
 
 @click.command()
 @click.option("--ops", help="Ops to combine; `bilinear`: fewer products; `powers`: by roots.  [default: those of TASO]")
 @click.option("--size", default=3, show_default=True, type=click.IntRange(1, 4), help="Most ops on a side.")
-@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes on each host.")
 @click.option("--budget", default="600s", show_default=True, help="Time; a later run of the same goes on from there.")
 @click.option("--bare", is_flag=True, help="Do not use the rule library: find everything again.")
 @click.option("--coverage", is_flag=True, help="Also count the substitutions of TASO's generator that are implied.")
@@ -23,9 +24,11 @@ from superopt.lab.discovery.command import run
 @click.option("--price", "priced", multiple=True, type=EXISTING, help="Price the rules of a file on the suites.")
 @click.option("--case", "cases", multiple=True, help="Only programs whose name contains this text.")
 @click.option("--measure", is_flag=True, help="Also time what is priced as cheaper.")
+@RAY
 @JSON
 def discover(
     jobs: int,
+    address: str | None,
     bare: bool,
     out: str | None,
     priced: tuple[str, ...],
@@ -36,11 +39,13 @@ def discover(
 ) -> int:
     """Enumerate equal terms over some ops, prove them as rules, and print those that the library does not imply."""
     check_folder(out)
-    if priced:
-        rows, figures, text = price.run(files=priced, cases=cases, jobs=jobs, measure=measure, say=progress(as_json))
-        emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
-        return OK
-    summary, text = run(jobs=jobs, library=not bare, say=progress(as_json), **options)
+    say = progress(as_json)
+    with executor_at(address) as executor:
+        if priced:
+            rows, figures, text = price.run(priced, cases=cases, jobs=jobs, measure=measure, say=say, executor=executor)
+            emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
+            return OK
+        summary, text = run(workers=(jobs, executor if address else None), library=not bare, say=say, **options)
     if out:
         write_text(out, "\n\n".join(summary["texts"]) + "\n")
     emit(summary) if as_json else click.echo(text)

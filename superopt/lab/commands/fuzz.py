@@ -7,12 +7,15 @@ from collections.abc import Callable
 
 import click
 
-from superopt.commands.console import INTERNAL, JSON, OK, emit, progress
+from superopt.commands.console import INTERNAL, JSON, OK, RAY, emit, progress
 from superopt.kernels.llvm import cpu
 from superopt.lab.fuzz.corpus import corpus
-from superopt.lab.fuzz.drive import Found
+from superopt.lab.fuzz.drive import Found, seats_of
 from superopt.lab.fuzz.drive import fuzz as fuzz_programs
+from superopt.lab.fuzz.kernels import FuzzCounts
 from superopt.lab.fuzz.kernels import run as run_kernels
+from superopt.workshop.cluster import executor_at
+from superopt.workshop.scheduler import Executor, LocalExecutor
 
 KERNELS_S = 0.25
 """Share of the time that random kernels get where their number is not given."""
@@ -26,16 +29,35 @@ KERNELS_S = 0.25
     "--kernels", type=click.IntRange(0), help="Random kernels at most; 0 for none.  [default: as many as fit]"
 )
 @click.option("--store", help="Keep proofs here between runs.")
+@click.option("--jobs", default=1, show_default=True, type=click.IntRange(1), help="Worker processes on each host.")
+@RAY
 @JSON
-def fuzz(seconds: float, seed: int, programs: int | None, kernels: int | None, store: str | None, as_json: bool) -> int:
+def fuzz(
+    seconds: float,
+    seed: int,
+    programs: int | None,
+    kernels: int | None,
+    store: str | None,
+    jobs: int,
+    address: str | None,
+    as_json: bool,
+) -> int:
     """Run random whole programs and kernels against oracles; reduce what fails to a few lines."""
-    found = run(seconds, seed, programs, kernels, store, progress(as_json))
+    with executor_at(address) as executor:
+        found = run(seconds, seed, programs, kernels, store, progress(as_json), jobs, executor)
     emit(found.summary()) if as_json else click.echo(str(found))
     return INTERNAL if found.failed else OK
 
 
 def run(
-    seconds: float, seed: int, programs: int | None, kernels: int | None, store: str | None, say: Callable[[str], None]
+    seconds: float,
+    seed: int,
+    programs: int | None,
+    kernels: int | None,
+    store: str | None,
+    say: Callable[[str], None],
+    jobs: int = 1,
+    executor: Executor | None = None,
 ) -> Found:
     """Whole programs, then kernels.
 
@@ -46,21 +68,22 @@ def run(
         kernels: how many at most; 0 for none.
         store: path at which proofs are kept between runs.
         say: called with a line per failure.
+        jobs: number of workers on each host.
+        executor: source of the workers; this machine where there is none.
     """
     given = seconds if kernels == 0 else seconds * (1 - KERNELS_S)
-    found = fuzz_programs(given, seed, programs, corpus=corpus(), store=store, say=say)
-    if kernels != 0:
-        _kernels(found, seconds - found.seconds, seed, kernels, say)
+    found = fuzz_programs(
+        given, seed, programs, corpus=corpus(), store=store, say=say, seats=seats_of(executor or LocalExecutor(), jobs)
+    )
+    if kernels != 0 and cpu.supported():
+        begin = time.monotonic()
+        _count(found, run_kernels(seconds - found.seconds, seed, kernels, jobs, executor), say)
+        found.seconds += time.monotonic() - begin
     return found
 
 
-def _kernels(found: Found, seconds: float, seed: int, most: int | None, say: Callable[[str], None]) -> None:
-    if not cpu.supported():
-        return
-    begin = time.monotonic()
-    counts = run_kernels(seconds, seed, most)
+def _count(found: Found, counts: FuzzCounts, say: Callable[[str], None]) -> None:
     found.kernels = {"wrong": counts.wrong, "crash": counts.crashes, "hang": counts.hangs}
     found.kernels["ok"] = counts.kernels - sum(found.kernels.values())
     for failure in counts.failures:
         say(f"kernel {failure.seed}: {failure.result}\n    {failure.reproducer}")
-    found.seconds += time.monotonic() - begin

@@ -30,6 +30,7 @@ from superopt.lab.discovery.judge import IMPLIED, NEW, Judged, judge_many, still
 from superopt.lab.discovery.merges import proved_merges
 from superopt.lab.discovery.terms import Universe, leaves_for
 from superopt.store import default_path
+from superopt.workshop.scheduler import Executor, Workshop, local
 from verifier.record.ledger import versions
 
 ROWS = 400_000
@@ -47,7 +48,7 @@ class DiscoverySettings:
     Attributes:
         ops: names out of `OPS`.
         size: most ops per side.
-        jobs: worker processes.
+        jobs: worker processes, on each host.
         seconds: budget; partial results are kept.
         library: drop rules that the hand-written library implies.
         rows: bound on the rows that one worker has in memory.
@@ -127,13 +128,19 @@ def _digest(text: str, modules: Sequence[str]) -> str:
     return total.hexdigest()[:16]
 
 
-def discover(settings: DiscoverySettings, folder: Path | None = None, say: Say = lambda _: None) -> Discovery:
+def discover(
+    settings: DiscoverySettings,
+    folder: Path | None = None,
+    say: Say = lambda _: None,
+    executor: Executor | None = None,
+) -> Discovery:
     """Find rules; see `DiscoverySettings` and `Discovery`.
 
     Args:
         settings: what to enumerate.
         folder: folder in which runs are stored.
         say: receives progress lines.
+        executor: source of the workers that judge candidates; this machine where there is none.
 
     Raises:
         UsageError: there is no such op, or the size is below 1.
@@ -145,13 +152,17 @@ def discover(settings: DiscoverySettings, folder: Path | None = None, say: Say =
     home = (folder or default_folder()) / key_of(settings)
     home.mkdir(parents=True, exist_ok=True)
     run = _DiscoveryRun(settings, home, say, begin + settings.seconds)
-    with workers.pool(settings.jobs) as executor:
-        pairs = _enumerate(run, executor)
-        done = False
-        judged: list[Judged] = []
+    done = False
+    judged: list[Judged] = []
+    with local(settings.jobs, workers.LIMITS) as workshop:
+        pairs = _enumerate(run, workshop)
         if pairs is not None:
             run.counts["pairs"] = len(pairs)
-            judged, done = _judge(run, executor, pairs)
+            if executor is None:
+                judged, done = _judge(run, workshop, pairs)
+            else:
+                with Workshop(executor.seats(settings.jobs, workers.LIMITS)) as judges:
+                    judged, done = _judge(run, judges, pairs)
     rules = [(j.text, j.exactness) for j in judged if j.status == NEW]
     kept = _minimal([text for text, _ in rules])
     merges = proved_merges(pairs.values()) if pairs is not None and done else []
@@ -161,7 +172,7 @@ def discover(settings: DiscoverySettings, folder: Path | None = None, say: Say =
     return Discovery(tuple(kept), exactness, tuple(merges), _summary(run, judged, len(rules), len(kept), done), done)
 
 
-def _enumerate(run: _DiscoveryRun, executor: Any) -> dict[str, Draft] | None:
+def _enumerate(run: _DiscoveryRun, workshop: Workshop) -> dict[str, Draft] | None:
     """Candidate pairs of all levels by text; None where the budget ended before."""
     settings = run.settings
     leaves = [x.type for x in leaves_for(settings.ops, settings.size).terms]
@@ -172,7 +183,7 @@ def _enumerate(run: _DiscoveryRun, executor: Any) -> dict[str, Draft] | None:
         universe = run.folder / f"universe-{level}.pickle"
         if not universe.exists():
             workers.save_universe(universe, leaves, made)
-        found = _level(run, executor, universe, level)
+        found = _level(run, workshop, universe, level)
         if found is None:
             return None
         for part in found:
@@ -188,7 +199,7 @@ def _enumerate(run: _DiscoveryRun, executor: Any) -> dict[str, Draft] | None:
     return pairs
 
 
-def _level(run: _DiscoveryRun, executor: Any, universe: Path, level: int) -> list[PartitionRows] | None:
+def _level(run: _DiscoveryRun, workshop: Workshop, universe: Path, level: int) -> list[PartitionRows] | None:
     settings, ops = run.settings, frozenset(run.settings.ops)
     folder = run.folder / f"level-{level}"
     folder.mkdir(exist_ok=True)
@@ -197,13 +208,14 @@ def _level(run: _DiscoveryRun, executor: Any, universe: Path, level: int) -> lis
     rough = len(todo) * settings.rows // 2 if level > 1 else settings.rows
     partitions = max(1, min(4096, 2 * rough // settings.rows))
     tasks = ((universe, job, ops, folder, partitions) for job in todo)
-    for _ in workers.in_turn(executor, workers.make, _until(run, tasks), settings.jobs):
+    for _ in workers.in_turn(workshop, "make", workers.make, _until(run, tasks)):
         pass
     if time.perf_counter() > run.deadline_s:
         return None
     last = level == settings.size
     reading = ((universe, ops, folder, p, last) for p in range(partitions))
-    found = list(workers.in_turn(executor, workers.read, _until(run, reading), settings.jobs))
+    read = workers.in_turn(workshop, "make", workers.read, _until(run, reading))
+    found = [workers.rows_at(path) for path in read]
     if len(found) < partitions:
         return None
     for p in range(partitions):
@@ -230,7 +242,7 @@ def weight(draft: Draft) -> tuple[int, int]:
     return ops, -len(draft.vars)
 
 
-def _judge(run: _DiscoveryRun, executor: Any, pairs: dict[str, Draft]) -> tuple[list[Judged], bool]:
+def _judge(run: _DiscoveryRun, workshop: Workshop, pairs: dict[str, Draft]) -> tuple[list[Judged], bool]:
     """The fates of all candidates, read from the log where recorded, and whether all are judged."""
     start = time.perf_counter()
     log = run.folder / f"fates-{key_of_fates(run.settings)}.jsonl"
@@ -246,9 +258,9 @@ def _judge(run: _DiscoveryRun, executor: Any, pairs: dict[str, Draft]) -> tuple[
             yield chunk, tuple(known), run.settings.library
 
     with log.open("a", encoding="utf-8") as file:
-        for batch in workers.in_turn(executor, judge_many, _until(run, tasks()), run.settings.jobs):
+        for batch in workers.in_turn(workshop, "validate", judge_many, _until(run, tasks())):
             for one in batch:
-                if one.status == NEW and run.settings.jobs > 1 and not still_new(one.text, known):
+                if one.status == NEW and len(workshop.seats) > 1 and not still_new(one.text, known):
                     one = Judged(one.key, IMPLIED, seconds=one.seconds)
                 if one.status == NEW:
                     known.append(one.text)

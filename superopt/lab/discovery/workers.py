@@ -1,15 +1,14 @@
-"""The functions that run in worker processes, and the pool; a worker loads a universe once and keeps it.
+"""Jobs of a discovery: functions with arguments that JSON does not hold; a worker loads a universe once and keeps it.
 
-With one job everything runs in this process.  Workers are spawned, so they inherit nothing but the arguments.
+Enumeration reads and writes rows in a folder of this machine, more than would move in the time that it takes, so its
+jobs stay here.  Judgements are small and slow, and any host does them.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import os
+import base64
 import pickle
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,47 +19,44 @@ from superopt.lab.discovery import enumeration
 from superopt.lab.discovery.algebra import AxesType, OpForm, digests
 from superopt.lab.discovery.enumeration import LevelJob, PartitionRows
 from superopt.lab.discovery.terms import Universe
+from superopt.workshop.job import Event, Failure, Job, Kind, WorkerDiedError, resolve
+from superopt.workshop.process import ProcessLimits
+from superopt.workshop.scheduler import Workshop
 
 AnyResult = TypeVar("AnyResult")
-
-
-class Inline(Executor):
-    """An executor that computes at once, in this process."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        """The finished future of a call."""
-        future: Future[Any] = Future()
-        try:
-            future.set_result(fn(*args, **kwargs))
-        except Exception as error:  # as an executor does: raised again by `result`
-            future.set_exception(error)
-        return future
-
-
-def pool(jobs: int) -> Executor:
-    """Workers, or this process for one job."""
-    if jobs == 1:
-        return Inline()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # the workers share the cores
-    return ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"))
+LIMITS = ProcessLimits(silence_s=3600.0)
+"""Limits of a worker: it says nothing before the end of a job, and jobs have no limit of their own."""
 
 
 def in_turn(
-    executor: Executor, fn: Callable[..., AnyResult], tasks: Iterator[tuple[Any, ...]], jobs: int
+    workshop: Workshop, kind: Kind, fn: Callable[..., AnyResult], tasks: Iterator[tuple[Any, ...]]
 ) -> Iterator[AnyResult]:
-    """Results as they arrive; at most two tasks per worker are under way, and each is created when there is room."""
-    running: set[Future[AnyResult]] = set()
-    more = True
-    while more or running:
-        while more and len(running) < (2 * jobs if jobs > 1 else 1):
-            task = next(tasks, None)
-            if task is None:
-                more = False
-                break
-            running.add(executor.submit(fn, *task))
-        done, running = wait(running, return_when=FIRST_COMPLETED) if running else (set(), running)
-        for future in done:
-            yield future.result()
+    """Results as they arrive; at most two tasks per worker are under way, and each is created when there is room.
+
+    A single worker gets a task when it has done the last one, so its results are those of a loop.
+
+    Raises:
+        WorkerDiedError: a task ended its process.
+    """
+    call = f"{fn.__module__}:{fn.__qualname__}"
+    jobs = (Job(kind, f"{__name__}:apply", {"call": call, "given": _packed(task)}, portable=True) for task in tasks)
+    for _, result in workshop.each(jobs, ahead=1 if len(workshop.seats) == 1 else None):
+        if isinstance(result, Failure):
+            raise WorkerDiedError(result)
+        yield _unpacked(result[0]["value"])
+
+
+def apply(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the value of a function for the arguments of a job."""
+    yield {"event": "value", "value": _packed(resolve(request["call"])(*_unpacked(request["given"])))}
+
+
+def _packed(value: Any) -> str:
+    return base64.b64encode(pickle.dumps(value)).decode("ascii")
+
+
+def _unpacked(text: str) -> Any:
+    return pickle.loads(base64.b64decode(text))
 
 
 Enumerated = Sequence[tuple[OpForm, tuple[int, ...]]]
@@ -99,7 +95,17 @@ def make(path: Path, job: LevelJob, ops: frozenset[str], folder: Path, partition
     return enumeration.run_job(load_universe(path), job, ops, folder, partitions)
 
 
-def read(path: Path, ops: frozenset[str], folder: Path, partition: int, last: bool) -> PartitionRows:
-    """Read a partition of a level."""
+def read(path: Path, ops: frozenset[str], folder: Path, partition: int, last: bool) -> Path:
+    """Read a partition of a level; return the path of a file with its rows, which may be long."""
     known, numbers = fingerprints(path)
-    return enumeration.read_partition(load_universe(path), known, numbers, ops, folder, partition, last)
+    found = enumeration.read_partition(load_universe(path), known, numbers, ops, folder, partition, last)
+    there = folder / f"{partition:04d}.rows"
+    there.write_bytes(pickle.dumps(found))
+    return there
+
+
+def rows_at(path: Path) -> PartitionRows:
+    """The rows that `read` wrote; the file is removed."""
+    found = pickle.loads(path.read_bytes())
+    path.unlink()
+    return found

@@ -1,99 +1,34 @@
-"""Drives the fuzzer: draws programs, watches the process that runs them, counts, and reduces failing ones.
+"""Drives the fuzzer: draws programs, hands them to workers, counts verdicts, and reduces failing programs.
 
-The seeds of the corpus come first, then programs by number: two of JAX, one of ONNX.  A process that ends is a crash,
-one that does not answer a hang; either way the next program gets a new process.
+The seeds of the corpus come first, then programs by number: two of JAX, one of ONNX.  Each is a job of a worker
+(`superopt.lab.fuzz.judging`).  A process that ends is a crash, one that does not answer a hang; either way the next
+program gets a new process.
 """
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import json
-import os
-import selectors
-import signal
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from superopt.lab.fuzz import jax_programs, onnx_programs
 from superopt.lab.fuzz.case import FuzzCase, from_dict, smaller
+from superopt.workshop.job import LOST, Event, Failure, Job
+from superopt.workshop.process import ProcessLimits
+from superopt.workshop.scheduler import Executor, LocalExecutor, Seat, Workshop
 
 HANG_S = 120.0
 """Seconds without an answer: no program here needs a tenth of it on an idle machine."""
 SLACK, GRACE_S = 1.15, 5.0
 """A run may exceed its budget by this factor and so many seconds, in which one build and the checks fit."""
 TRIALS, REDUCE_S = 60, 120.0
-RENEWED = 400  # programs after which a process is replaced: compiled code stays in it
 FAILED = ("wrong", "crash", "hang")
-
-
-class FuzzChild:
-    """The process that runs programs; started on first use."""
-
-    def __init__(self, store: str, hang_s: float = HANG_S) -> None:
-        self.store, self.hang_s, self.count = store, hang_s, 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._errors: IO[bytes] | None = None
-
-    def run(self, case: FuzzCase) -> dict[str, Any]:
-        """The verdict on a program, which may be that it hangs or ended the process."""
-        if self.count >= RENEWED:
-            self.close()
-        process = self._process
-        first = process is None
-        if process is None:
-            self._errors = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the process
-            command = [sys.executable, "-P", "-m", "superopt.lab.fuzz.child", self.store]
-            process = self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, start_new_session=True
-            )
-            self.count = 0
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self.count += 1
-        begin = time.monotonic()
-        try:
-            process.stdin.write(json.dumps(case.as_dict()).encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            return self._ended("the process had ended")
-        with selectors.DefaultSelector() as ready:
-            ready.register(process.stdout, selectors.EVENT_READ)
-            if not ready.select(self.hang_s * (3 if first else 1)):  # a first one proves rules
-                self.close()
-                return {"status": "hang", "cause": f"no answer in {self.hang_s:.0f} s", "seconds": self.hang_s}
-        line = process.stdout.readline()
-        if not line:
-            return self._ended(f"the process ended with {process.wait()}")
-        return json.loads(line) | {"whole": time.monotonic() - begin, "first": first}
-
-    def _ended(self, cause: str) -> dict[str, Any]:
-        assert self._errors is not None
-        self._errors.seek(0)
-        last = self._errors.read().decode(errors="replace").strip().splitlines()[-1:]
-        self.close()
-        return {"status": "crash", "cause": " ".join([cause, *last])[:300], "seconds": 0.0}
-
-    def close(self) -> None:
-        """End the process and its children."""
-        if self._process is not None:
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(self._process.pid, number)
-                    self._process.wait(5)
-                except (ProcessLookupError, subprocess.TimeoutExpired):
-                    continue
-            self._process.wait()
-            for stream in (self._process.stdin, self._process.stdout, self._errors):
-                if stream is not None:
-                    with contextlib.suppress(BrokenPipeError):
-                        stream.close()
-        self._process, self.count = None, 0
+LIMITS = ProcessLimits(silence_s=HANG_S, jobs=400)
+_JOBS = "superopt.lab.fuzz.judging"
 
 
 @dataclass
@@ -151,6 +86,7 @@ def fuzz(
     store: str | Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     reduce: bool = True,
+    seats: Sequence[Seat] | None = None,
 ) -> Found:
     """Run programs until the time or their number is reached.
 
@@ -159,28 +95,51 @@ def fuzz(
         seed: number of the first program.
         programs: how many; as many as fit by default.
         corpus: programs that come first, whatever the number.
-        store: path at which proofs and results are kept; a temporary folder by default.
+        store: path at which proofs and results are kept; by default each worker has a store of its own.
         say: called with one line per failure and per hundred programs.
         reduce: whether failures are made smaller.
+        seats: workers, from `seats_of`; one of this machine by default.
     """
     begin = time.monotonic()
     found = Found()
-    with tempfile.TemporaryDirectory() as folder:
-        child = FuzzChild(str(store or Path(folder) / "store.db"))
-        try:
-            for done, case in enumerate(_cases(seed, corpus)):
-                if time.monotonic() - begin >= seconds or (programs is not None and done >= programs + len(corpus)):
-                    break
-                _count(found, child, case, say, reduce)
-                if done % 100 == 99:
-                    say(f"{done + 1} programs in {time.monotonic() - begin:.0f} s: {found.counts}")
-        finally:
-            child.close()
+    end_s = begin + seconds
+    kept = None if store is None else str(store)
+    most = None if programs is None else programs + len(corpus)
+    cases: list[FuzzCase] = []
+
+    def drawn() -> Iterator[Job]:
+        for case in itertools.islice(_cases(seed, corpus), most):
+            cases.append(case)
+            yield job_of(case, kept)
+
+    with Workshop(seats_of(LocalExecutor(), 1) if seats is None else seats) as workshop:
+        for done, (number, result) in enumerate(workshop.each(drawn(), halted=lambda: time.monotonic() >= end_s), 1):
+            _count(found, cases[number], verdict_on(result), workshop if reduce else None, kept, say)
+            if done % 100 == 0:
+                say(f"{done} programs in {time.monotonic() - begin:.0f} s: {found.counts}")
     found.seconds = time.monotonic() - begin
     return found
 
 
-def _cases(seed: int, corpus: Sequence[FuzzCase]) -> Any:
+def seats_of(executor: Executor, count: int) -> list[Seat]:
+    """Return workers that judge programs, so many on each host."""
+    return executor.seats(count, LIMITS, loads=f"{_JOBS}:begin")
+
+
+def job_of(case: FuzzCase, store: str | None = None) -> Job:
+    """Return the job that judges a program."""
+    return Job("make", f"{_JOBS}:judge", {"case": case.as_dict(), "store": store}, portable=True)
+
+
+def verdict_on(result: list[Event] | Failure) -> dict[str, Any]:
+    """Return the verdict of a job, which may be that it hangs or ended its process; `lost` says nothing of it."""
+    if not isinstance(result, Failure):
+        return result[0]
+    status = {"timeout": "hang", LOST: LOST}.get(result.cause, "crash")
+    return {"status": status, "cause": f"{result.cause}: {result.detail}"[:300], "seconds": 0.0}
+
+
+def _cases(seed: int, corpus: Sequence[FuzzCase]) -> Iterator[FuzzCase]:
     yield from corpus
     number = seed
     while True:
@@ -188,22 +147,30 @@ def _cases(seed: int, corpus: Sequence[FuzzCase]) -> Any:
         number += 1
 
 
-def _count(found: Found, child: FuzzChild, case: FuzzCase, say: Callable[[str], None], reduce: bool) -> None:
-    verdict = child.run(case)
+def _count(
+    found: Found,
+    case: FuzzCase,
+    verdict: dict[str, Any],
+    reducer: Workshop | None,
+    store: str | None,
+    say: Callable[[str], None],
+) -> None:
     status = verdict["status"]
     found.counts[status] = found.counts.get(status, 0) + 1
     budget = verdict.get("budget")
-    if budget and not verdict.get("first") and verdict["seconds"] > SLACK * budget + GRACE_S:
+    if budget and not verdict["first"] and verdict["seconds"] > SLACK * budget + GRACE_S:
         found.counts["over_budget"] = found.counts.get("over_budget", 0) + 1
     if status not in FAILED:
         return
-    if reduce:
-        case, verdict = reduced(case, verdict, child)
+    if reducer is not None:
+        case, verdict = reduced(case, verdict, lambda other: verdict_on(reducer.done([job_of(other, store)])[0]))
     found.failures.append((status, verdict["cause"], case))
     say(f"{status}: {verdict['cause']}\n{case}")
 
 
-def reduced(case: FuzzCase, verdict: dict[str, Any], child: FuzzChild) -> tuple[FuzzCase, dict[str, Any]]:
+def reduced(
+    case: FuzzCase, verdict: dict[str, Any], judge: Callable[[FuzzCase], dict[str, Any]]
+) -> tuple[FuzzCase, dict[str, Any]]:
     """The smallest program found that fails in the same way, and its verdict."""
     begin, trials, again = time.monotonic(), 0, True
     while again:
@@ -212,7 +179,7 @@ def reduced(case: FuzzCase, verdict: dict[str, Any], child: FuzzChild) -> tuple[
             trials += 1
             if trials > TRIALS or time.monotonic() - begin > REDUCE_S:
                 return case, verdict
-            found = child.run(other)
+            found = judge(other)
             if found["status"] == verdict["status"] and _kind(found) == _kind(verdict):
                 case, verdict, again = other, found, True
                 break

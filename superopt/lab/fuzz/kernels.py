@@ -5,29 +5,28 @@ awkward sizes), a random schedule (a trace of primitives, or none) and random kn
 of NaN and is compared with `evaluate` of the graph's loop program before any schedule.  Half of the floating cases
 without sums run under the strict licence and must have the same bits.
 
-Errors are expected in the code generator, and a wrong kernel can end its process: cases run in workers, which print
-one line each.
+Errors are expected in the code generator, and a wrong kernel can end its process: each case is a job of a worker.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
-import itertools
-import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from superopt.arrays.folders import folder_in
 from superopt.errors import InputError, SuperoptError
 from superopt.ir.expr import subexpressions
 from superopt.ir.scalar import SCALARS
@@ -41,10 +40,15 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import build
 from superopt.lab.fuzz import kernel_graphs as fuzz_graphs
 from superopt.lab.fuzz import kernel_schedules as fuzz_schedules
+from superopt.workshop.job import Event, Failure, Job
+from superopt.workshop.process import ProcessLimits
+from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
 
 _ENDLESS = 1 << 40  # cases
 MOST_NODES = 3000
 MOST_SECONDS = 60  # processor time of a case
+_LIMITS = ProcessLimits(silence_s=2.0 * MOST_SECONDS, processor=True)
+_HERE = "superopt.lab.fuzz.kernels"
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2e-2, "bfloat16": 8e-2}
 EXACT = ("sqrt", "rsqrt")
 
@@ -169,102 +173,65 @@ class FuzzCounts:
 _KINDS = {"wrong": "wrong", "error": "crashes", "died": "crashes", "slow": "hangs"}
 
 
-def run(seconds: float, seed: int = 0, count: int | None = None, workers: int = 1) -> FuzzCounts:
+def run(
+    seconds: float, seed: int = 0, count: int | None = None, workers: int = 1, executor: Executor | None = None
+) -> FuzzCounts:
     """Run random kernels until the time is over.
 
     Args:
         seconds: wall time; the case that runs at its end is finished.
         seed: number of the first case; a run goes on where another one ended.
         count: largest number of cases.
-        workers: processes at once.
+        workers: processes at once on each host.
+        executor: source of the workers; this machine where there is none.
     """
     end = time.monotonic() + seconds
     found, failures = collections.Counter[str](), list[FuzzFailure]()
     todo = _ENDLESS if count is None else count
-    for number, result in results(seed, todo, workers):
+    for number, result in results(seed, todo, workers, executor):
         kind = result.split(":")[0]
         found[_KINDS.get(kind, kind)] += 1
         if kind in _KINDS:
-            failures.append(FuzzFailure(number, result, f"python -m superopt.lab.fuzz.kernels --describe {number}"))
+            failures.append(FuzzFailure(number, result, f"python -m {_HERE} --describe {number}"))
         if time.monotonic() > end:
             break
     kernels = sum(found[k] for k in ("ok", "wrong", "crashes", "hangs"))
     return FuzzCounts(kernels, found["refused"], found["wrong"], found["crashes"], found["hangs"], tuple(failures))
 
 
-def results(first: int, cases: int, workers: int = 1, batch: int = 200) -> Iterator[tuple[int, str]]:
-    """Run cases in worker processes; a case that ends its process is reported as such."""
-    todo = iter(range(first, first + cases, batch))
-    busy: dict[int, _Worker] = {}
-    try:
-        while True:
-            for begin in itertools.islice(todo, workers - len(busy)):
-                busy[begin] = _Worker(begin, min(begin + batch, first + cases))
-            if not busy:
-                return
-            for begin, worker in list(busy.items()):
-                line = worker.line()
-                if line is not None:
-                    yield line
-                else:
-                    busy.pop(begin).finish()
-    finally:  # also where the caller stops early
-        for worker in busy.values():
-            worker.process.kill()
-            worker.finish()
+def results(first: int, cases: int, workers: int = 1, executor: Executor | None = None) -> Iterator[tuple[int, str]]:
+    """Run cases in workers of each host; a case that ends its process is reported as such."""
+    jobs = (Job("make", f"{_HERE}:check_one", {"seed": n}, portable=True) for n in range(first, first + cases))
+    with Workshop((executor or LocalExecutor()).seats(workers, _LIMITS, loads=f"{_HERE}:begin")) as workshop:
+        for number, result in workshop.each(jobs):
+            died = isinstance(result, Failure)
+            yield first + number, f"died: {result.cause} {result.detail}" if died else result[0]["result"]
 
 
-class _Worker:
-    """A process that runs a range of cases, restarted after a case that ends it."""
-
-    def __init__(self, first: int, end: int) -> None:
-        self.at, self.end, self.folder = first, end, tempfile.TemporaryDirectory()
-        self._begin()
-
-    def _begin(self) -> None:
-        command = [sys.executable, "-P", "-m", "superopt.lab.fuzz.kernels", "--worker", str(self.at), str(self.end)]
-        environment = os.environ | {"XDG_CACHE_HOME": self.folder.name, "OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-
-    def line(self) -> tuple[int, str] | None:
-        """The next result; None when there is none any more."""
-        if self.at >= self.end:
-            return None
-        assert self.process.stdout is not None
-        text = self.process.stdout.readline()
-        if text:
-            seed, result = json.loads(text)
-            self.at = seed + 1
-            return seed, result
-        status = self.process.wait()
-        seed, self.at = self.at, self.at + 1
-        if self.at < self.end:
-            self._begin()
-        return seed, f"died: status {status}"
-
-    def finish(self) -> None:
-        """Wait for the end."""
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        self.process.wait()
-        self.folder.cleanup()
+_HELD = ExitStack()  # the cache of this process
 
 
-def _serve(first: int, end: int) -> None:
+def begin() -> None:
+    """Give this process a cache of its own: its kernels are of no further use."""
+    os.environ["XDG_CACHE_HOME"] = _HELD.enter_context(folder_in(Path(tempfile.gettempdir())))
     signal.signal(signal.SIGPROF, _late)
-    for seed in range(first, end):
-        signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
-        try:
-            result = check(seed)
-        except TimeoutError:
-            result = f"slow: more than {MOST_SECONDS} s"
-        except SuperoptError as error:
-            result = f"error: {type(error).__name__} {str(error)[:300]}"
-        except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, RecursionError) as error:
-            place = traceback.extract_tb(error.__traceback__)[-4:]
-            result = f"error: {type(error).__name__} {error} at {' < '.join(f'{t.name}:{t.lineno}' for t in place)}"
+
+
+def check_one(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the result of a case; one that takes too much processor time is slow."""
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    try:
+        result = check(request["seed"])
+    except TimeoutError:
+        result = f"slow: more than {MOST_SECONDS} s"
+    except SuperoptError as error:
+        result = f"error: {type(error).__name__} {str(error)[:300]}"
+    except (ArithmeticError, AssertionError, LookupError, TypeError, ValueError, RecursionError) as error:
+        place = traceback.extract_tb(error.__traceback__)[-4:]
+        result = f"error: {type(error).__name__} {error} at {' < '.join(f'{t.name}:{t.lineno}' for t in place)}"
+    finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
-        print(json.dumps([seed, result]), flush=True)
+    yield {"event": "checked", "result": result}
 
 
 def _late(number: int, frame: object) -> None:
@@ -273,16 +240,12 @@ def _late(number: int, frame: object) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line: exit status 1 when a case is wrong."""
-    parser = argparse.ArgumentParser(prog="python -m superopt.lab.fuzz.kernels", description="Random kernels.")
+    parser = argparse.ArgumentParser(prog=f"python -m {_HERE}", description="Random kernels.")
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
     parser.add_argument("--workers", type=int, default=1)
-    parser.add_argument("--worker", type=int, nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("--describe", type=int, metavar="CASE", help="run one case in this process, and print it")
     args = parser.parse_args(argv)
-    if args.worker:
-        _serve(*args.worker)
-        return 0
     if args.describe is not None:
         print(described(args.describe))
         result = check(args.describe)

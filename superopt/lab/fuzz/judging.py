@@ -1,5 +1,4 @@
-"""Runs programs one after the other: `python -m superopt.lab.fuzz.child STORE`, a case as JSON per line, a verdict
-each.
+"""Jobs of the fuzzer: each runs a program and judges its results.
 
 One process runs many programs, so that libraries, proofs, the prover and the measuring worker stay warm.  A program
 may end this process; the parent counts that and starts another.
@@ -11,13 +10,11 @@ explains.  Integers and truth values must be the same, unless rounding may decid
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ import jax
 import numpy as np
 
 import superopt
+from superopt.arrays.folders import folder_in
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
@@ -33,6 +31,7 @@ from superopt.lab.fuzz.jax_programs import SCOPE
 from superopt.lab.fuzz.onnx_programs import original as onnx_original
 from superopt.make.trials import TrialPool
 from superopt.pipeline import optimizer
+from superopt.workshop.job import Event
 from superopt.workshop.process import Worker
 
 BUDGETS = {"jit": 0.3}
@@ -193,15 +192,20 @@ def warm() -> Any:
         TrialPool.close(pool)
 
 
-def main() -> None:
-    """Write verdicts to standard output; output of programs goes to standard error."""
+_HELD = ExitStack()  # of this process: its folder, and workers that stay
+_FOLDER: list[Path] = []
+_JUDGED: list[int] = []  # programs so far; the first one waits for what is loaded on first use
+
+
+def begin() -> None:
+    """Keep a folder, and workers of programs, until this process ends."""
     warnings.simplefilter("ignore")
-    out = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
-    with warm():
-        for line in sys.stdin:
-            out.write(json.dumps(run(from_dict(json.loads(line)), sys.argv[1])) + "\n")
+    _FOLDER[:] = [Path(_HELD.enter_context(folder_in(Path(tempfile.gettempdir()))))]
+    _HELD.enter_context(warm())
 
 
-if __name__ == "__main__":
-    main()
+def judge(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the verdict on a program; proofs are kept in a store of this process where none is named."""
+    store = request["store"] or str(_FOLDER[0] / "store.db")
+    _JUDGED.append(1)
+    yield {"event": "verdict", "first": len(_JUDGED) == 1, **run(from_dict(request["case"]), store)}
