@@ -10,8 +10,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from superopt.machine.import_guard import claim_packages
 from superopt.machine.interrupts import heard
-from superopt.machine.siblings import claim_packages
 
 if TYPE_CHECKING:
     from superopt.certify.proving import rule, statement, verify

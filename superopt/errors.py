@@ -153,7 +153,7 @@ class KernelDefectError(VerificationError):
         super().__init__(f"DEFECT OF A KERNEL: {message}")
 
 
-def told(error: BaseException, path: str) -> str:
+def one_line(error: BaseException, path: str) -> str:
     """An error of the user's code in one line, with the last line of this file on its traceback."""
     import traceback  # late: only where something failed
 
@@ -161,7 +161,7 @@ def told(error: BaseException, path: str) -> str:
     return _in_one_line(error, f" in line {lines[-1]}" if lines else "")
 
 
-def told_with_line(error: BaseException, packages: tuple[str, ...]) -> str:
+def one_line_with_place(error: BaseException, packages: tuple[str, ...]) -> str:
     """An error of the user's code in one line, with the last line on its traceback outside of these folders."""
     import os  # late: as above
     import traceback

@@ -29,8 +29,8 @@ from superopt.ir import opaque
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.program import Program, map_nodes, original_program, replace
 from superopt.ir.types import TensorType
-from superopt.kernels.choose.choice import Choice, choices_of, read_choice, regions_of
 from superopt.kernels.choose.regions import Region, region_of
+from superopt.kernels.choose.specs import KernelSpec, read_spec, regions_of, specs_of
 from superopt.kernels.llvm.jit import CompileError
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.schedule.trace import trace as frozen_trace
@@ -45,8 +45,8 @@ class Mixed:
 
     Attributes:
         program: the program with opaque nodes in place of regions.
-        kernels: the kernels in the order of the choices; None where a region is left to XLA.
-        refused: number of the choice -> the reason why it is left to XLA.
+        kernels: the kernels in the order of the specs; None where a region is left to XLA.
+        refused: number of the spec -> the reason why it is left to XLA.
     """
 
     program: Program
@@ -59,7 +59,7 @@ def build(
     frozen_values: Mapping[str, Any] | Sequence[Any] = (),
     *,
     options: Options | None = None,
-    kernels: Sequence[Choice | Mapping[str, Any]] = (),
+    kernels: Sequence[KernelSpec | Mapping[str, Any]] = (),
 ) -> XlaExecutable:
     """Build a program with some of its regions as kernels; with XLA alone where there are none.
 
@@ -67,22 +67,22 @@ def build(
         program: the program to build.
         frozen_values: values of the frozen inputs that do not come with the program, by name or in order.
         options: compiler options for the part that XLA computes.
-        kernels: the regions of the hot part, as choices or their JSON data; one whose data says `guarded` is first run
+        kernels: the regions of the hot part, as specs or their JSON data; one whose data says `guarded` is first run
             alone, with bands around its buffers.
 
     Raises:
         ArgumentError: a frozen value is missing or does not fit.
-        InputError: choices that do not fit the program.
+        InputError: specs that do not fit the program.
         GuardError: a guarded kernel writes outside of its buffers.
     """
     if not kernels:
         return XlaExecutable(program, frozen_values, options)
-    choices = [c if isinstance(c, Choice) else read_choice(c) for c in kernels]
-    mix = mixed(program, choices)
-    for given, choice, kernel in zip(kernels, choices, mix.kernels, strict=True):
-        if not isinstance(given, Choice) and given.get("guarded") and kernel is not None:
-            run_guarded(backend_of(choice.backend), kernel)
-    return MixedExecutable(program, frozen_values, options, choices, mix)
+    specs = [c if isinstance(c, KernelSpec) else read_spec(c) for c in kernels]
+    mix = mixed(program, specs)
+    for given, spec, kernel in zip(kernels, specs, mix.kernels, strict=True):
+        if not isinstance(given, KernelSpec) and given.get("guarded") and kernel is not None:
+            run_guarded(backend_of(spec.backend), kernel)
+    return MixedExecutable(program, frozen_values, options, specs, mix)
 
 
 def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapping[str, Any]) -> TimedCall:
@@ -100,11 +100,11 @@ def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapp
     return call, passed, range(len(live), len(passed))
 
 
-def whole_kernel(program: Program, graph: Graph, steps: Trace, backend: str) -> Choice:
-    """Return the choice that makes all of `original_program(graph)` one kernel, as inside a larger program."""
+def whole_kernel(program: Program, graph: Graph, steps: Trace, backend: str) -> KernelSpec:
+    """Return the spec that makes all of `original_program(graph)` one kernel, as inside a larger program."""
     prepared = iter(program.prepared_inputs)
     reads = [next(prepared) if node["frozen"] else node for node in graph.inputs]
-    return choices_of(program.hot, [(region_of(program.hot.outputs[0], reads), steps)], backend)[0]
+    return specs_of(program.hot, [(region_of(program.hot.outputs[0], reads), steps)], backend)[0]
 
 
 class MixedExecutable(XlaExecutable):
@@ -112,12 +112,12 @@ class MixedExecutable(XlaExecutable):
 
     Attributes:
         program: the program without kernels.
-        choices: the regions that were requested as kernels.
+        specs: the regions that were requested as kernels.
         mix: the program with opaque nodes, its kernels, and the refused ones.
         prepared: prepared and packed tensors, in the form that the hot part of the mixed program takes.
     """
 
-    choices: tuple[Choice, ...]
+    specs: tuple[KernelSpec, ...]
     mix: Mixed
 
     def __init__(
@@ -125,27 +125,27 @@ class MixedExecutable(XlaExecutable):
         program: Program,
         frozen_values: Mapping[str, Any] | Sequence[Any],
         options: Options | None,
-        choices: Sequence[Choice],
+        specs: Sequence[KernelSpec],
         mix: Mixed,
     ) -> None:
         super().__init__(mix.program, frozen_values, options)
         self.program = program
-        self.choices, self.mix = tuple(choices), mix
-        self.refused |= {f"kernel of value {choices[i].root}": why for i, why in mix.refused.items()}
+        self.specs, self.mix = tuple(specs), mix
+        self.refused |= {f"kernel of value {specs[i].root}": why for i, why in mix.refused.items()}
 
 
-def mixed(program: Program, choices: Sequence[Choice]) -> Mixed:
+def mixed(program: Program, specs: Sequence[KernelSpec]) -> Mixed:
     """Return the program with the chosen regions computed by kernels.
 
     Raises:
-        InputError: choices that do not fit the program.
+        InputError: specs that do not fit the program.
     """
-    regions = regions_of(program.hot, choices)
+    regions = regions_of(program.hot, specs)
     built: list[CompiledRegion | None] = []
     refused: dict[int, str] = {}
-    for i, (region, choice) in enumerate(zip(regions, choices, strict=True)):
+    for i, (region, spec) in enumerate(zip(regions, specs, strict=True)):
         try:
-            built.append(backend_of(choice.backend).build(region.graph, choice.trace))
+            built.append(backend_of(spec.backend).build(region.graph, spec.trace))
         except (InputError, CompileError) as error:
             built.append(None)
             refused[i] = str(error.args[0])
@@ -162,9 +162,9 @@ def run_guarded(backend: Backend, compiled: CompiledRegion, seed: int = 0) -> No
     backend.run(compiled, random_values({n["name"]: (n.shape, n.dtype) for n in compiled.graph.inputs}, seed))
 
 
-def prepared_bytes(program: Program, choices: Sequence[Choice]) -> int:
+def prepared_bytes(program: Program, specs: Sequence[KernelSpec]) -> int:
     """Return the bytes of the prepared tensors of a program with these kernels, packed ones included."""
-    return mixed(program, choices).program.prepared_bytes
+    return mixed(program, specs).program.prepared_bytes
 
 
 class _Assembly:

@@ -25,8 +25,8 @@ from superopt.backends.protocol import Backend, CompiledRegion, TimedCall, Trace
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.choose import defaults
-from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.regions import is_inside
+from superopt.kernels.choose.specs import NATIVE
 from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.runtime.ffi import probe

@@ -28,7 +28,7 @@ from costmodel.model.joint import Priced
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.choose.specs import NATIVE
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Buffer, Scope
 from superopt.kernels.schedule.trace import apply

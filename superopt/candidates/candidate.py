@@ -11,8 +11,8 @@ from enum import Enum
 
 from superopt.ir.graph import Graph, every_node
 from superopt.ir.program import Program, original_program
-from superopt.kernels.choose.choice import Choice, regions_of
 from superopt.kernels.choose.regions import Region, is_inside
+from superopt.kernels.choose.specs import KernelSpec, regions_of
 
 _LEAVES = ("input", "literal")
 
@@ -51,7 +51,7 @@ class Candidate:
     origin: Provenance = Provenance.SEARCH
     finalist: str = ""
     regions: tuple[Region, ...] = ()
-    kernels: tuple[Choice, ...] = ()
+    kernels: tuple[KernelSpec, ...] = ()
     options: Mapping[str, bool | str] = field(default_factory=dict[str, bool | str])
     option_names: tuple[str, ...] = ()
     base: Candidate | None = None

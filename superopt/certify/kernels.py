@@ -36,11 +36,11 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.index import bounds
 from superopt.ir.program import original_program
 from superopt.ir.scalar import SCALARS
-from superopt.kernels.choose.choice import Choice, regions_of
+from superopt.kernels.choose.specs import KernelSpec, regions_of
 from superopt.kernels.loops.program import from_graph
-from superopt.machine.barrier import in_one_line
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import own
+from superopt.machine.fallback import in_one_line
 from superopt.machine.rates import NOMINAL
 from superopt.measure.numerics import Tolerance, computed_in, output_errors
 from superopt.measure.rates import measured
@@ -71,25 +71,28 @@ CodeCase = tuple[Graph, tuple[Any, ...] | None, str]
 """A region, its schedule, the name of its backend: equal cases have equal code."""
 
 
-def too_large(hot: Graph, choices: Sequence[Choice], live: int) -> dict[int, str]:
-    """Return the choices whose kernels are not yet compared and would need too much time or memory, with reasons.
+def too_large(hot: Graph, specs: Sequence[KernelSpec], live: int) -> dict[int, str]:
+    """Return the specs whose kernels are not yet compared and would need too much time or memory, with reasons.
 
     Args:
         hot: the program.
-        choices: its kernels.
+        specs: its kernels.
         live: how many of the inputs are arguments; the others are in the file, and allow as many elements more.
     """
     given = sum(_size(n) for n in hot.inputs[live:])
     found: dict[int, str] = {}
     known: dict[tuple[Graph, tuple[Any, ...] | None, str], str] = {}
     left = MOST_SECONDS + given / _ELEMENTS_PER_S
-    for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
-        case = (region.graph, choice.trace, choice.backend)
+    for number, (region, spec) in enumerate(zip(regions_of(hot, specs), specs, strict=True)):
+        case = (region.graph, spec.trace, spec.backend)
         if case not in known:
-            elements, takes = _elements(region.graph), _seconds(region.graph)
-            fits = elements <= MOST_ELEMENTS + given and takes <= left
-            known[case] = "" if fits or _known(*case) else f"it works on {elements} elements, for about {takes:.1f} s"
-            left -= takes if fits else 0.0
+            known[case] = ""
+            if not _known(*case):
+                elements, takes = _elements(case[0]), _seconds(case[0])
+                if elements > MOST_ELEMENTS + given or takes > left:
+                    known[case] = f"it works on {elements} elements, for about {takes:.1f} s"
+                else:
+                    left -= takes
         if known[case]:
             found[number] = known[case]
     return found
@@ -126,12 +129,12 @@ def _known(graph: Graph, trace: tuple[Any, ...] | None, backend: str) -> bool:
     return bool(key) and (made.has_verdict(key, version(), PROVED) or made.agrees(key))
 
 
-def disagreeing(hot: Graph, choices: Sequence[Choice]) -> dict[int, str]:
-    """Return the choices whose kernels do not give XLA's values, by number, with reasons.
+def disagreeing(hot: Graph, specs: Sequence[KernelSpec]) -> dict[int, str]:
+    """Return the specs whose kernels do not give XLA's values, by number, with reasons.
 
     Those without a kernel are not run, nor those whose code is proved: they were near float64 on floats as well.
     """
-    cases = [(r.graph, c.trace, c.backend) for r, c in zip(regions_of(hot, choices), choices, strict=True)]
+    cases = [(r.graph, c.trace, c.backend) for r, c in zip(regions_of(hot, specs), specs, strict=True)]
     known: dict[CodeCase, str] = {}
     for case in dict.fromkeys(cases):
         known[case] = ""
@@ -176,21 +179,21 @@ def _of_xla(graph: Graph, values: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 def prove_kernels(
     hot: Graph,
-    choices: Sequence[Choice],
+    specs: Sequence[KernelSpec],
     ledger: ScheduleLedger | None = None,
     say: Callable[[str], None] = lambda line: None,
 ) -> tuple[int, str]:
     """Return the number of proved distinct schedules, and why the first other one is not (empty when all are).
 
     Raises:
-        InputError: choices that do not fit the program.
+        InputError: specs that do not fit the program.
     """
     proved: dict[tuple[Graph, object, str], ScheduleVerdict] = {}
-    for region, choice in zip(regions_of(hot, choices), choices, strict=True):
-        key = (region.graph, choice.trace, choice.backend)
+    for region, spec in zip(regions_of(hot, specs), specs, strict=True):
+        key = (region.graph, spec.trace, spec.backend)
         if key in proved:
             continue
-        verdict = proved[key] = backend_of(choice.backend).prove(region.graph, choice.trace, ledger)
+        verdict = proved[key] = backend_of(spec.backend).prove(region.graph, spec.trace, ledger)
         say(f"{region}: {verdict.status} in {1e3 * verdict.seconds:.0f} ms")
         if not verdict.proved:
             return len(proved) - 1, f"the schedule of the kernel {region} is {verdict.status}: {verdict.cause}"
@@ -220,8 +223,8 @@ class ValidatedCode:
     Attributes:
         proved: number of kernels that compute their regions.
         unknown: reasons why the others are undecided, each with its number of kernels.
-        refuted: choice whose kernel is wrong, by number -> the kernel and its fault; equal kernels are listed each.
-        untried: numbers of the choices for which no time was left.
+        refuted: spec whose kernel is wrong, by number -> the kernel and its fault; equal kernels are listed each.
+        untried: numbers of the specs for which no time was left.
     """
 
     proved: int = 0
@@ -234,14 +237,14 @@ class ValidatedCode:
         """The number of all kernels."""
         return self.proved + sum(self.unknown.values()) + len(set(self.refuted.values()))
 
-    def told(self) -> dict[str, Any]:
+    def figures(self) -> dict[str, Any]:
         """Return the figures for the report."""
         return {"validated": self.proved, "unknown": dict(self.unknown), "refuted": len(set(self.refuted.values()))}
 
 
 def validate_code(
     hot: Graph,
-    choices: Sequence[Choice],
+    specs: Sequence[KernelSpec],
     most_s: float = math.inf,
     most_elements: int = MOST_IN_FIELD,
     halted: Callable[[], bool] = lambda: False,
@@ -254,9 +257,9 @@ def validate_code(
         halted: no further validation begins once it returns true.
 
     Raises:
-        InputError: choices that do not fit the program.
+        InputError: specs that do not fit the program.
     """
-    cases = _cases(hot, choices)
+    cases = _cases(hot, specs)
     verdicts = {case: _recorded(case) for case in cases}
     seconds = {case: _field_s(case[0]) for case, said in verdicts.items() if said is None}
     deadline = Deadline.within(most_s)
@@ -268,7 +271,7 @@ def validate_code(
     for case, verdict in verdicts.items():
         assert verdict is not None
         if verdict.status == REFUTED:
-            region = regions_of(hot, [choices[cases[case][0]]])[0]
+            region = regions_of(hot, [specs[cases[case][0]]])[0]
             refuted |= dict.fromkeys(cases[case], Refutation(str(region), verdict.cause))
         elif not verdict.proved:
             unknown[verdict.cause] += 1
@@ -292,10 +295,10 @@ def validated(
     return KernelVerdict(UNKNOWN, _TOO_MUCH, 0.0)
 
 
-def code_s(hot: Graph, choices: Sequence[Choice]) -> float:
+def code_s(hot: Graph, specs: Sequence[KernelSpec]) -> float:
     """Estimate the seconds that `validate_code` takes for kernels not on record; no kernel is loaded to know."""
     total_s = 0.0
-    for graph, trace, backend in _cases(hot, choices):
+    for graph, trace, backend in _cases(hot, specs):
         total_s += 0.0 if was_validated(backend_of(backend), graph, trace) else _field_s(graph)
     return total_s
 
@@ -313,11 +316,11 @@ def _recorded(case: CodeCase) -> KernelVerdict | None:
         return KernelVerdict(UNKNOWN, f"it cannot be made here: {error.args[0]}", 0.0)
 
 
-def _cases(hot: Graph, choices: Sequence[Choice]) -> dict[CodeCase, list[int]]:
-    """Return the distinct kernels of a program, each with the numbers of its choices."""
+def _cases(hot: Graph, specs: Sequence[KernelSpec]) -> dict[CodeCase, list[int]]:
+    """Return the distinct kernels of a program, each with the numbers of its specs."""
     found: dict[CodeCase, list[int]] = {}
-    for number, (region, choice) in enumerate(zip(regions_of(hot, choices), choices, strict=True)):
-        found.setdefault((region.graph, choice.trace, choice.backend), []).append(number)
+    for number, (region, spec) in enumerate(zip(regions_of(hot, specs), specs, strict=True)):
+        found.setdefault((region.graph, spec.trace, spec.backend), []).append(number)
     return found
 
 

@@ -20,7 +20,7 @@ from superopt.certify.kernels import (
     validate_code,
 )
 from superopt.ir.graph import Graph
-from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.specs import KernelSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,13 @@ class TakenKernels:
         waiting: whether some wait for the first call.
     """
 
-    kernels: tuple[Choice, ...]
+    kernels: tuple[KernelSpec, ...]
     code: ValidatedCode
     left: Mapping[str, str]
     waiting: bool
 
 
-def take_kernels(hot: Graph, chosen: Sequence[Choice], live: int, *, called: bool) -> TakenKernels:
+def take_kernels(hot: Graph, chosen: Sequence[KernelSpec], live: int, *, called: bool) -> TakenKernels:
     """Judge the kernels of a program that came from a file.
 
     Args:

@@ -104,7 +104,7 @@ def _request(files: Sequence[str], asked: Mapping[str, Any], *, compared: bool) 
 
 
 def _kind_of(file: str) -> str:
-    """Name of the module of `superopt.compare` for a file; empty where the file holds rules."""
+    """Name of the module of `superopt.equivalence` for a file; empty where the file holds rules."""
     if ".py:" in file:
         return "functions"
     suffix = f".{file.rpartition('.')[2]}"
@@ -113,7 +113,7 @@ def _kind_of(file: str) -> str:
 
 def _compared(kind: str, files: Sequence[str], dims: dict[str, int], options: dict[str, Any]) -> Any:
     """The verdict on the equality of two programs."""
-    compare = import_module(f"superopt.compare.{kind}")
+    compare = import_module(f"superopt.equivalence.{kind}")
     if kind == "models":
         return compare.compare_models(*files, dims=dims, **options)
     if kind == "modules":

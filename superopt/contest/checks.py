@@ -29,10 +29,10 @@ from superopt.ir.counters import graph_cost
 from superopt.ir.graph import Graph, Node, every_node
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import FLOATS
-from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.specs import KernelSpec
 from superopt.machine.background import BackgroundCall, TimeOverError
-from superopt.machine.barrier import cause_of_run
 from superopt.machine.deadline import Deadline, Stopwatch, now_s
+from superopt.machine.fallback import cause_of_run
 from superopt.machine.jitting import jax_jit
 from superopt.measure import ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
@@ -52,7 +52,7 @@ _LONGEST = 300  # characters of a cause
 _WAIT_S = 0.05  # between two looks at whether the calls of the original ended without results
 
 
-class Builds:
+class OriginalRuns:
     """The original of one run with its example inputs, and data that its checks share: executables and float64 results.
 
     Args:
@@ -91,8 +91,8 @@ class Builds:
         self._first, self._since, self.given_up = threading.Event(), Stopwatch(), False
 
     @classmethod
-    def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> Builds:
-        """The builds of an imported function."""
+    def of(cls, imported: Imported, seed: int = 0, exact: bool = False, worker: Worker | None = None) -> OriginalRuns:
+        """The runs of an imported function."""
         return cls(
             imported.graph, imported.live_values, imported.frozen_values, seed, imported if exact else None, worker
         )  # fmt: skip
@@ -192,7 +192,7 @@ class Builds:
         self._first.set()
 
     def candidate(
-        self, program: Program, options: Options | None = None, kernels: Sequence[Choice] = ()
+        self, program: Program, options: Options | None = None, kernels: Sequence[KernelSpec] = ()
     ) -> XlaExecutable:
         """The program as built for its check, if that was the last program built; else built now."""
         key = (dict(options or {}), tuple(kernels))
@@ -218,11 +218,11 @@ class Builds:
 
 
 def check(
-    builds: Builds, program: Program, options: Options | None = None, kernels: Sequence[Choice] = ()
+    runs: OriginalRuns, program: Program, options: Options | None = None, kernels: Sequence[KernelSpec] = ()
 ) -> tuple[NumericCheck, str]:
     """Run a program, built with these options and kernels, and its original on the example and on random inputs.
 
-    With `builds.exact`, results must agree with those of the original function in every bit.  They are compared on the
+    With `runs.exact`, results must agree with those of the original function in every bit.  They are compared on the
     example, on random inputs and on inputs with zeros of both signs, infinities, NaN, huge and tiny numbers.  Any NaN
     counts as any other.
 
@@ -232,26 +232,26 @@ def check(
     Raises:
         ProgramError: the original itself cannot be built or run.
     """
-    yardstick = BackgroundCall(lambda: builds.truth, native=False)  # beside the program, as the original
-    limited = builds.end_s < math.inf or is_short(builds.graph)
-    builds.begin()
-    if builds.on_disk or not limited:  # before the program: weights are released, or no end shows where it can be ended
-        _ = builds.wanted, yardstick.by(builds.end_s)
+    yardstick = BackgroundCall(lambda: runs.truth, native=False)  # beside the program, as the original
+    limited = runs.end_s < math.inf or is_short(runs.graph)
+    runs.begin()
+    if runs.on_disk or not limited:  # before the program: weights are released, or no end shows where it can be ended
+        _ = runs.wanted, yardstick.by(runs.end_s)
     try:
-        candidate = builds.candidate(program, options, kernels)
-        candidate(*builds.live)
+        candidate = runs.candidate(program, options, kernels)
+        candidate(*runs.live)
     finally:  # errors of the original take precedence over those of the program
-        wanted, truth = builds.wanted, yardstick.by(builds.end_s)
+        wanted, truth = runs.wanted, yardstick.by(runs.end_s)
     worst, cause, own = 0.0, "", list[np.ndarray]()
     for inputs, want in wanted:
         got = _arrays(candidate(*inputs))
         own = own or got
         errors = output_errors(want, got)
-        cause = cause or _difference(builds, inputs, want, got)
+        cause = cause or _difference(runs, inputs, want, got)
         of_rounding = not cause  # where all that is left is rounding, it says nothing relative to the results
         worst = max([worst, *(e.normwise for e in errors if not of_rounding or math.isfinite(e.normwise))])
-    if builds.exact is not None and not cause:
-        cause = _bits(builds.exact, candidate, builds.live, builds.seed)
+    if runs.exact is not None and not cause:
+        cause = _bits(runs.exact, candidate, runs.live, runs.seed)
     drawn = len(wanted) > 1
     if truth is None:
         return NumericCheck(worst, drawn=drawn), cause
@@ -263,15 +263,17 @@ def check(
     return NumericCheck(worst, apart[0], apart[1], drawn), cause
 
 
-def _difference(builds: Builds, inputs: Sequence[Any], want: Sequence[np.ndarray], got: Sequence[np.ndarray]) -> str:
+def _difference(
+    runs: OriginalRuns, inputs: Sequence[Any], want: Sequence[np.ndarray], got: Sequence[np.ndarray]
+) -> str:
     """The output that is farther from the original's than rounding explains, or an empty text."""
     if len(want) != len(got):
         return output_errors(want, got)[0].detail
-    for number, (error, kind, a, b) in enumerate(zip(output_errors(want, got), builds.kinds, want, got, strict=True)):
+    for number, (error, kind, a, b) in enumerate(zip(output_errors(want, got), runs.kinds, want, got, strict=True)):
         if Tolerance().accepts(error, kind):
             continue
-        near = Neighbours(functools.partial(exact_results, builds.graph, inputs, builds.frozen), builds.seed)
-        if differ_by_rounding(near, builds.kinds, want, got):
+        near = Neighbours(functools.partial(exact_results, runs.graph, inputs, runs.frozen), runs.seed)
+        if differ_by_rounding(near, runs.kinds, want, got):
             return ""
         which = f"output {number}" if len(want) > 1 else "the output"
         if error.detail:
@@ -294,7 +296,7 @@ def differs_from_original(imported: Imported, program: Any, exact: bool = False)
     got = beside.result()
     if exact and not all(same_bits(a, b).all() for a, b in zip(want, got, strict=False)):
         return "an output differs from the original's in its bits"
-    return _difference(Builds.of(imported), live, want, got)
+    return _difference(OriginalRuns.of(imported), live, want, got)
 
 
 class OriginalLostError(Exception):

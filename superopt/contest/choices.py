@@ -11,12 +11,12 @@ from typing import Any
 from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.candidates.evidence import JudgedFinalist, Measurement, of_original
 from superopt.candidates.ledger import ChoiceReason, Chosen, Compared, Why
-from superopt.contest.checks import Builds, check
+from superopt.contest.checks import OriginalRuns, check
 from superopt.contest.contest import Outcome
 from superopt.contest.rounds import ORIGINAL
 from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.machine.barrier import Barrier
+from superopt.machine.fallback import Fallback
 from superopt.machine.speedup import predicted_speedup
 from superopt.report.verdicts import IN_DOUBT
 
@@ -26,20 +26,20 @@ def original_returned(imported: Imported, why: ChoiceReason | Why, **found: Any)
     return Chosen(original_candidate(imported.graph), why=why if isinstance(why, Why) else Why(why), **found)
 
 
-def given_back(imported: Imported, barrier: Barrier) -> Chosen:
+def original_after_failure(imported: Imported, fallback: Fallback) -> Chosen:
     """The choice that returns the original because a stage failed that could have found a better program."""
-    stage, cause = list(barrier.lost.items())[-1]
+    stage, cause = list(fallback.lost.items())[-1]
     return original_returned(
-        imported, Why(ChoiceReason.STAGE_LOST, cause, stage=stage), interrupted=barrier.interrupted
+        imported, Why(ChoiceReason.STAGE_LOST, cause, stage=stage), interrupted=fallback.interrupted
     )  # fmt: skip
 
 
-def compared(candidate: Candidate, builds: Builds) -> Compared:
+def compare_with_original(candidate: Candidate, runs: OriginalRuns) -> Compared:
     """The candidate compared with the original on the example and on random inputs."""
-    return Compared(candidate, *check(builds, candidate.program, candidate.options, candidate.kernels))
+    return Compared(candidate, *check(runs, candidate.program, candidate.options, candidate.kernels))
 
 
-def settled(imported: Imported, choice: Chosen, found: Compared) -> Chosen:
+def after_check(imported: Imported, choice: Chosen, found: Compared) -> Chosen:
     """The choice after the check that was put off; returns the original if the program does not pass it."""
     if not found.cause:
         return choice
@@ -87,12 +87,12 @@ def undecided(imported: Imported, said: Outcome, judged: Chosen) -> Chosen:
         imported, Why(ChoiceReason.ORIGINAL_UNTIMED, said.cause) if said.cause else why,
         measured=of_original(said.median_ms(ORIGINAL), said.noise_floor(ORIGINAL), said.samples_s(ORIGINAL)),
         finalists=(*judged.finalists, *said.rows()), notes=_notes(said, judged), tuning=said.tuning(None),
-        listed=next(iter(said.entries), None), noisy=not said.settled,
+        listed=next(iter(said.entries), None), noisy=not said.is_decided,
     )  # fmt: skip
 
 
 def _notes(said: Outcome, judged: Chosen) -> tuple[str, ...]:
-    notes = (*judged.notes, *said.notes, *(() if said.settled else (IN_DOUBT,)))
+    notes = (*judged.notes, *said.notes, *(() if said.is_decided else (IN_DOUBT,)))
     return tuple(dict.fromkeys(notes))
 
 

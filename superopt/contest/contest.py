@@ -65,13 +65,13 @@ class Outcome:
     notes: tuple[str, ...] = ()
 
     @property
-    def settled(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether the rounds leave no doubt about the winner."""
-        return self.final.settled
+        return self.final.is_decided
 
     def is_certain(self, number: int) -> bool:
         """Whether an entry took part in the last rounds and they leave no doubt about the winner."""
-        return self.settled and bool(self.final.samples_s(number))
+        return self.is_decided and bool(self.final.samples_s(number))
 
     @property
     def cause(self) -> str:
@@ -227,7 +227,7 @@ class _Contest:
             if not final:
                 numbers = series.in_question
             elsewhere, second = second, self._second(series, number + 1, len(numbers))
-            enough = series.settled and not (final and series.processes == 1 and second != elsewhere)
+            enough = series.is_decided and not (final and series.processes == 1 and second != elsewhere)
             last = number + 1 >= ENOUGH_ROUNDS and (self.rounds.left_s == math.inf or not self.rounds.apart)
             base = ORIGINAL if final else series.base
             count = len([i for i in numbers if i != base])

@@ -47,7 +47,7 @@ def decide(ledger: RunLedger) -> Decision:
     every = chosen.joined(final)  # all rounds determine the order, the last ones the speed-up
     order = every.preferred(every.by_gain(numbers))
     held = [i for i in order if final.may_be_returned(i)]
-    if not final.settled:  # then the last rounds alone decide nothing, neither for an entry nor against it
+    if not final.is_decided:  # then the last rounds alone decide nothing, neither for an entry nor against it
         held = [i for i in order if every.may_be_returned(i) and not final.is_slower(i)]
     if not held:
         held = [i for i in plain if every.may_be_returned(i) and not final.is_slower(i)]

@@ -380,7 +380,7 @@ class Series:
         return [i for i in ranked if i not in slower]
 
     @property
-    def settled(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether the rounds tell how the fastest entry compares with the original and with the next entry.
 
         An interval from twice to four times as fast is too wide to count.  Programs of ten microseconds were once

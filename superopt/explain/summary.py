@@ -21,7 +21,7 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.text import print_graph
 from superopt.machine import facts as machine
-from superopt.machine.barrier import Barrier
+from superopt.machine.fallback import Fallback
 from superopt.report.data import Drawing, KernelUse, NativeKernel, Report, UsedRewrite
 from superopt.report.verdicts import refusal, verdict
 
@@ -33,29 +33,29 @@ def make_report(
     ledger: RunLedger,
     library: ProvedLibrary,
     request: Request,
-    barrier: Barrier,
+    fallback: Fallback,
     rows: Callable[[Candidate], tuple[NativeKernel, ...]] = lambda candidate: (),
 ) -> Report:
     """Make the report of an optimisation; its stages and its memory are filled in once the last of them is over.
 
     Args:
         found: the result of the search; None where there was none.
-        barrier: what each part of the report stands behind: one that fails is left out.
+        fallback: of each part of the report: one that fails is left out.
         ledger: what happened to the candidates.
         rows: the regions of a candidate for the report.
     """
     unknown: dict[str, str] = {}
     searched: dict[str, Any] = {}
     choice = ledger.chosen
-    parts = barrier.around("the parts of candidates", lambda: parts_by_name(ledger, imported.graph, found), {})
+    parts = fallback.around("the parts of candidates", lambda: parts_by_name(ledger, imported.graph, found), {})
     refusals = [refusal(event) for event in ledger.of(Rejected) if event.why is not choice.why]
     candidate = choice.candidate
-    native = barrier.around("the regions tried as kernels", lambda: _native(choice, rows), ())
+    native = fallback.around("the regions tried as kernels", lambda: _native(choice, rows), ())
     if found is not None:
-        searched = barrier.around(
-            "what the search tells", lambda: _of_search(found, choice, library, barrier), searched
+        searched = fallback.around(
+            "what the search tells", lambda: _of_search(found, choice, library, fallback), searched
         )
-    searched |= _of_program(imported, found, choice, native, request, barrier)
+    searched |= _of_program(imported, found, choice, native, request, fallback)
     return Report(
         program=name,
         baseline="jax.jit" if imported.weakness is not None else "jax.jit of the model",
@@ -67,8 +67,8 @@ def make_report(
         finalists=tuple(replace(f, parts=parts.get(f.name, ())) for f in choice.finalists),
         returned=candidate.name,
         parts=() if choice.returns_original and not candidate.options else parts_of(candidate, imported.graph, found),
-        objective=barrier.around("the name of the objective", lambda: _described(request.objective), ""),
-        environment=barrier.around("the description of the machine", _environment, unknown),
+        objective=fallback.around("the name of the objective", lambda: _described(request.objective), ""),
+        environment=fallback.around("the description of the machine", _environment, unknown),
         rules_proved=len(library.certificates),
         original_returned=choice.returns_original,
         after_text="" if candidate.is_original else print_graph(candidate.program.hot),
@@ -108,15 +108,15 @@ def _implementation(candidate: Candidate, ledger: RunLedger) -> dict[str, Any]:
     } | code  # fmt: skip
 
 
-def _of_search(found: Exploration, choice: Chosen, library: ProvedLibrary, barrier: Barrier) -> dict[str, Any]:
+def _of_search(found: Exploration, choice: Chosen, library: ProvedLibrary, fallback: Fallback) -> dict[str, Any]:
     """Return the fields of the report that come from the search and its e-graph."""
     shown = found.finalist(choice.candidate.finalist) or found.result.original
     statistics = {**found.statistics, "predicted_before_ms": 1e3 * found.by_xla_s(found.result.original)}
     return {
-        "rewrites": barrier.around("the table of rules", lambda: _used(found, choice, library, barrier), ()),
+        "rewrites": fallback.around("the table of rules", lambda: _used(found, choice, library, fallback), ()),
         "growth": found.growth,
         "search": statistics,
-        "not_chosen": barrier.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
+        "not_chosen": fallback.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
     }
 
 
@@ -126,7 +126,7 @@ def _of_program(
     choice: Chosen,
     native: Sequence[NativeKernel],
     request: Request,
-    barrier: Barrier,
+    fallback: Fallback,
 ) -> dict[str, Any]:
     """The kernels of the returned program, drawn and in a table, with one figure for each."""
     candidate = choice.candidate
@@ -143,23 +143,23 @@ def _of_program(
         return None if drawn is None else named(drawn, imported.graph, found, imported.scopes)
 
     def unnamed() -> Drawing | None:
-        if barrier.hurried or barrier.interrupted or choice.interrupted:  # it takes longest
+        if fallback.hurried or fallback.interrupted or choice.interrupted:  # it takes longest
             return None
         if found is None or in_regions:
             return draw_regions(imported.graph, candidate, native, found, request.objective)
         return draw(found, winner, candidate.program.computes_ahead and not candidate.is_original)
 
-    uses = barrier.around("the table of kernels", table, ())
+    uses = fallback.around("the table of kernels", table, ())
     predicted_s = candidate.predicted_s
     if predicted_s is None and winner is not None:
         predicted_s = winner.predicted_s
     return {
         "kernels": uses,
-        "drawing": barrier.around("the drawing", drawing, None),
+        "drawing": fallback.around("the drawing", drawing, None),
         "predicted_ms": None if predicted_s is None else 1e3 * predicted_s,
         "model": {}
         if found is None
-        else barrier.around("the figures of the model", lambda: model_figures(found, uses), {}),
+        else fallback.around("the figures of the model", lambda: model_figures(found, uses), {}),
     }
 
 
@@ -167,21 +167,21 @@ def _environment() -> dict[str, Any]:
     return {**machine.as_dict(), "versions": machine.versions()}
 
 
-def _used(found: Exploration, choice: Chosen, library: ProvedLibrary, barrier: Barrier) -> tuple[UsedRewrite, ...]:
+def _used(found: Exploration, choice: Chosen, library: ProvedLibrary, fallback: Fallback) -> tuple[UsedRewrite, ...]:
     """Return the rules of the winner, those with the largest gain by the model first."""
     winner = found.finalist(choice.candidate.finalist)
     if winner is None:
         return ()
-    predicted = barrier.around("predicted gains of rules", lambda: found.gains_ms(winner), dict[str, float]())
-    where = barrier.around("the places of rules", lambda: sites(found, winner), dict[str, dict[str, int]]())
+    predicted = fallback.around("predicted gains of rules", lambda: found.gains_ms(winner), dict[str, float]())
+    where = fallback.around("the places of rules", lambda: sites(found, winner), dict[str, dict[str, int]]())
     rows = {f.name: f.measured_ms for f in choice.finalists if f.measured_ms is not None}
     hedged = dict[str, float]()
     if winner is found.result.best:
         names = list(winner.rules)
-        hedged = barrier.around(
+        hedged = fallback.around(
             "gains of rules among finalists", lambda: measured_by_finalists(rows, winner.name, names), hedged
         )
-    texts = barrier.around(
+    texts = fallback.around(
         "the texts of rules", lambda: {r.name: statement(r) for r in library.rules if r.name in winner.rules}, {}
     )
     out: list[UsedRewrite] = []

@@ -28,9 +28,9 @@ from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
 from superopt.ir.program import frozen_bytes
-from superopt.machine.barrier import Barrier
 from superopt.machine.budget import LEAST_KERNELS_S, WORTH
 from superopt.machine.deadline import Deadline
+from superopt.machine.fallback import Fallback
 from superopt.search.finalists import Finalist
 from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
@@ -126,7 +126,7 @@ def explore(
     interrupted = run.interrupted or bodies.interrupted
     if interrupted:
         notes.append("the search was interrupted; this is the best program it had found")
-    notes += run.barrier.notes
+    notes += run.fallback.notes
     stop = run.growth[0].stop
     if stop != "saturated":
         notes.append(f"growth of the e-graph stopped by its limit of {stop}, not by saturation")
@@ -164,7 +164,7 @@ class _Exploring:
     pricer: Pricer = field(init=False)
     imported: int = 0  # e-nodes
     round_deadline: Deadline = field(init=False)  # of the current round
-    barrier: Barrier = field(default_factory=Barrier)
+    fallback: Fallback = field(default_factory=Fallback)
     done: bool = False
 
     def __post_init__(self) -> None:
@@ -202,20 +202,20 @@ class _Exploring:
         if self.result is None:
             self.search()
         else:
-            self.barrier.around(f"round {number} of the search", self.search, None)
+            self.fallback.around(f"round {number} of the search", self.search, None)
         if not self._ended():
-            self.barrier.around(f"what follows round {number} of the search", self._prepare, None)
+            self.fallback.around(f"what follows round {number} of the search", self._prepare, None)
         self.done = self._ended()
 
     def _ended(self) -> bool:
         """Whether the search ends here."""
         over = len(self.searches) == self.rounds or self.deadline.is_over
-        return self.interrupted or bool(self.barrier.lost) or over
+        return self.interrupted or bool(self.fallback.lost) or over
 
     @property
     def interrupted(self) -> bool:
         """Whether the user has interrupted a stage or a search."""
-        return self.barrier.interrupted or self.found.interrupted
+        return self.fallback.interrupted or self.found.interrupted
 
     def search(self) -> None:
         """One search of the e-graph as it is, from the best that is known."""

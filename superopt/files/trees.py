@@ -30,7 +30,7 @@ from superopt.errors import InputError
 from superopt.files.reading import LIMITS, depth_of, shown
 
 _LEAF = "*"
-STATIC = "superopt.frontends.jax.held:Held"
+STATIC = "superopt.frontends.jax.jit_settings:StaticValue"
 """Name of the node that stands for a static argument."""
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _MOST_DESCRIBED, _MOST_PARTS = 30, 10_000  # levels and parts of a node's auxiliary data

@@ -28,12 +28,14 @@ from superopt.ir.types import ITEMSIZE_BYTES, LONG, TensorType
 
 T = TypeVar("T")
 _TOKEN = re.compile(
-    r"""(?P<skip>\s+|\#[^\n]*)
-      | (?P<ref>%\d+)
+    r"""(?P<skip>(?:\s++|\#[^\n]*+)*+)
+    (?: (?P<ref>%\d+)
       | (?P<number>-?(?:inf\b|nan\b|\d+(?:\.\d+)?(?:[eE][+-]?\d+)?))
       | (?P<string>"(?:[^"\\]|\\.)*")
       | (?P<word>[A-Za-z_][A-Za-z0-9_.$-]*)
-      | (?P<mark>[=:,(){}\[\]])""",
+      | (?P<mark>[=:,(){}\[\]])
+      | (?P<end>\Z)
+      | (?P<bad>.))""",
     re.VERBOSE,
 )
 _STEP = 256  # tokens between two looks at the allowance
@@ -73,21 +75,15 @@ class _Parser:
 
     def advance(self) -> str:
         """Take the current token and move to the next."""
-        taken = self.token
-        while self.position < len(self.text):
-            found = _TOKEN.match(self.text, self.position)
-            self.start = self.position
-            if found is None:
-                self.kind, self.token = "bad", self.text[self.position]
-                raise self.wrong("a token")
-            self.position = found.end()
-            if found.lastgroup != "skip":
-                self.spent += 1
-                if self.allowance is not None and self.spent % _STEP == 0:
-                    self.allowance.spend(_STEP)
-                self.kind, self.token = found.lastgroup or "", found.group()
-                return taken
-        self.start, self.kind, self.token = len(self.text), "end", ""
+        taken, found = self.token, _TOKEN.match(self.text, self.position)
+        assert found is not None  # `bad` takes any character
+        self.spent += 1
+        if self.allowance is not None and self.spent % _STEP == 0:
+            self.allowance.spend(_STEP)
+        self.kind, self.start, self.position = found.lastgroup or "", found.end("skip"), found.end()
+        self.token = self.text[self.start : self.position]
+        if self.kind == "bad":
+            raise self.wrong("a token")
         return taken
 
     def wrong(self, expected: str) -> InputError:

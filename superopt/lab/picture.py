@@ -12,7 +12,7 @@ from textwrap import shorten
 
 FLOW: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("import", "function or model to a typed graph", ("superopt.frontends", "superopt.ir")),
-    ("plain candidate", "every region a kernel: the fallback", ("superopt.choose", "superopt.kernels")),
+    ("plain candidate", "every region a kernel: the fallback", ("superopt.make", "superopt.kernels")),
     ("prove", "certificates of the rewrite rules", ("superopt.certify", "verifier")),
     ("explore", "equivalent programs, priced", ("superopt.explore", "rewrites", "superopt.search", "costmodel")),
     ("build", "the best in kernels, schedules tuned", ("superopt.schedules", "superopt.backends")),

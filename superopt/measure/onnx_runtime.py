@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from superopt.arrays import bundles as arrays
-from superopt.machine.barrier import in_one_line
+from superopt.machine.fallback import in_one_line
 from superopt.measure import loop
 from superopt.workshop.job import Event
 

@@ -30,10 +30,10 @@ def timed_again(session: Session, known: Optimized, key: str) -> Optimized | Non
     if series.is_slower(0):
         return None
     measured = series.measured(0)
-    if measured is None or not series.settled:
+    if measured is None or not series.is_decided:
         return known
     notes = tuple(note for note in known.report.notes if note not in (IN_DOUBT, ANSWERED))
     known.report = replace(known.report, measured=measured, notes=notes)
-    session.barrier.around("the entry in the store", lambda: remember(session.store, key, known), None)
+    session.fallback.around("the entry in the store", lambda: remember(session.store, key, known), None)
     known.report = replace(known.report, notes=(*notes, ANSWERED))
     return known

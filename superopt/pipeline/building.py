@@ -44,21 +44,21 @@ def first_call_s(session: Session, state: RunState) -> float:
     Raises:
         OriginalLostError: there are no results, or nothing to compare in the time.
     """
-    builds = session.builds
-    builds.rest_s = session.deadline.share().left_s
-    _ = builds.wanted
+    runs = session.runs
+    runs.rest_s = session.deadline.share().left_s
+    _ = runs.wanted
     if state.plain is None and session.known_s(for_rounds_s(session.deadline)):
-        more = "more than " if builds.given_up else ""
+        more = "more than " if runs.given_up else ""
         raise OriginalLostError(
-            f"a call of it takes {more}{builds.call_s:.3g} s: the time does not suffice for comparing"
+            f"a call of it takes {more}{runs.call_s:.3g} s: the time does not suffice for comparing"
         )  # fmt: skip
-    return builds.build_s
+    return runs.build_s
 
 
 def validation_s(session: Session, made: Sequence[Candidate]) -> float:
     """Seconds reserved for validating machine code: the estimate for these programs, at most half of the rest."""
     every = [(form.program.hot, form.kernels) for form in made]
-    takes_s = session.barrier.around(
+    takes_s = session.fallback.around(
         "the time of validation", lambda: sum(code_s(*one) for one in every), 0.0, let=FIRST
     )
     return min(takes_s, HALF * session.deadline.share().left_s)
@@ -76,9 +76,9 @@ def begin_ahead(session: Session, state: RunState) -> RunState:
 def join_ahead(session: Session, state: RunState) -> RunState:
     """Wait for the builds, and validate machine code of the plain candidate meanwhile."""
     assert state.ahead is not None
-    validating = nullcontext() if session.in_kernels is None else session.in_kernels.meanwhile(())
+    validating = nullcontext() if session.kernel_maker is None else session.kernel_maker.meanwhile(())
     with validating:
-        again_s, rounds_s = session.barrier.around("programs built ahead", state.ahead.result, (0.0, 0.0), let=FIRST)
+        again_s, rounds_s = session.fallback.around("programs built ahead", state.ahead.result, (0.0, 0.0), let=FIRST)
     build_s = min(state.build_s, again_s)  # both ran beside other work, the second with the start of its process
     limits = session.deadline.reserve(build_s + state.code_s)
     return replace(state, build_s=build_s, rounds_s=rounds_s, limits=limits)

@@ -9,7 +9,7 @@ from threading import Event
 from superopt.candidates.ledger import ChoiceReason, Chosen, Rejected, Validated, Why
 from superopt.certify.kernels import MOST_VALIDATION_S
 from superopt.contest.checks import OriginalLostError
-from superopt.contest.choices import compared, given_back, original_returned, settled
+from superopt.contest.choices import after_check, compare_with_original, original_after_failure, original_returned
 from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.deadline import now_s
 from superopt.pipeline import validating
@@ -47,27 +47,27 @@ class _Checks:
 
     def checked(self, choice: Chosen) -> Chosen:
         """The choice after the check that was put off; nothing is measured after it."""
-        session, builds, halted = self.session, self.session.builds, Event()
+        session, runs, halted = self.session, self.session.runs, Event()
         session.entered(choice.candidate)
-        interrupted = self.cut or choice.interrupted or session.barrier.interrupted
+        interrupted = self.cut or choice.interrupted or session.fallback.interrupted
         if interrupted:
             halted.set()
             self.cut_s = min(self.cut_s, now_s())
         session.end(session.pool, session.alone)
-        if builds.has_run:
+        if runs.has_run:
             session.end(session.worker)
         validated = BackgroundCall(lambda: validating.validated_code(session, choice, halted.is_set))
         checked = self._settled(choice, interrupted)
         if checked is None or not checked.candidate.kernels:
             halted.set()
-            return checked or given_back(session.imported, session.barrier)
+            return checked or original_after_failure(session.imported, session.fallback)
         end_s = self.cut_s + AFTER_S if interrupted else math.inf
-        code = session.barrier.around("the validation of machine code", lambda: validated.by(end_s), None)
+        code = session.fallback.around("the validation of machine code", lambda: validated.by(end_s), None)
         halted.set()
         if code is not None and code.refuted:
             checked = self._settled(validating.without(session, choice, code.refuted), interrupted)
         if checked is None or code is None:
-            return checked or given_back(session.imported, session.barrier)
+            return checked or original_after_failure(session.imported, session.fallback)
         session.clock.say(f"machine code of {code.proved} of {code.count} kinds of kernels validated")
         refuted = len(set(code.refuted.values()))
         session.ledger.add(Validated(checked.candidate, code.proved, code.unknown, refuted))
@@ -77,24 +77,24 @@ class _Checks:
         """The choice after its check; returns the original if the program's or its own calls do not end in time."""
         if not choice.needs_check:
             return choice
-        session, builds = self.session, self.session.builds
-        late_s = now_s() + MOST_VALIDATION_S + 4.0 * (builds.build_s + builds.call_s)
-        end_s = self.cut_s + AFTER_S if interrupted else max(builds.end_s, late_s)
-        builds.end_s = min(builds.end_s, end_s)
+        session, runs = self.session, self.session.runs
+        late_s = now_s() + MOST_VALIDATION_S + 4.0 * (runs.build_s + runs.call_s)
+        end_s = self.cut_s + AFTER_S if interrupted else max(runs.end_s, late_s)
+        runs.end_s = min(runs.end_s, end_s)
 
         def check() -> Chosen:
             try:
-                found = BackgroundCall(lambda: compared(choice.candidate, builds)).result(end_s)
+                found = BackgroundCall(lambda: compare_with_original(choice.candidate, runs)).result(end_s)
             except OriginalLostError as error:
                 why = Why(ChoiceReason.ORIGINAL_LOST, str(error))
             except TimeOverError:
                 why = Why(ChoiceReason.CHECK_LATE)
             else:
                 session.ledger.add(found)
-                after = settled(session.imported, choice, found)
+                after = after_check(session.imported, choice, found)
                 if found.cause:
                     session.ledger.add(Rejected(found.candidate, after.why))
                 return after
             return original_returned(session.imported, why, notes=choice.notes, interrupted=interrupted)
 
-        return session.barrier.around("the check", check, None)
+        return session.fallback.around("the check", check, None)

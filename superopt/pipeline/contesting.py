@@ -6,7 +6,14 @@ from dataclasses import replace
 
 from superopt.candidates.ledger import ChoiceReason, Chosen, Why
 from superopt.contest.attribution import measured_gains
-from superopt.contest.choices import as_xla_computes, by_prediction, decided, given_back, original_returned, undecided
+from superopt.contest.choices import (
+    as_xla_computes,
+    by_prediction,
+    decided,
+    original_after_failure,
+    original_returned,
+    undecided,
+)
 from superopt.contest.contest import Outcome, contest
 from superopt.contest.rounds import Rounds, Subject
 from superopt.explore.request import Request
@@ -49,7 +56,7 @@ def hold_contest(session: Session, state: RunState) -> RunState:
     chosen = [decided(said, number, judged) for number in said.order]
     first = chosen[0].candidate if chosen else None
     if first is not None and first.finalist and not first.kernels:
-        work = session.barrier.around(
+        work = session.fallback.around(
             "measured gains", lambda: _with_gains(session, state, chosen[0], said, request), None
         )
         chosen[0] = work or chosen[0]
@@ -73,13 +80,13 @@ def _with_gains(session: Session, state: RunState, winner: Chosen, said: Outcome
 def predict(session: Session, state: RunState) -> RunState:
     """Propose the cheapest of the search's programs by the model; nothing is measured."""
     found = state.found
-    if found is None and not session.barrier.lost:
+    if found is None and not session.fallback.lost:
         return replace(state, otherwise=original_returned(session.imported, ChoiceReason.NO_TIME))
     chosen = None
     if found is not None:
-        chosen = session.barrier.around("the choice by the model", lambda: by_prediction(found), None)
+        chosen = session.fallback.around("the choice by the model", lambda: by_prediction(found), None)
     if chosen is None:
-        return replace(state, otherwise=given_back(session.imported, session.barrier))
+        return replace(state, otherwise=original_after_failure(session.imported, session.fallback))
     otherwise = original_returned(session.imported, ChoiceReason.NOTHING_CHEAPER)
     return replace(state, proposals=tuple(chosen), otherwise=otherwise)
 
@@ -96,7 +103,7 @@ def at_hand(session: Session, state: RunState) -> RunState:
         assert state.otherwise is not None
         return replace(state, proposals=proposals, otherwise=replace(state.otherwise, interrupted=True))
     elif not session.request.searches:
-        judged = given_back(session.imported, session.barrier)
+        judged = original_after_failure(session.imported, session.fallback)
     elif cut:
         judged = original_returned(session.imported, ChoiceReason.MEASURING_INTERRUPTED, notes=judged.notes)
     return replace(state, proposals=(), otherwise=replace(judged, interrupted=cut))

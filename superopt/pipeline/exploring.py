@@ -58,7 +58,7 @@ def explores(session: Session, state: RunState) -> bool:
 
 def search(session: Session, state: RunState) -> RunState:
     """Search for programs, with the kernels of regions that are made by now."""
-    maker = session.in_kernels
+    maker = session.kernel_maker
     found = explore(
         session.imported.graph,
         state.proved.rules,

@@ -12,7 +12,7 @@ from superopt.candidates.evidence import Measurement
 from superopt.candidates.ledger import Chosen, Rejected
 from superopt.certify.plan import Plan, empty_plan
 from superopt.contest.checks import OriginalLostError, of_the_program
-from superopt.contest.choices import given_back
+from superopt.contest.choices import original_after_failure
 from superopt.explain.summary import make_report
 from superopt.explore.trace import make_plan
 from superopt.machine.background import BackgroundCall
@@ -27,27 +27,27 @@ from superopt.returned.remember import remember
 
 def finished(session: Session, state: RunState, name: str, key: str) -> Optimized:
     """The returned program, built, with its plan and its report; the original where it cannot be built."""
-    clock, barrier, ledger = session.clock, session.barrier, session.ledger
+    clock, fallback, ledger = session.clock, session.fallback, session.ledger
     with clock.stage("build"):
         choice, executable = _built(session, state)
     with clock.stage("plan"):
-        plan = barrier.around("the plan", lambda: _plan(session, state, choice), None)
+        plan = fallback.around("the plan", lambda: _plan(session, state, choice), None)
     if state.proved.unproved:
         choice = replace(choice, notes=(*choice.notes, unproved(state.proved.unproved)))
-    barrier.hurried = choice.returns_original and session.whole.is_over
+    fallback.hurried = choice.returns_original and session.whole.is_over
     ledger.add(choice)
     with clock.stage("explain"):
         report = _report(session, state, choice, name)
     with clock.stage("beside"):
-        peers = barrier.around("the comparison with other runtimes", lambda: _beside(session, executable), ())
+        peers = fallback.around("the comparison with other runtimes", lambda: _beside(session, executable), ())
     memory = {field: getattr(executable, field) for field in ("frozen_bytes", "prepared_bytes", "added_bytes")}
     report = replace(report, memory=memory, stages=tuple(clock.stages), peers=peers)
     candidate = choice.candidate
     result = Optimized(session.imported, candidate.program, executable, report, plan, candidate.kernels)
     if _is_kept(session, state, choice):
         store, left_out, noisy = session.store, state.proved.unproved, choice.noisy
-        barrier.around("the entry in the store", lambda: remember(store, key, result, left_out, in_doubt=noisy), None)
-    result.report = replace(report, lost=dict(barrier.lost), notes=(*report.notes, *barrier.notes))
+        fallback.around("the entry in the store", lambda: remember(store, key, result, left_out, in_doubt=noisy), None)
+    result.report = replace(report, lost=dict(fallback.lost), notes=(*report.notes, *fallback.notes))
     return result
 
 
@@ -55,23 +55,23 @@ def _built(session: Session, state: RunState) -> tuple[Chosen, XlaExecutable]:
     """The choice with its executable; the original where the chosen program cannot be built."""
     chosen = state.choice
     assert chosen is not None
-    executable = session.barrier.around(
+    executable = session.fallback.around(
         "the chosen program", lambda: BackgroundCall(lambda: _executable(session, chosen)).result(), None
     )
-    choice = given_back(session.imported, session.barrier) if executable is None else chosen
+    choice = original_after_failure(session.imported, session.fallback) if executable is None else chosen
     with of_the_program():
         executable = executable or _executable(session, choice)
         if session.imported.whole:  # on a thread of its own: the compiler hears no Ctrl-C
             BackgroundCall(lambda: executable.compile(*session.imported.live_values)).by(session.deadline.end_s)
-    if choice.returns_original and not (session.imported.whole or session.barrier.interrupted):
+    if choice.returns_original and not (session.imported.whole or session.fallback.interrupted):
         with suppress(OriginalLostError):
-            _ = session.builds.wanted
+            _ = session.runs.wanted
     return choice, executable
 
 
 def _executable(session: Session, choice: Chosen) -> XlaExecutable:
     candidate = choice.candidate
-    return session.builds.candidate(candidate.program, candidate.options, candidate.kernels)
+    return session.runs.candidate(candidate.program, candidate.options, candidate.kernels)
 
 
 def _plan(session: Session, state: RunState, choice: Chosen) -> Plan:
@@ -87,7 +87,7 @@ def _report(session: Session, state: RunState, choice: Chosen, name: str) -> Rep
 
     def report() -> Report:
         return make_report(
-            name, session.imported, state.found, session.ledger, state.proved, session.request, session.barrier, rows
+            name, session.imported, state.found, session.ledger, state.proved, session.request, session.fallback, rows
         )
 
     told = verdict(choice.candidate, choice.why)
@@ -95,12 +95,12 @@ def _report(session: Session, state: RunState, choice: Chosen, name: str) -> Rep
         program=name, verdict=told, measured=Measurement(speedup=choice.measured.speedup),
         original_returned=choice.returns_original,
     )  # fmt: skip
-    return session.barrier.around("the report", report, least)
+    return session.fallback.around("the report", report, least)
 
 
 def _beside(session: Session, executable: XlaExecutable) -> tuple[PeerTiming, ...]:
     """Timings of the returned program beside other runtimes; none where nothing may be measured any more."""
-    if session.request.deterministic or session.barrier.interrupted or session.imported.whole:
+    if session.request.deterministic or session.fallback.interrupted or session.imported.whole:
         return ()
     left_s = session.whole.left_s if session.request.searches else math.inf
     return peers_of(session.model, session.imported, executable, left_s, session.request.seed)
@@ -108,7 +108,7 @@ def _beside(session: Session, executable: XlaExecutable) -> tuple[PeerTiming, ..
 
 def _is_kept(session: Session, state: RunState, choice: Chosen) -> bool:
     """Whether the result is an answer for later calls: nothing was lost, and another run would not find more."""
-    if choice.interrupted or session.barrier.lost:
+    if choice.interrupted or session.fallback.lost:
         return False
     hurried = session.request.searches and state.found is None
     return not (choice.returns_original and (hurried or choice.noisy or session.ledger.of(Rejected)))

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from superopt.candidates.candidate import Candidate
-from superopt.choose.forms import apart_s, forms_of, own_regions, priced, that_differ
-from superopt.choose.plain import KernelMaker
 from superopt.explore.found import Exploration
 from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S, PROGRAMS, WORTH
 from superopt.machine.deadline import HALF, Deadline
+from superopt.make.forms import apart_s, forms_of, own_regions, priced, that_differ
+from superopt.make.plain import KernelMaker
 from superopt.pipeline.building import validation_s
 from superopt.pipeline.session import CONTEST, TWO, Session
 from superopt.pipeline.state import RunState, is_cut
@@ -21,12 +21,12 @@ _FURTHER = "further programs of the search in kernels"
 
 def makes_forms(session: Session, state: RunState) -> bool:
     """Whether programs of the search are made in kernels."""
-    return state.found is not None and session.in_kernels is not None and not is_cut(session, state)
+    return state.found is not None and session.kernel_maker is not None and not is_cut(session, state)
 
 
 def make_forms(session: Session, state: RunState) -> RunState:
     """Predict the plain candidate, and make kernels of the search's best programs as far as there is time."""
-    found, maker = state.found, session.in_kernels
+    found, maker = state.found, session.kernel_maker
     assert found is not None
     assert maker is not None
     if state.hurried:
@@ -37,13 +37,13 @@ def make_forms(session: Session, state: RunState) -> RunState:
     maker.model = found.model
     apart = apart_s(found, found.result.original)
     made = [replace(form, apart_s=apart) for form in state.made]
-    session.barrier.around(_FURTHER, lambda: _add_forms(session, state, whole, follow_s, made), None)
+    session.fallback.around(_FURTHER, lambda: _add_forms(session, state, whole, follow_s, made), None)
     return replace(state, made=tuple(maker.predicted(form) if form.regions else form for form in made))
 
 
 def _add_forms(session: Session, state: RunState, whole: Deadline, follow_s: float, made: list[Candidate]) -> None:
     """Add forms of the search to the programs made, one after the other: those of before a failure stay."""
-    found, maker = state.found, session.in_kernels
+    found, maker = state.found, session.kernel_maker
     assert found is not None
     assert maker is not None
     forms = forms_of(found)

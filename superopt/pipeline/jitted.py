@@ -29,9 +29,16 @@ from jax.core import Tracer
 from superopt.errors import ArgumentError, ProgramError
 from superopt.frontends.jax.boundary import fix, holds_static
 from superopt.frontends.jax.call import REFUSED, OtherTypesError, unless_sharded
-from superopt.frontends.jax.held import NO_SETTINGS, is_jit_disabled, is_jitted, settings_of, settings_of_jax, unjitted
 from superopt.frontends.jax.jaxpr import positional
-from superopt.frontends.jax.kept import calls_python
+from superopt.frontends.jax.jit_settings import (
+    NO_SETTINGS,
+    is_jit_disabled,
+    is_jitted,
+    settings_of,
+    settings_of_jax,
+    unjitted,
+)
+from superopt.frontends.jax.opaque_eqns import calls_python
 from superopt.frontends.jax.placed import is_placed
 from superopt.machine.jitting import jax_jit
 from superopt.machine.shared import Unique

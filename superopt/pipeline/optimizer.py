@@ -32,9 +32,7 @@ from superopt.backends.protocol import Backend, backend_of, for_device
 from superopt.backends.xla import card_model
 from superopt.candidates.ledger import ChoiceReason, RunLedger, Why
 from superopt.certify.library import given_rules
-from superopt.choose.plain import KernelMaker
-from superopt.choose.trials import TrialPool
-from superopt.contest.checks import Builds
+from superopt.contest.checks import OriginalRuns
 from superopt.contest.choices import original_returned
 from superopt.errors import ArgumentError, InputError, UsageError
 from superopt.explore.request import Request
@@ -42,12 +40,14 @@ from superopt.files.reading import shown
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import frozen_bytes
 from superopt.machine.background import BackgroundCall
-from superopt.machine.barrier import Barrier
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import Deadline
 from superopt.machine.extras import need
+from superopt.machine.fallback import Fallback
 from superopt.machine.interrupts import heard
 from superopt.machine.switches import keeps_plain
+from superopt.make.plain import KernelMaker
+from superopt.make.trials import TrialPool
 from superopt.measure.kernels import XLA
 from superopt.pipeline.again import timed_again
 from superopt.pipeline.beside import kept_for_peers
@@ -167,7 +167,7 @@ def optimize(
     given = given_rules(rules)
     clock = Clock(progress)
     deadline = limits.deadline(clock.begin_s)
-    barrier, ledger = Barrier(), RunLedger(seed)
+    fallback, ledger = Fallback(), RunLedger(seed)
     clock.watched(ledger, deadline)
     if not (deterministic and search):
         forks.load()  # while this process imports the program
@@ -181,9 +181,9 @@ def optimize(
             name, frozen=frozen, dims=dims, budget=budget, seed=seed, deterministic=deterministic, numerics=numerics,
             kernels=kernels, search=search,
         )  # fmt: skip
-        archive = barrier.around("the store", lambda: _open_store(store), None, let=FIRST)
+        archive = fallback.around("the store", lambda: _open_store(store), None, let=FIRST)
         if archive is not None:
-            stack.callback(barrier.around, "the end of the store", archive.close, None)
+            stack.callback(fallback.around, "the end of the store", archive.close, None)
         with clock.stage("model"):
             request = Request(
                 deadline, seed=seed, numerics=numerics, deterministic=deterministic, searches=search, rules=given,
@@ -192,34 +192,34 @@ def optimize(
             )  # fmt: skip
             own = None
             if backend is not None and limits.suffices_for_kernels and objective is None:
-                own = barrier.around("the model of kernels of our own", lambda: _priced(backend), None, let=FIRST)
-            objective = objective or barrier.around(
+                own = fallback.around("the model of kernels of our own", lambda: _priced(backend), None, let=FIRST)
+            objective = objective or fallback.around(
                 "the performance model", lambda: card_model() or load_objective(archive, progress=clock.say),
                 request.objective,
                 let=FIRST,
             )  # fmt: skip
             request = replace(request, objective=objective, own=own)
-        key = barrier.around(
+        key = fallback.around(
             "the key of the call in the store", lambda: run_key(imported, request, limits), "", let=FIRST
         )
-        known = barrier.around(
+        known = fallback.around(
             "an answer from the store", lambda: _recalled(archive, key, imported, deadline), None, let=FIRST
         )
-        in_doubt = known is not None and barrier.around(
+        in_doubt = known is not None and fallback.around(
             "the mark of an answer", lambda: is_in_doubt(archive, key), False, let=FIRST
         )
         if known is not None and not in_doubt:
             clock.say("answered from the store")
             return _told(known, program=name, command=command)
         asked = imported
-        imported = barrier.around("the file of the weights", lambda: shelf.imported(asked), asked)
+        imported = fallback.around("the file of the weights", lambda: shelf.imported(asked), asked)
         executor = None if workers is None else stack.enter_context(RayExecutor(workers))
         worker, pool = Worker(), TrialPool(backend=backend)
         kernels_alone = Worker(ONE_KERNEL, inline=True)
-        stack.callback(barrier.around, "the end of processes", worker.end, None)
-        stack.callback(barrier.around, "the end of processes", kernels_alone.end, None)
-        stack.callback(barrier.around, "the end of processes", pool.close, None)
-        maker = barrier.around(
+        stack.callback(fallback.around, "the end of processes", worker.end, None)
+        stack.callback(fallback.around, "the end of processes", kernels_alone.end, None)
+        stack.callback(fallback.around, "the end of processes", pool.close, None)
+        maker = fallback.around(
             "the maker of kernels",
             lambda: KernelMaker(pool, archive, max_prepared_bytes, clock.say, _prices(request, imported), executor),
             None,
@@ -229,12 +229,13 @@ def optimize(
         limits = kept_for_peers(model, limits)
         request = request.within(limits.deadline(clock.begin_s))
         session = Session(
-            imported=imported, request=request, worker=worker, builds=Builds.of(imported, seed, request.exact, worker),
-            store=archive, pool=pool, alone=kernels_alone, maker=maker, clock=clock, barrier=barrier,
+            imported=imported, request=request, worker=worker,
+            runs=OriginalRuns.of(imported, seed, request.exact, worker), store=archive,
+            pool=pool, alone=kernels_alone, maker=maker, clock=clock, fallback=fallback,
             ledger=ledger, budget=limits, whole=deadline, model=model,
         )  # fmt: skip
         if known is not None:
-            again = barrier.around(
+            again = fallback.around(
                 "rounds of an answer in doubt", lambda: timed_again(session, known, key), known, let=FIRST
             )
             if again is not None:

@@ -7,28 +7,28 @@ from dataclasses import replace
 from superopt.candidates.candidate import Candidate, Provenance
 from superopt.candidates.evidence import of_original
 from superopt.candidates.ledger import ChoiceReason, Chosen, Why
-from superopt.choose.plain import in_regions, own_form
-from superopt.contest.choices import given_back, original_returned
+from superopt.contest.choices import original_after_failure, original_returned
 from superopt.contest.contest import duel
 from superopt.contest.rounds import ORIGINAL, Rounds, Subject
 from superopt.machine.background import BackgroundCall
 from superopt.machine.budget import LEAST_KERNELS_S, LEAST_S
 from superopt.machine.deadline import Deadline, now_s
+from superopt.make.plain import in_regions, own_form
 from superopt.pipeline.session import CONTEST, FIRST, Session
 from superopt.pipeline.state import RunState
 
 
 def begin_checks(session: Session, state: RunState) -> RunState:
     """Begin what the check needs of the original, beside all other stages."""
-    builds = session.builds
-    builds.end_s = session.deadline.end_s
+    runs = session.runs
+    runs.end_s = session.deadline.end_s
     state = replace(state, limits=session.deadline)
     if session.request.searches and session.request.deterministic:  # it is called after the search
         return state
-    if session.request.searches or not builds.on_disk:
-        builds.begin()
+    if session.request.searches or not runs.on_disk:
+        runs.begin()
     # else weights are not read for it while other processes are there
-    yardstick = None if builds.on_disk else BackgroundCall(lambda: builds.truth, native=False)
+    yardstick = None if runs.on_disk else BackgroundCall(lambda: runs.truth, native=False)
     return replace(state, yardstick=yardstick)
 
 
@@ -43,7 +43,7 @@ def plain_candidate(session: Session, deadline: Deadline, *, kernels: bool = Tru
     form, maker = own_form(session.imported.graph), session.maker
     if not kernels or maker is None:
         return Candidate(name="own form", program=form, origin=Provenance.OWN_FORM)
-    return session.barrier.around(
+    return session.fallback.around(
         "the plain candidate", lambda: maker.make(in_regions("own form", form), deadline), None, let=FIRST
     )
 
@@ -63,7 +63,7 @@ def make_alone(session: Session, state: RunState) -> RunState:
     wanted = bool(session.request.kernels_by) and not session.pool.backend.unavailable()
     plain = plain_candidate(session, Deadline(), kernels=wanted)
     if plain is None:
-        return replace(state, otherwise=given_back(session.imported, session.barrier))
+        return replace(state, otherwise=original_after_failure(session.imported, session.fallback))
     if plain.changes_nothing:
         return replace(state, otherwise=original_returned(session.imported, ChoiceReason.NOTHING_TO_DO))
     return replace(state, otherwise=Chosen(plain, why=Why(ChoiceReason.PLAIN_UNTIMED)))
@@ -78,11 +78,11 @@ def times_plain(session: Session, state: RunState) -> bool:
 def time_plain(session: Session, state: RunState) -> RunState:
     """Time the plain candidate for a second; choose the original, if that is faster beyond doubt."""
     assert state.otherwise is not None
-    plain, builds = state.otherwise.candidate, session.builds
-    builds.rest_s = LEAST_S
-    _ = builds.wanted
+    plain, runs = state.otherwise.candidate, session.runs
+    runs.rest_s = LEAST_S
+    _ = runs.wanted
     request = session.request.within(Deadline.within(LEAST_S))
-    builds_s = len(CONTEST) * (builds.build_s + LEAST_KERNELS_S)  # a build may include the start of a process
+    builds_s = len(CONTEST) * (runs.build_s + LEAST_KERNELS_S)  # a build may include the start of a process
     subject, known_s = Subject.of(session.imported), session.known_s(LEAST_S)
     with Rounds(subject, request, session.worker, apart=False, builds_s=builds_s, known_s=known_s) as rounds:
         series = duel(rounds, [plain])

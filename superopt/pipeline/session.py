@@ -1,4 +1,4 @@
-"""The session of one optimisation: its request, processes, clock, barrier and ledger, as all stages are given them."""
+"""The session of one optimisation: its request, processes, clock, fallback and ledger, as all stages are given them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Protocol, runtime_checkable
 
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.ledger import Made, Proved, RunLedger
-from superopt.choose.plain import KernelMaker
-from superopt.choose.trials import TrialPool
-from superopt.contest.checks import Builds
+from superopt.contest.checks import OriginalRuns
 from superopt.contest.rounds import rounds_fit
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
-from superopt.machine.barrier import Barrier
 from superopt.machine.budget import LEAST_KERNELS_S, Budget
 from superopt.machine.deadline import HALF, Deadline, Stopwatch
+from superopt.machine.fallback import Fallback
+from superopt.make.plain import KernelMaker
+from superopt.make.trials import TrialPool
 from superopt.report.data import StageTime
 from superopt.store import Store
 from superopt.workshop.process import Worker
@@ -87,7 +87,7 @@ class Session:
 
     Attributes:
         worker: the process that compares programs.
-        builds: the original and the executables that checks build in this process.
+        runs: runs of the original, which checks compare candidates with.
         store: earlier results; None without a store.
         pool: processes that make kernels.
         alone: the process that times kernels.
@@ -100,13 +100,13 @@ class Session:
     imported: Imported
     request: Request
     worker: Worker
-    builds: Builds
+    runs: OriginalRuns
     store: Store | None
     pool: TrialPool
     alone: Worker
     maker: KernelMaker | None
     clock: Clock
-    barrier: Barrier
+    fallback: Fallback
     ledger: RunLedger
     budget: Budget
     whole: Deadline
@@ -124,7 +124,7 @@ class Session:
         return wanted and self.maker is not None and not self.pool.backend.unavailable()
 
     @property
-    def in_kernels(self) -> KernelMaker | None:
+    def kernel_maker(self) -> KernelMaker | None:
         """The maker, where a search uses our kernels."""
         return self.maker if self.kernels and not self.request.deterministic else None
 
@@ -138,13 +138,13 @@ class Session:
 
     def known_s(self, left_s: float) -> float:
         """Seconds of a call of the original if the fewest rounds with it exceed `left_s`; else 0."""
-        call_s = self.builds.call_s
-        return 0.0 if rounds_fit(call_s, left_s) and not self.builds.given_up else call_s
+        call_s = self.runs.call_s
+        return 0.0 if rounds_fit(call_s, left_s) and not self.runs.given_up else call_s
 
     def end(self, *processes: Worker | TrialPool) -> None:
         """End processes that are done, before the next stage needs memory for the weights."""
         for one in processes:
-            self.barrier.around("the end of processes", one.close, None)
+            self.fallback.around("the end of processes", one.close, None)
 
 
 def for_rounds_s(limits: Deadline) -> float:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from superopt.candidates.ledger import ChoiceReason, Chosen, Why
 from superopt.contest.checks import OriginalLostError
-from superopt.contest.choices import given_back, original_returned
+from superopt.contest.choices import original_after_failure, original_returned
 from superopt.errors import SuperoptError
 from superopt.pipeline import building, checking, contesting, exploring, forming, plain
 from superopt.pipeline.session import FIRST, Session
@@ -99,13 +99,15 @@ def stages_of(session: Session) -> tuple[RunStage, ...]:
 def chosen(session: Session) -> RunState:
     """The state with the choice to return; Ctrl-C raises while there is no plain candidate, and returns it then."""
     loop = StageLoop(session)
-    session.barrier.around("the choice of a program", lambda: _choose(session, loop), None, let=(SuperoptError, *FIRST))
+    session.fallback.around(
+        "the choice of a program", lambda: _choose(session, loop), None, let=(SuperoptError, *FIRST)
+    )
     if loop.state.choice is None and loop.state.plain is not None:
         left = Chosen(loop.state.plain, why=Why(ChoiceReason.PLAIN_CHOICE_LOST))
         loop.state = replace(loop.state, proposals=(), otherwise=left)
         loop.go((CHECK,))
     return loop.state if loop.state.choice is not None else replace(
-        loop.state, choice=given_back(session.imported, session.barrier)
+        loop.state, choice=original_after_failure(session.imported, session.fallback)
     )  # fmt: skip
 
 
@@ -122,6 +124,6 @@ def _choose(session: Session, loop: StageLoop) -> None:
     except KeyboardInterrupt:
         if loop.state.plain is None:
             raise
-        session.barrier.interrupted = True
+        session.fallback.interrupted = True
         loop.state = contesting.at_hand(session, loop.state)
         loop.go((CHECK,))

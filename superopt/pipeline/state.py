@@ -110,7 +110,7 @@ class StageLoop:
             if stage.wanted(self.session, self.state):
                 with self.session.clock.stage(stage.name) if stage.name else nullcontext():
                     work = partial(stage.run, self.session, self.state)
-                    self.state = self.session.barrier.around(stage.lost, work, self.state, let=stage.let)
+                    self.state = self.session.fallback.around(stage.lost, work, self.state, let=stage.let)
         return self.state
 
 
@@ -118,4 +118,4 @@ def is_cut(session: Session, state: RunState) -> bool:
     """Whether Ctrl-C has ended one of the stages."""
     found = state.found is not None and state.found.interrupted
     chosen = state.otherwise is not None and state.otherwise.interrupted
-    return found or chosen or session.barrier.interrupted
+    return found or chosen or session.fallback.interrupted

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from superopt.errors import ArgumentError, SuperoptError, UsageError, told
+from superopt.errors import ArgumentError, SuperoptError, UsageError, one_line
 from superopt.pipeline.optimizer import import_onnx, optimize
 from superopt.returned.optimized import Optimized
 
@@ -62,7 +62,7 @@ def made_by(target: str) -> tuple[Callable[..., Any], tuple[Any, ...], Any]:
     except SuperoptError:
         raise
     except (Exception, SystemExit) as error:  # any exception of the user's code is reported in one line, with its place
-        raise ArgumentError(f"{path} cannot be run: {told(error, str(path))}", hint=hint) from error
+        raise ArgumentError(f"{path} cannot be run: {one_line(error, str(path))}", hint=hint) from error
     if (
         not isinstance(made, tuple)
         or len(made) not in (2, 3)

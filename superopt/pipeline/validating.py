@@ -9,7 +9,7 @@ from superopt.candidates.evidence import UNMEASURED
 from superopt.candidates.ledger import ChoiceReason, Chosen, Why
 from superopt.certify.kernels import MOST_IN_FIELD, MOST_VALIDATION_S, Refutation, ValidatedCode, validate_code
 from superopt.errors import KernelDefectError
-from superopt.kernels.choose.choice import regions_of
+from superopt.kernels.choose.specs import regions_of
 from superopt.machine.deadline import HALF, Deadline
 from superopt.pipeline.session import Session
 
@@ -32,7 +32,7 @@ def validated_code(session: Session, choice: Chosen, halted: Callable[[], bool])
 def without(session: Session, choice: Chosen, refuted: Mapping[int, Refutation]) -> Chosen:
     """The choice with regions of refuted machine code left to XLA; each refutation is reported as a defect."""
     for one in dict.fromkeys(refuted.values()):
-        session.barrier.around(f"the code of the kernel {one.kernel}", lambda one=one: _defect(one), None)
+        session.fallback.around(f"the code of the kernel {one.kernel}", lambda one=one: _defect(one), None)
     candidate = choice.candidate
     gone = [kernel for number, kernel in enumerate(candidate.kernels) if number in refuted]
     kept = tuple(kernel for number, kernel in enumerate(candidate.kernels) if number not in refuted)

@@ -75,7 +75,7 @@ def written(path: str, value: Any) -> str:
     return number(value)
 
 
-def found(record: Any, path: str) -> Any:
+def value_at(record: Any, path: str) -> Any:
     """Return the value at a path of a record; numbers in it index lists."""
     for word in path.split("/"):
         record = record[int(word)] if isinstance(record, list | tuple) else record[word]

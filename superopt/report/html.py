@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from superopt.report import charts
 from superopt.report.data import OUTSIDE, Report, accounts
-from superopt.report.figures import NONE, found, ms, percent, ratio, written
+from superopt.report.figures import NONE, ms, percent, ratio, value_at, written
 from superopt.report.graph import CLASSES, DrawnBox, boxes_of, fold, svg
 from superopt.report.text import (
     beyond,
@@ -58,7 +58,7 @@ def to_html(report: Report) -> str:
 
     def fig(path: str) -> Markup:
         """A figure of the record."""
-        value = found(record, path)
+        value = value_at(record, path)
         text = written(path, value)
         raw = value["ratio"] if isinstance(value, Mapping) else value
         return Markup(NONE) if text == NONE else _FIGURE.format(path, raw, text)

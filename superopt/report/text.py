@@ -351,7 +351,7 @@ def _prices(k: NativeKernel) -> str:
 def _not_done_lines(report: Report) -> list[str]:
     lines: list[str] = []
     for other in report.not_chosen[:_FEW]:
-        lines.append(f"          {other.rule}: {said(other.loss, report)} at {other.site}")
+        lines.append(f"          {other.rule}: {loss_in_words(other.loss, report)} at {other.site}")
     if len(report.not_chosen) > _FEW:
         lines.append(f"          and {len(report.not_chosen) - _FEW} more rules that apply")
     for f in report.finalists:
@@ -371,7 +371,7 @@ def _not_done_lines(report: Report) -> list[str]:
     return ["  not done", *lines] if lines else []
 
 
-def said(loss: float, report: Report) -> str:
+def loss_in_words(loss: float, report: Report) -> str:
     """A predicted loss in words."""
     if abs(loss) < 0.0005:
         return "predicted equal"

@@ -41,11 +41,11 @@ from superopt.frontends.jax.call import (
     usual_call,
     with_derivative,
 )
-from superopt.frontends.jax.held import JitSettings, hold, is_jitted
+from superopt.frontends.jax.jit_settings import JitSettings, is_jitted, wrap_static
 from superopt.frontends.jax.placed import is_placed
 from superopt.ir.program import Program, original_program
 from superopt.ir.types import TensorType
-from superopt.machine.barrier import in_one_line
+from superopt.machine.fallback import in_one_line
 from superopt.machine.shared import Unique, once
 from superopt.machine.speedup import Speedup, read_speedup
 from superopt.measure.compare import serialisable
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from superopt.certify.validate import Validation
     from superopt.frontends.jax.jaxpr import Imported
     from superopt.ir.graph import Graph, Node
-    from superopt.kernels.choose.choice import Choice
+    from superopt.kernels.choose.specs import KernelSpec
     from superopt.store import Store
 
 
@@ -83,7 +83,7 @@ class Optimized(Unique, Generic[P, R]):
         executable: XlaExecutable,
         report: Report,
         plan: Plan | None = None,
-        kernels: tuple[Choice, ...] = (),
+        kernels: tuple[KernelSpec, ...] = (),
     ) -> None:
         self.imported = imported if not imported.placed else replace(imported, placed={})
         self.program = program
@@ -416,7 +416,7 @@ class Loaded(Unique):
         static, adapted = self._static, self._adapted
 
         def entered(*args: Any, **kwargs: Any) -> Any:
-            args, kwargs = hold(args, kwargs, static)
+            args, kwargs = wrap_static(args, kwargs, static)
             results = usual(*(enter(args) if adapted else args), **(enter(kwargs) if adapted else kwargs))
             return leave(results) if adapted else results
 
@@ -468,7 +468,7 @@ class Loaded(Unique):
 
     def _general(self, *args: Any, **kwargs: Any) -> Any:
         """Call with every check, each of which raises a specific error."""
-        taken, kwargs = self._in_place(*hold(args, kwargs, self._static))
+        taken, kwargs = self._in_place(*wrap_static(args, kwargs, self._static))
         if self._adapted:
             taken, kwargs = enter((taken, kwargs))
         leaves, tree = jax.tree_util.tree_flatten((taken, kwargs))

@@ -38,7 +38,7 @@ from superopt.frontends.jax.jaxpr import Imported
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import parse_graph, print_graph
-from superopt.kernels.choose.choice import Choice, read_choice
+from superopt.kernels.choose.specs import KernelSpec, read_spec
 from superopt.machine import facts as machine
 from superopt.machine.budget import Budget
 from superopt.report.data import Report, read_report
@@ -138,7 +138,7 @@ def recall(store: Store | None, key: str, imported: Imported) -> Optimized | Non
     except InputError:
         return None  # written by other code than this: as good as absent
     if kernels:
-        report = replace(report, implementation={**report.implementation, "code": code.told()})
+        report = replace(report, implementation={**report.implementation, "code": code.figures()})
     notes = (*report.notes, ANSWERED, *(f"built without it: {why}" for why in executable.refused.values()))
     return Optimized(
         imported, program, executable, replace(report, notes=notes, compiler_options=dict(executable.options)), plan,
@@ -154,7 +154,7 @@ def _is_original(program: Program, graph: Graph) -> bool:
     return mine == original
 
 
-def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[Choice, ...]]:
+def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report, Plan | None, tuple[KernelSpec, ...]]:
     """The program, report, plan and kernels of an entry, with the constants of this call."""
     allowance = Allowance("the entry of the store", sum(len(x) for x in (kept["hot"], kept["prepare"] or "")))
     restore(kept["modules"])
@@ -174,5 +174,5 @@ def _read(kept: Mapping[str, Any], imported: Imported) -> tuple[Program, Report,
         program,
         replace(report, compiler_options=options, notes=notes),
         plan,
-        tuple(map(read_choice, kept["kernels"])),
+        tuple(map(read_spec, kept["kernels"])),
     )

@@ -28,7 +28,7 @@ from superopt.frontends.jax.boundary import leave
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program
-from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.specs import KernelSpec
 from superopt.machine.deadline import Stopwatch
 from superopt.machine.extras import need
 from superopt.returned.saved import Saved, digest_of, read_whole
@@ -109,7 +109,7 @@ def _validated(path: str | Path, original: Any, store: Store | None, most: float
 
 
 def _with_kernels(
-    found: Validation, hot: Graph, kernels: tuple[Choice, ...], store: Store | None, most_s: float
+    found: Validation, hot: Graph, kernels: tuple[KernelSpec, ...], store: Store | None, most_s: float
 ) -> Validation:
     """The validation with the schedules of the kernels proved as well, and their machine code validated."""
     if not found.valid or not kernels:

@@ -43,9 +43,9 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, type_bytes
 from superopt.ir.text import FEW, parse_graph, print_graph
 from superopt.ir.types import STORED_BYTES
-from superopt.kernels.choose.choice import Choice, read_choice, regions_of
+from superopt.kernels.choose.specs import KernelSpec, read_spec, regions_of
 
-FORMAT = 7
+FORMAT = 8
 _MEMBERS = re.compile(
     r"meta\.json|trees\.json|hot\.txt|original\.txt|prepare\.txt|plan\.json|kernels\.json|modules\.json|(head|tail)\.json|(prepared|constants)/(0|[1-9][0-9]{0,5})"
 )
@@ -90,7 +90,7 @@ class Saved:
     report: Mapping[str, Any]
     options: Mapping[str, Value]
     foreign: Mapping[str, str]
-    kernels: tuple[Choice, ...]
+    kernels: tuple[KernelSpec, ...]
     in_tree: Structure
     out_tree: Structure
     head: HostPart | None = None
@@ -372,13 +372,13 @@ def _modules(archive: Archive) -> None:
     restore(rows)  # pyright: ignore[reportUnknownArgumentType]
 
 
-def _kernels(archive: Archive, hot: Graph) -> tuple[Choice, ...]:
+def _kernels(archive: Archive, hot: Graph) -> tuple[KernelSpec, ...]:
     if "kernels.json" not in archive:
         return ()
     rows = archive.json("kernels.json")
     if not isinstance(rows, list) or len(rows) > LIMITS.nodes:  # pyright: ignore[reportUnknownArgumentType]
         raise InputError("its kernels are no list")
-    kernels = tuple(map(read_choice, rows))  # pyright: ignore[reportUnknownArgumentType]
+    kernels = tuple(map(read_spec, rows))  # pyright: ignore[reportUnknownArgumentType]
     regions_of(hot, kernels)
     return kernels
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from superopt.errors import InputError
 from superopt.files.reading import digest, json_of, shown
-from superopt.machine.barrier import warned
+from superopt.machine.fallback import warned
 
 SCHEMA_VERSION = 3
 TABLES = ("certificates", "measurements", "runs", "calibration", "schedules")

@@ -33,7 +33,7 @@ from typing import IO, Any, NoReturn
 
 PROGRAM = "superopt.workshop.worker"
 """The module that every worker runs."""
-LOADED = (PROGRAM, "superopt.measure.programs", "superopt.choose.making", "superopt.schedules.candidates")
+LOADED = (PROGRAM, "superopt.measure.programs", "superopt.make.making", "superopt.schedules.candidates")
 """Modules of most jobs; they and their imports are loaded before the first worker is requested."""
 ENVIRONMENT = {"OPENBLAS_NUM_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 """Environment of workers, where the user has not set it.  NumPy's own threads go on spinning after a product or a norm

@@ -20,9 +20,9 @@ from superopt.errors import InputError
 from superopt.frontends.jax.call import calls_of_import
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import Program, frozen_cut, split
-from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.relayout import channels_last
+from superopt.kernels.choose.specs import KernelSpec, specs_of
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.runtime.kernel import GuardError, Kernel
 from superopt.lab.bench.programs.nets import bert, inverted_residual
@@ -42,8 +42,8 @@ def prepared(fn: Any, *args: Any, frozen: Any = ()) -> tuple[Imported, Program]:
     return imported, split(imported.graph, frozen_cut(imported.graph))
 
 
-def all_kernels(program: Program) -> tuple[Choice, ...]:
-    return choices_of(program.hot, [(r, None) for r in partition(program.hot) if not r.is_free])
+def all_kernels(program: Program) -> tuple[KernelSpec, ...]:
+    return specs_of(program.hot, [(r, None) for r in partition(program.hot) if not r.is_free])
 
 
 def layer(p: dict[str, Any], x: Any) -> Any:
@@ -144,7 +144,7 @@ def test_images_channels_last() -> None:
     found = channels_last(program)
     assert found is not None
     moved, kept = found
-    choices = choices_of(moved.hot, [(r, None) for r in partition(moved.hot, kept)])
+    choices = specs_of(moved.hot, [(r, None) for r in partition(moved.hot, kept)])
     executable = mixed.build(moved, imported.frozen_values, kernels=choices)
     assert executable.mix.refused == {}
     close(executable(*net.inputs), jax.jit(net.fn)(net.params, *net.inputs), 2e-5)
@@ -167,13 +167,13 @@ def test_packed_weights_are_counted(built: tuple[Imported, Program, Any]) -> Non
     hot = executable.mix.program.hot
     packed = [n for n in hot.inputs if n["name"].startswith(mixed.PACKED)]
     assert executable.added_bytes == sum(4 * int(np.prod(n.shape)) for n in packed)
-    assert mixed.prepared_bytes(program, executable.choices) == executable.mix.program.prepared_bytes
+    assert mixed.prepared_bytes(program, executable.specs) == executable.mix.program.prepared_bytes
 
 
 def test_a_trace_that_does_not_fit_leaves_the_region_to_xla(built: tuple[Imported, Program, Any]) -> None:
     imported, program, _ = built
     params, x = weights()
-    wrong = [Choice(c.root, c.reads, (("split", "out0", "nowhere", 4),)) for c in all_kernels(program)]
+    wrong = [KernelSpec(c.root, c.reads, (("split", "out0", "nowhere", 4),)) for c in all_kernels(program)]
     executable = mixed.build(program, imported.frozen_values, kernels=wrong)
     assert len(executable.refused) == len(wrong)
     close(executable(x), layer(params, x))
@@ -188,7 +188,7 @@ def test_equal_regions_are_built_once() -> None:
 
 def test_kernels_are_compared_in_the_worker(built: tuple[Imported, Program, Any]) -> None:
     imported, program, executable = built
-    tuned = Candidate(name="tuned", program=program, kernels=executable.choices)
+    tuned = Candidate(name="tuned", program=program, kernels=executable.specs)
     result = compare(program, [tuned], imported.live_values, imported.frozen_values, ComparisonSettings(2, 1e-4))
     (outcome,) = result.candidates
     assert isinstance(outcome, Timing), outcome
@@ -200,10 +200,10 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
     (params, x), _ = jax.tree_util.tree_unflatten(imported.in_tree, imported.examples)
     measured = Measurement(speedup=Speedup(1.0, 1.0, 1.0))
     report = Report(program="layer", verdict="made by a test", measured=measured, original_returned=False)
-    result = Optimized(imported, program, executable, report, None, executable.choices)
+    result = Optimized(imported, program, executable, report, None, executable.specs)
     path = result.save(tmp_path / "layer.superopt")
     loaded = superopt.load(path)
-    assert loaded.kernels == executable.choices
+    assert loaded.kernels == executable.specs
     assert loaded.refused == {}
     close(loaded(params, x), layer(params, x))
     close(jax.jit(loaded)(params, x), layer(params, x))
@@ -221,7 +221,7 @@ def test_saved_with_kernels_and_loaded(built: tuple[Imported, Program, Any], tmp
 
 def test_guarded_kernels_run_alone_first(built: tuple[Imported, Program, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     imported, program, executable = built
-    data = [{**c.to_json(), "guarded": True} for c in executable.choices]
+    data = [{**c.to_json(), "guarded": True} for c in executable.specs]
     params, x = weights()
     close(mixed.build(program, imported.frozen_values, kernels=data)(x), layer(params, x))
 
@@ -231,10 +231,10 @@ def test_guarded_kernels_run_alone_first(built: tuple[Imported, Program, Any], m
     monkeypatch.setattr(Kernel, "run", outside)
     with pytest.raises(GuardError, match="guard=True"):
         mixed.build(program, imported.frozen_values, kernels=data)
-    mixed.build(program, imported.frozen_values, kernels=executable.choices)
+    mixed.build(program, imported.frozen_values, kernels=executable.specs)
 
 
 def test_choices_of_another_program_are_refused(built: tuple[Imported, Program, Any]) -> None:
     _, program, _ = built
     with pytest.raises(InputError):
-        mixed.build(program, (), kernels=[json.loads(json.dumps(Choice(500, ()).to_json()))])
+        mixed.build(program, (), kernels=[json.loads(json.dumps(KernelSpec(500, ()).to_json()))])

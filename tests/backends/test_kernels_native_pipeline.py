@@ -25,10 +25,8 @@ from superopt.candidates.ledger import ChoiceReason, RunLedger
 from superopt.certify.kernels import ValidatedCode, _field_s, validate_code
 from superopt.certify.library import ProvedLibrary
 from superopt.certify.plan import empty_plan
-from superopt.choose.plain import KernelMaker, in_regions, own_form
-from superopt.choose.trials import TrialPool
-from superopt.contest.checks import Builds
-from superopt.contest.choices import compared, decided, original_returned
+from superopt.contest.checks import OriginalRuns
+from superopt.contest.choices import compare_with_original, decided, original_returned
 from superopt.contest.contest import Outcome
 from superopt.contest.rounds import Series
 from superopt.explain.summary import make_report
@@ -36,11 +34,13 @@ from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
-from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import NATIVE
 from superopt.kernels.llvm.cpu import supported
-from superopt.machine.barrier import Barrier
+from superopt.machine.fallback import Fallback
 from superopt.machine.speedup import Speedup
+from superopt.make.plain import KernelMaker, in_regions, own_form
+from superopt.make.trials import TrialPool
 from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
 from superopt.pipeline import contesting
@@ -176,9 +176,9 @@ def test_kernels_are_reported_remembered_and_validated(found: tuple[Imported, Ex
     series.add(Comparison(level, (timing(0.5e-3, 1e-3),), again_s=level.samples_s), (0,), 0)
     said = Outcome([made], series, series, 1, (0,))
     ledger, library = RunLedger(), ProvedLibrary((), {})
-    ledger.add(compared(made, Builds.of(imported)))
+    ledger.add(compare_with_original(made, OriginalRuns.of(imported)))
     ledger.add(decided(said, 0, original_returned(imported, ChoiceReason.NO_TIME)))
-    report: Report = make_report("mixer", imported, exploration, ledger, library, steps(1), Barrier(), maker.rows)
+    report: Report = make_report("mixer", imported, exploration, ledger, library, steps(1), Fallback(), maker.rows)
     assert report.numerics is not None
     assert read_report(report.to_json()) == report
     assert re.search(r"2 of 2 regions \(own form\) are our own", str(report))

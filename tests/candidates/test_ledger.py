@@ -12,12 +12,12 @@ from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.candidates.evidence import NumericCheck
 from superopt.candidates.ledger import ChoiceReason, Chosen, Compared, Made, Rejected, RunLedger, Why
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.specs import KernelSpec
 from superopt.report.verdicts import refusal, verdict
 
 GRAPH = import_function(jnp.tanh, (np.ones((4, 4), np.float32),)).graph
 ORIGINAL = original_candidate(GRAPH)
-OURS = Candidate(name="form", program=ORIGINAL.program, kernels=(Choice(1, (0,)),))
+OURS = Candidate(name="form", program=ORIGINAL.program, kernels=(KernelSpec(1, (0,)),))
 
 
 @pytest.mark.parametrize("reason", list(ChoiceReason), ids=lambda reason: reason.name)

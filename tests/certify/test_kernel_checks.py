@@ -23,8 +23,8 @@ from superopt.files import seals
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import original_program
-from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import KernelSpec, specs_of
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.runtime.kernel import Kernel
@@ -37,10 +37,10 @@ from verifier.verdict import UNKNOWN
 pytestmark = pytest.mark.skipif(not supported(), reason="no kernels are made for this processor")
 
 
-def chosen(factor: float) -> tuple[Graph, tuple[Choice, ...]]:
+def chosen(factor: float) -> tuple[Graph, tuple[KernelSpec, ...]]:
     x, w = jnp.zeros((9, 40)), jnp.zeros((40, 33))
     graph = import_function(lambda x, w: jax.nn.relu(x @ w) * factor, (x, w), frozen=(1,)).graph
-    return graph, choices_of(graph, [(r, None) for r in partition(graph)])
+    return graph, specs_of(graph, [(r, None) for r in partition(graph)])
 
 
 def test_a_kernel_that_agrees_is_compared_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,7 +162,7 @@ def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path,
     x = jnp.linspace(0.0, 1.0, 40).reshape(4, 10)
     imported = import_function(scaled, (x,))
     program = original_program(imported.graph)
-    choices = choices_of(program.hot, [(r, None) for r in partition(program.hot)])
+    choices = specs_of(program.hot, [(r, None) for r in partition(program.hot)])
     measured = Measurement(speedup=Speedup(1.0, 1.0, 1.0))
     report = Report(program="scaled", verdict="made by a test", measured=measured, original_returned=False)
     executable = mixed.build(program, (), kernels=choices)
@@ -193,7 +193,7 @@ def test_what_takes_long_to_compare_waits_for_a_call_with_arrays(tmp_path: Path,
 def test_shapes_that_a_small_file_states_do_not_make_loading_long(monkeypatch: pytest.MonkeyPatch) -> None:
     def late(rows: int, live: int = 1) -> bool:
         graph = import_function(scaled, (jax.ShapeDtypeStruct((rows, 1000), "float32"),)).graph
-        (choice,) = choices_of(graph, [(r, None) for r in partition(graph)])
+        (choice,) = specs_of(graph, [(r, None) for r in partition(graph)])
         return list(too_large(graph, [choice], live)) == [0]
 
     assert late(200_000)

@@ -22,13 +22,13 @@ from superopt.certify.kernels import ValidatedCode, code_s, validate_code
 from superopt.files.seals import sealed
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
-from superopt.kernels.choose.choice import Choice, choices_of
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import KernelSpec, specs_of
 from superopt.kernels.llvm import jit
 from superopt.kernels.llvm.cpu import supported
-from superopt.machine.barrier import StageWarning
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import fingerprint, own
+from superopt.machine.fallback import StageWarning
 from superopt.machine.rates import NOMINAL
 from superopt.measure import rates
 from superopt.pipeline import checking, validating
@@ -56,9 +56,9 @@ def fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-def kernels() -> tuple[Graph, tuple[Choice, ...]]:
+def kernels() -> tuple[Graph, tuple[KernelSpec, ...]]:
     graph = import_function(network, (W, X), frozen=0).graph
-    return graph, choices_of(graph, [(r, None) for r in partition(graph)])
+    return graph, specs_of(graph, [(r, None) for r in partition(graph)])
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, says: Sequence[str] = ()) -> list[Graph]:
@@ -239,7 +239,7 @@ def test_a_check_that_is_interrupted_waits_for_no_validation(monkeypatch: pytest
         raise KeyboardInterrupt
 
     monkeypatch.setattr(validating, "validate_code", endless)
-    monkeypatch.setattr(checking, "settled", interrupted)
+    monkeypatch.setattr(checking, "after_check", interrupted)
     fast = optimized()
     assert ended.wait(10.0), "it goes on beside what is returned"
     assert fast.report.original_returned

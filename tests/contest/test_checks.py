@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from superopt.contest import checks
-from superopt.contest.checks import Builds, OriginalLostError, check, differs_from_original, is_short
+from superopt.contest.checks import OriginalLostError, OriginalRuns, check, differs_from_original, is_short
 from superopt.errors import ProgramError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
@@ -31,7 +31,7 @@ def program(fn: Callable[..., Any], *args: Any) -> Program:
 def refused(original: Callable[..., Any], other: Callable[..., Any], *args: Any, exact: bool = False) -> str:
     """Why a program is no substitute of another one; empty where it is."""
     given = args or (X,)
-    return check(Builds.of(import_function(original, given), exact=exact), program(other, *given))[1]
+    return check(OriginalRuns.of(import_function(original, given), exact=exact), program(other, *given))[1]
 
 
 def triple(x: jax.Array) -> jax.Array:
@@ -98,13 +98,13 @@ def test_an_original_that_is_not_done_in_the_time_is_left_and_nothing_is_compare
     def fn(x: jax.Array) -> jax.Array:
         return jax.pure_callback(slow, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
 
-    builds = Builds.of(import_function(fn, (X,)))
-    builds.end_s = time.monotonic() + 0.2
+    runs = OriginalRuns.of(import_function(fn, (X,)))
+    runs.end_s = time.monotonic() + 0.2
     with pytest.raises(OriginalLostError, match="left to end by itself"):
-        _ = builds.wanted
-    assert time.monotonic() < builds.end_s + 0.7
-    assert not builds.has_run
-    builds.begin().result()  # it leaves no thread behind for the tests that follow
+        _ = runs.wanted
+    assert time.monotonic() < runs.end_s + 0.7
+    assert not runs.has_run
+    runs.begin().result()  # it leaves no thread behind for the tests that follow
 
 
 @pytest.mark.parametrize("python", [False, True])
@@ -128,14 +128,14 @@ def test_an_original_without_an_end_is_lost_where_no_budget_ends_it(
     monkeypatch.setattr(checks, "ProcessLimits", lambda: limits)
     imported = import_function(called if python else endless, (X,))
     with Worker(limits) as worker:
-        builds = Builds.of(imported, worker=worker)
-        assert (builds.worker is None) == python
-        monkeypatch.setattr(Builds, "candidate", None)
+        runs = OriginalRuns.of(imported, worker=worker)
+        assert (runs.worker is None) == python
+        monkeypatch.setattr(OriginalRuns, "candidate", None)
         with pytest.raises(OriginalLostError, match="left to end by itself" if python else "no answer within"):
-            check(builds, original_program(imported.graph))
+            check(runs, original_program(imported.graph))
     go.set()
     if python:
-        builds.begin().result()  # it leaves no thread behind for the tests that follow
+        runs.begin().result()  # it leaves no thread behind for the tests that follow
 
 
 @pytest.mark.parametrize("lost", [Failure("timeout", "too late"), Failure("crash", "SIGSEGV")])
@@ -143,23 +143,23 @@ def test_an_original_that_ends_its_process_is_lost(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(checks, "is_short", lambda graph: False)
     monkeypatch.setattr(checks, "ran", lambda *_, **__: Ran(lost=lost))
     with Worker() as worker, pytest.raises(OriginalLostError, match=lost.detail):
-        _ = Builds.of(import_function(triple, (X,)), worker=worker).wanted
+        _ = OriginalRuns.of(import_function(triple, (X,)), worker=worker).wanted
 
 
 def test_what_the_original_raises_in_its_process_is_an_error_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "is_short", lambda graph: False)
     monkeypatch.setattr(checks, "ran", lambda *_, **__: Ran(raised=("ValueError", "it cannot")))
     with Worker() as worker, pytest.raises(ProgramError, match="as it is: ValueError: it cannot"):
-        _ = Builds.of(import_function(triple, (X,)), worker=worker).wanted
+        _ = OriginalRuns.of(import_function(triple, (X,)), worker=worker).wanted
 
 
 def test_results_of_a_process_are_those_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "is_short", lambda graph: False)
     imported = import_function(lambda x, w: (x @ w, x.astype(jnp.bfloat16)), (X, np.ones((4, 2), np.float32)), frozen=1)
     with Worker() as worker:
-        there = Builds.of(imported, worker=worker)
+        there = OriginalRuns.of(imported, worker=worker)
         assert there.worker is worker
-        for (given, one), (also, two) in zip(there.wanted, Builds.of(imported).wanted, strict=True):
+        for (given, one), (also, two) in zip(there.wanted, OriginalRuns.of(imported).wanted, strict=True):
             for a, b in zip((*given, *one), (*also, *two), strict=True):
                 assert a.dtype == b.dtype
                 np.testing.assert_allclose(np.asarray(a, np.float32), np.asarray(b, np.float32), rtol=1e-6)
@@ -191,14 +191,14 @@ def test_calls_after_the_first_are_not_waited_for_longer_than_is_said() -> None:
     def fn(x: jax.Array) -> jax.Array:
         return jax.pure_callback(slow, jax.ShapeDtypeStruct(x.shape, x.dtype), x) * 2.0
 
-    builds = Builds.of(import_function(fn, (X,)))
-    builds.rest_s = 0.5
+    runs = OriginalRuns.of(import_function(fn, (X,)))
+    runs.rest_s = 0.5
     begin_s = time.monotonic()
-    ((_, (result,)),) = builds.wanted
+    ((_, (result,)),) = runs.wanted
     np.testing.assert_array_equal(result, 2.0 * X)
-    assert builds.given_up
-    assert 0.4 < builds.call_s < 5.5
-    assert builds.wanted, "what was given up is not asked for again"
+    assert runs.given_up
+    assert 0.4 < runs.call_s < 5.5
+    assert runs.wanted, "what was given up is not asked for again"
     assert time.monotonic() - begin_s < 5.5
 
 
@@ -223,8 +223,8 @@ def test_half_precision_inside_is_the_precision_of_a_result_in_float32() -> None
         import_function(lambda x, kind=kind, off=off: result(x, kind, off), (x,))
         for kind, off in ((half, 0.0), (half, far), (half, 64 * far), (jnp.float32, 0.0))
     )
-    _, cause = check(Builds.of(original), original_program(other.graph))
+    _, cause = check(OriginalRuns.of(original), original_program(other.graph))
     assert not cause
     for one, program in ((original, wrong), (single, other)):
-        _, cause = check(Builds.of(one), original_program(program.graph))
+        _, cause = check(OriginalRuns.of(one), original_program(program.graph))
         assert "differs from the original's" in cause

@@ -23,7 +23,7 @@ from superopt.contest.rounds import ORIGINAL, WORTH, Rounds, Series, Subject, ro
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
-from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.specs import KernelSpec
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing
@@ -41,7 +41,7 @@ Speed = Callable[[int, Any, list[float]], Timing | Failure]
 
 def entry(name: str, *, kernels: bool = False, by_xla: frozenset[str] = frozenset()) -> Candidate:
     """A program of which XLA computes nothing with options, unless these are given."""
-    own = (Choice(0, ()),) if kernels else ()
+    own = (KernelSpec(0, ()),) if kernels else ()
     return MadeUp(name=name, program=replace(PROGRAM), kernels=own, operations=by_xla)
 
 
@@ -286,12 +286,12 @@ def test_the_winner_is_the_fastest_that_is_not_slower_than_the_original_beyond_d
     rows = (level(8e-3), level(5e-3), Failure("crash", "it died"))
     series.add(Comparison(level(10e-3), rows, again_s=level(10e-3).samples_s), (0, 1, 2), 0)
     assert series.order == [1, 0]
-    assert series.settled
+    assert series.is_decided
     assert series.failures[2] == "crash: it died"
     slower = Series([entry("a", kernels=True)], 0)
     slower.add(Comparison(level(10e-3), (level(10.4e-3),), again_s=level(10e-3).samples_s), (0,), 0)
     assert slower.order == []
-    assert slower.settled
+    assert slower.is_decided
 
 
 def test_noise_is_not_decided_by_and_rounds_add_up() -> None:
@@ -301,13 +301,13 @@ def test_noise_is_not_decided_by_and_rounds_add_up() -> None:
     ratio = series.ratio(0)
     assert ratio is not None
     assert ratio.low < 1.0 / WORTH < ratio.high
-    assert not series.settled
+    assert not series.is_decided
     for k in range(40):
         more = Comparison(
             noisy(10e-3, 0.1, 10 + k), (noisy(8e-3, 0.1, 100 + k),), again_s=noisy(10e-3, 0.1, 200 + k).samples_s
         )
         series.add(more, (0,), 0)
-    assert series.settled
+    assert series.is_decided
     assert series.order == [0]
 
 
@@ -320,7 +320,7 @@ def test_an_interval_of_a_factor_of_two_does_not_say_how_fast_a_program_is() -> 
     assert ratio is not None
     assert ratio.low > 5.0
     assert series.order == [0]
-    assert not series.settled
+    assert not series.is_decided
 
 
 def test_the_interval_covers_what_each_process_says() -> None:
@@ -353,7 +353,7 @@ def test_rounds_are_repeated_until_they_say_something(monkeypatch: pytest.Monkey
 
     said, _ = held(monkeypatch, [entry("another", kernels=True)], speed, original_s=SLOW_S)
     assert len(asked) >= 3
-    assert said.settled
+    assert said.is_decided
     assert len(said.samples_s(ORIGINAL)) == 31 * len(asked)
 
 
@@ -540,7 +540,7 @@ def test_one_call_of_an_original_that_takes_too_long_for_rounds_is_enough() -> N
     ratio = series.ratio(0)
     assert ratio is not None
     assert ratio.low < 150.0 < 200.0 < 250.0 < ratio.high
-    assert series.settled
+    assert series.is_decided
     assert series.order == [0, 1]
     assert series.noise_floor == pytest.approx(2.0**0.5 - 1.0)
     assert series.base == 0, "the next rounds are of the candidates alone"

@@ -17,7 +17,7 @@ from superopt.candidates.ledger import ChoiceReason, Compared, Event, Made, Reje
 from superopt.contest.decide import decide
 from superopt.contest.rounds import Series
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.specs import KernelSpec
 
 ORIGINAL = original_candidate(import_function(jnp.tanh, (np.ones((4, 4), np.float32),)).graph)
 ROUNDS = 7
@@ -27,7 +27,7 @@ seeds = st.integers(0, 10**6)
 
 def candidates(rng: random.Random) -> list[Candidate]:
     """The plain candidate, and some others in kernels or computed by XLA."""
-    own = Candidate(name="plain", program=ORIGINAL.program, kernels=(Choice(1, (0,)),), plain=True)
+    own = Candidate(name="plain", program=ORIGINAL.program, kernels=(KernelSpec(1, (0,)),), plain=True)
     others = [replace(own, name=f"form {i}", plain=False) for i in range(rng.randint(1, 4))]
     return [own, *(replace(form, kernels=()) if rng.random() < 0.3 else form for form in others)]
 

@@ -21,8 +21,8 @@ from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
-from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import NATIVE
 from superopt.machine.rates import NOMINAL
 from superopt.measure.kernels import XLA
 

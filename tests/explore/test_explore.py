@@ -23,16 +23,16 @@ from costmodel.model.joint import Joint
 from costmodel.model.measured import Measured, kind
 from rewrites.build.expander import library_expander
 from superopt.certify.library import proved_library
-from superopt.contest.checks import Builds, check
+from superopt.contest.checks import OriginalRuns, check
 from superopt.explore.exploration import explore
 from superopt.explore.kernel_timer import KernelTimer
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
-from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.choose.specs import NATIVE
 from superopt.lab.bench.programs import nets
-from superopt.machine.barrier import StageWarning
 from superopt.machine.deadline import Deadline
+from superopt.machine.fallback import StageWarning
 from superopt.measure import KernelTiming
 from superopt.measure.kernels import LEFT_OUT
 from superopt.workshop.job import Failure
@@ -277,7 +277,7 @@ def test_float64_is_the_yardstick_for_both() -> None:
     net = nets.bottleneck(8, 8, 8)
     imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
     program = original_program(imported.graph)
-    numerics, cause = check(Builds.of(imported), program)
+    numerics, cause = check(OriginalRuns.of(imported), program)
     assert not cause
     assert numerics.original_vs_f64 is not None
     assert 0 < numerics.original_vs_f64 == numerics.optimised_vs_f64 < 1e-5
@@ -287,8 +287,10 @@ def test_float64_is_the_yardstick_for_both() -> None:
 def test_the_yardstick_leaves_out_what_the_interpreter_would_take_minutes_for() -> None:
     x = np.full((4, 4), 0.01, np.float32)
 
-    def loop(steps: int) -> Builds:
-        return Builds.of(import_function(lambda x: jax.lax.fori_loop(0, steps, lambda i, c: jnp.tanh(c @ x), x), (x,)))
+    def loop(steps: int) -> OriginalRuns:
+        return OriginalRuns.of(
+            import_function(lambda x: jax.lax.fori_loop(0, steps, lambda i, c: jnp.tanh(c @ x), x), (x,))
+        )
 
     assert loop(20).truth is not None
     assert loop(1_000_000).truth is None
@@ -299,10 +301,10 @@ def test_a_wrong_program_is_refused() -> None:
     right, wrong = Graph((x,), (mk("exp", x),)), Graph((x,), (mk("tanh", x),))
     # all-zero examples alone would not tell: abs and neg agree on them
     zeros = [np.zeros((4, 4), np.float32)]
-    assert check(Builds(right, zeros, {}), original_program(wrong))[1]
+    assert check(OriginalRuns(right, zeros, {}), original_program(wrong))[1]
     flat, steep = Graph((x,), (mk("abs", x),)), Graph((x,), (mk("neg", x),))
-    assert check(Builds(flat, zeros, {}), original_program(steep))[1]
-    assert not check(Builds(flat, zeros, {}), original_program(flat))[1]
+    assert check(OriginalRuns(flat, zeros, {}), original_program(steep))[1]
+    assert not check(OriginalRuns(flat, zeros, {}), original_program(flat))[1]
 
 
 def test_work_on_frozen_inputs_alone_is_a_gain() -> None:

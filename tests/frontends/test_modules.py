@@ -21,7 +21,7 @@ from jax.interpreters import mlir
 import superopt
 from superopt.errors import InputError
 from superopt.foreign import modules
-from superopt.frontends.jax import kept
+from superopt.frontends.jax import opaque_eqns
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir import opaque
 from superopt.ir.program import original_program
@@ -144,7 +144,7 @@ def test_the_store_answers_programs_with_callbacks_and_calls_those_of_the_call(m
     superopt.optimize(made(1.0), rand(3), **options)
     for table in ("_BY_KEY", "_KEY_OF"):  # as in another process
         monkeypatch.setattr(opaque, table, {})
-    monkeypatch.setattr(kept, "_KNOWN", {})
+    monkeypatch.setattr(opaque_eqns, "_KNOWN", {})
     again = superopt.optimize(made(2.0), rand(3), **options)
     assert any("answered from the store" in note for note in again.report.notes)
     np.testing.assert_allclose(again(rand(3)), 2.0 * np.sort(rand(3)) + 1.0, rtol=1e-6)

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from superopt.compare.models import compare_models
+from superopt.equivalence.models import compare_models
 from superopt.frontends.onnx.frontend import load_model
 from tests.support.onnx_models import info, model, node
 from verifier.verdict import REFUTED

@@ -10,7 +10,7 @@ import onnx
 import pytest
 
 import superopt
-from superopt.compare.models import compare_models
+from superopt.equivalence.models import compare_models
 from superopt.errors import InputError
 from superopt.frontends.onnx.frontend import load_model
 from tests.support.onnx_models import info, model, node

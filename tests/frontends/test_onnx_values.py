@@ -11,11 +11,11 @@ import onnx
 import pytest
 
 import superopt
-from superopt.choose.plain import in_regions, own_form
 from superopt.errors import InputError
 from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.frontends.onnx.ops.elementwise import quotient
 from superopt.lab.bench.onnx.types import TypeCase, check, difference, named, reference, typed_cases
+from superopt.make.plain import in_regions, own_form
 from tests.support.onnx_models import info, model, node
 
 

@@ -13,11 +13,11 @@ from jax import numpy as jnp
 from jax.experimental import io_callback
 
 import superopt
-from superopt.choose.plain import own_form
 from superopt.commands.main import cli
-from superopt.contest.checks import Builds, check
+from superopt.contest.checks import OriginalRuns, check
 from superopt.errors import ProgramError
 from superopt.frontends.jax.jaxpr import import_function
+from superopt.make.plain import own_form
 
 X = np.ones((8, 8), np.float32)
 WAYS: dict[str, dict[str, Any]] = {
@@ -64,7 +64,7 @@ def test_the_check_says_that_it_is_the_original() -> None:
     imported = import_function(failing, (X,))
     program = own_form(imported.graph)
     with pytest.raises(ProgramError, match="no value today"):
-        check(Builds.of(imported), program)
+        check(OriginalRuns.of(imported), program)
 
 
 def test_a_program_with_effects_is_compiled_and_not_run() -> None:

@@ -11,7 +11,6 @@ import pytest
 from rewrites.build.terms import expand_macro
 from rewrites.library import by_name
 from superopt.backends.protocol import backend_of
-from superopt.choose.plain import in_regions, own_form
 from superopt.ir.expr import block, subexpressions
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.index import Symbol, of_atom, substitute
@@ -24,6 +23,7 @@ from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import build
 from superopt.kernels.schedule.trace import apply
+from superopt.make.plain import in_regions, own_form
 from tests.support.rules_numeric import NHWC
 from verifier.schedules import check_schedule
 from verifier.verdict import REFUTED

@@ -11,7 +11,6 @@ from jax import lax
 
 from superopt.backends.packing import packing_of
 from superopt.backends.xla import build
-from superopt.choose.trials import TrialPool
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import make_input
 from superopt.ir.index import Symbol, iterator, of_atom
@@ -21,6 +20,7 @@ from superopt.kernels.choose.regions import Region
 from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.llvm.jit import cache_folder
+from superopt.make.trials import TrialPool
 from verifier.schedules.domain import Domain
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import solve

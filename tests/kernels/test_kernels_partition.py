@@ -18,10 +18,10 @@ from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from superopt.ir.interp import evaluate
 from superopt.ir.program import original_program
 from superopt.ir.text import parse_graph, print_graph
-from superopt.kernels.choose.choice import Choice, choices_of, read_choice, regions_of
 from superopt.kernels.choose.partition import _MOST_VALUES, cost_of, partition, work
 from superopt.kernels.choose.regions import Region, is_inside, region_of
 from superopt.kernels.choose.relayout import channels_last
+from superopt.kernels.choose.specs import KernelSpec, read_spec, regions_of, specs_of
 
 
 def frozen(name: str, *shape: int) -> Node:
@@ -325,16 +325,16 @@ def test_choices_are_plain_data_and_give_the_regions_back() -> None:
     graph = encoder()
     regions = partition(graph)
     trace = (("split", "o0", 4), ("vectorize", "o1"))
-    choices = choices_of(graph, [(r, trace if i == 0 else None) for i, r in enumerate(regions)])
-    read = tuple(read_choice(json.loads(json.dumps(c.to_json()))) for c in choices)
+    choices = specs_of(graph, [(r, trace if i == 0 else None) for i, r in enumerate(regions)])
+    read = tuple(read_spec(json.loads(json.dumps(c.to_json()))) for c in choices)
     assert read == choices
     assert regions_of(graph, read) == regions
     again = parse_graph(print_graph(graph))
     assert regions_of(again, read) == regions
     with pytest.raises(InputError, match="values"):
-        regions_of(graph, [Choice(10_000, ())])
+        regions_of(graph, [KernelSpec(10_000, ())])
     with pytest.raises(InputError, match="does not fit"):
-        regions_of(graph, [Choice(choices[-1].root, ())])
+        regions_of(graph, [KernelSpec(choices[-1].root, ())])
 
 
 def test_moves_on_top_of_each_other_are_cut_before_they_multiply() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from superopt.errors import UsageError
-from superopt.lab.bench import in_own_process, joint, keeping, run_suite, told
+from superopt.lab.bench import in_own_process, joint, keeping, run_suite, table_with_summary
 from superopt.lab.bench.programs.layers import Net
 from superopt.machine.speedup import Speedup
 from superopt.report.data import JudgedFinalist
@@ -62,7 +62,7 @@ def test_summary() -> None:
         "noise_floor": 0.02,
         "failed": 1.0,
     })  # fmt: skip
-    assert "| lstm_step |" in told(rows, joint._COLUMNS, summary)
+    assert "| lstm_step |" in table_with_summary(rows, joint._COLUMNS, summary)
 
 
 def test_summary_leaves_out_what_no_case_says() -> None:

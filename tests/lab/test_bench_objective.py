@@ -10,10 +10,10 @@ import pytest
 from costmodel.model.boundary import NOTHING
 from costmodel.model.learned import Learned
 from superopt.certify.library import proved_library
-from superopt.choose.trials import TrialPool
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.kernels.llvm.cpu import supported
 from superopt.lab.bench import objective
+from superopt.make.trials import TrialPool
 from superopt.workshop.process import ONE_KERNEL, Worker
 
 pytestmark = pytest.mark.skipif(not supported(), reason="kernels need AVX2 or AVX-512")

@@ -18,7 +18,7 @@ from superopt.ir import build
 from superopt.ir.graph import Graph, literal, make_input, mk
 from superopt.ir.program import Program, original_program, split
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.choose.specs import NATIVE
 from superopt.measure import KernelTiming, Timing, compare, session, time_kernels
 from superopt.measure.compare import ran, serialisable
 from superopt.measure.kernels import XLA, KernelSettings, copies, kernel_events

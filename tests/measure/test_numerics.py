@@ -19,7 +19,7 @@ from rewrites.library import by_name
 from rewrites.lift.generate import instance
 from superopt.certify.library import ProvedLibrary, proved_library
 from superopt.commands.main import cli
-from superopt.contest.checks import Builds, check, same_bits
+from superopt.contest.checks import OriginalRuns, check, same_bits
 from superopt.errors import UsageError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, literal, make_input, mk
@@ -189,10 +189,10 @@ def test_a_program_that_differs_in_one_bit_is_refused() -> None:
     imported = import_function(fn, [floats(64) for _ in range(3)])
     a, b, c = imported.graph.inputs
     other = Program(None, Graph(imported.graph.inputs, (mk("add", a, mk("add", b, c)),)))
-    assert check(Builds.of(imported), other)[1] == ""
-    assert "differs in the bits" in check(Builds.of(imported, exact=True), other)[1]
+    assert check(OriginalRuns.of(imported), other)[1] == ""
+    assert "differs in the bits" in check(OriginalRuns.of(imported, exact=True), other)[1]
     same = Program(None, Graph(imported.graph.inputs, (mk("add", c, mk("add", b, a)),)))
-    assert check(Builds.of(imported, exact=True), same)[1] == ""
+    assert check(OriginalRuns.of(imported, exact=True), same)[1] == ""
 
 
 def test_bits_of_zeros_and_nan() -> None:
@@ -228,7 +228,7 @@ def test_open_loops_and_callbacks_are_not_called_on_other_inputs() -> None:
 
     for fn in (newton, asking):
         imported = import_function(fn, (jnp.asarray([1.0, 2.0, 9.0]),))
-        numerics, cause = check(Builds.of(imported), original_program(imported.graph))
+        numerics, cause = check(OriginalRuns.of(imported), original_program(imported.graph))
         assert not cause
         assert not numerics.drawn
         assert numerics.original_vs_f64 is None
@@ -238,6 +238,6 @@ def test_numbers_that_are_none_warn_nobody() -> None:
     """Tests turn warnings into errors."""
     x = jnp.asarray([np.inf, -np.inf, np.nan, 1.0, -0.0] * 4, jnp.float32)
     imported = import_function(lambda x: jnp.sum(x.reshape(4, 5), 1) + x.mean() * 2, (x,))
-    numerics, cause = check(Builds.of(imported), original_program(imported.graph))
+    numerics, cause = check(OriginalRuns.of(imported), original_program(imported.graph))
     assert not cause
     assert numerics.drawn

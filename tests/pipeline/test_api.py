@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import superopt
-from superopt.choose.plain import KernelMaker
-from superopt.choose.schedules import ScheduleStage
 from superopt.errors import ArgumentError, InputError, UsageError, VerificationError
 from superopt.machine.budget import Budget, parse_budget
 from superopt.machine.deadline import Deadline
+from superopt.make.plain import KernelMaker
+from superopt.make.schedules import ScheduleStage
 from superopt.pipeline import exploring, optimizer
 
 RNG = np.random.default_rng(0)

@@ -23,8 +23,8 @@ from superopt.errors import InputError, UsageError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import Program
-from superopt.kernels.choose.choice import NATIVE, choices_of, read_choice
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import NATIVE, read_spec, specs_of
 from superopt.machine.speedup import Speedup
 from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
@@ -127,8 +127,8 @@ def test_kernels_for_another_device_are_left_to_xla() -> None:
     x = make_input("x", (8, 16))
     program = Program(None, Graph((x,), (mk("exp", x),)))
     for name, why in ((PALLAS, "graphics cards"), ("vulkan", "no backend")):
-        choices = choices_of(program.hot, [(r, None) for r in partition(program.hot)], name)
-        assert [read_choice(choice.to_json()) for choice in choices] == list(choices)
+        choices = specs_of(program.hot, [(r, None) for r in partition(program.hot)], name)
+        assert [read_spec(choice.to_json()) for choice in choices] == list(choices)
         executable = mixed.build(program, kernels=choices)
         assert [why in cause for cause in executable.refused.values()] == [True]
         np.testing.assert_allclose(executable(np.ones((8, 16), np.float32))[0], np.e, rtol=1e-6)

@@ -14,16 +14,16 @@ from superopt.backends.native import Native
 from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.candidates.evidence import Measurement, NumericCheck
 from superopt.candidates.ledger import ChoiceReason, Chosen, Why
-from superopt.choose import plain
-from superopt.choose.plain import KernelMaker, in_regions, own_form
 from superopt.contest import choices
-from superopt.contest.checks import Builds
-from superopt.contest.choices import compared, settled
+from superopt.contest.checks import OriginalRuns
+from superopt.contest.choices import after_check, compare_with_original
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import original_program
 from superopt.machine import deadline as deadlines
 from superopt.machine.budget import Budget, parse_budget
 from superopt.machine.deadline import Deadline
+from superopt.make import plain
+from superopt.make.plain import KernelMaker, in_regions, own_form
 from superopt.measure import kernels as kernel_timing
 from superopt.measure import programs, session
 
@@ -187,7 +187,7 @@ def test_a_check_that_was_left_for_later_decides(monkeypatch: pytest.MonkeyPatch
     winner = Candidate(name="winner", program=original_program(imported.graph))
     early = Chosen(winner, why=Why(ChoiceReason.FASTER), measured=timed)
     monkeypatch.setattr(choices, "check", lambda *_, **__: (NumericCheck(0.0), cause))
-    late = settled(imported, early, compared(winner, Builds.of(imported)))
+    late = after_check(imported, early, compare_with_original(winner, OriginalRuns.of(imported)))
     assert (late.candidate is winner) == (not cause)
     assert late.returns_original == bool(cause)
     assert early.needs_check

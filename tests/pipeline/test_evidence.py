@@ -14,8 +14,6 @@ from costmodel.model.load import load_objective
 from superopt.backends.native import Native
 from superopt.candidates.candidate import Candidate
 from superopt.certify.library import proved_library
-from superopt.choose.plain import in_regions, own_form
-from superopt.choose.trials import Trial, report_rows
 from superopt.contest.attribution import without
 from superopt.explain.drawing import draw
 from superopt.explain.evidence import (
@@ -32,10 +30,12 @@ from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.interp import evaluate
-from superopt.kernels.choose.choice import NATIVE, choices_of
 from superopt.kernels.choose.partition import cost_of
+from superopt.kernels.choose.specs import NATIVE, specs_of
 from superopt.lab.bench.aa import summarise
 from superopt.lab.bench.programs.aa_programs import PROGRAMS
+from superopt.make.plain import in_regions, own_form
+from superopt.make.trials import Trial, report_rows
 from superopt.measure.kernels import XLA
 from superopt.report.data import DrawnNode, NativeKernel
 from tests.support.stages import steps
@@ -185,7 +185,7 @@ def in_kernels(imported: Imported, found: Exploration) -> tuple[Candidate, tuple
     form = in_regions("own form", own_form(imported.graph))
     tried = {region.graph: Trial(str(region), region.kind, cost_of(region)) for region in form.regions}
     rows = report_rows(form.regions, set(tried), tried, NATIVE, found.model)
-    choices = choices_of(form.program.hot, [(region, None) for region in form.regions])
+    choices = specs_of(form.program.hot, [(region, None) for region in form.regions])
     return replace(form, kernels=choices), rows
 
 

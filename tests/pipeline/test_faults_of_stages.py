@@ -10,8 +10,8 @@ import pytest
 import superopt
 from superopt.errors import UsageError
 from superopt.lab.bench.faults.results import MEASURED, MODEL_ALONE, WITH_KERNELS, Fault, failing, faults, inject
-from superopt.machine.barrier import Barrier, StageWarning
 from superopt.machine.budget import parse_budget
+from superopt.machine.fallback import Fallback, StageWarning
 from superopt.report.data import read_report
 
 STAGES = {
@@ -23,7 +23,7 @@ STAGES = {
     "superopt.search.search:search": MODEL_ALONE,
     "superopt.contest.checks:check": MODEL_ALONE,
     "superopt.contest.contest:contest": MEASURED,
-    "superopt.choose.forms:forms_of": WITH_KERNELS,
+    "superopt.make.forms:forms_of": WITH_KERNELS,
 }
 BEFORE = (
     "superopt.returned.remember:run_key",
@@ -51,7 +51,7 @@ def test_a_judgement_that_fails_does_not_lose_the_program() -> None:
 
 
 def test_kernels_that_fail_do_not_lose_the_program() -> None:
-    outcome = inject(fault("kernels", "superopt.choose.forms:forms_of"), RuntimeError)
+    outcome = inject(fault("kernels", "superopt.make.forms:forms_of"), RuntimeError)
     assert (outcome.met, outcome.lost) == (True, "")
 
 
@@ -77,32 +77,32 @@ def test_the_report_says_what_was_done_without() -> None:
 
 def test_errors_of_the_caller_pass_the_barrier() -> None:
     with pytest.raises(UsageError):
-        Barrier().around("the budget", lambda: parse_budget("0s"), None, let=(UsageError,))
+        Fallback().around("the budget", lambda: parse_budget("0s"), None, let=(UsageError,))
 
 
 def test_a_barrier_keeps_what_happened() -> None:
-    barrier = Barrier()
+    fallback = Fallback()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert barrier.around("a", lambda: 1 / 0, 3) == 3
+        assert fallback.around("a", lambda: 1 / 0, 3) == 3
 
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    assert barrier.around("b", interrupted, 4) == 4
-    assert barrier.interrupted
-    assert list(barrier.lost) == ["a", "b"]
-    assert barrier.notes[0].startswith("done without a, which failed: ZeroDivisionError: division by zero (test_")
-    assert barrier.notes[1] == "done without b, which was interrupted"
+    assert fallback.around("b", interrupted, 4) == 4
+    assert fallback.interrupted
+    assert list(fallback.lost) == ["a", "b"]
+    assert fallback.notes[0].startswith("done without a, which failed: ZeroDivisionError: division by zero (test_")
+    assert fallback.notes[1] == "done without b, which was interrupted"
 
 
 def test_a_stage_is_not_lost_to_its_warning() -> None:
     """Where warnings are errors, as under pytest, what takes the place of a stage is returned all the same."""
-    barrier = Barrier()
+    fallback = Fallback()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert barrier.around("a", lambda: 1 / 0, 3) == 3
-    assert list(barrier.lost) == ["a"]
+        assert fallback.around("a", lambda: 1 / 0, 3) == 3
+    assert list(fallback.lost) == ["a"]
 
 
 def test_every_stage_has_faults() -> None:

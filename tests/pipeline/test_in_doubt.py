@@ -68,11 +68,11 @@ def test_a_result_in_doubt_is_kept_and_timed_again(
 ) -> None:
     store = tmp_path / "store.sqlite"
     rounds(monkeypatch, 33.0)
-    settled = checking.settled
-    monkeypatch.setattr(checking, "settled", lambda *args: replace(settled(*args), noisy=True))
+    after_check = checking.after_check
+    monkeypatch.setattr(checking, "after_check", lambda *args: replace(after_check(*args), noisy=True))
     assert not run(store=store).report.original_returned
     timed = rounds(monkeypatch, later)
-    monkeypatch.setattr(checking, "settled", settled)
+    monkeypatch.setattr(checking, "after_check", after_check)
     found = run(store=store)
     assert timed == [1] if not original else timed == [1, 1]
     assert found.report.original_returned == original

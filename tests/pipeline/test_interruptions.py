@@ -15,7 +15,7 @@ import superopt
 import superopt.contest.contest
 from rewrites.library import load
 from superopt.candidates.ledger import Chosen
-from superopt.choose.plain import KernelMaker
+from superopt.make.plain import KernelMaker
 from superopt.pipeline import building, checking, contesting, exploring, finishing, plain
 
 A, B = [np.random.default_rng(seed).standard_normal((256, 256)).astype(np.float32) for seed in (0, 1)]

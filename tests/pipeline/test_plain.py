@@ -23,10 +23,6 @@ from rewrites.build.expander import library_expander
 from rewrites.library import load
 from superopt.backends.native import Native
 from superopt.candidates.candidate import Candidate
-from superopt.choose import trials
-from superopt.choose.forms import that_differ
-from superopt.choose.plain import KernelMaker, in_regions, own_form
-from superopt.choose.trials import TrialPool
 from superopt.contest import checks
 from superopt.contest.contest import Outcome
 from superopt.contest.rounds import Series
@@ -35,9 +31,13 @@ from superopt.explore.exploration import explore
 from superopt.explore.kernel_timer import KernelTimer
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
-from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.choose.specs import NATIVE
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
+from superopt.make import trials
+from superopt.make.forms import that_differ
+from superopt.make.plain import KernelMaker, in_regions, own_form
+from superopt.make.trials import TrialPool
 from superopt.measure import Comparison, Timing
 from superopt.measure.kernels import XLA
 from superopt.pipeline import again as recalled
@@ -191,7 +191,7 @@ def test_a_schedule_that_is_not_proved_is_followed_by_a_plainer_default(
     pool: TrialPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from superopt.backends.native import default_trace
-    from superopt.choose import plain
+    from superopt.make import plain
 
     imported = import_function(lambda x: jnp.tanh(x @ x.T), (values(24, 16),))
     form = own_form(imported.graph)

@@ -15,9 +15,9 @@ from superopt.backends.mixed import whole_kernel
 from superopt.candidates.candidate import Candidate
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
-from superopt.kernels.choose.choice import NATIVE
-from superopt.machine.barrier import Barrier, StageWarning
+from superopt.kernels.choose.specs import NATIVE
 from superopt.machine.deadline import Deadline
+from superopt.machine.fallback import Fallback, StageWarning
 from superopt.pipeline import forming
 from superopt.pipeline.stages import CHECK, MEASURED, PREDICTED, UNSEARCHED
 from superopt.pipeline.state import RunStage, RunState
@@ -62,11 +62,11 @@ def test_forms_that_were_made_before_a_failure_are_in_the_contest(
     monkeypatch.setattr(forming, "_whole", lambda *_: forms)
     monkeypatch.setattr(forming, "_distinguished", lambda *_: forms)
     session: Any = SimpleNamespace(
-        barrier=Barrier(), in_kernels=SimpleNamespace(make=made, predicted=lambda form: form)
+        fallback=Fallback(), kernel_maker=SimpleNamespace(make=made, predicted=lambda form: form)
     )
     found: Any = SimpleNamespace(model=None, result=SimpleNamespace(original=None))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StageWarning)
         after = forming.make_forms(session, RunState(found=found, made=(plain,), hurried=True))
     assert [form.name for form in after.made] == ["plain", "a"]
-    assert list(session.barrier.lost) == ["further programs of the search in kernels"]
+    assert list(session.fallback.lost) == ["further programs of the search in kernels"]

@@ -26,7 +26,7 @@ from onnx import TensorProto, helper, numpy_helper
 import superopt
 from superopt.report import json_text, to_summary, to_text
 from superopt.report.data import Report, read_report
-from superopt.report.figures import change, error, found, ms, number, percent, ratio, seconds, written
+from superopt.report.figures import change, error, ms, number, percent, ratio, seconds, value_at, written
 from superopt.report.html import to_html
 
 VOID = {"meta", "br", "link", "img", "input", "hr", "circle", "line", "rect", "path"}
@@ -153,7 +153,7 @@ def check_page(report: Report) -> None:
     shown = Counter(path for path, _ in page.figures)
     assert shown, "a page has figures"
     for path, text in page.figures:
-        value = found(record, path)
+        value = value_at(record, path)
         if path.startswith("drawing/"):
             side = record["drawing"][path.split("/")[1]]
             whole = sum(node["us"] or 0.0 for node in side)

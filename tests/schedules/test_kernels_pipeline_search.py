@@ -18,10 +18,6 @@ from superopt.backends import native
 from superopt.backends.native import Native
 from superopt.candidates.candidate import Candidate
 from superopt.certify.kernels import prove_kernels
-from superopt.choose import schedules as kernel_search
-from superopt.choose.plain import KernelMaker
-from superopt.choose.schedules import ScheduleStage
-from superopt.choose.trials import Trace, Trial, TrialPool
 from superopt.contest.rounds import ORIGINAL, Series
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
@@ -31,6 +27,10 @@ from superopt.kernels.llvm.cpu import supported
 from superopt.kernels.loops.program import from_graph
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import UNTIMED
+from superopt.make import schedules as kernel_search
+from superopt.make.plain import KernelMaker
+from superopt.make.schedules import ScheduleStage
+from superopt.make.trials import Trace, Trial, TrialPool
 from superopt.measure import Comparison, Timing
 from superopt.schedules import tune as tuning
 from superopt.schedules.space import space_of

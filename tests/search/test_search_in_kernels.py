@@ -14,10 +14,10 @@ from costmodel.model.joint import Joint
 from rewrites import library
 from rewrites.build.expander import library_expander
 from superopt.candidates.candidate import Candidate
-from superopt.choose.plain import cut
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
+from superopt.make.plain import cut
 from superopt.search.emit import transpose_node
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering

@@ -33,7 +33,7 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.choice import Choice
+from superopt.kernels.choose.specs import KernelSpec
 from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.deadline import Deadline
 from superopt.machine.speedup import Speedup
@@ -91,7 +91,7 @@ def record_of(said: Outcome) -> dict[str, Any]:
         "chosen": _rounds(batches, said.chosen),
         "final": None if final is None else _rounds(later, final),
         "order": list(said.order),
-        "settled": said.settled,
+        "settled": said.is_decided,
         "ratios": [
             None if (r := said.ratio(i)) is None else [r.ratio, r.low, r.high] for i in range(len(said.entries))
         ],
@@ -104,7 +104,7 @@ def ledger_of(record: Mapping[str, Any]) -> tuple[RunLedger, list[Candidate]]:
     ledger, entries = RunLedger(record["seed"]), list[Candidate]()
     original = original_candidate(_IMPORTED.graph)
     for row in record["entries"]:
-        kernels = (Choice(0, ()),) if row["kernels"] else ()
+        kernels = (KernelSpec(0, ()),) if row["kernels"] else ()
         base = None if row["base"] is None else original if row["base"] < 0 else entries[row["base"]]
         entry = Candidate(
             name=row["name"], program=_ORIGINAL, kernels=kernels, options=row["options"], base=base, plain=row["plain"]
@@ -197,7 +197,7 @@ def made_up(seed: int) -> dict[str, Any]:
 
 
 def _entry(rng: random.Random, number: int) -> Candidate:
-    kernels = (Choice(0, ()),) if rng.random() < 0.6 or not number else ()
+    kernels = (KernelSpec(0, ()),) if rng.random() < 0.6 or not number else ()
     program = Program(_ORIGINAL.prepare, _ORIGINAL.hot)
     by_xla = frozenset({"add"}) if rng.random() < 0.5 else frozenset[str]()
     plain = number == 0 and rng.random() < 0.6

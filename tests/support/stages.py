@@ -7,11 +7,11 @@ from typing import Any
 from costmodel.model.load import load_objective
 from costmodel.model.objective import Objective
 from superopt.candidates.candidate import Candidate
-from superopt.choose.plain import KernelMaker, in_regions, own_form
-from superopt.choose.trials import TrialPool
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported
 from superopt.machine.deadline import Deadline
+from superopt.make.plain import KernelMaker, in_regions, own_form
+from superopt.make.trials import TrialPool
 
 
 def steps(count: int, objective: Objective | None = None, seed: int = 0) -> Request:

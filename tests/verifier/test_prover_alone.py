@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 import superopt
 from rewrites.language.parse import parse
-from superopt.compare.functions import compare_functions
+from superopt.equivalence.functions import compare_functions
 from superopt.errors import InputError, RuleError
 from superopt.frontends.symbolic.specs import read_specs
 from superopt.lab.corpora.statements import alone

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-import superopt.compare.verdict as pair_verdict
+import superopt.equivalence.verdict as pair_verdict
 import verifier.rules.check as rules_check
 import verifier.statements.statement as statements
 import verifier.statements.watch as statement_watch
@@ -20,7 +20,7 @@ from rewrites.language.parse import parse
 from rewrites.language.term import Rule
 from superopt.certify.rule_files import verify_files
 from superopt.certify.xla_rules import by_xla
-from superopt.compare.cuts import PairProof
+from superopt.equivalence.cuts import PairProof
 from superopt.errors import DEFECT, ProverDefectError
 from superopt.ir.graph import Graph, Node, literal, make_input, mk
 from verifier.equal.equality import Proof

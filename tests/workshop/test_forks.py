@@ -23,7 +23,7 @@ def started(worker: Worker) -> int:
 
 
 def test_workers_are_forked_by_one_process_in_sessions_of_their_own() -> None:
-    with Worker() as one, Worker(inline=True, loads="superopt.choose.making:load") as two:
+    with Worker() as one, Worker(inline=True, loads="superopt.make.making:load") as two:
         pids = [started(one), started(two)]
         assert parent_of(pids[0]) == parent_of(pids[1]) != os.getpid()
         assert [os.getsid(pid) for pid in pids] == pids

@@ -3,8 +3,8 @@
 Inside, a program takes and returns tensors.  A typed key stands in a structure as `Keys`, a node over its data.  A
 function, a name or a dtype within a container (an activation in a module, say) stands there as `Static`, a node without
 leaves.  So both belong to the structure that calls are checked against, as static arguments do
-(`superopt.frontends.jax.held`).  `Inside` is the user's function as the program sees it, `outside` makes a program
-callable as the user calls it.
+(`superopt.frontends.jax.jit_settings`).  `Inside` is the user's function as the program sees it, `outside` makes a
+program callable as the user calls it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax import tree_util
 
-from superopt.frontends.jax.held import NO_SETTINGS, Held, JitSettings, hold
+from superopt.frontends.jax.jit_settings import NO_SETTINGS, JitSettings, StaticValue, wrap_static
 from superopt.frontends.jax.keys import data_of, is_key, kind_of, with_kind
 
 Function = Callable[..., Any]
@@ -80,7 +80,7 @@ def enter(tree: Any) -> Any:
 
 def leave(tree: Any) -> Any:
     """A structure of the program in the user's form: keys and static leaves unwrapped."""
-    return tree_util.tree_map(_bare, tree, is_leaf=lambda x: isinstance(x, Keys | Static | Held))
+    return tree_util.tree_map(_bare, tree, is_leaf=lambda x: isinstance(x, Keys | Static | StaticValue))
 
 
 def leave_keys(tree: Any) -> Any:
@@ -90,7 +90,7 @@ def leave_keys(tree: Any) -> Any:
 
 def fix(args: Sequence[Any], kwargs: Any, settings: JitSettings) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments of a call with all leaves that are no arrays moved into their structure; keys stay keys."""
-    args, kwargs = hold(args, kwargs, settings)
+    args, kwargs = wrap_static(args, kwargs, settings)
     return tuple(map(_fixed, args)), {name: _fixed(x) for name, x in kwargs.items()}
 
 
@@ -123,7 +123,7 @@ def _bare(leaf: Any) -> Any:
         return jax.eval_shape(lambda data: with_kind(data, leaf.kind), leaf.data)
     if isinstance(leaf, Keys):
         return with_kind(leaf.data, leaf.kind)
-    return leaf.value if isinstance(leaf, Static | Held) else leaf
+    return leaf.value if isinstance(leaf, Static | StaticValue) else leaf
 
 
 def _name(kind: type) -> str:
@@ -161,7 +161,7 @@ def outside(fn: Function, program: Function) -> Function:
 
     @functools.wraps(fn.fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = enter(hold(args, kwargs, settings))
+        args, kwargs = enter(wrap_static(args, kwargs, settings))
         return leave(program(*args, **kwargs))
 
     return call

@@ -33,7 +33,14 @@ from jax.core import Tracer
 
 from superopt.frontends.jax.arguments import widened_in_trace
 from superopt.frontends.jax.boundary import Inside, enter, fix, holds_static, leave, leave_keys, outside
-from superopt.frontends.jax.held import NO_SETTINGS, JitSettings, hold, is_jit_disabled, is_jitted, settings_of_jax
+from superopt.frontends.jax.jit_settings import (
+    NO_SETTINGS,
+    JitSettings,
+    is_jit_disabled,
+    is_jitted,
+    settings_of_jax,
+    wrap_static,
+)
 from superopt.frontends.jax.placed import has_several_devices, is_placed, is_sharded
 from superopt.machine.jitting import jax_jit
 
@@ -254,12 +261,12 @@ def direct_call(convention: Convention, executable: Prepared) -> Direct:
         return Direct(unless_sharded(functools.partial(jitted, packed)), None if alone else inside)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = fix(args, kwargs, settings) if convention.functions else hold(args, kwargs, settings)
+        args, kwargs = fix(args, kwargs, settings) if convention.functions else wrap_static(args, kwargs, settings)
         results = jitted(packed, *args, **kwargs)
         return leave(results) if convention.returns_static else results
 
     def held_inside(*args: Any, **kwargs: Any) -> Any:
-        args, kwargs = hold(args, kwargs, settings)
+        args, kwargs = wrap_static(args, kwargs, settings)
         return inside(*args, **kwargs)
 
     return Direct(unless_sharded(call), None if alone or convention.returns_static else held_inside)

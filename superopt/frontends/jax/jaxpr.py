@@ -26,22 +26,22 @@ import numpy as np
 from jax import tree_util
 from jax.extend import core
 
-from superopt.errors import ArgumentError, InputError, SuperoptError, told_with_line
+from superopt.errors import ArgumentError, InputError, SuperoptError, one_line_with_place
 from superopt.files.trees import misfit, parameters_of, tree_data
 from superopt.foreign.onnx_calls import HostPart
 from superopt.frontends.jax.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
 from superopt.frontends.jax.boundary import Inside, enter, is_static
-from superopt.frontends.jax.held import (
+from superopt.frontends.jax.jit_settings import (
     NO_SETTINGS,
     JitSettings,
-    hold,
     is_jitted,
     settings_of,
     settings_of_jax,
     unjitted,
+    wrap_static,
 )
-from superopt.frontends.jax.kept import keep_function
 from superopt.frontends.jax.keys import is_key, with_kind
+from superopt.frontends.jax.opaque_eqns import keep_function
 from superopt.frontends.jax.walk import Effect, Importer, KeptWhole, of_debugging
 from superopt.ir.graph import Graph, Node, bodies_of, make_input
 from superopt.ir.types import TensorType
@@ -270,7 +270,7 @@ def import_function(
     names_of = _parameter_names(fn, args, kwargs)
     is_frozen = _frozen_parameters(fn, args, kwargs, names_of, frozen)
     settings = settings_of(fn)
-    normal = positional(fn, *hold(args, kwargs, settings))
+    normal = positional(fn, *wrap_static(args, kwargs, settings))
     paths, in_tree = tree_util.tree_flatten_with_path(normal)
     functions = any(len(path) > 2 and is_static(leaf) for path, leaf in paths)
     if functions and is_jitted(fn):  # which would not take them
@@ -381,7 +381,7 @@ def _trace(fn: Function, avals: Any) -> tuple[Any, Any]:
         raise
     except Exception as error:  # an error of the user's code; its place helps more than its type
         raise ArgumentError(
-            f"the function fails on these arguments: {told_with_line(error, _PACKAGES)}",
+            f"the function fails on these arguments: {one_line_with_place(error, _PACKAGES)}",
             hint="check the example arguments; jax.jit must accept the function",
         ) from error
 

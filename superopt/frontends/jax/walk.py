@@ -27,8 +27,8 @@ from jax.extend import core
 from superopt.errors import ShapeError
 from superopt.frontends.jax.builders import broadcast, full, reshape, scalar, window
 from superopt.frontends.jax.derivatives import own_derivative
-from superopt.frontends.jax.kept import keep, keep_call, results_of, types_of
 from superopt.frontends.jax.keys import data_of, data_type, is_key, kind_of
+from superopt.frontends.jax.opaque_eqns import keep, keep_call, results_of, types_of
 from superopt.frontends.jax.ops import IMPORT
 from superopt.frontends.jax.sizes import size
 from superopt.ir.graph import Graph, Node, make_input, mk

@@ -19,8 +19,8 @@ import onnx
 from jax import tree_util
 
 from superopt.files.reading import converting
-from superopt.frontends.jax.held import settings_of_jax
 from superopt.frontends.jax.jaxpr import Imported, import_function
+from superopt.frontends.jax.jit_settings import settings_of_jax
 from superopt.frontends.onnx.eval import StaticValueError, UnsupportedOpError
 from superopt.frontends.onnx.model import OnnxModel, TensorInfo, check_arguments, load_model, load_symbolic
 from superopt.frontends.onnx.read import label

@@ -60,7 +60,7 @@ from superopt.frontends.onnx.read import (
 from superopt.frontends.onnx.schema import attribute
 from superopt.frontends.symbolic.known import live
 from superopt.ir.index import Poly
-from superopt.machine.barrier import cause_of_run
+from superopt.machine.fallback import cause_of_run
 from superopt.machine.jitting import jax_jit
 
 MAX_STATIC_INTS = 1024

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from superopt.kernels.emit.agreement import agreements, phase_of
+from superopt.kernels.emit.bitwise_consistency import agreements, phase_of
 from superopt.kernels.loops.program import checked, ordered, reads
 from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
 

@@ -9,8 +9,8 @@ Regions grow from the outputs towards the inputs.  A producer joins its only rea
 it is read at one index, or reduced over rows in the loop order of the reader (priced by `counters.block_cost`).  A
 region holds one product at most, and only index maps stand between a product and its operands.  A prefix fold is the
 loop of its region; a region that reads it at another index reads it from memory.  A value compared with itself is
-computed by one region (`superopt.kernels.choose.compared`).  Ops without a value at one index (control flow, opaque
-operations) belong to no region and stay with XLA.
+computed by one region (`superopt.kernels.choose.bitwise_consistency`).  Ops without a value at one index (control flow,
+opaque operations) belong to no region and stay with XLA.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.ops import table
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
-from superopt.kernels.choose.compared import computed_twice
+from superopt.kernels.choose.bitwise_consistency import computed_twice
 from superopt.kernels.choose.joining import joint_cost, with_chains
 from superopt.kernels.choose.regions import (
     Region,

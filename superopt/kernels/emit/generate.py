@@ -16,7 +16,7 @@ from superopt.errors import UnsupportedKernel
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.scalar import DTYPE, SCALARS
 from superopt.kernels.emit import plan as emit_plan
-from superopt.kernels.emit.agreement import licences
+from superopt.kernels.emit.bitwise_consistency import licences
 from superopt.kernels.emit.microkernel import tiles_of, write_tiled
 from superopt.kernels.emit.nest import Placed, Rest, Writer
 from superopt.kernels.emit.options import DEFAULT, Licence

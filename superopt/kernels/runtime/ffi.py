@@ -22,7 +22,7 @@ from superopt.kernels.runtime.entry import BUFFER, BUFFER_BYTES
 from superopt.kernels.runtime.ffi_layout import FfiLayout, FfiUnavailable, layout
 from superopt.kernels.runtime.pool import field
 from superopt.kernels.runtime.team import at
-from superopt.machine.barrier import warned
+from superopt.machine.fallback import warned
 from superopt.machine.shared import once
 
 __all__ = ["FfiUnavailable", "codes", "emit_handler", "probe", "register"]

@@ -143,7 +143,9 @@ def table(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]
     return "\n".join(lines)
 
 
-def told(rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]], summary: Mapping[str, float]) -> str:
+def table_with_summary(
+    rows: Sequence[dict[str, Any]], columns: Sequence[tuple[str, str, str]], summary: Mapping[str, float]
+) -> str:
     """Rows as a table with the summary in a line below."""
     return table(rows, columns) + "\n\n" + ", ".join(f"{k} {v:.4g}" for k, v in summary.items())
 

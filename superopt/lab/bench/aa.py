@@ -23,7 +23,7 @@ from superopt.contest.rounds import ORIGINAL, Rounds, Subject
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.program import original_program
-from superopt.lab.bench import Result, Say, told, wanted
+from superopt.lab.bench import Result, Say, table_with_summary, wanted
 from superopt.lab.bench.programs.aa_programs import PROGRAMS, AAProgram
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import now_s
@@ -60,7 +60,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
         again = f", {row['again']:.3f} again" if row["claimed"] else ""
         say(f"{name}: same {row['same_claimed']}, claimed {row['claimed']}{again}, {row['seconds']:.0f} s")
     summary = summarise(rows)
-    text = told(rows, _COLUMNS, summary)
+    text = table_with_summary(rows, _COLUMNS, summary)
     return rows, summary, text
 
 

@@ -33,7 +33,7 @@ from superopt.certify.library import proved_library
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.program import Program, original_program
 from superopt.ir.text import print_graph
-from superopt.lab.bench import Result, Say, told, wanted
+from superopt.lab.bench import Result, Say, table_with_summary, wanted
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.layers import Net, conv2d, relu, softmax
 from superopt.machine.budget import parse_budget
@@ -120,7 +120,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
             picks = {k.removeprefix("regret_"): v for k, v in rows[-1].items() if k.startswith("regret_")}
             say(f"{case}: " + ", ".join(f"{k} {v:+.1%}" for k, v in picks.items() if v is not None))
     summary = summarise(rows)
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -31,7 +31,7 @@ from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
 from superopt.ir.graph import Graph
 from superopt.ir.program import Program, original_program
-from superopt.lab.bench import Result, Say, geomean, told, wanted, whole_graphs
+from superopt.lab.bench import Result, Say, geomean, table_with_summary, wanted, whole_graphs
 from superopt.lab.bench.programs import nets
 from superopt.lab.bench.programs.nets import Net
 from superopt.lab.bench.whole_graphs import Arena, BestFound
@@ -80,7 +80,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
             rows += found
             say(f"{case}: " + ", ".join(f"{r['method']} {r['ratio']:.3f}" for r in found if r["ratio"] is not None))
     summary = summarise(rows)
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

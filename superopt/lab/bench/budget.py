@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from superopt.lab.bench import Result, Say, in_own_process, once, told, wanted
+from superopt.lab.bench import Result, Say, in_own_process, once, table_with_summary, wanted
 from superopt.lab.bench.core import CASES
 from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.bench.programs.slow import KINDS, original
@@ -108,7 +108,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     for prefix in (SLOW, CTRL_C):
         some = [row for row in rows if row["case"].startswith(prefix)]
         summary |= {f"{prefix}: kept": float(sum(row.get("kept", False) for row in some))} if some else {}
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def _of_slow(name: str, seed: int) -> dict[str, Any]:

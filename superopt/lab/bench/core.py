@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, in_own_process, told
+from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, in_own_process, table_with_summary
 from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.bench.timing import time_against_jit
 from superopt.machine.extras import need
@@ -80,7 +80,7 @@ def _run(suite: str, budget: str, cases: Sequence[str], seed: int, say: Say, sea
         "max_rel_error": max((row["max_rel_error"] for row in good), default=0.0),
         "failed": float(len(rows) - len(good)),
     }
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def measure_case(case: str, budget: str, seed: int, kernels: bool = False, search: bool = True) -> dict[str, Any]:

@@ -31,9 +31,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from superopt.contest.checks import Builds
+from superopt.contest.checks import OriginalRuns
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.lab.bench import Result, Say, geomean, in_own_process, told, wanted
+from superopt.lab.bench import Result, Say, geomean, in_own_process, table_with_summary, wanted
 from superopt.lab.bench.core import CASES as CORE
 from superopt.lab.bench.core import LIGHT
 from superopt.lab.bench.programs.programs import build_case
@@ -110,7 +110,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
             given = budget or (NETWORK_BUDGET if case in NETWORKS else BUDGET)
             rows.append(_row(case, given, seed, tuple(OPTIONS), say))
     summary = summarise(rows)
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def run_plain(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
@@ -118,7 +118,7 @@ def run_plain(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Resu
     names = ("plain", "product")
     rows = [_row(case, budget, seed, names, say) for case in PLAIN_CASES if wanted(case, cases)]
     summary = summarise_plain(rows)
-    return rows, summary, told(rows, _PLAIN_COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _PLAIN_COLUMNS, summary)
 
 
 def _row(case: str, budget: str, seed: int, names: Sequence[str], say: Say) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def errors(net: Any, results: Mapping[str, Any]) -> dict[str, Any]:
         for error, x in zip(output_errors(wanted, got), wanted, strict=False):
             assert Tolerance().accepts(error, str(x.dtype)), f"{name} differs from jax by {error.normwise:.2g}"
     imported = import_function(net.fn, (net.params, *net.inputs), {}, frozen=0)
-    truth = Builds.of(imported).truth
+    truth = OriginalRuns.of(imported).truth
     figures: dict[str, Any] = {}
     for name, got in arrays.items():
         apart = output_errors(truth, [x.astype(t.dtype) for x, t in zip(got, truth, strict=True)]) if truth else ()

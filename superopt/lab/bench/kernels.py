@@ -22,7 +22,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from superopt.lab.bench import Result, Say, geomean, in_own_process, told, wanted
+from superopt.lab.bench import Result, Say, geomean, in_own_process, table_with_summary, wanted
 from superopt.lab.bench.programs.kernels_cases import CASES
 from superopt.machine.budget import parse_budget
 
@@ -57,7 +57,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
             rows.append({"case": case.name, "kind": case.kind, "threads": threads, **row})
             say(_line(rows[-1]))
     summary = summarise(rows)
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def _line(row: dict[str, Any]) -> str:

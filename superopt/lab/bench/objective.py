@@ -29,18 +29,18 @@ from rewrites.language.term import Rule
 from superopt.backends.native import Native
 from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.certify.library import proved_library
-from superopt.choose.forms import apart_s
-from superopt.choose.plain import KernelMaker, cut, in_regions
-from superopt.choose.trials import TrialPool
 from superopt.errors import UsageError
 from superopt.explore.exploration import explore
 from superopt.explore.found import Exploration
 from superopt.explore.request import Request
 from superopt.frontends.jax.jaxpr import Imported, import_function
-from superopt.lab.bench import Result, Say, geomean, told, wanted
+from superopt.lab.bench import Result, Say, geomean, table_with_summary, wanted
 from superopt.lab.bench.programs.programs import build_case
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import Deadline
+from superopt.make.forms import apart_s
+from superopt.make.plain import KernelMaker, cut, in_regions
+from superopt.make.trials import TrialPool
 from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.measure.compare import KERNELS
 from superopt.measure.stats import paired_ratio
@@ -125,7 +125,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
                 gains = (f"{k[5:]} {v:.2f}" for k, v in rows[-1].items() if k.startswith("over_") and v is not None)
                 say(f"{case}: {rows[-1][f'{JOINT}_ms']:.3g} ms, time of the others over it: {', '.join(gains)}")
     summary = summarise(rows)
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

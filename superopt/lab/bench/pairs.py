@@ -21,7 +21,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from superopt.compare.models import compare_models
+from superopt.equivalence.models import compare_models
 from superopt.errors import InputError
 from superopt.lab.bench import once
 from superopt.lab.bench.onnx.networks import NETWORKS, NetworkBuilder, network

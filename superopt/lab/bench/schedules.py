@@ -25,7 +25,7 @@ import numpy as np
 
 from superopt.arrays.bundles import scratch_folder
 from superopt.ir.graph import Graph
-from superopt.lab.bench import Result, Say, geomean, told, wanted
+from superopt.lab.bench import Result, Say, geomean, table_with_summary, wanted
 from superopt.machine.budget import parse_budget
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.candidates import save_problem
@@ -70,7 +70,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
             rows.append(measure(operator, seconds, range(seed, seed + _SEEDS)))
             say(json.dumps({k: v for k, v in rows[-1].items() if k != "trace"}))
     summary = summarised(rows) if rows else {}
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def summarised(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

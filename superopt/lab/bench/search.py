@@ -28,13 +28,13 @@ from rewrites.grow.proof import ProvingEGraph
 from superopt.backends.protocol import backend_of
 from superopt.candidates.candidate import Candidate
 from superopt.certify.library import proved_library
-from superopt.choose.plain import cut, in_regions, own_form
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.kernels.choose.choice import NATIVE
-from superopt.lab.bench import Result, Say, geomean, table, told, wanted
+from superopt.kernels.choose.specs import NATIVE
+from superopt.lab.bench import Result, Say, geomean, table, table_with_summary, wanted
 from superopt.lab.bench.programs import nets
 from superopt.machine.budget import parse_budget
 from superopt.machine.deadline import Deadline
+from superopt.make.plain import cut, in_regions, own_form
 from superopt.search.pricing import Pricer
 from superopt.search.search import SearchSettings, search
 from superopt.search.snapshot import Forms
@@ -90,7 +90,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     if len(stacks) > 1:
         summary |= exponents(stacks[0], stacks[-1])
     first = [table(rows, _COLUMNS)] if rows and stacks else []
-    last = told(stacks, _DEEP_COLUMNS, summary) if stacks else told(rows, _COLUMNS, summary)
+    last = table_with_summary(stacks, _DEEP_COLUMNS, summary) if stacks else table_with_summary(rows, _COLUMNS, summary)
     return [*rows, *stacks], summary, "\n\n".join([*first, last])
 
 

@@ -13,9 +13,9 @@ from typing import Any
 import jax
 from jax import export
 
-from superopt.compare.models import as_functions
-from superopt.compare.modules import arguments_of
-from superopt.compare.symbolic import SizedArguments, proved_alone
+from superopt.equivalence.models import as_functions
+from superopt.equivalence.modules import arguments_of
+from superopt.equivalence.symbolic import SizedArguments, proved_alone
 from superopt.errors import SuperoptError
 from superopt.frontends.onnx.frontend import load_symbolic
 from superopt.frontends.stablehlo.module import load_module

@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import superopt
-from superopt.machine.barrier import in_one_line
+from superopt.machine.fallback import in_one_line
 
 
 def run(threads: int = 16, programs: int = 10, budget: str = "30steps") -> dict[str, Any]:

@@ -23,7 +23,7 @@ from superopt.arrays.bundles import scratch_folder
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.defaults import default_trace
 from superopt.kernels.loops.program import from_graph
-from superopt.lab.bench import Result, Say, told, wanted
+from superopt.lab.bench import Result, Say, table_with_summary, wanted
 from superopt.schedules.candidates import save_problem
 from superopt.schedules.workload import workload
 from superopt.workshop.cluster import RayExecutor, RayWorker
@@ -52,7 +52,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
             rows.append({"case": case, "jobs": jobs, "seconds": time.perf_counter() - begin, "value": value})
             say(f"{case}: {value:.3g}")
     summary = {names[row["case"]]: row["value"] for row in rows}
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def _equal(cluster: RayExecutor, seed: int) -> tuple[int, float]:
@@ -69,8 +69,8 @@ def _results(executor: Executor, folder: Path, seed: int) -> list[Any]:
     for number, graph in enumerate(graphs):
         path = folder / f"{number}.json"
         path.write_text(json.dumps([print_graph(graph), None]), encoding="utf-8")
-        jobs.append(Job("make", "superopt.choose.making:make", {"backend": "native"}, {"path": str(path)}))
-    with Workshop(executor.seats(WORKERS, ONE_KERNEL, inline=True, loads="superopt.choose.making:load")) as workshop:
+        jobs.append(Job("make", "superopt.make.making:make", {"backend": "native"}, {"path": str(path)}))
+    with Workshop(executor.seats(WORKERS, ONE_KERNEL, inline=True, loads="superopt.make.making:load")) as workshop:
         done = workshop.done(jobs)
     made = [done[n] if isinstance(done[n], Failure) else _timeless(done[n]) for n in range(len(jobs))]
     return made + [_built(executor, graph, folder, seed) for graph in graphs]

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from superopt.commands.console import JSON, emit, progress
-from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.choose.specs import NATIVE
 from superopt.lab.training.collect import collect as run
 from superopt.lab.training.fitting import (
     evaluation,

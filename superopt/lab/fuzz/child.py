@@ -25,13 +25,13 @@ import jax
 import numpy as np
 
 import superopt
-from superopt.choose.trials import TrialPool
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.interp import evaluate
 from superopt.lab.fuzz.case import FuzzCase, from_dict
 from superopt.lab.fuzz.jax_programs import SCOPE
 from superopt.lab.fuzz.onnx_programs import original as onnx_original
+from superopt.make.trials import TrialPool
 from superopt.pipeline import optimizer
 from superopt.workshop.process import Worker
 

@@ -16,14 +16,14 @@ from rewrites.build.expander import library_expander
 from superopt.backends.native import Native
 from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.certify.library import proved_library
-from superopt.choose.plain import KernelMaker, in_regions, own_form
-from superopt.choose.trials import TrialPool
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.program import frozen_bytes
-from superopt.kernels.choose.choice import NATIVE, regions_of
+from superopt.kernels.choose.specs import NATIVE, regions_of
 from superopt.lab.bench.programs.programs import build_case
 from superopt.lab.training.rewritten import forms
+from superopt.make.plain import KernelMaker, in_regions, own_form
+from superopt.make.trials import TrialPool
 from superopt.measure import ComparisonSettings, KernelTiming, Timing, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
 from superopt.workshop.process import Worker

@@ -16,7 +16,7 @@ from costmodel.model import learned_file
 from costmodel.model import staged as staged_file
 from costmodel.model.learned import predict
 from superopt.errors import InputError
-from superopt.kernels.choose.choice import NATIVE
+from superopt.kernels.choose.specs import NATIVE
 from superopt.lab.training import (
     corpus,
     evaluate,

@@ -24,13 +24,12 @@ from typing import Any
 import numpy as np
 
 from superopt.certify.library import proved_library
-from superopt.choose.plain import in_regions, own_form
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
-from superopt.kernels.choose.choice import NATIVE
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import NATIVE
 from superopt.lab import Say
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile, label_of
@@ -38,6 +37,7 @@ from superopt.lab.training.corpus import OWN_FORM
 from superopt.lab.training.rewritten import forms
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
 from superopt.machine import facts as machine
+from superopt.make.plain import in_regions, own_form
 from superopt.measure import KernelTiming, time_kernels
 from superopt.measure.kernels import XLA, KernelSettings, copies
 from superopt.workshop.process import ProcessLimits, Worker

@@ -22,11 +22,11 @@ from rewrites.egraph.convert import import_graph
 from rewrites.grow.growth import GrowthLimits, grow
 from rewrites.language.term import Rule, subterms
 from superopt.candidates.candidate import Candidate
-from superopt.choose.plain import cut
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Graph
 from superopt.ir.ops.table import CONVOLUTIONS
 from superopt.machine.deadline import Deadline
+from superopt.make.plain import cut
 from superopt.search.layout import candidates
 from superopt.search.lower import Lowering
 from superopt.search.moves import Move, region

@@ -21,18 +21,18 @@ from scipy.optimize import linprog
 from costmodel.model.boundary import Boundary
 from superopt.arrays.bundles import random_values
 from superopt.candidates.candidate import original_candidate
-from superopt.choose.plain import KernelMaker, in_regions, own_form
-from superopt.choose.trials import TrialPool
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.counters import boundary_bytes
 from superopt.ir.program import frozen_bytes
 from superopt.ir.text import parse_graph
-from superopt.kernels.choose.choice import NATIVE, regions_of
+from superopt.kernels.choose.specs import NATIVE, regions_of
 from superopt.lab import Say
 from superopt.lab.training import corpus, families
 from superopt.lab.training.collect import LabelFile
 from superopt.lab.training.tasks import canonical, make_form
+from superopt.make.plain import KernelMaker, in_regions, own_form
+from superopt.make.trials import TrialPool
 from superopt.measure import ComparisonSettings, KernelTiming, Timing, compare, time_kernels
 from superopt.measure.kernels import KernelSettings
 from superopt.workshop.process import Worker

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import superopt
-from superopt.lab.bench import Result, Say, in_own_process, told, wanted
+from superopt.lab.bench import Result, Say, in_own_process, table_with_summary, wanted
 from superopt.lab.bench.timing import median, until_decided
 
 BAR = 1 / 1.1
@@ -122,7 +122,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
         "below": float(sum(row["high"] < BAR for row in good)),
         "failed": float(len(rows) - len(good)),
     }
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:

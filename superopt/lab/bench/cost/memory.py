@@ -30,7 +30,7 @@ import numpy as np
 import superopt
 from superopt.arrays.placing import SHARED
 from superopt.errors import UsageError
-from superopt.lab.bench import Result, Say, told, wanted
+from superopt.lab.bench import Result, Say, table_with_summary, wanted
 
 SIDE, SMALL_SIDE, ROWS = 2048, 64, 8  # sides of a large matrix and of a negligible one, rows of the operand
 LAYERS = {"inline": 32, "external": 144}
@@ -81,7 +81,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     for name, ways in {"optimise": WAYS[:2], "plain": WAYS[:1], "load": WAYS[2:]}.items():
         ratios = [row["over_weights"] for row in rows if row["way"] in ways and "failure" not in row]
         summary[f"{name}_over_weights"] = max(ratios, default=0.0)
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def _case(case: str, layers: int, budget: str, seed: int, folder: Path, say: Say) -> list[dict[str, Any]]:

@@ -72,15 +72,15 @@ STAGES: tuple[tuple[str, tuple[str, ...], Mapping[str, Any]], ...] = (
     (
         "kernels",
         (
-            "superopt.choose.forms",
-            "superopt.choose.schedules",
+            "superopt.make.forms",
+            "superopt.make.schedules",
             "superopt.certify.kernels",
-            "superopt.choose.trials",
+            "superopt.make.trials",
             "superopt.kernels.choose.partition",
         ),
         WITH_KERNELS,
     ),
-    ("plain", ("superopt.choose.plain", "superopt.contest.rounds"), WITH_KERNELS),
+    ("plain", ("superopt.make.plain", "superopt.contest.rounds"), WITH_KERNELS),
 )
 """(name, modules or packages, options of `optimize` with which they are used)."""
 

@@ -18,8 +18,8 @@ import superopt
 from superopt.backends import native
 from superopt.files.reading import DIGESTS, ArchiveWriter
 from superopt.ir.program import type_bytes
-from superopt.kernels.choose.choice import choices_of
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import specs_of
 from superopt.lab.bench.faults.texts import encoded, mutated_bytes, mutated_json, mutated_text, rearranged
 from superopt.returned.optimized import Loaded, Optimized
 from superopt.store import Store
@@ -75,7 +75,7 @@ def _rows(x: Any, w: Any) -> Any:
 
 def _with_kernels(result: Optimized) -> Optimized:
     regions = partition(result.program.hot)
-    result.kernels = choices_of(result.program.hot, [(r, native.default_trace(r.graph)) for r in regions])
+    result.kernels = specs_of(result.program.hot, [(r, native.default_trace(r.graph)) for r in regions])
     return result
 
 

@@ -20,8 +20,8 @@ import superopt
 from superopt.backends import native
 from superopt.errors import InputError
 from superopt.frontends.jax.jaxpr import Imported, import_function
-from superopt.kernels.choose.choice import choices_of
 from superopt.kernels.choose.partition import partition
+from superopt.kernels.choose.specs import specs_of
 from superopt.lab.bench.faults.texts import mutated_json
 from superopt.returned.remember import recall, remember
 from superopt.store import Store
@@ -73,7 +73,7 @@ def corpus(folder: Path) -> None:
         result = superopt.optimize(fn, *_arguments(), **_OPTIONS)
         if fn is _bent:
             regions = partition(result.program.hot)
-            result.kernels = choices_of(result.program.hot, [(r, native.default_trace(r.graph)) for r in regions])
+            result.kernels = specs_of(result.program.hot, [(r, native.default_trace(r.graph)) for r in regions])
         with Store(memory=True) as store:
             remember(store, _KEY, result)
             entries[name] = store.get("runs", _KEY)

@@ -65,7 +65,7 @@ class _Found:
     bytes: int = 0
     faults: list[str] = field(default_factory=list[str])
 
-    def told(self, name: str, what: str, text: str) -> None:
+    def count_fault(self, name: str, what: str, text: str) -> None:
         """Count a fault, and keep its text while there are few."""
         setattr(self, what, getattr(self, what) + 1)
         if len(self.faults) < _SHOWN:
@@ -128,12 +128,12 @@ def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
                 found.bytes = max(found.bytes, event["bytes"])
                 for what in FAULTS:
                     if event.get(what):
-                        found.told(event["kept"], what, event[what])
+                        found.count_fault(event["kept"], what, event[what])
                 if found.files % 1000 == 0:
                     say(f"{kind}: {found.files} of {count}")
         left = sorted(p.name for p in (Path(folder) / "outside").iterdir())
         for name in left:  # by code that is not Python's, which no hook sees
-            found.told("", "outside", f"{name} was written")
+            found.count_fault("", "outside", f"{name} was written")
     return found
 
 
@@ -156,7 +156,7 @@ def _events(worker: Worker, message: Mapping[str, Any], count: int, found: _Foun
             if read is None:
                 raise RuntimeError(f"good files of the kind {kind} are not read: {failure.detail}") from error
             found.files += 1
-            found.told(keep(read, kind, seed, number), "deaths", f"{failure.cause}: {failure.detail}")
+            found.count_fault(keep(read, kind, seed, number), "deaths", f"{failure.cause}: {failure.detail}")
             number += 1
 
 
@@ -176,7 +176,7 @@ def _stages(count: int) -> _Found:
 
     def note(outcome: results.FaultOutcome) -> None:
         if outcome.lost:
-            found.told("", "lost_results", f"{outcome.fault.target}: {outcome.error}: {outcome.lost}")
+            found.count_fault("", "lost_results", f"{outcome.fault.target}: {outcome.error}: {outcome.lost}")
         found.files += 1
 
     results.lost_results(most=count, progress=note)

@@ -75,7 +75,7 @@ def all_built(makes: Sequence[Callable[[], Callable[..., Any]]], *arguments: Any
             try:
                 waiting.append(pool.submit(jax.jit(make()).lower(*arguments).compile))
             except FAULTS as reason:
-                waiting.append(told(reason))
+                waiting.append(failure_line(reason))
     return [x if isinstance(x, str) else attempt(x.result) for x in waiting]
 
 
@@ -84,10 +84,10 @@ def attempt(call: Call) -> Any:
     try:
         return jax.block_until_ready(call())
     except FAULTS as reason:
-        return told(reason)
+        return failure_line(reason)
 
 
-def told(reason: Exception) -> str:
+def failure_line(reason: Exception) -> str:
     """A failure in a line."""
     return f"{type(reason).__name__}: {reason}"[:500]
 

@@ -28,10 +28,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from superopt.contest.checks import Builds
+from superopt.contest.checks import OriginalRuns
 from superopt.errors import SuperoptError
 from superopt.frontends.onnx.frontend import import_onnx, load_model
-from superopt.lab.bench import NO_SEARCH, Result, Say, in_own_process, told
+from superopt.lab.bench import NO_SEARCH, Result, Say, in_own_process, table_with_summary
 from superopt.lab.bench.peers.processes import framework
 from superopt.lab.bench.peers.serve import inputs_of
 from superopt.lab.bench.peers.suite import as_types, case_of, entries, files_of, folder_of
@@ -97,7 +97,7 @@ def run(
                 rows.append(row)
                 say(f"{case}: {row['failure'] if 'failure' in row else _said(row)}")
     summary = summarise(rows)
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 _ASKED = "SUPEROPT_BENCH_EXPORT"
@@ -205,7 +205,7 @@ def _judged(
     """
     from_peer = list(inputs_of(peers[0]).values()) if peers[0] else None
     if model.name == _REFERENCE:
-        yardstick = Builds.of(import_onnx(model, *given)).truth
+        yardstick = OriginalRuns.of(import_onnx(model, *given)).truth
     else:
         yardstick = list(inputs_of(peers[-1]).values()) if peers[-1] else None
     like = from_peer or straight

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from superopt.errors import SuperoptError, UsageError
-from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, once, told, wanted
+from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, once, table_with_summary, wanted
 from superopt.lab.bench.peers.processes import Served, compared, framework
 from superopt.lab.bench.timing import median
 from superopt.machine.budget import parse_budget
@@ -73,7 +73,7 @@ def run(
             times = ", ".join(f"{name} {row[f'{name}_ms']:.3g} ms" for name in (OURS, *PEERS) if f"{name}_ms" in row)
             say(f"{case}: {times}; {row['vs_best']:.2f} of the best")
     summary = summarise(rows)
-    return rows, summary, told(rows, _COLUMNS, summary)
+    return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
 
 def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:

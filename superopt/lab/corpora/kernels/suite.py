@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from superopt.backends.native import Native
-from superopt.choose.plain import in_regions, own_form
 from superopt.errors import InputError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.lab.bench.programs.programs import build_case
+from superopt.make.plain import in_regions, own_form
 
 
 def kernels_of(case: str) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,238 @@
+"""Kernels of regions, made in worker processes (`superopt.make.making`), with the result for each.
+
+A kernel that crashes, hangs or writes outside of its buffers fails there, where nobody is hurt; the process of the user
+only ever runs kernels that have come through.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from costmodel.model.joint import Joint
+from costmodel.model.objective import outside_of
+from superopt.arrays.bundles import scratch_folder
+from superopt.backends.protocol import Backend, for_device
+from superopt.ir.counters import Cost
+from superopt.ir.graph import Graph
+from superopt.ir.text import print_graph
+from superopt.kernels.choose.regions import Region, key_of
+from superopt.kernels.schedule.trace import trace as frozen_trace
+from superopt.machine.background import BackgroundCall, TimeOverError
+from superopt.machine.deadline import Deadline
+from superopt.machine.facts import usable_cores
+from superopt.machine.speedup import Speedup
+from superopt.measure.kernels import XLA
+from superopt.report.data import NativeKernel
+from superopt.workshop.job import Event, Failure, Job, Kind
+from superopt.workshop.process import ONE_KERNEL
+from superopt.workshop.scheduler import local
+
+_WAIT_S = 0.3  # as long as most kernels take
+MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
+_JOBS = "superopt.make.making"
+Trace = tuple[Any, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The outcome of making a region's kernel, and of timing it.
+
+    Attributes:
+        name: ops and types of the region.
+        kind: contraction, window, rows, map or movement.
+        cost: operations and bytes of one run.
+        trace: the schedule; None for the default one.
+        xla_s: seconds of XLA's version of the region; None where nothing was timed.
+        own_s: seconds of our kernel; None where nothing was timed.
+        ratio: XLA's time over the kernel's, with its interval; None where there is none.
+        failure: the reason why there is no timing, or why the kernel cannot be used.
+        candidates: number of schedules that a search timed.
+        searched: whether the schedule is one that the search found.
+    """
+
+    name: str
+    kind: str
+    cost: Cost
+    trace: Trace = None
+    xla_s: float | None = None
+    own_s: float | None = None
+    ratio: Speedup | None = None
+    failure: str = ""
+    candidates: int = 0
+    searched: bool = False
+
+
+class TrialPool:
+    """The processes that make kernels, started when there is one to be made; a context manager.
+
+    Attributes:
+        backend: the backend that makes kernels; the one for the default device of JAX where none is given.
+        spent_s: processor time that all kernels took to make, whatever else computed meanwhile.
+    """
+
+    def __init__(self, processes: int | None = None, backend: Backend | None = None) -> None:
+        self.backend = backend or for_device()
+        count = processes or min(MOST_PROCESSES, usable_cores())
+        self._workshop = local(count, ONE_KERNEL, inline=True, loads=f"{_JOBS}:load")
+        self.spent_s = 0.0
+
+    @property
+    def batch(self) -> int:
+        """Number of regions that are made at a time."""
+        return len(self._workshop.seats)
+
+    def start(self) -> None:
+        """Start the processes, without waiting for them."""
+        self._workshop.start()
+
+    def ready(self, end_s: float = math.inf) -> bool:
+        """Wait for the starting processes until this instant; return whether they have started."""
+        return self._workshop.ready(end_s)
+
+    def make_all(self, regions: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
+        """Compile the kernel of each region and run it between guard bands; return its schedule, or why it failed.
+
+        Objects lie where every process finds them, so a process takes the next region whenever it is free.  Kernels
+        that are not made at the instant `end_s` are given up.
+        """
+        if not self.ready(end_s):
+            return ["its process had not started when the time was over"] * len(regions)
+        with scratch_folder(0) as folder:
+            done = self._workshop.done([self._job("make", *one, folder, n) for n, one in enumerate(regions)], end_s)
+        self._count(done.values())
+        return [_outcome(done[n]) for n in range(len(regions))]
+
+    @contextmanager
+    def meanwhile(
+        self, regions: Sequence[Graph], made: Sequence[tuple[Graph, Trace]] = ()
+    ) -> Iterator[dict[Graph, Trace | str]]:
+        """Make as many of these kernels as there is time for while this process computes, leaving it a core.
+
+        Then validate the machine code of those that were made; the verdicts are kept on disk.  The mapping that is
+        yielded has, after the end of the block, the schedule of each kernel that was made, or why there is none.  Jobs
+        begun by then are waited for, but not long.
+        """
+        found: dict[Graph, Trace | str] = {}
+        halted = threading.Event()
+        wanted: list[tuple[Kind, Graph, Trace]] = []
+        for region in regions:
+            wanted.append(("make", region, None))
+        for region, trace in made:
+            wanted.append(("validate", region, trace))
+
+        def work() -> dict[int, list[Event] | Failure]:
+            if not wanted or usable_cores() == 1:
+                return {}
+            with scratch_folder(0) as folder:
+                jobs = [self._job(*one, folder, n) for n, one in enumerate(wanted)]
+                return self._workshop.done(jobs, halted=halted.is_set, most=usable_cores() - 1)
+
+        making = BackgroundCall(work)
+        try:
+            yield found
+        finally:
+            halted.set()
+        with suppress(TimeOverError):  # a process that is still at it is waited for by the next that needs it
+            done = making.result(Deadline.within(_WAIT_S).end_s)
+            kernels = {n: result for n, result in done.items() if n < len(regions)}
+            self._count(kernels.values())
+            found |= {regions[n]: _outcome(result) for n, result in kernels.items()}
+
+    def _job(self, kind: Kind, region: Graph, trace: Trace, folder: str, number: int) -> Job:
+        """The job that makes or validates the kernel of a region, described in a file of the folder."""
+        path = Path(folder) / f"{number}.json"
+        path.write_text(json.dumps([print_graph(region), trace]), encoding="utf-8")
+        return Job(kind, f"{_JOBS}:{kind}", {"backend": self.backend.name}, {"path": str(path)})
+
+    def _count(self, results: Iterable[list[Event] | Failure]) -> None:
+        self.spent_s += sum(result[0]["seconds"] for result in results if not isinstance(result, Failure))
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        self._workshop.close()
+
+    def __enter__(self) -> TrialPool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _outcome(result: list[Event] | Failure) -> Trace | str:
+    """The schedule of the kernel that was made or whose code was validated; else the reason why it failed."""
+    if isinstance(result, Failure):
+        return f"{result.cause}: {result.detail}"
+    (event,) = result
+    return frozen_trace(event["trace"]) if event["event"] == "built" else event["detail"]
+
+
+def report_rows(
+    regions: Sequence[Region],
+    chosen: Collection[Graph],
+    tried: Mapping[Graph, Trial],
+    backend: str,
+    model: Joint | None = None,
+) -> tuple[NativeKernel, ...]:
+    """The regions of a form for the report, equal ones together, those that take longest first.
+
+    Args:
+        regions: all regions of the form.
+        chosen: those that are kernels.
+        tried: results of making and timing them.
+        backend: name of the backend that makes kernels.
+        model: prices them.
+    """
+    rows: list[NativeKernel] = []
+    graphs = list(dict.fromkeys(region.graph for region in regions))
+    known = {} if model is None or not graphs else model.by_backend(graphs, timed=False)
+    predicted_ms = {
+        name: {g: 1e3 * s for g, s in zip(graphs, seconds.tolist(), strict=True) if s < math.inf}
+        for name, seconds in known.items()
+    }
+    unlike = None if model is None or model.own is None or not graphs else outside_of(model.own.model, graphs)
+    outside = {} if unlike is None else dict(zip(graphs, unlike.tolist(), strict=True))
+    timed_ms = {
+        name: {g: 1e3 * s for g in graphs if (s := timed.seconds.get(g.outputs[0], math.inf)) < math.inf}
+        for name, timed in ({} if model is None else model.models).items()
+    }
+    for graph, n in Counter(region.graph for region in regions).items():
+        trial = tried.get(graph)
+        if trial is None:
+            continue
+        rows.append(
+            NativeKernel(
+                name=trial.name,
+                kind=trial.kind,
+                count=n,
+                used=graph in chosen,
+                backend=backend,
+                xla_ms=None if trial.xla_s is None else 1e3 * trial.xla_s,
+                own_ms=None if trial.own_s is None else 1e3 * trial.own_s,
+                ratio=trial.ratio,
+                flops=trial.cost.flops,
+                failure=trial.failure,
+                schedule=_schedule(trial),
+                predicted_ms=predicted_ms.get(backend, {}).get(graph),
+                timed_ms=timed_ms.get(backend, {}).get(graph),
+                by_xla_ms=predicted_ms.get(XLA, {}).get(graph),
+                by_xla_timed_ms=timed_ms.get(XLA, {}).get(graph),
+                outside=outside.get(graph),
+                key=key_of(graph),
+            )
+        )
+    return tuple(sorted(rows, key=lambda r: -r.count * (r.xla_ms or r.by_xla_timed_ms or r.by_xla_ms or 0.0)))
+
+
+def _schedule(trial: Trial) -> str:
+    """How the schedule of a kernel was found, in words."""
+    if trial.searched:
+        return f"best of {trial.candidates} searched"
+    return f"default, none of {trial.candidates} searched is better" if trial.candidates else "default"
