@@ -30,7 +30,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from superopt.lab.bench import Result, Say, in_own_process, told, wanted
+from superopt.lab.bench import Result, Say, in_own_process, wanted
 from superopt.lab.bench.timing import median, until_decided
 from superopt.lab.corpora.zoo import FROZEN, OPEN, load
 from superopt.lab.corpora.zoo.snippet import Forms, Snippet
