@@ -55,6 +55,7 @@ SUITES = {
     "search": f"{_HERE}.search:run",
     "verifier": f"{_HERE}.verifier:run",
     "workshop": f"{_HERE}.workshop:run",
+    "zoo": f"{_HERE}.zoo:run",
 }
 """Suite -> the function that runs it, loaded on first use."""
 _OF_ONNX = ("budget", "exports", "memory", "onnx-nodes", "onnx-types", "peers")
@@ -81,6 +82,7 @@ BUDGETS = {
     "ablation": "5s",
     "alternatives": "10s",
     "verifier": "5000steps",
+    "zoo": "20s",
 }
 
 

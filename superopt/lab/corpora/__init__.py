@@ -1,1 +1,1 @@
-"""Corpora to test the verifier: rules, schedules and statements that are true, and wrong ones that look true."""
+"""Corpora: rules, schedules and statements, true and wrong, for the verifier; snippets of programs for the search."""
