@@ -10,17 +10,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from superopt.choose.plain import KernelMaker, fits, in_regions, own_form
-from superopt.choose.schedules import ScheduleStage
-from superopt.choose.trials import Trial
-from superopt.machine.barrier import StageWarning
 
 from superopt.backends.mixed import whole_kernel
 from superopt.candidates.candidate import Candidate, Provenance, original_candidate
 from superopt.candidates.evidence import NumericCheck
 from superopt.candidates.ledger import ChoiceReason, Chosen, Compared, Rejected, RunLedger, Validated, Why
 from superopt.certify.kernels import Refutation, ValidatedCode
-from superopt.choose import schedules
 from superopt.contest.checks import OriginalLostError
 from superopt.contest.choices import original_returned
 from superopt.contest.rounds import Series
