@@ -368,10 +368,10 @@ def with_parts(e: Expr, operands: Sequence[Expr], index: Callable[[Size], Size])
             return from_index(index(e.args[0]), e.dtype)
 
 
-Change = Callable[[Expr], "Expr | None"]
+ExprChange = Callable[[Expr], "Expr | None"]
 
 
-def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = None) -> Expr:
+def rewrite(root: Expr, after: ExprChange | None = None, *, before: ExprChange | None = None) -> Expr:
     """Return the expression with parts replaced, those that its indices read included.
 
     Args:
@@ -405,7 +405,7 @@ def rewrite(root: Expr, after: Change | None = None, *, before: Change | None = 
     return done[root]
 
 
-def with_loads(root: Expr, read: Change) -> Expr:
+def with_loads(root: Expr, read: ExprChange) -> Expr:
     """Replace each load for which `read` returns a value, loads in indices included."""
     return rewrite(root, lambda e: read(e) if e.kind == "load" else None)
 
