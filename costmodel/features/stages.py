@@ -113,7 +113,7 @@ class _Access:
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class _MemoryBytes:
     """Bytes of the caches, of the program (cached if all of it fits), and of frozen operands between calls."""
 
     caches: tuple[int, int, int]
@@ -168,7 +168,7 @@ def stage_rows(
         if 0 in [a.extent for a in stage.axes] or stage.guard is False:
             continue
         facts = _tiled(program, stage, cpu) if stage.tile is not None else _nest(program, stage, cpu)
-        found = _described(program, stage, facts, _Memory(caches, total, weights), threads)
+        found = _described(program, stage, facts, _MemoryBytes(caches, total, weights), threads)
         found |= {
             "phases": math.log2(len(phases)), "stages": math.log2(len(program.stages)), "first": float(number == 0),
             "log_program_bytes": _log(total), "threads": math.log2(threads),
@@ -509,7 +509,7 @@ def _run(x: _Access, loops: Sequence[_Loop]) -> float:
 
 
 def _traffic(
-    facts: _Facts, memory: _Memory, frozen: Container[str]
+    facts: _Facts, memory: _MemoryBytes, frozen: Container[str]
 ) -> tuple[list[float], list[float], Sequence[float], list[float]]:
     """Return, per cache, bytes from beyond it, those in short runs, the innermost body's bytes in it, and cold bytes.
 
@@ -599,7 +599,9 @@ def _work(parts: Sequence[Expr], counts: Mapping[Expr, float], lane: _Lane, acce
     return total
 
 
-def _described(program: LoopProgram, stage: Stage, facts: _Facts, memory: _Memory, threads: int) -> dict[str, float]:
+def _described(
+    program: LoopProgram, stage: Stage, facts: _Facts, memory: _MemoryBytes, threads: int
+) -> dict[str, float]:
     loops, accesses = facts.loops, facts.accesses
     store = accesses[-1]
     trips = _totals(loops)

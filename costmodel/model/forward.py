@@ -14,7 +14,7 @@ import numpy as np
 
 from costmodel.arrays import KernelInputs, KernelMembers
 from costmodel.model.encode import KERNEL_WIDTH, JoinedKernels, NodeRows
-from costmodel.model.model import Params, Shape
+from costmodel.model.model import NetworkShape, Params
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -25,7 +25,7 @@ _ROWS = 1024
 class Forward:
     """The forward pass of one network over one table of rows, which may grow."""
 
-    def __init__(self, params: Params, shape: Shape, rows: NodeRows) -> None:
+    def __init__(self, params: Params, shape: NetworkShape, rows: NodeRows) -> None:
         given = {name: np.asarray(value, np.float32) for name, value in params.items()}
         self.params, self.rows, self.width = given, rows, shape.width
         self.layers = [

@@ -22,7 +22,7 @@ from costmodel.features.counts import FEATURES_VERSION
 from costmodel.features.node_rows import ENCODING_VERSION, OPCODES
 from costmodel.model.analytical import COUNT, Coefficients
 from costmodel.model.encode import KERNEL_WIDTH, POOLED_WIDTH
-from costmodel.model.model import Model, Params, Shape, shapes
+from costmodel.model.model import Model, NetworkShape, Params, shapes
 from costmodel.model.training_domain import TrainingDomain
 from costmodel.model.weights_file import WeightsError, refused
 from superopt.errors import InputError
@@ -74,10 +74,10 @@ def read(path: Path | None = None) -> tuple[Model, dict[str, Any]]:
         return _model(tensors, _shape(card), _ops(card)), card
 
 
-def _shape(card: Mapping[str, Any]) -> Shape:
+def _shape(card: Mapping[str, Any]) -> NetworkShape:
     try:
         sizes = field(card, "shape", dict)
-        return Shape(**{name: field(sizes, name, (int, float), 0, _MOST) for name in sizes})
+        return NetworkShape(**{name: field(sizes, name, (int, float), 0, _MOST) for name in sizes})
     except (InputError, TypeError) as error:
         raise WeightsError(f"the card describes no network: {cause_of(error)}") from error
 
@@ -101,7 +101,7 @@ def _tensors(model: Model) -> dict[str, np.ndarray]:
     }  # fmt: skip
 
 
-def _model(tensors: Mapping[str, np.ndarray], shape: Shape, ops: Sequence[str]) -> Model:
+def _model(tensors: Mapping[str, np.ndarray], shape: NetworkShape, ops: Sequence[str]) -> Model:
     centres = tensors.get("hull.centres", np.zeros((0, 0)))
     inputs = _BEFORE_OPS + len(ops)
     wanted = {f"network.{name}": size for name, size in shapes(shape).items()} | {

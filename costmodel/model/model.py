@@ -21,7 +21,7 @@ CLIP = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NetworkShape:
     """Sizes of a network; half of its members read the graph, half the pooled numbers.
 
     Attributes:
@@ -49,7 +49,7 @@ class Model:
 
     prior: Coefficients
     params: Params
-    shape: Shape
+    shape: NetworkShape
     mean: PerInput
     std: PerInput
     domain: TrainingDomain
@@ -60,7 +60,7 @@ class Model:
         return np.clip((kernel - self.mean) / self.std, -CLIP, CLIP).astype(np.float32)
 
 
-def shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+def shapes(shape: NetworkShape) -> dict[str, tuple[int, ...]]:
     """Return the name and size of every parameter array of a network."""
     w, t = shape.width, shape.trunk
     found: dict[str, tuple[int, ...]] = {

@@ -24,13 +24,13 @@ import numpy as np
 
 from costmodel.features.node_rows import OPCODES
 from costmodel.model.encode import KERNEL_WIDTH, PackedBatch
-from costmodel.model.model import Params, Shape, shapes
+from costmodel.model.model import NetworkShape, Params, shapes
 
 if TYPE_CHECKING:
     from jaxtyping import Float
 
 
-def initial(shape: Shape, key: jax.Array) -> Params:
+def initial(shape: NetworkShape, key: jax.Array) -> Params:
     """Return random parameters; the heads start at zero, which is the roofline."""
     params: Params = {}
     for name, size in sorted(shapes(shape).items()):

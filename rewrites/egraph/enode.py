@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 Ref: TypeAlias = int
 ENode: TypeAlias = tuple[int, ...]
-IntShape: TypeAlias = tuple[int, ...]
 Canon: TypeAlias = "Callable[[EGraph, int, OpAttrs, list[Ref]], tuple[ENode, int]]"
 
 
@@ -80,7 +79,7 @@ class OpAttrs:
         self.forms: dict[tuple[int, ...], CanonicalForm | None] = {}
         self.canon = canon_of(op)
 
-    def infer(self, shapes: Sequence[IntShape], dtypes: Sequence[str]) -> tuple[TensorType, ...]:
+    def infer(self, shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> tuple[TensorType, ...]:
         """Types of the results; scalar operands of elementwise ops count as broadcast, a macro as its op.
 
         Raises:

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from rewrites.egraph import normal
-from rewrites.egraph.enode import ENode, IntShape, LimitReachedError, OpAttrs, Origin, Ref
+from rewrites.egraph.enode import ENode, LimitReachedError, OpAttrs, Origin, Ref
 from rewrites.egraph.perm import CLASS_MASK, PERM_BITS, PERM_MASK, PERMS, compose, intern, inverse, perm_of
 from superopt.errors import ShapeError
 from superopt.ir.graph import Attrs
@@ -52,7 +52,7 @@ class EGraph:
         self._uf: list[Ref] = []
         self._nodes: list[dict[ENode, None]] = []
         self._parents: list[dict[ENode, None]] = []
-        self._shape: list[IntShape] = []
+        self._shape: list[tuple[int, ...]] = []
         self._dtype: list[str] = []
         self._frozen: list[bool] = []
         self._value: list[bool | int | float | None] = []
@@ -94,7 +94,7 @@ class EGraph:
         """The reference to `numpy.transpose(value, perm)`."""
         return ref & CLASS_MASK | compose(ref & PERM_MASK, intern(perm))
 
-    def shape(self, ref: Ref) -> IntShape:
+    def shape(self, ref: Ref) -> tuple[int, ...]:
         """Shape of the value."""
         ref = self.find(ref)
         base = self._shape[ref >> PERM_BITS]

@@ -58,9 +58,9 @@ if TYPE_CHECKING:
 Constructor: TypeAlias = "Callable[[EGraph, Sequence[Ref], dict[str, Any]], Ref]"
 Scalar: TypeAlias = "bool | int | float"
 # (input axes in merge order, positions of the output axes)
-Chain: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
-Groups: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
-Box = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # starts, limits, strides
+MergedAxes: TypeAlias = tuple[tuple[int, ...], tuple[int, ...]]
+AxisGroups: TypeAlias = tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+SliceBox = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # starts, limits, strides
 
 
 def construct(eg: EGraph, op: str, children: Sequence[Ref], attrs: Attrs) -> Ref:
@@ -260,7 +260,7 @@ def reshape(eg: EGraph, x: Ref, new_sizes: Sequence[int]) -> Ref:
     return _emit(eg, x, [(tuple(range(len(shape))), tuple(range(len(new_sizes))))], tuple(new_sizes))
 
 
-def regroup(eg: EGraph, x: Ref, groups: Groups) -> Ref:
+def regroup(eg: EGraph, x: Ref, groups: AxisGroups) -> Ref:
     """Reshape by axis groups.
 
     Raises:
@@ -270,7 +270,7 @@ def regroup(eg: EGraph, x: Ref, groups: Groups) -> Ref:
     shape = eg.shape(x)
     if sorted(a for ins, _ in groups for a in ins) != list(range(len(shape))):
         raise ShapeError(f"regroup of {eg.type(x)}: groups {groups} do not partition its axes")
-    chains: list[Chain] = []
+    chains: list[MergedAxes] = []
     sizes: list[int] = []
     for ins, outs in groups:
         if math.prod([shape[a] for a in ins]) != math.prod(outs):
@@ -297,7 +297,7 @@ def broadcast(eg: EGraph, x: Ref, shape: Sequence[int], dims: Sequence[int]) -> 
     if all(size == 1 for i, size in enumerate(shape) if i not in targets):
         return _emit(eg, x, [((j,), (d,)) for j, d in zip(kept, targets, strict=True)], shape)
     if len(kept) < len(sizes):
-        chains: list[Chain] = [((j,), (k,)) for k, j in enumerate(kept)]
+        chains: list[MergedAxes] = [((j,), (k,)) for k, j in enumerate(kept)]
         x = _emit(eg, x, chains, tuple([sizes[j] for j in kept]))
     return _broadcast_core(eg, x, shape, targets)
 
@@ -323,9 +323,9 @@ def _broadcast_core(eg: EGraph, x: Ref, shape: tuple[int, ...], dims: Sequence[i
     return eg.insert("broadcast_in_dim", attrs, (x,))
 
 
-def _shorten(chains: Sequence[Chain], ins: Sequence[int], outs: Sequence[int]) -> list[Chain]:
+def _shorten(chains: Sequence[MergedAxes], ins: Sequence[int], outs: Sequence[int]) -> list[MergedAxes]:
     """Chains without axes of size 1, cut wherever the products agree; `ins` and `outs` are sizes."""
-    short: list[Chain] = []
+    short: list[MergedAxes] = []
     for sources, targets in chains:
         left = [a for a in sources if ins[a] != 1]
         right = [o for o in targets if outs[o] != 1]
@@ -349,7 +349,7 @@ def _shorten(chains: Sequence[Chain], ins: Sequence[int], outs: Sequence[int]) -
 
 
 def _emit(
-    eg: EGraph, x: Ref, chains: Sequence[Chain], sizes: tuple[int, ...], seen: frozenset[int] = frozenset()
+    eg: EGraph, x: Ref, chains: Sequence[MergedAxes], sizes: tuple[int, ...], seen: frozenset[int] = frozenset()
 ) -> Ref:
     """Regroup x through `chains` (its axes, positions of the result) into a tensor of these sizes."""
     cls, base = x >> PERM_BITS, x & CLASS_MASK
@@ -400,7 +400,9 @@ def _emit(
     return ref if len(targets) == len(sizes) else _broadcast_core(eg, ref, sizes, targets)
 
 
-def _compose(groups: Groups, q: Sequence[int], sizes: Sequence[int], outer: Sequence[Chain]) -> list[Chain] | None:
+def _compose(
+    groups: AxisGroups, q: Sequence[int], sizes: Sequence[int], outer: Sequence[MergedAxes]
+) -> list[MergedAxes] | None:
     """The chains of `outer` after a regroup e-node seen through q, on the axes below it; None for a real shuffle.
 
     `sizes` are those of the axes between the two (natural axes of the class).
@@ -423,7 +425,7 @@ def _compose(groups: Groups, q: Sequence[int], sizes: Sequence[int], outer: Sequ
             if after.setdefault(a, b) != b or before.setdefault(b, a) != a:
                 return None
     ends = {ins[0]: (ins, outs) for ins, outs in outer if ins}
-    chains: list[Chain] = []
+    chains: list[MergedAxes] = []
     visited = 0
     for first in [a for a, size in enumerate(sizes) if size != 1 and a not in before]:
         sources: list[int] = []
@@ -457,7 +459,7 @@ def slice_(eg: EGraph, x: Ref, starts: Sequence[int], limits: Sequence[int], str
     ):
         raise ShapeError(f"slice of {eg.type(x)} from {starts} to {limits} by {strides}: out of bounds")
     box = _tight(starts, limits, strides)
-    seen: set[tuple[Ref, Box]] = set()
+    seen: set[tuple[Ref, SliceBox]] = set()
     while not _is_full(box, eg.shape(x)):
         if (x, box) in seen or any(b == e for b, e in zip(box[0], box[1], strict=True)):
             return _insert(eg, x, box)  # a cycle of views, or an empty slice
@@ -516,7 +518,7 @@ def rev(eg: EGraph, x: Ref, dimensions: Sequence[int]) -> Ref:
     return eg.insert("rev", (("dimensions", tuple(sorted(dimensions))),), (x,))
 
 
-def _tight(starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]) -> Box:
+def _tight(starts: Sequence[int], limits: Sequence[int], strides: Sequence[int]) -> SliceBox:
     """The same slice with its limits just behind the last element; stride 1 where there is one element."""
     counts = [-(-(e - b) // t) for b, e, t in zip(starts, limits, strides, strict=True)]
     steps = tuple([t if n > 1 else 1 for n, t in zip(counts, strides, strict=True)])
@@ -524,18 +526,18 @@ def _tight(starts: Sequence[int], limits: Sequence[int], strides: Sequence[int])
     return tuple(starts), ends, steps
 
 
-def _is_full(box: Box, shape: Sequence[int]) -> bool:
+def _is_full(box: SliceBox, shape: Sequence[int]) -> bool:
     return box[1] == tuple(shape) and not any(box[0]) and all(t == 1 for t in box[2])
 
 
-def _insert(eg: EGraph, x: Ref, box: Box) -> Ref:
+def _insert(eg: EGraph, x: Ref, box: SliceBox) -> Ref:
     attrs = (("limit_indices", box[1]), ("start_indices", box[0]), ("strides", box[2]))
     return eg.insert("slice", attrs, (x,))
 
 
-def slice_views(eg: EGraph, ref: Ref) -> list[tuple[Ref, Box]]:
+def slice_views(eg: EGraph, ref: Ref) -> list[tuple[Ref, SliceBox]]:
     """Slices equal to `ref`: source and box of each, both in ref's axes."""
-    found: list[tuple[Ref, Box]] = []
+    found: list[tuple[Ref, SliceBox]] = []
     for node, q in eg.views(ref, "slice"):
         v = eg.values_of(node)
         starts, limits, strides = [
@@ -545,7 +547,7 @@ def slice_views(eg: EGraph, ref: Ref) -> list[tuple[Ref, Box]]:
     return found
 
 
-def _through_slice(eg: EGraph, x: Ref, box: Box) -> tuple[Ref, Box] | None:
+def _through_slice(eg: EGraph, x: Ref, box: SliceBox) -> tuple[Ref, SliceBox] | None:
     """slice(slice x) = slice x."""
     for source, (starts, _, strides) in slice_views(eg, x):
         first = [s + t * b for s, t, b in zip(starts, strides, box[0], strict=True)]
@@ -554,7 +556,7 @@ def _through_slice(eg: EGraph, x: Ref, box: Box) -> tuple[Ref, Box] | None:
     return None
 
 
-def _pieces(eg: EGraph, x: Ref, box: Box) -> tuple[int, list[tuple[Ref, int, int]]] | None:
+def _pieces(eg: EGraph, x: Ref, box: SliceBox) -> tuple[int, list[tuple[Ref, int, int]]] | None:
     """Axis and touched pieces, with bounds, of a concatenation equal to x; None unless the slice misses a piece."""
     for node, q in eg.views(x, "concatenate"):
         axis = q.index(eg.values_of(node)["dimension"])
@@ -571,7 +573,7 @@ def _pieces(eg: EGraph, x: Ref, box: Box) -> tuple[int, list[tuple[Ref, int, int
     return None
 
 
-def _through_piece(eg: EGraph, x: Ref, box: Box) -> tuple[Ref, Box] | None:
+def _through_piece(eg: EGraph, x: Ref, box: SliceBox) -> tuple[Ref, SliceBox] | None:
     """slice(concat(.., x, ..)) = slice x when it touches no other piece."""
     found = _pieces(eg, x, box)
     if found is None or len(found[1]) != 1:
@@ -583,7 +585,7 @@ def _through_piece(eg: EGraph, x: Ref, box: Box) -> tuple[Ref, Box] | None:
     return piece, (tuple(starts), tuple(limits), box[2])
 
 
-def _drop_pieces(eg: EGraph, x: Ref, box: Box) -> Ref | None:
+def _drop_pieces(eg: EGraph, x: Ref, box: SliceBox) -> Ref | None:
     """A dense slice of several but not all pieces is the concatenation of their slices."""
     found = _pieces(eg, x, box)
     if found is None or box[2][found[0]] != 1:
@@ -599,7 +601,7 @@ def _drop_pieces(eg: EGraph, x: Ref, box: Box) -> Ref | None:
     return concatenate(eg, parts, axis)
 
 
-def _through_broadcast(eg: EGraph, x: Ref, box: Box) -> Ref | None:
+def _through_broadcast(eg: EGraph, x: Ref, box: SliceBox) -> Ref | None:
     """slice(bcast x) = bcast(slice x)."""
     for source, at in broadcast_views(eg, x):
         starts, limits, strides = [[part[a] for a in at] for part in box]

@@ -28,7 +28,7 @@ MAX_SIBLINGS = 16
 
 
 @dataclass(slots=True)
-class _Chain:
+class _MergedSiblings:
     """Siblings merged so far, the slice of the last product that each one equals, and that product."""
 
     members: list[Ref]
@@ -114,7 +114,7 @@ def _merge_group(run: Growth, rule: Rule, cls: int, shared: str, group: Sequence
     changed = 0
     pending: list[int] = list(group)
     while len(pending) > 1:
-        chain = _Chain([pending[0] << PERM_BITS], Origin(rule.name, run.step, ()))
+        chain = _MergedSiblings([pending[0] << PERM_BITS], Origin(rule.name, run.step, ()))
         rest: list[int] = []
         for c in pending[1:]:
             if not _extend(run, rule, cls, shared, chain, c << PERM_BITS):
@@ -125,7 +125,7 @@ def _merge_group(run: Growth, rule: Rule, cls: int, shared: str, group: Sequence
     return changed
 
 
-def _extend(run: Growth, rule: Rule, cls: int, shared: str, chain: _Chain, sibling: Ref) -> bool:
+def _extend(run: Growth, rule: Rule, cls: int, shared: str, chain: _MergedSiblings, sibling: Ref) -> bool:
     """Join one more sibling to a chain; whether it fits."""
     eg = run.eg
     last = chain.members[0] if chain.product is None else chain.product
@@ -160,7 +160,7 @@ def _common_source(eg: EGraph, left: Ref, right: Ref) -> Ref | None:
     return None
 
 
-def _finish(run: Growth, rule: Rule, chain: _Chain) -> int:
+def _finish(run: Growth, rule: Rule, chain: _MergedSiblings) -> int:
     """Unite every member with its slice of the last product, as one rule instance; return the number of changes."""
     eg = run.eg
     origin = Origin(rule.name, run.step, tuple(chain.members))

@@ -27,15 +27,15 @@ from superopt.ir.graph import Attrs, Node
 if TYPE_CHECKING:
     from rewrites.match.matching import Match
 
-Pair = tuple[int, int]
+ClassPair = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Step:
+class ProofStep:
     """A rule instance, and the pairs of equal classes on which it depends."""
 
     match: Match
-    pairs: tuple[Pair, ...]
+    pairs: tuple[ClassPair, ...]
     number: int
 
 
@@ -43,8 +43,8 @@ class Step:
 class Reason:
     """Justification of a union: rule instances (none for a congruence), and pairs of classes on which it depends."""
 
-    steps: tuple[Step, ...]
-    pairs: tuple[Pair, ...]
+    steps: tuple[ProofStep, ...]
+    pairs: tuple[ClassPair, ...]
 
 
 class ProvingEGraph(EGraph):
@@ -56,11 +56,11 @@ class ProvingEGraph(EGraph):
         self.birth_of: dict[ENode, int] = {}
         self.steps = 0
         self._up: dict[int, tuple[int, Reason]] = {}
-        self._claims: dict[Pair, Reason] = {}
-        self._by_origin: dict[Origin, list[Step]] = {}
+        self._claims: dict[ClassPair, Reason] = {}
+        self._by_origin: dict[Origin, list[ProofStep]] = {}
         self._constant_from: dict[int, int] = {}
         self._congruent: tuple[int, int] | None = None
-        self._log: list[Pair] | None = None
+        self._log: list[ClassPair] | None = None
         self._nodes_of: dict[int, Node] = {}
 
     # ---- operations of the e-graph, with logging
@@ -96,7 +96,7 @@ class ProvingEGraph(EGraph):
         self._log.append((born, self.find_class(self._hashcons[node])))
         self._log += self._matched(children, [c >> PERM_BITS for c in self.births[born][1:]])
 
-    def _matched(self, left: Sequence[int], right: Sequence[int]) -> list[Pair]:
+    def _matched(self, left: Sequence[int], right: Sequence[int]) -> list[ClassPair]:
         """Pairs of class numbers, one of each side, that are in one class now."""
         roots = {c: self.find_class(c << PERM_BITS) for c in (*left, *right)}
         return [(a, b) for a in dict.fromkeys(left) for b in dict.fromkeys(right) if a != b and roots[a] == roots[b]]
@@ -163,7 +163,7 @@ class ProvingEGraph(EGraph):
         roots = [root for root, _ in match.roots]
         if all(self.find_class(r) == self.find_class(v) for r, v in zip(roots, values, strict=True)):
             return
-        step = Step(match, self._dependencies(match), self.steps)
+        step = ProofStep(match, self._dependencies(match), self.steps)
         self.steps += 1
         self._by_origin.setdefault(origin, []).append(step)
         for root, value in zip(roots, values, strict=True):
@@ -181,7 +181,7 @@ class ProvingEGraph(EGraph):
         self._by_origin.setdefault(origin, []).extend(self._by_origin.get(known, ()))
 
     @contextmanager
-    def logged(self) -> Generator[list[Pair]]:
+    def logged(self) -> Generator[list[ClassPair]]:
         """Context manager: collect the pairs on which reads of classes inside the block depend."""
         self._log = log = []
         try:
@@ -189,12 +189,12 @@ class ProvingEGraph(EGraph):
         finally:
             self._log = None
 
-    def _dependencies(self, match: Match) -> tuple[Pair, ...]:
+    def _dependencies(self, match: Match) -> tuple[ClassPair, ...]:
         """Pairs of equal classes on which an instance depends.
 
         They come from the e-nodes that matched the left side, and from the reads made while the right side is built.
         """
-        pairs: list[Pair] = []
+        pairs: list[ClassPair] = []
         for key in match.trail:
             if isinstance(key, tuple):
                 pairs += self.selected(cast(ENode, key))
@@ -209,12 +209,12 @@ class ProvingEGraph(EGraph):
 
     # ---- explanations, after growth
 
-    def explain(self, pairs: Iterable[Pair]) -> list[Step]:
+    def explain(self, pairs: Iterable[ClassPair]) -> list[ProofStep]:
         """The rule instances on which some pairs of equal class numbers depend, in the order of their creation."""
         todo = list(pairs)
-        seen: set[Pair] = set()
+        seen: set[ClassPair] = set()
         edges: set[int] = set()
-        steps: dict[int, Step] = {}
+        steps: dict[int, ProofStep] = {}
         while todo:
             a, b = todo.pop()
             if a == b or (a, b) in seen or not self._one(a, b):
@@ -245,7 +245,7 @@ class ProvingEGraph(EGraph):
             b = self._up[b][0]
         return way[: above[b]] + other
 
-    def selected(self, enode: ENode) -> list[Pair]:
+    def selected(self, enode: ENode) -> list[ClassPair]:
         """The pairs on which the use of an e-node as a member of its class depends."""
         born = self.birth_of[enode]
         below = self._matched([c >> PERM_BITS for c in enode[1:]], [c >> PERM_BITS for c in self.births[born][1:]])
@@ -278,4 +278,4 @@ def claims(eg: EGraph, match: Any, values: Sequence[Ref], origin: Origin) -> Non
         eg.claim(match, values, origin)
 
 
-__all__ = ["Pair", "ProvingEGraph", "Reason", "Step", "claims"]
+__all__ = ["ClassPair", "ProofStep", "ProvingEGraph", "Reason", "claims"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rewrites.language.term import UNMATCHABLE, Expr, Rule, Term, names_in, roles_of, subterms, touched, windows
+from rewrites.language.term import UNMATCHABLE, Rule, Term, TokenExpr, names_in, roles_of, subterms, touched, windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _integers(t: Term) -> tuple[set[str], set[str]]:
                 if e[0] == "v":
                     alone.add(e[1])
     if t.op == "lit":
-        value: Expr = t["value"]
+        value: TokenExpr = t["value"]
         used |= names_in(value)
     if t.op in ("fold", "stack"):
         used.add(t["bound"])

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from rewrites.language.term import Expr, Rule, Term, per_axis_names
+from rewrites.language.term import Rule, Term, TokenExpr, per_axis_names
 
 Label: TypeAlias = Hashable
 Num: TypeAlias = Any  # int, or the prover's integer sort
@@ -106,7 +106,7 @@ class Env:
             out = out * self.look(token, label)
         return out
 
-    def value(self, e: Expr, label: Label = None) -> Num:
+    def value(self, e: TokenExpr, label: Label = None) -> Num:
         """Value of an integer expression or comparison at one axis."""
         op = e[0]
         if op == "n":
@@ -124,7 +124,7 @@ class Env:
             return (self.arith.max if op == "max" else self.arith.min)(a, b)
         return _OPERATORS[op](a, b)
 
-    def axes_of(self, e: Expr) -> Sequence[Label]:
+    def axes_of(self, e: TokenExpr) -> Sequence[Label]:
         """Axes at which a condition must hold: those of its one many-axis role, else a single axis."""
         roles = {self.rule.owner[n] for n in per_axis_names(e) if n in self.rule.owner}
         for r in roles:
@@ -136,7 +136,7 @@ class Env:
         """The rule's `if` conditions at every axis."""
         return [self.value(e, label) for e in self.rule.cond for label in self.axes_of(e)]
 
-    def unmet(self) -> Expr | None:
+    def unmet(self) -> TokenExpr | None:
         """The first `if` condition that fails at some axis, or None (sizes must be numbers)."""
         return next((e for e in self.rule.cond if not all(self.value(e, x) for x in self.axes_of(e))), None)
 

@@ -25,7 +25,7 @@ from typing import Any
 
 from rewrites.language import direction
 from rewrites.language.kinds import kinds
-from rewrites.language.parse_terms import Declared, Reader, fail
+from rewrites.language.parse_terms import Declared, TermReader, fail
 from rewrites.language.term import MODES, REDUCERS, Rule, Term, roles_of, stem, subterms
 from superopt.errors import RuleError
 from superopt.machine.shared import parse_expression
@@ -45,7 +45,7 @@ class _Section:
     context: str
     text: str
 
-    def elements(self, reader: Reader, text: str | None = None) -> list[ast.expr]:
+    def elements(self, reader: TermReader, text: str | None = None) -> list[ast.expr]:
         """Parse the expressions of the clause, or of a part of it; sets the reader's context for error messages."""
         reader.context = self.context
         return _elements(self.text if text is None else text, self.context)
@@ -71,7 +71,7 @@ def parse(text: str, where: str = "<text>") -> Rule:
     if not re.fullmatch(r"[A-Za-z][\w-]*", name):
         raise RuleError(f"{context}: the first line must be `name: declarations`")
     declared = _declarations(declaration, context)
-    reader = Reader(context, declared)
+    reader = TermReader(context, declared)
     bodies = [s for s in sections if s.kind == "body"]
     if len(bodies) != 1 or bodies[0].text.count("==") != 1:
         raise RuleError(f"{context}: expected one equation `left == right`, got {[b.text for b in bodies]}")
@@ -112,7 +112,7 @@ def parse(text: str, where: str = "<text>") -> Rule:
     return rule
 
 
-def _lets(reader: Reader, shared: list[_Section]) -> None:
+def _lets(reader: TermReader, shared: list[_Section]) -> None:
     """Read the `with` clauses, which name shared subterms."""
     for section in shared:
         let, _, value = section.text.partition("=")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from rewrites.language.names import ALIASES, ELEMENTWISE, IN_TEXT, REQUIRED, WINDOW_DEFAULTS
-from rewrites.language.term import REDUCERS, Expr, Term, per_axis_names, roles_of, stem, subterms, term
+from rewrites.language.term import REDUCERS, Term, TokenExpr, per_axis_names, roles_of, stem, subterms, term
 from superopt.errors import RuleError
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.scalar import LOGICAL, PREDICATES
@@ -65,7 +65,7 @@ class Declared:
     extras: list[str] = field(default_factory=list[str])
 
 
-class Reader:
+class TermReader:
     """Reads the terms of one rule; the left side first, then `left_done`, then everything else."""
 
     def __init__(self, context: str, declared: Declared) -> None:
@@ -95,7 +95,7 @@ class Reader:
 
     # -- integer expressions
 
-    def expr(self, e: ast.expr, role: str | None) -> Expr:
+    def expr(self, e: ast.expr, role: str | None) -> TokenExpr:
         """An integer expression; on the left side a new name becomes an attribute of `role`."""
         if isinstance(e, ast.Constant) and isinstance(e.value, int):
             return ("n", e.value)
@@ -122,20 +122,20 @@ class Reader:
             self.fail(f"{name} is neither a size nor an attribute bound on the left side")
         return name
 
-    def condition(self, e: ast.expr) -> Expr:
+    def condition(self, e: ast.expr) -> TokenExpr:
         """A comparison of integer expressions over at most one many-axis role."""
         if not (isinstance(e, ast.Compare) and len(e.ops) == 1):
             self.fail(f"{ast.unparse(e)} is no condition; expected one comparison")
         kind = _COMPARISONS.get(type(e.ops[0]))
         if kind is None:
             self.fail(f"{ast.unparse(e)}: not a comparison of integers")
-        out: Expr = (kind, self.expr(e.left, None), self.expr(e.comparators[0], None))
+        out: TokenExpr = (kind, self.expr(e.left, None), self.expr(e.comparators[0], None))
         roles = {self.d.owner[n] for n in per_axis_names(out) if n in self.d.owner}
         if len(roles & self.d.many) > 1:
             self.fail(f"{ast.unparse(e)} mixes the axes of {' and '.join(sorted(roles))}")
         return out
 
-    def preference(self, e: ast.expr) -> Expr:
+    def preference(self, e: ast.expr) -> TokenExpr:
         """A condition, `frozen(A)`, `live(A)`, `single(term)`, or `and`, `or`, `not` of these."""
         if isinstance(e, ast.BoolOp):
             word = "and" if isinstance(e.op, ast.And) else "or"
@@ -434,9 +434,9 @@ class Reader:
             if r not in have:
                 self.fail(f"{op} over {r}: the operand has the roles {' '.join(have) or '(none)'}")
 
-    def windows(self, op: str, calls: Sequence[ast.expr]) -> tuple[tuple[str, tuple[Expr | None, ...]], ...]:
+    def windows(self, op: str, calls: Sequence[ast.expr]) -> tuple[tuple[str, tuple[TokenExpr | None, ...]], ...]:
         """Per-axis integers, written `role(e, ...)`."""
-        out: list[tuple[str, tuple[Expr | None, ...]]] = []
+        out: list[tuple[str, tuple[TokenExpr | None, ...]]] = []
         for c in calls:
             head = c.func if isinstance(c, ast.Call) else c
             (role,) = self.words(op, [head])
@@ -444,7 +444,7 @@ class Reader:
             defaults = WINDOW_DEFAULTS.get(op, (None,) * REQUIRED.get(op, 0))
             if len(given) > len(defaults) or len(given) < REQUIRED.get(op, 0):
                 self.fail(f"{op}: {role} takes at most {len(defaults)} integers")
-            values: list[Expr | None] = [None if v is None else ("n", v) for v in defaults]
+            values: list[TokenExpr | None] = [None if v is None else ("n", v) for v in defaults]
             for i, x in enumerate(given):
                 values[i] = self.expr(x, role)
             out.append((role, tuple(values)))

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from rewrites.language.names import OPERATORS, TEXT_NAME, WINDOW_DEFAULTS
-from rewrites.language.term import Expr, Rule, Term, stem, walk, windows
+from rewrites.language.term import Rule, Term, TokenExpr, stem, walk, windows
 from superopt.ir.ops.reduction import CUMULATIVE
 
 _PRECEDENCE = {"add": 1, "sub": 1, "mul": 2, "div": 2, "neg": 3}
@@ -35,7 +35,7 @@ def statement(rule: Rule) -> str:
 
 
 @functools.cache
-def unmet(rule: Rule, e: Expr) -> str:
+def unmet(rule: Rule, e: TokenExpr) -> str:
     """The message for a site where this condition of the rule does not hold."""
     if e in rule.cond:
         return f"needs {expr(e)}"
@@ -139,13 +139,13 @@ def number(value: float) -> str:
     return repr(value)
 
 
-def _literal(value: Expr) -> str:
+def _literal(value: TokenExpr) -> str:
     if value[0] == "prod":
         return f"count({value[1]})"
     return number(value[1]) if value[0] == "n" else f"num({expr(value)})"
 
 
-def expr(e: Expr, outer: int = 0, sizes: frozenset[str] = frozenset()) -> str:
+def expr(e: TokenExpr, outer: int = 0, sizes: frozenset[str] = frozenset()) -> str:
     """An integer expression or condition as rule text; names in `sizes` print as |n|."""
     op = e[0]
     if op == "n":
@@ -161,7 +161,7 @@ def expr(e: Expr, outer: int = 0, sizes: frozenset[str] = frozenset()) -> str:
     return f"({out})" if level < outer else out
 
 
-def preference(rule: Rule, e: Expr) -> str:
+def preference(rule: Rule, e: TokenExpr) -> str:
     """A `prefer` condition as rule text."""
     if e[0] in ("and", "or"):
         return f"({preference(rule, e[1])} {e[0]} {preference(rule, e[2])})"
@@ -233,7 +233,7 @@ def _call(t: Term) -> tuple[str, list[str]]:
     return names.get(op, op), over + calls
 
 
-def _given(op: str, values: tuple[Expr | None, ...]) -> list[Expr]:
+def _given(op: str, values: tuple[TokenExpr | None, ...]) -> list[TokenExpr]:
     """Attributes up to the last one that differs from its default."""
     defaults = WINDOW_DEFAULTS.get(op, ())
     n = len(values)
@@ -296,7 +296,7 @@ def _sign(kind: str) -> str:
 def _moved(rule: Rule, t: Term, sub: Callable[..., str], ix: Callable[[str], str]) -> str:
     """Index notation of the ops that change indices."""
 
-    def expr(e: Expr, outer: int = 0) -> str:
+    def expr(e: TokenExpr, outer: int = 0) -> str:
         return _expr(e, outer, rule.sizes)
 
     op = t.op

@@ -49,7 +49,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from rewrites.language.names import ELEMENTWISE
 
-Expr: TypeAlias = tuple[Any, ...]
+TokenExpr: TypeAlias = tuple[Any, ...]
 """("n", 3) | ("v", "lo") | ("prod", token) | (op, a, b) with op in + - * // % min max and comparisons;
 in `prefer` also ("and", a, b), ("or", a, b), ("not", a), ("frozen", var), ("live", var), ("single", Term)."""
 
@@ -158,8 +158,8 @@ class Rule:
     kinds: Mapping[str, str]
     lhs: tuple[Term, ...]
     rhs: tuple[Term, ...]
-    cond: tuple[Expr, ...]
-    prefer: tuple[Expr, ...]
+    cond: tuple[TokenExpr, ...]
+    prefer: tuple[TokenExpr, ...]
     mode: str = "saturate"
     given: tuple[Term, ...] = ()
     dtype: str = ""
@@ -213,7 +213,7 @@ def windows(t: Term) -> Windows:
     return t.get("win", ())
 
 
-def names_in(e: Expr) -> frozenset[str]:
+def names_in(e: TokenExpr) -> frozenset[str]:
     """Names of integers in an expression."""
     if e[0] in ("v", "prod"):
         return frozenset({e[1]})
@@ -222,7 +222,7 @@ def names_in(e: Expr) -> frozenset[str]:
     return frozenset[str]().union(*[names_in(x) for x in e[1:]])
 
 
-def per_axis_names(e: Expr) -> frozenset[str]:
+def per_axis_names(e: TokenExpr) -> frozenset[str]:
     """Names that an expression reads per axis (a product over a role is one number)."""
     if e[0] == "prod":
         return frozenset()

@@ -21,7 +21,7 @@ from rewrites.language.names import IN_TEXT, OPERATORS, TEXT_NAME
 from rewrites.language.parse import parse
 from rewrites.language.show import number
 from rewrites.language.term import REDUCERS, Rule, stem
-from rewrites.match.flow import Marks, OpSite, flow
+from rewrites.match.flow import FlowMarks, OpSite, flow
 from rewrites.match.labels import Axis, Labels, Layout
 from superopt.errors import RuleError, ShapeError
 from superopt.ir import index
@@ -46,7 +46,7 @@ class Walked:
     node: Node
     args: tuple[Walked, ...] = ()
     lay: Layout = ()
-    marks: Marks = field(default_factory=dict[int, Any])
+    marks: FlowMarks = field(default_factory=dict[int, Any])
 
 
 class GraphWalk:
@@ -280,7 +280,7 @@ class Printer:
             raise Unliftable(f"{t.op} has no place in a rule")
         return _SHOWN[t.op](self, t)
 
-    def _leaves(self, marks: Marks) -> list[tuple[int, int]]:
+    def _leaves(self, marks: FlowMarks) -> list[tuple[int, int]]:
         out: list[tuple[int, int]] = []
         for label, n in marks.items():
             assert isinstance(n, int)

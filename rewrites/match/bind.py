@@ -25,8 +25,8 @@ from rewrites.language.named import Env, derived_labels
 from rewrites.language.names import WINDOW_DEFAULTS
 from rewrites.language.shapes import shape
 from rewrites.language.show import unmet
-from rewrites.language.term import Expr, Rule, Term, roles_of, stem, subterms, touched, windows
-from rewrites.match.flow import Mark, Marks
+from rewrites.language.term import Rule, Term, TokenExpr, roles_of, stem, subterms, touched, windows
+from rewrites.match.flow import FlowMarks, Mark
 from rewrites.match.labels import Labels, Layout
 from rewrites.match.walk import WalkState
 
@@ -36,7 +36,7 @@ class Acts:
     """Effects of one pattern op: roles it acts on as a set, roles with attributes, tensors below it."""
 
     over: frozenset[str]
-    windows: Mapping[str, tuple[Expr | None, ...]]
+    windows: Mapping[str, tuple[TokenExpr | None, ...]]
     under: frozenset[str]
 
 
@@ -144,7 +144,7 @@ class Sorted:
     root_size: dict[int, int]
 
 
-def resolve(s: Labels, marks: Marks, op: str) -> Resolved | None:
+def resolve(s: Labels, marks: FlowMarks, op: str) -> Resolved | None:
     """Marks on the labels that are left after unions and splits; None where a split label carries attributes."""
     out: Resolved = {}
     for label, mark in marks.items():

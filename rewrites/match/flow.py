@@ -24,8 +24,8 @@ from superopt.ir.ops.axes import Act, Along, Flow
 from superopt.ir.ops.table import lookup
 
 Mark: TypeAlias = "int | tuple[tuple[int, ...], bool]"
-Marks: TypeAlias = dict[int, Mark]
-Flowed: TypeAlias = tuple[list[Layout], Marks]
+FlowMarks: TypeAlias = dict[int, Mark]
+Flowed: TypeAlias = tuple[list[Layout], FlowMarks]
 IntShape: TypeAlias = tuple[int, ...]
 
 
@@ -47,7 +47,7 @@ def flow(op: str, site: OpSite, lay: Layout, s: Labels) -> Flowed | None:
     held = _held(found, lay, s)
     if held is None:
         return None
-    marks: Marks = {}
+    marks: FlowMarks = {}
     used = {atom for operand in found.operands for atoms in operand for atom in atoms}
     for atom, axis in held.items():
         if atom not in used:
@@ -91,7 +91,7 @@ def _held(found: Flow, lay: Layout, s: Labels) -> dict[int, Axis] | None:
     return held
 
 
-def _acted(act: Act, axis: Axis, s: Labels) -> tuple[Axis, Marks] | None:
+def _acted(act: Act, axis: Axis, s: Labels) -> tuple[Axis, FlowMarks] | None:
     """Labels of an axis that an op acts along, with marks; None where it acts on part of a merged axis."""
     if act.kind in (Along.REVERSE, Along.STRETCH):  # a merged axis reversed is each of its labels reversed
         return axis if act.kind is Along.REVERSE else (), dict(axis)

@@ -25,7 +25,7 @@ from rewrites.egraph.graph import EGraph
 from rewrites.egraph.perm import PERM_BITS
 from rewrites.language.named import Env
 from rewrites.language.show import unmet
-from rewrites.language.term import Expr, Rule, Term, walk
+from rewrites.language.term import Rule, Term, TokenExpr, walk
 from rewrites.match.bind import Binding, bindings, sort_labels
 from rewrites.match.labels import Layout
 from rewrites.match.space import Class, Space, Value, space_of
@@ -191,7 +191,7 @@ class _Attempt:
         found = found or "float32"
         return found if s.carried is None or s.carried[2] == found else None
 
-    def _unpreferred(self, env: Env, s: WalkState) -> Expr | None:
+    def _unpreferred(self, env: Env, s: WalkState) -> TokenExpr | None:
         """The first `prefer` condition that does not hold for a binding; of a conjunction, the part that does not."""
         for e in self.rule.prefer:
             if not self._holds(e, env, s):
@@ -200,7 +200,7 @@ class _Attempt:
                 return e
         return None
 
-    def _holds(self, e: Expr, env: Env, s: WalkState) -> bool:
+    def _holds(self, e: TokenExpr, env: Env, s: WalkState) -> bool:
         """Whether a `prefer` condition holds; one on sizes must hold at every axis of the role that it mentions."""
         op = e[0]
         if op == "and":

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from rewrites.language.term import Expr, Rule, Term, physical
-from rewrites.match.flow import Marks, flow
+from rewrites.language.term import Rule, Term, TokenExpr, physical
+from rewrites.match.flow import FlowMarks, flow
 from rewrites.match.labels import Labels, Layout
 from rewrites.match.space import VIEW, Alternative, Class, Perm, Space
 from superopt.ir.ops import table
@@ -134,10 +134,10 @@ def _watched(rule: Rule) -> frozenset[Term]:
     return frozenset(t for e in rule.prefer for t in _singles(e))
 
 
-def _singles(e: Expr) -> list[Term]:
+def _singles(e: TokenExpr) -> list[Term]:
     if e[0] == "single":
         return [e[1]]
-    inner: list[Expr] = [x for x in e[1:] if isinstance(x, tuple)]
+    inner: list[TokenExpr] = [x for x in e[1:] if isinstance(x, tuple)]
     return [t for x in inner for t in _singles(x)]
 
 
@@ -182,9 +182,9 @@ class WalkState:
             out.append(key)
         return tuple(out[::-1])
 
-    def happened(self) -> list[tuple[Term, Marks]]:
+    def happened(self) -> list[tuple[Term, FlowMarks]]:
         """The pattern ops met, with the marks that they left on labels, oldest first."""
-        out: list[tuple[Term, Marks]] = []
+        out: list[tuple[Term, FlowMarks]] = []
         rest = self.events
         while rest:
             rest, t, marks = rest

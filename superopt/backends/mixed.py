@@ -22,7 +22,7 @@ from jax import lax
 
 from superopt.arrays.bundles import random_values
 from superopt.backends.options import Options
-from superopt.backends.protocol import Backend, CompiledRegion, KernelCall, TimedCall, Trace, backend_of
+from superopt.backends.protocol import Backend, CompiledRegion, KernelCall, OptionalTrace, TimedCall, backend_of
 from superopt.backends.xla import XlaExecutable, to_jax
 from superopt.errors import InputError
 from superopt.ir import opaque
@@ -100,7 +100,7 @@ def alone(backend: Backend, graph: Graph, operands: Sequence[Any], options: Mapp
     return call, passed, range(len(live), len(passed))
 
 
-def whole_kernel(program: Program, graph: Graph, steps: Trace, backend: str) -> KernelSpec:
+def whole_kernel(program: Program, graph: Graph, steps: OptionalTrace, backend: str) -> KernelSpec:
     """Return the spec that makes all of `original_program(graph)` one kernel, as inside a larger program."""
     prepared = iter(program.prepared_inputs)
     reads = [next(prepared) if node["frozen"] else node for node in graph.inputs]

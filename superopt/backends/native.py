@@ -21,7 +21,7 @@ from costmodel.model.objective import outside_of, uncertainty_of
 from superopt.backends import made, protocol
 from superopt.backends.made import find, keep, key_of
 from superopt.backends.mixed import alone
-from superopt.backends.protocol import Backend, CompiledRegion, TimedCall, Trace
+from superopt.backends.protocol import Backend, CompiledRegion, OptionalTrace, TimedCall
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.kernels.choose import defaults
@@ -83,11 +83,11 @@ class Native(Backend):
         """Yield the default schedules; see `default_traces`."""
         return default_traces(region)
 
-    def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
+    def build(self, region: Graph, trace: OptionalTrace = None) -> CompiledRegion:
         """Build a region; see `compiled`."""
         return compiled(region, trace)
 
-    def key(self, region: Graph, trace: Trace = None) -> str:
+    def key(self, region: Graph, trace: OptionalTrace = None) -> str:
         """Return the name of its object on disk."""
         return key_of(region, default_trace(region) if trace is None else trace)
 
@@ -106,7 +106,7 @@ class Native(Backend):
         return [results[b.name] for b in kernel.hot.outputs]
 
     def machine(
-        self, region: Graph, trace: Trace = None
+        self, region: Graph, trace: OptionalTrace = None
     ) -> Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]:
         """Return a region's machine code as a function from input arrays by name to results by name."""
         kernel = self.build(region, trace)
@@ -116,7 +116,7 @@ class Native(Backend):
 
         return run
 
-    def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
+    def validate(self, region: Graph, trace: OptionalTrace = None) -> KernelVerdict:
         """Validate the machine code of a region: its values, its memory accesses, and that no two tasks conflict.
 
         The code is generated anew; the digest of the cached object shows that it was compiled from that very text.
@@ -136,7 +136,7 @@ class Native(Backend):
             made.keep_verdict(key, version(), made.objects(*runs), found.status, found.cause)
         return found
 
-    def recorded(self, region: Graph, trace: Trace = None) -> KernelVerdict | None:
+    def recorded(self, region: Graph, trace: OptionalTrace = None) -> KernelVerdict | None:
         """Return the stored verdict of this validation version on the objects that run; None where there is none."""
         trace = default_trace(region) if trace is None else trace
         key = key_of(region, trace)
@@ -157,7 +157,7 @@ def unavailable() -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def compiled(graph: Graph, trace: Trace = None) -> CompiledRegion:
+def compiled(graph: Graph, trace: OptionalTrace = None) -> CompiledRegion:
     """Build a region as machine code; equal regions with equal schedules are built once.
 
     Raises:
@@ -177,7 +177,7 @@ def compiled(graph: Graph, trace: Trace = None) -> CompiledRegion:
     return CompiledRegion(*parts, graph)
 
 
-def parts_of(region: Graph, trace: Trace = None) -> list[KernelPart]:
+def parts_of(region: Graph, trace: OptionalTrace = None) -> list[KernelPart]:
     """Return the code of a region for validation: the packing of its frozen operands, if any, and every call's code.
 
     Raises:

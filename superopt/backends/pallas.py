@@ -22,8 +22,8 @@ from superopt.backends.protocol import (
     PALLAS,
     Backend,
     CompiledRegion,
+    OptionalTrace,
     TimedCall,
-    Trace,
     default_trace,
     traced,
 )
@@ -83,7 +83,7 @@ class Pallas(Backend):
         """Yield the first guesses of `superopt.kernels.pallas.space`, those of all stages in step."""
         yield from _default_traces(region)
 
-    def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
+    def build(self, region: Graph, trace: OptionalTrace = None) -> CompiledRegion:
         """Build the region as a JAX function made of Pallas calls.
 
         Raises:

@@ -30,7 +30,7 @@ from superopt.ir.graph import Graph, Node
 from superopt.ir.text import print_graph
 from superopt.kernels.choose.specs import NATIVE
 from superopt.kernels.loops.program import from_graph
-from superopt.kernels.loops.stage import Buffer, Scope
+from superopt.kernels.loops.stage import Buffer, BufferScope
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.jitting import jax_jit
 from superopt.measure.kernels import XLA
@@ -48,7 +48,7 @@ _MAKERS = {
     INTERPRETED: "superopt.backends.pallas:interpreted",
 }
 _BY_DEVICE = {"gpu": PALLAS}  # platform of JAX -> whose kernels run there; elsewhere there may be native ones
-Trace = tuple[Any, ...] | None
+OptionalTrace = tuple[Any, ...] | None
 TimedCall = tuple[Callable[..., Any], Sequence[Any], Sequence[int]]
 
 
@@ -96,7 +96,7 @@ def traced(by: str, region: Graph, function: Callable[..., Sequence[Any]]) -> Co
         function: takes an array for each input, in order.
     """
 
-    def buffer(name: str, node: Node, scope: Scope) -> Buffer:
+    def buffer(name: str, node: Node, scope: BufferScope) -> Buffer:
         return Buffer(name, tuple(map(int, node.shape)), node.dtype, scope)  # pyright: ignore[reportArgumentType] (concrete)
 
     reads = tuple(buffer(n["name"], n, "frozen" if n["frozen"] else "input") for n in region.inputs)
@@ -148,7 +148,7 @@ class Backend(Priced, Protocol):
         """
         ...
 
-    def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
+    def build(self, region: Graph, trace: OptionalTrace = None) -> CompiledRegion:
         """Build a region as code, with its default schedule where no trace is given.
 
         Raises:
@@ -156,7 +156,7 @@ class Backend(Priced, Protocol):
         """
         ...
 
-    def key(self, region: Graph, trace: Trace = None) -> str:
+    def key(self, region: Graph, trace: OptionalTrace = None) -> str:
         """Return a cache key of a region's code on this machine, for facts about it; empty where nothing is cached.
 
         Raises:
@@ -186,7 +186,7 @@ class Backend(Priced, Protocol):
         """
         ...
 
-    def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
+    def prove(self, region: Graph, trace: OptionalTrace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
         """Return the verdict on a region's schedule as this machine builds it, from the ledger or proved anew.
 
         Raises:
@@ -198,7 +198,7 @@ class Backend(Priced, Protocol):
         steps = default_trace(self, region) if trace is None else trace
         return (ledger or ScheduleLedger()).check(program, apply(program, steps))
 
-    def validate(self, region: Graph, trace: Trace = None) -> KernelVerdict:
+    def validate(self, region: Graph, trace: OptionalTrace = None) -> KernelVerdict:
         """Validate the machine code of a region; unknown where no validator reads the code of this backend.
 
         Raises:
@@ -206,7 +206,7 @@ class Backend(Priced, Protocol):
         """
         return KernelVerdict(UNKNOWN, "nothing here reads the code of this backend", 0.0)
 
-    def recorded(self, region: Graph, trace: Trace = None) -> KernelVerdict | None:
+    def recorded(self, region: Graph, trace: OptionalTrace = None) -> KernelVerdict | None:
         """Return the earlier verdict of `validate` on this very code; None where there is none.
 
         Raises:

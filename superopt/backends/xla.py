@@ -27,7 +27,7 @@ from superopt.backends.lower import LOWER, array_bytes, dtype_of
 from superopt.backends.options import Options, Value, accepted, jit_with
 from superopt.backends.packing import packing_of
 from superopt.backends.preparing import pieces_of, run_pieces, taken
-from superopt.backends.protocol import Backend, CompiledRegion, TimedCall, Trace, traced
+from superopt.backends.protocol import Backend, CompiledRegion, OptionalTrace, TimedCall, traced
 from superopt.errors import ArgumentError, InputError
 from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.program import Program
@@ -142,7 +142,7 @@ class Xla(Backend):
         """Yield the empty schedule, the only one."""
         yield ()
 
-    def build(self, region: Graph, trace: Trace = None) -> CompiledRegion:
+    def build(self, region: Graph, trace: OptionalTrace = None) -> CompiledRegion:
         """Return the region as a JAX function."""
         return traced(self.name, region, to_jax(region))
 
@@ -151,7 +151,7 @@ class Xla(Backend):
         call = jax_jit(to_jax(graph)).lower(*operands).compile(dict(options) or None)
         return call, operands, [i for i, node in enumerate(graph.inputs) if node["frozen"]]
 
-    def prove(self, region: Graph, trace: Trace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
+    def prove(self, region: Graph, trace: OptionalTrace, ledger: ScheduleLedger | None = None) -> ScheduleVerdict:
         """Return proved: the region itself is what XLA compiles."""
         return ScheduleVerdict("region", "", PROVED, ())
 

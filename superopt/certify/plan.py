@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from rewrites.match.labels import Layout
 from superopt.errors import InputError
 from superopt.files.reading import Allowance, field, typed
 from superopt.ir.graph import Graph
@@ -20,8 +21,6 @@ from superopt.ir.text import parse_graph, print_graph
 
 FORMAT = 1
 _STEPS_OF_INSTANCE = 100  # steps of a file's allowance: about the tokens of an instance as text
-Axis = tuple[tuple[int, int], ...]
-Layout = tuple[Axis, ...]
 
 
 @dataclass(frozen=True, slots=True)

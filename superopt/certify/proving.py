@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from superopt.certify.validate import Validation
     from verifier.statements.statement import Statement
 
-Function = Callable[..., Any]
+StatementSide = Callable[..., Any]
 _MADE: ContextVar[list[tuple[Any, bool]] | None] = ContextVar("made by a file under verification", default=None)
 
 
@@ -110,7 +110,7 @@ def statement(*given: Any, constraints: Sequence[str] = (), name: str = "", **na
         InputError: a shape or a constraint cannot be read.
     """
 
-    def make(left: Function, right: Function, specs: Sequence[Any]) -> Statement:
+    def make(left: StatementSide, right: StatementSide, specs: Sequence[Any]) -> Statement:
         made = _statement(left, right, specs, constraints, name, named)
         _record(made)
         return made
@@ -144,7 +144,7 @@ def rule(*given: Any, constraints: Sequence[str] = (), name: str = "", **named: 
                 raise VerificationError(f"the rule {made.name} is {verdict.status}:\n{verdict}")
         return made
 
-    def make(left: Function, right: Function, specs: Sequence[Any]) -> Any:
+    def make(left: StatementSide, right: StatementSide, specs: Sequence[Any]) -> Any:
         said = _statement(left, right, specs, constraints, name, named)
         return said if _record(said, lift=True) else _lifted(said)
 
@@ -170,7 +170,12 @@ def _lifted(said: Statement) -> Rule:
 
 
 def _statement(
-    left: Function, right: Function, specs: Sequence[Any], constraints: Sequence[str], name: str, named: dict[str, Any]
+    left: StatementSide,
+    right: StatementSide,
+    specs: Sequence[Any],
+    constraints: Sequence[str],
+    name: str,
+    named: dict[str, Any],
 ) -> Statement:
     source = getattr(inspect.unwrap(left), "__code__", None)
     where = f"{source.co_filename}:{source.co_firstlineno}" if source is not None else ""
@@ -178,14 +183,14 @@ def _statement(
     return statements().make_statement(title, left, right, specs, named, constraints, where)
 
 
-def _given(given: Sequence[Any], make: Callable[[Function, Function, Sequence[Any]], Any]) -> Any:
+def _given(given: Sequence[Any], make: Callable[[StatementSide, StatementSide, Sequence[Any]], Any]) -> Any:
     """Apply `make` to two functions and specifications, or return a decorator for a function with both sides."""
     if len(given) >= 2 and callable(given[0]) and callable(given[1]):
         return make(given[0], given[1], given[2:])
     if any(map(callable, given)):
         raise UsageError("one function is no statement", hint="give both sides, or decorate a function of both")
 
-    def decorate(both: Function) -> Any:
+    def decorate(both: StatementSide) -> Any:
         if not inspect.isfunction(both):
             raise UsageError(f"cannot decorate a {type(both).__name__}", hint="decorate a function of both sides")
         return make(_side(both, 0), _side(both, 1), given)
@@ -193,7 +198,7 @@ def _given(given: Sequence[Any], make: Callable[[Function, Function, Sequence[An
     return decorate
 
 
-def _side(both: Function, which: int) -> Function:
+def _side(both: StatementSide, which: int) -> StatementSide:
     @functools.wraps(both)
     def side(*args: Any, **kwargs: Any) -> Any:
         sides = both(*args, **kwargs)

@@ -35,7 +35,7 @@ from superopt.ir.text import print_graph
 from superopt.machine.deadline import Stopwatch
 from verifier.programs.elements import ElementLabels, compact
 from verifier.programs.mixing import Ids
-from verifier.programs.sweep import LabelTask, Row, sweep, tasks
+from verifier.programs.sweep import IdRow, LabelTask, sweep, tasks
 from verifier.record.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.rules.instances import NotAnInstance, sides
 from verifier.verdict import EXACTNESS
@@ -256,7 +256,7 @@ def _sides(number: int, step: RuleInstance, plan: Plan, rules: Mapping[str, Rule
         raise _PlanRefused(f"step {number} ({step.rule}): {type(error).__name__}: {error}") from error
 
 
-def _same(found: Mapping[Node, Row], want: Sequence[Node], have: Sequence[Node]) -> bool:
+def _same(found: Mapping[Node, IdRow], want: Sequence[Node], have: Sequence[Node]) -> bool:
     return all(np.array_equal(x, y) for a, b in zip(want, have, strict=True)
                for x, y in zip(found[a], found[b], strict=True))  # fmt: skip
 
@@ -267,11 +267,11 @@ class _SeenBits:
     def __init__(self) -> None:
         self._bits = np.zeros(1 << _SEEN_BITS, np.bool_)
 
-    def add(self, row: Row) -> None:
+    def add(self, row: IdRow) -> None:
         for ids in row:
             self._bits[self._places(ids)] = True
 
-    def holds(self, row: Row) -> list[npt.NDArray[np.bool_]]:
+    def holds(self, row: IdRow) -> list[npt.NDArray[np.bool_]]:
         return [self._bits[self._places(ids)] for ids in row]
 
     @staticmethod
@@ -292,7 +292,7 @@ def _unexplained(
     mine = set(original.nodes())
     explained = mine | set(topological([side for pairs in steps for pair in pairs for side in pair]))
 
-    def note(node: Node, row: Row) -> None:
+    def note(node: Node, row: IdRow) -> None:
         if node in mine:
             program.add(row)
         if node in explained:
@@ -303,7 +303,7 @@ def _unexplained(
     reached: set[Node] = set()
     loose: set[Node] = set()
 
-    def look(node: Node, row: Row) -> None:
+    def look(node: Node, row: IdRow) -> None:
         if node in lefts and any(hits.any() for hits in program.holds(row)):
             reached.add(node)
         if node not in explained and not all(hits.all() for hits in known.holds(row)):

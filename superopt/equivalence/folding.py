@@ -20,7 +20,6 @@ from superopt.equivalence.constants import Constants, Enclosed, same
 from superopt.ir.graph import Node, literal, mk
 from superopt.ir.types import FLOATS
 
-Array = npt.NDArray[Any]
 _PERMS = 24  # orders of four axes: a stored kernel may lie in any of them
 _PIECES = 64  # tensors side by side in one tensor: heads of attention times three
 _MOVED = 4  # other positions of a stored tensor to try
@@ -51,7 +50,9 @@ def may_hold(leaf: Node, term: Node) -> bool:
     return math.prod(one) == math.prod(two) or (len(one) == len(two) and len(set(one) - set(two)) <= 1)
 
 
-def fold(leaf: Node, array: Array, terms: Sequence[Node], moved: Sequence[Node], constants: Constants) -> Folded | None:
+def fold(
+    leaf: Node, array: npt.NDArray[Any], terms: Sequence[Node], moved: Sequence[Node], constants: Constants
+) -> Folded | None:
     """The expression whose values a stored tensor holds; None where none is found.
 
     Args:
@@ -72,7 +73,7 @@ def fold(leaf: Node, array: Array, terms: Sequence[Node], moved: Sequence[Node],
     return _side_by_side(leaf, array, terms, constants)
 
 
-def _same(stored: Array, dtype: str, term: Node, constants: Constants) -> tuple[Node, float] | None:
+def _same(stored: npt.NDArray[Any], dtype: str, term: Node, constants: Constants) -> tuple[Node, float] | None:
     """The term with its axes in the order that matches these values, and the largest difference."""
     if sorted(term.shape) != sorted(stored.shape):  # pyright: ignore[reportArgumentType]
         return None
@@ -147,7 +148,7 @@ def _turned_back(place: Node, term: Node) -> Node:
 # ---- several in one
 
 
-def _side_by_side(leaf: Node, array: Array, terms: Sequence[Node], constants: Constants) -> Folded | None:
+def _side_by_side(leaf: Node, array: npt.NDArray[Any], terms: Sequence[Node], constants: Constants) -> Folded | None:
     """The terms that a stored tensor holds side by side, with zeros between them."""
     for axis, size in enumerate(array.shape):
         rest = sorted(array.shape[:axis] + array.shape[axis + 1 :])
@@ -189,7 +190,7 @@ def _fits(term: Node, rest: Sequence[int], most: int) -> bool:
 
 
 def _piece(
-    array: Array, dtype: str, axis: int, at: int, terms: Sequence[Node], constants: Constants
+    array: npt.NDArray[Any], dtype: str, axis: int, at: int, terms: Sequence[Node], constants: Constants
 ) -> tuple[Node, float] | None:
     """The term, or run of zeros, that a tensor holds at a position along an axis, and the largest difference."""
     for term in terms:

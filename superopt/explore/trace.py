@@ -11,7 +11,7 @@ from typing import Any
 
 from rewrites.build.expander import plain_op
 from rewrites.egraph.enode import Ref
-from rewrites.grow.proof import Pair, ProvingEGraph
+from rewrites.grow.proof import ClassPair, ProvingEGraph
 from rewrites.language.show import show
 from rewrites.language.term import Rule
 from rewrites.match.matching import Match, matches
@@ -50,11 +50,11 @@ def whole(program: Program) -> tuple[Node, ...]:
     return replace(program.hot.outputs, dict(zip(program.prepared_inputs, program.prepare.outputs, strict=True)))
 
 
-def _pairs(eg: ProvingEGraph, found: Exploration, finalist: Finalist) -> list[Pair]:
+def _pairs(eg: ProvingEGraph, found: Exploration, finalist: Finalist) -> list[ClassPair]:
     """The equalities that the program relies on: each e-node that it uses paired with its class."""
     snapshot, lowering = found.result.problem.snapshot, found.result.lowering
     state = found.result.state(finalist)
-    pairs: list[Pair] = [(ref >> SHIFT, eg.find(ref) >> SHIFT) for ref in (*eg.roots, *eg.inputs.values())]
+    pairs: list[ClassPair] = [(ref >> SHIFT, eg.find(ref) >> SHIFT) for ref in (*eg.roots, *eg.inputs.values())]
     frozen: dict[int, None] = {}
 
     def leaf(ref: Ref) -> None:

@@ -57,7 +57,7 @@ _TARGETS = {
 MOST_CALLS = 64  # different calls in one file, about 0.1 s each; real programs have fewer than 10
 Operands = tuple[tuple[tuple[int, ...], str], ...]  # shape and type of elements, as MLIR writes it
 Asked = set[tuple[str, Operands]]  # calls that JAX has been made to write for one file
-Call = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]  # attributes with their names, types of the results
+RoutineCall = tuple[tuple[tuple[str, str], ...], tuple[str, ...]]  # attributes with their names, types of the results
 
 
 def operations(module: Any) -> Iterator[Any]:
@@ -88,7 +88,7 @@ def refusal(op: Any, asked: Asked) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _written(target: str, operands: Operands) -> frozenset[Call]:
+def _written(target: str, operands: Operands) -> frozenset[RoutineCall]:
     """The calls of a routine that JAX writes for operands of these types."""
     from jax.extend.mlir.dialects import stablehlo  # late: only where modules are read
     from jax.interpreters import mlir
@@ -112,6 +112,6 @@ def _written(target: str, operands: Operands) -> frozenset[Call]:
         )
 
 
-def _call(op: Any) -> Call:
+def _call(op: Any) -> RoutineCall:
     attributes = {name: str(op.attributes[name]) for name in op.attributes if not name.startswith("sdy.")}
     return tuple(sorted(attributes.items())), tuple(str(x.type) for x in op.results)

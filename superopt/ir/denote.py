@@ -21,7 +21,7 @@ from superopt.ir.ops.record import Site
 from superopt.ir.ops.table import lookup
 from superopt.ir.types import Shape, Size
 
-Read = Callable[[Node, Index], Any]
+ReadNode = Callable[[Node, Index], Any]
 
 
 class TooLarge(InputError):
@@ -36,7 +36,7 @@ def site_of(node: Node) -> Site:
 def denote(
     root: Node,
     algebra: AnyAlgebra,
-    read: Read,
+    read: ReadNode,
     stop: Set[Node] = frozenset(),
     site: Callable[[Node], Site] = site_of,
     most: float = math.inf,
@@ -62,7 +62,7 @@ class _Denotation:
     """Readers of the nodes of one graph, and their values so far."""
 
     def __init__(
-        self, algebra: AnyAlgebra, read: Read, stop: Set[Node], site: Callable[[Node], Site], most: float
+        self, algebra: AnyAlgebra, read: ReadNode, stop: Set[Node], site: Callable[[Node], Site], most: float
     ) -> None:
         self.algebra, self.read, self.stop, self.site, self.most = algebra, read, stop, site, most
         self.readers: dict[Node, Reader] = {}

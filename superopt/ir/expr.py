@@ -366,14 +366,14 @@ def with_parts(e: Expr, operands: Sequence[Expr], index: Callable[[Size], Size])
             return from_index(index(e.args[0]), e.dtype)
 
 
-Change = Callable[[Expr], "Expr | None"]
+ExprChange = Callable[[Expr], "Expr | None"]
 
 
 def rewrite(
     root: Expr,
-    after: Change | None = None,
+    after: ExprChange | None = None,
     *,
-    before: Change | None = None,
+    before: ExprChange | None = None,
     stand_in: Callable[[Expr], Expr] = lambda e: e,
 ) -> Expr:
     """Return the expression with parts replaced, those that its indices read included.
@@ -417,7 +417,7 @@ def rewrite(
     return done[root]
 
 
-def with_loads(root: Expr, read: Change) -> Expr:
+def with_loads(root: Expr, read: ExprChange) -> Expr:
     """Replace each load for which `read` returns a value, loads in indices included."""
     return rewrite(root, lambda e: read(e) if e.kind == "load" else None)
 

@@ -25,9 +25,9 @@ from superopt.ir.index import Size
 from superopt.ir.matmul import Product, of_rank
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.ops.table import lookup
+from superopt.ir.scalar import Array
 from superopt.ir.types import FLOATS, Shape
 
-Array = Any  # an ndarray, a NumPy scalar or (indices) an int
 LIMIT = 1 << 22  # elements of grid times reduction that are held at once
 _FOLD: dict[str, np.ufunc] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,

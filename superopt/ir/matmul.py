@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-Array = Any
+from superopt.ir.scalar import Array
 
 
 class Product:

@@ -23,7 +23,7 @@ from typing import Any
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node, every_node
 
-Call = Callable[..., Sequence[Any]]
+OpaqueCall = Callable[..., Sequence[Any]]
 _DIGITS = 40  # 160 bits of the digest: nobody finds two modules with one key
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 
@@ -34,7 +34,7 @@ class Opaque:
 
     primitive: str
     identity: Hashable
-    call: Call
+    call: OpaqueCall
     module: bytes = b""
 
 
@@ -43,7 +43,7 @@ _KEY_OF: dict[Hashable, str] = {}
 _LOCK = threading.Lock()
 
 
-def register(primitive: str, identity: Hashable, call: Call) -> str:
+def register(primitive: str, identity: Hashable, call: OpaqueCall) -> str:
     """Return the key of an operation; the same primitive and identity give the same key and keep the first function.
 
     Args:
@@ -66,7 +66,7 @@ def register(primitive: str, identity: Hashable, call: Call) -> str:
         return key
 
 
-def register_module(primitive: str, module: bytes, call: Call) -> str:
+def register_module(primitive: str, module: bytes, call: OpaqueCall) -> str:
     """Return the key of an operation that its module defines; the first function registered for it is kept."""
     key = key_of_module(primitive, module)
     with _LOCK:

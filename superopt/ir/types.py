@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-if TYPE_CHECKING:
-    from superopt.ir.index import Poly
+from superopt.ir.index import Size as Size
 
-Size: TypeAlias = "int | Poly"
+if TYPE_CHECKING:
+    pass
+
 Shape: TypeAlias = "tuple[Size, ...]"
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")

@@ -22,11 +22,10 @@ from superopt.certify.kernels import validated
 from superopt.errors import InputError
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph
+from superopt.kernels.schedule.trace import Trace
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.deadline import Stopwatch, process_s
 from superopt.workshop.job import Event
-
-Trace = tuple[Any, ...]
 
 
 def load() -> None:

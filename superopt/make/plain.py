@@ -36,7 +36,7 @@ from superopt.machine.background import BackgroundCall
 from superopt.machine.deadline import Deadline, Stopwatch, thread_s
 from superopt.machine.facts import usable_cores
 from superopt.make.schedules import ScheduleStage, proved
-from superopt.make.trials import Trace, Trial, TrialPool, report_rows
+from superopt.make.trials import OptionalTrace, Trial, TrialPool, report_rows
 from superopt.report.data import NativeKernel
 from superopt.store import Store
 from superopt.workshop.process import Worker
@@ -295,6 +295,6 @@ def cut(form: Candidate, program: Program, stored: Set[Node]) -> Candidate:
     return replace(form, program=program, regions=tuple(r for r in partition(program.hot, stored) if not r.is_free))
 
 
-def _made(region: Region, found: Trace | str) -> Trial:
+def _made(region: Region, found: OptionalTrace | str) -> Trial:
     name, kind, cost = str(region), region.kind, cost_of(region)
     return Trial(name, kind, cost, failure=found) if isinstance(found, str) else Trial(name, kind, cost, found)

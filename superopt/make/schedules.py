@@ -31,7 +31,7 @@ from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.budget import LEAST_S, WORTH
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
-from superopt.make.trials import MOST_PROCESSES, Trace, Trial, TrialPool
+from superopt.make.trials import MOST_PROCESSES, OptionalTrace, Trial, TrialPool
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
 from superopt.workshop.job import JobWorker, WorkerDiedError
@@ -125,7 +125,7 @@ class ScheduleStage:
             ratio=series.ratio(1),
         )  # fmt: skip
 
-    def _timed(self, graph: Graph, traces: Sequence[Trace], deadline: Deadline) -> Series:
+    def _timed(self, graph: Graph, traces: Sequence[OptionalTrace], deadline: Deadline) -> Series:
         """Rounds of a region with these schedules and of XLA's version, on positive values."""
         program = original_program(graph)
         drawn = random_values({n["name"]: (n.shape, n.dtype) for n in graph.inputs}, self.seed)

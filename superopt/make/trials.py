@@ -14,12 +14,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from costmodel.model.joint import Joint
 from costmodel.model.objective import outside_of
 from superopt.arrays.bundles import scratch_folder
 from superopt.backends.protocol import Backend, for_device
+from superopt.backends.protocol import OptionalTrace as OptionalTrace
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
@@ -31,14 +31,13 @@ from superopt.machine.facts import usable_cores
 from superopt.machine.speedup import Speedup
 from superopt.measure.kernels import XLA
 from superopt.report.data import NativeKernel
-from superopt.workshop.job import Event, Failure, Job, Kind
+from superopt.workshop.job import Event, Failure, Job, JobKind
 from superopt.workshop.process import ONE_KERNEL
 from superopt.workshop.scheduler import local
 
 _WAIT_S = 0.3  # as long as most kernels take
 MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
 _JOBS = "superopt.make.making"
-Trace = tuple[Any, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Trial:
     name: str
     kind: str
     cost: Cost
-    trace: Trace = None
+    trace: OptionalTrace = None
     xla_s: float | None = None
     own_s: float | None = None
     ratio: Speedup | None = None
@@ -97,7 +96,9 @@ class TrialPool:
         """Wait for the starting processes until this instant; return whether they have started."""
         return self._workshop.ready(end_s)
 
-    def make_all(self, regions: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
+    def make_all(
+        self, regions: Sequence[tuple[Graph, OptionalTrace]], end_s: float = math.inf
+    ) -> list[OptionalTrace | str]:
         """Compile the kernel of each region and run it between guard bands; return its schedule, or why it failed.
 
         Objects lie where every process finds them, so a process takes the next region whenever it is free.  Kernels
@@ -112,17 +113,17 @@ class TrialPool:
 
     @contextmanager
     def meanwhile(
-        self, regions: Sequence[Graph], made: Sequence[tuple[Graph, Trace]] = ()
-    ) -> Iterator[dict[Graph, Trace | str]]:
+        self, regions: Sequence[Graph], made: Sequence[tuple[Graph, OptionalTrace]] = ()
+    ) -> Iterator[dict[Graph, OptionalTrace | str]]:
         """Make as many of these kernels as there is time for while this process computes, leaving it a core.
 
         Then validate the machine code of those that were made; the verdicts are kept on disk.  The mapping that is
         yielded has, after the end of the block, the schedule of each kernel that was made, or why there is none.  Jobs
         begun by then are waited for, but not long.
         """
-        found: dict[Graph, Trace | str] = {}
+        found: dict[Graph, OptionalTrace | str] = {}
         halted = threading.Event()
-        wanted: list[tuple[Kind, Graph, Trace]] = []
+        wanted: list[tuple[JobKind, Graph, OptionalTrace]] = []
         for region in regions:
             wanted.append(("make", region, None))
         for region, trace in made:
@@ -146,7 +147,7 @@ class TrialPool:
             self._count(kernels.values())
             found |= {regions[n]: _outcome(result) for n, result in kernels.items()}
 
-    def _job(self, kind: Kind, region: Graph, trace: Trace, folder: str, number: int) -> Job:
+    def _job(self, kind: JobKind, region: Graph, trace: OptionalTrace, folder: str, number: int) -> Job:
         """The job that makes or validates the kernel of a region, described in a file of the folder."""
         path = Path(folder) / f"{number}.json"
         path.write_text(json.dumps([print_graph(region), trace]), encoding="utf-8")
@@ -166,7 +167,7 @@ class TrialPool:
         self.close()
 
 
-def _outcome(result: list[Event] | Failure) -> Trace | str:
+def _outcome(result: list[Event] | Failure) -> OptionalTrace | str:
     """The schedule of the kernel that was made or whose code was validated; else the reason why it failed."""
     if isinstance(result, Failure):
         return f"{result.cause}: {result.detail}"

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-Thunk = Callable[[], object]
+Thunk = Callable[[], Any]
 MAX_CALLS = 10_000
 SLOW_CALL_S = 2.0  # one such call is a sample; first calls of short programs took half a second at most
 

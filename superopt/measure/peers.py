@@ -16,7 +16,7 @@ from superopt.arrays import bundles as arrays
 from superopt.machine.facts import usable_cores
 from superopt.measure import loop
 from superopt.measure.result import ENOUGH_ROUNDS
-from superopt.workshop.job import Job, Kind, WorkerDiedError
+from superopt.workshop.job import Job, JobKind, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, Worker
 
 NAME, _MODULE, _JOBS = "ONNX Runtime", "onnxruntime", "superopt.measure.onnx_runtime"
@@ -62,7 +62,7 @@ def beside_onnx_runtime(
         Worker(forked=False) as worker,
     ):
 
-        def asked(kind: Kind, what: str, **data: Any) -> dict[str, Any]:
+        def asked(kind: JobKind, what: str, **data: Any) -> dict[str, Any]:
             worker.limits = ProcessLimits(silence_s=max(0.1, end_s - time.monotonic()))
             (event,) = worker.request(Job(kind, f"{_JOBS}:{what}", data))
             return event

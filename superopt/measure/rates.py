@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
@@ -25,8 +25,8 @@ from superopt.kernels.runtime.kernel import Code, Phase, build
 from superopt.machine.facts import fingerprint, own
 from superopt.machine.rates import NOMINAL, Rates
 from superopt.measure import loop
+from superopt.measure.loop import Thunk
 
-Call = Callable[[], Any]
 _STEPS, _CHAINS = 4096, 24
 _PRODUCTS = 1 << 16  # enough that the call itself does not count
 _PRODUCT = 3  # cycles of a product of two integers of 64 bits
@@ -85,7 +85,7 @@ def _measure() -> Rates:
     )  # fmt: skip
 
 
-def _least_s(call: Call, looks: int = _LOOKS) -> float:
+def _least_s(call: Thunk, looks: int = _LOOKS) -> float:
     call()
     return min(loop.seconds_of(call, 2) for _ in range(looks))
 
@@ -99,7 +99,7 @@ def _chains() -> int:
     return min(_CHAINS, host().registers - 2)  # with x, none spills
 
 
-def peak_call() -> tuple[Call, float]:
+def peak_call() -> tuple[Thunk, float]:
     """Return a call of independent multiply-adds in registers, and its number of floating-point operations."""
     lanes, chains = host().lanes("float32"), _chains()
     kind = vector("float", lanes)
@@ -114,7 +114,7 @@ def peak_call() -> tuple[Call, float]:
     return _bound(module, (lanes,)), 2.0 * _STEPS * chains * lanes
 
 
-def _products() -> Call:
+def _products() -> Thunk:
     """Return a call of dependent integer products."""
     module, f, out = _function("products")
     x = f.load("i64", out)
@@ -160,7 +160,7 @@ def _add_up(f: Function, sums: Sequence[Any], kind: str, out: str) -> None:
     f.ret()
 
 
-def _bound(module: Module, shape: tuple[int, ...]) -> Call:
+def _bound(module: Module, shape: tuple[int, ...]) -> Thunk:
     """Return a call of a module's one function on a buffer of zeros."""
     (name,) = module.functions
     code = Code(module, (Phase(name, 1),), (Buffer("out", shape, "float32", "output"),), name)

@@ -35,7 +35,7 @@ REFERENCE, AGAIN = -1, -2
 PRUNE_ROUNDS = 3
 _LONGEST = 4000  # characters of an exception of a program
 _NOT_APART = "a call of the original takes too long for rounds, and one call of each does not tell which is faster"
-Call = Callable[..., Any]
+ProgramCall = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +80,11 @@ class ComparisonSettings:
 class Kept:
     """A built program that later comparisons may call again; `build_s` is the time that its build took."""
 
-    call: Call
+    call: ProgramCall
     build_s: float = 0.0
 
 
-Make = Callable[[], Call | Kept]
+Make = Callable[[], ProgramCall | Kept]
 
 
 def compare_events(

@@ -67,7 +67,7 @@ class RunState:
         return self.begun is not None and self.begun.interrupted
 
 
-Step = Callable[[Session, RunState], RunState]
+StageStep = Callable[[Session, RunState], RunState]
 
 
 def always(session: Session, state: RunState) -> bool:
@@ -92,7 +92,7 @@ class RunStage:
     lost: str
     needs: tuple[str, ...] = ()
     gives: tuple[str, ...] = ()
-    run: Step
+    run: StageStep
     wanted: Callable[[Session, RunState], bool] = always
     let: tuple[type[BaseException], ...] = FIRST
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -12,11 +11,10 @@ from superopt.kernels.emit.generate import generate
 from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.runtime.kernel import build
 from superopt.kernels.runtime.pages import enlarge
+from superopt.measure.loop import Thunk
 
-Call = Callable[[], Any]
 
-
-def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads: int) -> tuple[Call, Call]:
+def kernel_calls(program: LoopProgram, arrays: Mapping[str, np.ndarray], threads: int) -> tuple[Thunk, Thunk]:
     """Return a scheduled program as two calls without arguments, its frozen operands packed ahead of time.
 
     Returns:

@@ -19,7 +19,7 @@ from superopt.ir.text import print_graph
 from superopt.kernels.llvm.cpu import host
 from superopt.schedules.features import NAMES
 from superopt.schedules.model import Rows
-from superopt.schedules.space import Trace
+from superopt.schedules.space import Steps
 from superopt.store import Store, content_key
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class MeasuredSchedule:
         seconds: the median of its samples.
     """
 
-    trace: Trace
+    trace: Steps
     point: dict[str, Any]
     x: Float[np.ndarray, " features"]
     digest: str

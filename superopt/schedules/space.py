@@ -1,7 +1,7 @@
 """The search space of an operator's schedules, made by rules from its loop form.
 
-A `ScheduleDecision` has options and a default; a `Point` names one option per decision; `ScheduleSpace.trace` turns it
-into the trace of primitives that `superopt.kernels.schedule` replays.  There are no templates per operator.
+A `ScheduleDecision` has options and a default; a `SchedulePoint` names one option per decision.  `ScheduleSpace.trace`
+turns it into the trace of primitives that `superopt.kernels.schedule` replays.  There are no templates per operator.
 
 - Contractions have the decisions of a register tile: rows and vectors, order and blocking of the sum, packing of each
   operand, size and order of tasks.
@@ -47,10 +47,10 @@ from superopt.kernels.loops.show import digest
 from superopt.kernels.loops.stage import LoopProgram, Stage, extent
 from superopt.kernels.schedule.intrinsics import Intrinsic, fitting
 from superopt.kernels.schedule.tensorizing import ContractionDecisions, decisions_of, pairs_of, readable
+from superopt.kernels.schedule.trace import Steps as Steps
 from superopt.kernels.schedule.trace import apply
 
-Point = Mapping[str, Any]
-Trace = list[list[Any]]
+SchedulePoint = Mapping[str, Any]
 _PLAIN = ContractionDecisions()
 _FEW_ROWS = 16  # rows of products that read each panel once
 _WRITTEN_OUT = 64  # steps of a reduction that may be written out
@@ -78,7 +78,7 @@ class StageDecisions:
 
     stage: str
     decisions: tuple[ScheduleDecision, ...]
-    steps: Callable[[Point], Trace]
+    steps: Callable[[SchedulePoint], Steps]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +94,8 @@ class ScheduleSpace:
     unscheduled: LoopProgram
     stages: tuple[StageDecisions, ...]
     threads: int
-    base: Trace
-    prefix: Trace
+    base: Steps
+    prefix: Steps
 
     @property
     def decisions(self) -> dict[str, ScheduleDecision]:
@@ -116,7 +116,7 @@ class ScheduleSpace:
         """Draw a point uniformly."""
         return {name: rng.choice(d.options) for name, d in self.decisions.items()}
 
-    def mutate(self, point: Point, rng: random.Random, most: int = 2) -> dict[str, Any]:
+    def mutate(self, point: SchedulePoint, rng: random.Random, most: int = 2) -> dict[str, Any]:
         """Return a point that differs in one decision or a few; sizes mostly move to neighbouring options."""
         found, decisions = dict(point), self.decisions
         movable = [name for name, d in decisions.items() if len(d.options) > 1]
@@ -130,13 +130,13 @@ class ScheduleSpace:
             found[name] = options[there]
         return found
 
-    def cross(self, a: Point, b: Point, rng: random.Random) -> dict[str, Any]:
+    def cross(self, a: SchedulePoint, b: SchedulePoint, rng: random.Random) -> dict[str, Any]:
         """Return a point with each decision from one of two."""
         return {name: rng.choice((a, b))[name] for name in self.decisions}
 
-    def trace(self, point: Point) -> Trace:
+    def trace(self, point: SchedulePoint) -> Steps:
         """Return the schedule primitives of a point."""
-        steps: Trace = [list(step) for step in self.prefix]
+        steps: Steps = [list(step) for step in self.prefix]
         for part in self.stages:
             own = {name.partition(".")[2]: value for name, value in point.items() if name.startswith(part.stage + ".")}
             steps += part.steps(own)
@@ -152,7 +152,7 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     Where the default schedule is no point of it (chained contractions among other stages), it is the only one.
     """
     cpu = cpu or host()
-    base: Trace = [_listed(step) for step in default_trace(program, cpu, threads)]
+    base: Steps = [_listed(step) for step in default_trace(program, cpu, threads)]
     name = program.stages[-1].buffer
     part = _transform_space(program, cpu, threads, base) or (
         _chain_space(program, name, cpu, threads, base) if len(program.stages) == 1 else None
@@ -168,13 +168,13 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     return ScheduleSpace(program, (), threads, base, base)
 
 
-def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> ScheduleSpace:
+def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Steps) -> ScheduleSpace:
     """Return the space whose start is the default schedule."""
     prefix = [step for step in base if step[0] not in ("tensorize", "set_knob")]
     unscheduled, program = program, apply(program, prefix)
     tiles = {step[1]: decisions_of(step[2]) for step in base if step[0] == "tensorize"}
     names = [stage.buffer for stage in program.stages]
-    after: dict[str, Trace] = {name: [] for name in names}
+    after: dict[str, Steps] = {name: [] for name in names}
     for step in base:
         if step[0] == "set_knob":  # of a stage, or of one that its tile adds
             after[max([n for n in names if step[1] == n or step[1].startswith(n + "_")], key=len)].append(step)
@@ -391,7 +391,7 @@ class _Tiling:
     after: tuple[list[Any], ...]
     split: int
 
-    def steps(self, point: Point) -> Trace:
+    def steps(self, point: SchedulePoint) -> Steps:
         """Return the steps of a point."""
         if point["tile"] is None:
             return [step for step in self.after if step[1] == self.stage]
@@ -477,9 +477,9 @@ def _strided(program: LoopProgram, e: Expr, lane: Symbol) -> bool:
     return (coefficient(place, lane) or 0) not in (0, 1)
 
 
-def _nest_steps(stage: Stage, point: Point) -> Trace:
+def _nest_steps(stage: Stage, point: SchedulePoint) -> Steps:
     """Return the steps of a point's decisions for a loop nest."""
-    steps: Trace = []
+    steps: Steps = []
     extents = {a.symbol.name: a.extent for a in stage.axes}
     if point["order"] is not None:
         single = [name for name, n in extents.items() if n == 1]
@@ -504,7 +504,7 @@ def _nest_steps(stage: Stage, point: Point) -> Trace:
 # ---- products between two transforms
 
 
-def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) -> StageDecisions | None:
+def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Steps) -> StageDecisions | None:
     """Return the decisions of a product between two transforms of this default schedule; None for other programs."""
     parts = transforms.parted(program, cpu)
     if parts is None:
@@ -528,7 +528,7 @@ def _transform_space(program: LoopProgram, cpu: Cpu, threads: int, base: Trace) 
     )  # fmt: skip
 
 
-def _transform_decisions(point: Point) -> transforms.TransformDecisions:
+def _transform_decisions(point: SchedulePoint) -> transforms.TransformDecisions:
     vectors, rows = point["tile"]
     return transforms.TransformDecisions(point["block"], point["columns"], rows, vectors, point["unroll"])
 
@@ -538,7 +538,7 @@ def _transform_decisions(point: Point) -> transforms.TransformDecisions:
 # for each number of them the steps are made once, and a point puts its tiles into them.
 
 
-def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: Trace) -> StageDecisions | None:
+def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: Steps) -> StageDecisions | None:
     """Return the decisions of a chain whose default schedule begins with these steps; None where the stage is none.
 
     Args:
@@ -558,7 +558,7 @@ def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: 
         return None
     named = options(parts.sizes, cpu, threads)
     start = _point(default)
-    steps: dict[int, Trace] = {default.block: found[1]}
+    steps: dict[int, Steps] = {default.block: found[1]}
     for block in {block for block, _ in named["queries"]} - {default.block}:
         made = built(parts, ChainDecisions(block, 1, 1, 1))
         if made is not None:
@@ -571,7 +571,7 @@ def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: 
     return StageDecisions(name, decisions, functools.partial(_chain_steps, parts, steps, tuple(after)))
 
 
-def _chain_steps(parts: Parted, steps: Mapping[int, Trace], after: Sequence[list[Any]], point: Point) -> Trace:
+def _chain_steps(parts: Parted, steps: Mapping[int, Steps], after: Sequence[list[Any]], point: SchedulePoint) -> Steps:
     """Return the steps of a point.
 
     Args:
@@ -597,7 +597,7 @@ def _retiled(parts: Parted, decisions: ChainDecisions, step: Sequence[Any]) -> l
     return ["tensorize", step[1], first_tile(parts, decisions, row)]
 
 
-def chain_decisions(parts: Parted, point: Point) -> ChainDecisions:
+def chain_decisions(parts: Parted, point: SchedulePoint) -> ChainDecisions:
     """Return the decisions of a chain at a point."""
     return taken(parts.sizes, point["queries"], point["columns"], point["keys"], point["unroll"])
 

@@ -47,7 +47,7 @@ from superopt.schedules.candidates import save_problem
 from superopt.schedules.features import features
 from superopt.schedules.model import Rows, forecast, prior
 from superopt.schedules.records import MeasuredSchedule, Records
-from superopt.schedules.space import ScheduleSpace, Trace, space_of
+from superopt.schedules.space import ScheduleSpace, Steps, space_of
 from superopt.store import Store
 from superopt.workshop.job import Event, Job, JobWorker, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, ended_by_interrupts
@@ -122,7 +122,7 @@ class TunedSchedule:
     """
 
     program: LoopProgram
-    trace: Trace
+    trace: Steps
     seconds: float
     default_seconds: float
     candidates: int
@@ -138,7 +138,7 @@ class Proposal:
     """A point to build, with its trace and its features."""
 
     point: dict[str, Any]
-    trace: Trace
+    trace: Steps
     x: Float[np.ndarray, " features"]
 
 
@@ -349,7 +349,7 @@ class CandidateBuilder:
         return self.worker.request(Job("time", f"{_JOBS}:time_candidates", data))
 
     def build(
-        self, indices: Sequence[int], traces: Sequence[Trace], *, again: bool = False
+        self, indices: Sequence[int], traces: Sequence[Steps], *, again: bool = False
     ) -> dict[int, dict[str, Any]]:
         """Return events by index; a candidate that kills the worker is `died`, and a new worker builds the rest."""
         found: dict[int, dict[str, Any]] = {}
@@ -386,7 +386,7 @@ class _Pool:
         """Open the graph in all of them."""
         list(self.executor.map(CandidateBuilder.open, self.builders))
 
-    def build(self, traces: Sequence[Trace]) -> list[tuple[CandidateBuilder, dict[int, dict[str, Any]]]]:
+    def build(self, traces: Sequence[Steps]) -> list[tuple[CandidateBuilder, dict[int, dict[str, Any]]]]:
         """Return events by index, from each builder that had a share of the traces."""
         count = len(self.builders)
         shares = [(b, range(len(traces))[k::count]) for k, b in enumerate(self.builders) if k < len(traces)]

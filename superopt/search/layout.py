@@ -18,12 +18,12 @@ from collections.abc import Sequence
 
 from rewrites.egraph import perm
 from superopt.ir.ops.axes import Flow, permuted
+from superopt.ir.ops.axes import Order as Order
 from superopt.ir.ops.contraction import free_axes
 from superopt.ir.ops.table import CONTRACTIONS, CONVOLUTIONS, PRODUCTS, REDUCTIONS
 from superopt.ir.types import Shape
 from superopt.search.snapshot import Option, OptionForm, Snapshot
 
-Order = tuple[int, ...]
 Current = tuple["Order | None", ...]
 MAX_CANDIDATES = 4  # layouts of a class, its own among them
 

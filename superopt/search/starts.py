@@ -31,7 +31,7 @@ LEAST = 1e6  # one nanosecond: every choice costs something, so that additive ch
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class Realization:
     """One way to realise an option in a layout: its kernel, and each operand's wanted order and layout."""
 
     node: Node | None
@@ -46,10 +46,10 @@ class LocalCosts:
         self.snapshot: Snapshot = problem.snapshot
         self.pricer: Pricer = problem.pricer
         self._nodes: dict[int, Node | None] = {}
-        self._rows: dict[tuple[int, int, int], list[Row]] = {}
+        self._rows: dict[tuple[int, int, int], list[Realization]] = {}
         self._moves: dict[tuple[Any, ...], Node | None] = {}
 
-    def rows(self, c: int, i: int, layout: int) -> list[Row]:
+    def rows(self, c: int, i: int, layout: int) -> list[Realization]:
         """The ways to realise an option with its result in a layout."""
         key = (c, i, layout)
         known = self._rows.get(key)
@@ -57,20 +57,20 @@ class LocalCosts:
             known = self._rows[key] = self._make_rows(self.snapshot.options[c][i], layout)
         return known
 
-    def _make_rows(self, option: Option, layout: int) -> list[Row]:
+    def _make_rows(self, option: Option, layout: int) -> list[Realization]:
         wants = self.problem.wants
         d = perm.compose(option.out_inverse, layout)
         if not option.needs_current:
             number, orders = wants.fixed(option.fid, d)
             kids = tuple((k, perm.compose(p, orders[position]), None) for position, k, p in option.live)
-            return [Row(self._node(option, number, d, orders), kids)]
+            return [Realization(self._node(option, number, d, orders), kids)]
         classes = list(dict.fromkeys(option.kids))
-        out: list[Row] = []
+        out: list[Realization] = []
         for lies in itertools.product(*(self.problem.candidates[k] for k in classes)):
             of = dict(zip(classes, lies, strict=True))
             number, orders = wants.following(option, d, of)
             kids = tuple((k, perm.compose(p, orders[position]), of[k]) for position, k, p in option.live)
-            out.append(Row(self._node(option, number, d, orders), kids))
+            out.append(Realization(self._node(option, number, d, orders), kids))
         return out
 
     def _node(self, option: Option, number: int, d: int, orders: Sequence[int]) -> Node | None:

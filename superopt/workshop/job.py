@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 Event = dict[str, Any]
-Kind = Literal["make", "validate", "time", "compare"]
-ALONE: frozenset[Kind] = frozenset({"time", "compare"})
+JobKind = Literal["make", "validate", "time", "compare"]
+ALONE: frozenset[JobKind] = frozenset({"time", "compare"})
 """Kinds of jobs beside which nothing else runs on a host."""
 LOST = "lost"
 """The cause of a failure that says nothing of the job: its worker is gone, and another one takes the job."""
@@ -30,7 +30,7 @@ class Job:
         portable: whether any processor gives the same result.
     """
 
-    kind: Kind
+    kind: JobKind
     call: str
     data: Mapping[str, Any] = field(default_factory=dict[str, Any])
     files: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -18,28 +18,28 @@ from costmodel.model import adapt, analytical, learned_file, weights_file
 from costmodel.model.encode import KernelEncoder, KernelStructure, kernel_features, pack
 from costmodel.model.learned import Learned, predict
 from costmodel.model.load import load_objective, load_roofline
-from costmodel.model.model import Model, Shape
+from costmodel.model.model import Model, NetworkShape
 from costmodel.model.objective import Objective
 from superopt.ir.build import dot, kernel, spread, tensor
 from superopt.ir.graph import Graph, mk
 from superopt.ir.text import print_graph
 from superopt.lab.training import corpus, evaluate, fit
-from superopt.lab.training.corpus import Label
+from superopt.lab.training.corpus import KernelLabel
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
 from superopt.store import Store
 from tests.support.machines import FOUR_CORES
 
 CASES = [c for c in suite() if c.kind in ("dot", "vector", "loop", "scan")][::2]
-SMALL = FitSettings(shape=Shape(width=12, layers=2, trunk=16, heads=3), epochs=30, batch=32, prior_steps=60)
+SMALL = FitSettings(shape=NetworkShape(width=12, layers=2, trunk=16, heads=3), epochs=30, batch=32, prior_steps=60)
 
 
-def labels() -> list[Label]:
+def labels() -> list[KernelLabel]:
     """Synthetic times: the shipped roofline, products with a transposed operand 1.6 times slower."""
     prices = load_roofline().price([c.graph for c in CASES])
     slow = [1.6 if "nk" in c.name else 1.0 for c in CASES]
     return [
-        Label(c.kind, f"{c.kind}/{i % 7}", c.task, c.name, f"k{i}", c.graph, float(p * s), 0.02, None)
+        KernelLabel(c.kind, f"{c.kind}/{i % 7}", c.task, c.name, f"k{i}", c.graph, float(p * s), 0.02, None)
         for i, (c, p, s) in enumerate(zip(CASES, prices, slow, strict=True))
     ]
 
@@ -300,7 +300,7 @@ def test_figures_of_perfect_predictions() -> None:
 def test_evaluation_begins_no_seed_that_would_end_after_its_budget() -> None:
     labels = [x for i, x in enumerate(LABELS) if i % 8 == 0 or x.family == "scan"]
     split = corpus.by_family(labels, "scan")
-    quick = replace(SMALL, shape=Shape(width=4, layers=1, trunk=4, heads=2), epochs=1, prior_steps=5)
+    quick = replace(SMALL, shape=NetworkShape(width=4, layers=1, trunk=4, heads=2), epochs=1, prior_steps=5)
     (result,) = evaluate.run_splits(labels, [split], 3, quick, budget_s=0.0, workers=1)
     assert len(result.learned) == 1
     assert result.test == sum(x.family == "scan" for x in labels)
@@ -323,7 +323,7 @@ def test_the_summary_names_the_bars_with_trees_beside_them() -> None:
 def test_a_second_visit_bounds_what_order_can_be_known() -> None:
     graph = CASES[0].graph
     visits = [(1.0, 1.0), (1.01, 0.99), (2.0, 2.1)]  # the first two are within their noise, and come out the other way
-    found = [Label("f", "p", "t", str(i), f"k{i}", graph, a, 0.02, b) for i, (a, b) in enumerate(visits)]
+    found = [KernelLabel("f", "p", "t", str(i), f"k{i}", graph, a, 0.02, b) for i, (a, b) in enumerate(visits)]
     assert evaluate.ceiling(found) == {"tau_ceiling": 1.0, "tau_plain_ceiling": pytest.approx(1 / 3, abs=1e-4)}
     assert evaluate.ceiling(LABELS) == {}
 

@@ -21,7 +21,7 @@ from superopt.kernels.llvm.cpu import host, supported
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.show import digest
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.runtime.kernel import build
 from superopt.kernels.schedule.trace import apply
 from superopt.schedules.features import features
@@ -373,7 +373,7 @@ def _rounding(stored: str, narrow: str) -> LoopProgram:
     buffers = (Buffer("x", (6, 5), "float32", "input"), Buffer("out0", (6,), stored, "output"))
     if stored != "float32":
         value = convert(value, "float32", stored)
-    return LoopProgram("kernel", buffers, (Stage("out0", (Axis(row),), (of_atom(row),), value),))
+    return LoopProgram("kernel", buffers, (Stage("out0", (Loop(row),), (of_atom(row),), value),))
 
 
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])

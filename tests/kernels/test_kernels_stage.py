@@ -20,7 +20,7 @@ from superopt.kernels.choose.frozen import hoisted
 from superopt.kernels.loops.evaluate import evaluate
 from superopt.kernels.loops.program import checked, from_graph
 from superopt.kernels.loops.show import digest, show
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.schedule import cache_read, compute_at, set_knob, split, transform_layout
 from tests.support import ir_cases
 from tests.support.loop_executor import execute
@@ -150,7 +150,7 @@ def test_arguments_are_checked() -> None:
 def test_what_no_stage_writes_is_not_a_number() -> None:
     (it, i) = iterator("i", 2)
     program = pointwise(3)
-    part = replace(program.stages[0], axes=(Axis(it),), index=(i,), value=load("x", [i], "float32"))
+    part = replace(program.stages[0], axes=(Loop(it),), index=(i,), value=load("x", [i], "float32"))
     found = evaluate(replace(program, stages=(part,)), {"x": np.ones(3, np.float32)})["out0"]
     assert found[:2].tolist() == [1, 1]
     assert np.isnan(found[2])
@@ -247,15 +247,15 @@ I, J = Symbol("o0", 0, 5), Symbol("q", 0, 4)
         (lambda p: replace(p, buffers=p.buffers[::-1]), "order of scope"),
         (lambda p: replace(p, stages=()), "its buffers to fill"),
         (lambda p: replace(p, stages=p.stages[::-1]), "written later"),
-        (lambda p: _with(p, axes=(Axis(I), Axis(I))), "two axes of one name"),
-        (lambda p: _with(p, axes=(Axis(I),)), "not axes of it"),
+        (lambda p: _with(p, axes=(Loop(I), Loop(I))), "two axes of one name"),
+        (lambda p: _with(p, axes=(Loop(I),)), "not axes of it"),
         (lambda p: _with(p, index=(0,)), "rank 1"),
-        (lambda p: _with(p, axes=(*p.stages[0].axes, Axis(Symbol("n", 0)))), "no concrete range"),
+        (lambda p: _with(p, axes=(*p.stages[0].axes, Loop(Symbol("n", 0)))), "no concrete range"),
         (lambda p: _with(p, value=load("x", [0, 0], "int32")), "writes int32"),
         (lambda p: _with(p, value=load("x", [0], "float32")), "reads x\\[0\\]"),
         (lambda p: _with(p, value=load("y", [0], "float32")), "no buffer"),
-        (lambda p: _with(p, axes=(p.stages[0].axes[0], Axis(p.stages[0].axes[1].symbol, "parallel"))), "outermost"),
-        (lambda p: _with(p, axes=(Axis(p.stages[0].axes[0].symbol, "vector"), p.stages[0].axes[1])), "innermost"),
+        (lambda p: _with(p, axes=(p.stages[0].axes[0], Loop(p.stages[0].axes[1].symbol, "parallel"))), "outermost"),
+        (lambda p: _with(p, axes=(Loop(p.stages[0].axes[0].symbol, "vector"), p.stages[0].axes[1])), "innermost"),
         (lambda p: _with(p, at=("out0", 3)), "stands under 3 axes"),
         (lambda p: _with(p, at=("out0", 1)), "not local"),
         (lambda p: replace(p, buffers=(*p.buffers[:-1], Buffer("s0", (6, 5), "float32", "local"))), "phase of its own"),

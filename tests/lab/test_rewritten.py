@@ -12,7 +12,7 @@ import pytest
 from rewrites import library
 from superopt.candidates.candidate import Candidate
 from superopt.lab.training import evaluate, families, regions
-from superopt.lab.training.corpus import OWN_FORM, Label, Split
+from superopt.lab.training.corpus import OWN_FORM, KernelLabel, Split
 from superopt.lab.training.families import layers as L
 from superopt.lab.training.program import Described, TrainingProgram, describe, spec
 from superopt.lab.training.regions import in_turns
@@ -99,7 +99,7 @@ def test_errors_are_told_of_regions_that_rules_made() -> None:
     graph = describe("siblings", 0, _siblings).graph()
     given = (("", 1e-4), ("dot-merge", 1e-4), ("dot-merge", 2e-4), ("dot-merge", 1e-6))
     labels = [
-        Label("f", "p", str(i), rule or OWN_FORM, str(i), graph, seconds, 0.01, None)
+        KernelLabel("f", "p", str(i), rule or OWN_FORM, str(i), graph, seconds, 0.01, None)
         for i, (rule, seconds) in enumerate(given)
     ]
     split = Split("s", np.arange(0), np.arange(4), 0)

@@ -30,7 +30,7 @@ from superopt.machine.speedup import UNTIMED
 from superopt.make import schedules as kernel_search
 from superopt.make.plain import KernelMaker
 from superopt.make.schedules import ScheduleStage
-from superopt.make.trials import Trace, Trial, TrialPool
+from superopt.make.trials import OptionalTrace, Trial, TrialPool
 from superopt.measure import Comparison, Timing
 from superopt.schedules import tune as tuning
 from superopt.schedules.space import space_of
@@ -50,7 +50,9 @@ class Pool(TrialPool):
     def start(self) -> None:
         """No processes."""
 
-    def make_all(self, jobs: Sequence[tuple[Graph, Trace]], end_s: float = math.inf) -> list[Trace | str]:
+    def make_all(
+        self, jobs: Sequence[tuple[Graph, OptionalTrace]], end_s: float = math.inf
+    ) -> list[OptionalTrace | str]:
         return [native.default_trace(g) if trace is None else trace for g, trace in jobs]
 
 

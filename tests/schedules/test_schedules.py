@@ -25,7 +25,7 @@ from superopt.schedules.candidates import example_arrays, reference
 from superopt.schedules.features import NAMES, features
 from superopt.schedules.model import Forecast, Prior, Rows, forecast, prior
 from superopt.schedules.records import MeasuredSchedule, Records
-from superopt.schedules.space import Point, ScheduleSpace, space_of
+from superopt.schedules.space import SchedulePoint, ScheduleSpace, space_of
 from superopt.schedules.tune import STRATEGIES, ScheduleSearch, Strategy, tune
 from superopt.schedules.workload import workload
 from superopt.store import Store
@@ -76,7 +76,7 @@ def test_points_keep_the_value(text: str) -> None:
     assert kept >= 6
 
 
-def _described(space: ScheduleSpace, point: Point) -> np.ndarray:
+def _described(space: ScheduleSpace, point: SchedulePoint) -> np.ndarray:
     return features(apply(space.unscheduled, space.trace(point)), space.threads)
 
 
@@ -193,8 +193,8 @@ def test_the_shipped_prior_is_for_these_features() -> None:
     np.testing.assert_allclose(found.mean, rows[:, -1])
 
 
-def _legal(space: ScheduleSpace, count: int) -> list[Point]:
-    rng, found = random.Random(0), list[Point]()
+def _legal(space: ScheduleSpace, count: int) -> list[SchedulePoint]:
+    rng, found = random.Random(0), list[SchedulePoint]()
     while len(found) < count:
         point = space.sample(rng)
         try:

@@ -35,7 +35,7 @@ from superopt.ir.index import (
 from superopt.ir.ops.record import identity
 from superopt.ir.scalar import DTYPE, apply
 from superopt.kernels.loops.evaluate import evaluate as run
-from superopt.kernels.loops.stage import Axis, LoopProgram, Stage
+from superopt.kernels.loops.stage import Loop, LoopProgram, Stage
 
 
 class Fault(Exception):
@@ -345,7 +345,7 @@ class _Mutation:
         stages: list[Stage] = []
         for s in p.stages:
             mapping: dict[Symbol, Size] = {}
-            axes: list[Axis] = []
+            axes: list[Loop] = []
             for a in s.axes:
                 n = self.number(a.extent, f"extent of {a.symbol} in {s.buffer}", 1)
                 symbol = Symbol(a.symbol.name, 0, n - 1)

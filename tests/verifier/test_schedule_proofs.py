@@ -17,7 +17,7 @@ from superopt.ir.expr import from_index, load, op, reduce
 from superopt.ir.graph import Node, make_input, mk
 from superopt.ir.index import Symbol, clip, of_atom
 from superopt.kernels.loops.program import from_graph
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.corpora.schedules.examples import Example, constant, dense, examples, rows, stencil
 from superopt.lab.corpora.schedules.planted import Planted, planted
@@ -107,7 +107,7 @@ def _filled(count: int, shape: tuple[int, ...], index: Any, value: Any) -> LoopP
     """out0 from x by one loop."""
     i = Symbol("i", 0, count - 1)
     buffers = (Buffer("x", (count,), "float32", "input"), Buffer("out0", shape, "float32", "output"))
-    return LoopProgram("filled", buffers, (Stage("out0", (Axis(i),), index(of_atom(i)), value(of_atom(i))),))
+    return LoopProgram("filled", buffers, (Stage("out0", (Loop(i),), index(of_atom(i)), value(of_atom(i))),))
 
 
 def test_empty_buffers_and_scalars_have_schedules() -> None:
@@ -139,7 +139,7 @@ def test_entries_of_integer_inputs_are_in_bounds_only_when_clipped() -> None:
             Buffer("out0", (5, 3), "float32", "output"),
         )  # fmt: skip
         value = load("t", (at, of_atom(j)), "float32")
-        return LoopProgram("taken", buffers, (Stage("out0", (Axis(i), Axis(j)), (of_atom(i), of_atom(j)), value),))
+        return LoopProgram("taken", buffers, (Stage("out0", (Loop(i), Loop(j)), (of_atom(i), of_atom(j)), value),))
 
     assert check_schedule(taken(True), taken(True), QUICK).proved
     verdict = check_schedule(taken(False), taken(False), QUICK)
@@ -153,7 +153,7 @@ def test_an_axis_named_like_an_iterator_of_a_sum_is_another() -> None:
     total = reduce("sum", (k,), load("x", (of_atom(k),), "float32"))
     assert total.args[1] == (axis,)
     buffers = (Buffer("x", (3,), "float32", "input"), Buffer("out0", (3,), "float32", "output"))
-    stage = Stage("out0", (Axis(axis),), (of_atom(axis),), total, 2 - of_atom(axis) >= 0)
+    stage = Stage("out0", (Loop(axis),), (of_atom(axis),), total, 2 - of_atom(axis) >= 0)
     program = LoopProgram("named", buffers, (stage,))
     verdict = check_schedule(program, program, QUICK)
     assert verdict.status == "REFUTED"
@@ -164,7 +164,7 @@ def test_sums_of_16_bit_floats_do_not_accumulate_in_their_buffer() -> None:
     def bf16(combine: bool) -> LoopProgram:
         i, k = Symbol("i", 0, 3), Symbol("k", 0, 5)
         read = load("x", (of_atom(i), of_atom(k)), "bfloat16")
-        axes = (Axis(i), Axis(k)) if combine else (Axis(i),)
+        axes = (Loop(i), Loop(k)) if combine else (Loop(i),)
         value = read if combine else reduce("sum", (k,), read)
         stage = Stage("out0", axes, (of_atom(i),), value, combine="sum" if combine else None)
         buffers = (Buffer("x", (4, 6), "bfloat16", "input"), Buffer("out0", (4,), "bfloat16", "output"))
@@ -191,7 +191,7 @@ def _sums(value: Any) -> LoopProgram:
     i = Symbol("i", 0, 3)
     names = ("x", "y")
     buffers = [Buffer(n, (4, 6), "float32", "input") for n in names]
-    stage = Stage("out0", (Axis(i),), (of_atom(i),), value(of_atom(i)))
+    stage = Stage("out0", (Loop(i),), (of_atom(i),), value(of_atom(i)))
     return LoopProgram("sums", (*buffers, Buffer("out0", (4,), "float32", "output")), (stage,))
 
 
@@ -303,8 +303,8 @@ def test_entries_that_the_program_computes_are_no_witness() -> None:
         Buffer("t", (5,), "float32", "input"), Buffer("out0", (5,), "float32", "output"),
         Buffer("ids", (5,), "int32", "scratch"),
     )  # fmt: skip
-    filled = Stage("ids", (Axis(i),), (at,), from_index(at, "int32"))
-    taken = Stage("out0", (Axis(i),), (at,), load("t", (load("ids", (at,), "int32").as_index(),), "float32"))
+    filled = Stage("ids", (Loop(i),), (at,), from_index(at, "int32"))
+    taken = Stage("out0", (Loop(i),), (at,), load("t", (load("ids", (at,), "int32").as_index(),), "float32"))
     program = LoopProgram("indirect", buffers, (filled, taken))
     assert check_schedule(program, program, QUICK).status == "UNKNOWN"  # it is in bounds, which nothing here shows
 

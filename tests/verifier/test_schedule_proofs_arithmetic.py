@@ -14,7 +14,7 @@ from superopt.ir.index import Guard, Poly, Size, Symbol, clip, greatest, least, 
 from superopt.lab.corpora.schedules.lemmas import lemmas, prove
 from verifier.schedules.domain import Domain, ExhaustedError, QuestionBudget, value_at
 from verifier.schedules.equal import Equality
-from verifier.schedules.intervals import Ranges, interval
+from verifier.schedules.intervals import ExprRanges, interval
 from verifier.schedules.maps import solve
 from verifier.schedules.wire import Encoder, decoder
 
@@ -224,7 +224,7 @@ def test_bytes_offset_and_widened_again_are_themselves() -> None:
 
 def test_ranges_of_integers() -> None:
     a, b = (convert(load(n, (of_atom(K),), d), d, "int32") for n, d in (("a", "uint8"), ("b", "int8")))
-    ranges = Ranges()
+    ranges = ExprRanges()
     total = reduce("sum", (K,), op("mul", "int32", a, b))
     ranges.of(total)
     assert ranges.exact[total] == (-3 * 255 * 128, 3 * 255 * 127)

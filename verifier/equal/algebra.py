@@ -29,7 +29,7 @@ from superopt.ir.scalar import convert as scalar_convert
 from superopt.ir.types import FLOATS, INTEGERS
 from verifier.equal import conditions as c
 from verifier.equal.bits import FUNCTIONS, width_of
-from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
+from verifier.equal.conditions import Cond, CondOrBool, Int, Sym, unwrap
 from verifier.equal.domains import Domains
 from verifier.equal.equality import Proof
 from verifier.equal.infinities import NAN, cases_of, chooses_infinity, of_infinities, without_value
@@ -650,7 +650,7 @@ class Terms(Places):
         return Apply(f"convert[int64,{dtype}]", (found,)) if made is None else made
 
     # ---- choice and reductions
-    def where(self, guard: Truth, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
+    def where(self, guard: CondOrBool, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:
         """A choice by an index condition; one branch where premises and ranges decide the condition."""
         g = c.conj(x for x in c.clauses(c.truth(guard)) if not self.known(x))
         self.guards[c.truth(guard)] = None

@@ -19,7 +19,7 @@ from typing import TypeAlias
 from rewrites.language.named import Arithmetic
 from verifier.equal.poly import Index, Poly, divide, greatest, least, poly
 
-Truth: TypeAlias = "Cond | bool"
+CondOrBool: TypeAlias = "Cond | bool"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,22 +95,22 @@ def within(x: Index, n: Index) -> tuple[Cond, Cond]:
     return ge(x, 0), lt(x, n)
 
 
-def truth(c: Truth) -> Cond:
+def truth(c: CondOrBool) -> Cond:
     """A Python bool or a condition as a condition."""
     return c if isinstance(c, Cond) else TRUE if c else FALSE
 
 
-def conj(parts: Iterable[Truth]) -> Cond:
+def conj(parts: Iterable[CondOrBool]) -> Cond:
     """The conjunction of all parts."""
     return _join("and", parts)
 
 
-def disj(parts: Iterable[Truth]) -> Cond:
+def disj(parts: Iterable[CondOrBool]) -> Cond:
     """The disjunction of all parts."""
     return _join("or", parts)
 
 
-def _join(kind: str, parts: Iterable[Truth]) -> Cond:
+def _join(kind: str, parts: Iterable[CondOrBool]) -> Cond:
     neutral, absorbing = (TRUE, FALSE) if kind == "and" else (FALSE, TRUE)
     out: dict[Cond, None] = {}
     for part in parts:

@@ -18,7 +18,7 @@ from superopt.ir.ops.record import Site
 from superopt.ir.types import Size as Extent
 from superopt.ir.types import TensorType
 from verifier.equal import conditions as c
-from verifier.equal.conditions import Cond, Int, Sym, Truth, unwrap
+from verifier.equal.conditions import Cond, CondOrBool, Int, Sym, unwrap
 from verifier.equal.poly import OPS, Poly, const, divide, form_of, greatest, least, poly, var
 from verifier.equal.solver import Context
 
@@ -110,11 +110,11 @@ class Places:
             p = greatest(p, a)
         return Sym(p) if self.known(c.ge(b, p)) else Sym(least(p, b))
 
-    def all(self, *guards: Truth) -> Truth:
+    def all(self, *guards: CondOrBool) -> CondOrBool:
         """Conjunction."""
         return c.conj(guards)
 
-    def eq(self, a: Int, b: Int) -> Truth:
+    def eq(self, a: Int, b: Int) -> CondOrBool:
         """Equality of indices."""
         return c.eq(unwrap(a), unwrap(b))
 

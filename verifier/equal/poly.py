@@ -22,11 +22,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TypeAlias
 
 Mono: TypeAlias = "tuple[str, ...]"
-Terms: TypeAlias = "dict[Mono, int]"
 Index: TypeAlias = "int | Poly"
 
-Form: TypeAlias = "tuple[str, tuple[Poly, ...]]"
-_FORMS: dict[str, Form] = {}  # hash-consing table of the non-polynomial atoms: text -> (op, arguments)
+AtomForm: TypeAlias = "tuple[str, tuple[Poly, ...]]"
+_FORMS: dict[str, AtomForm] = {}  # hash-consing table of the non-polynomial atoms: text -> (op, arguments)
 
 
 class Poly:
@@ -124,7 +123,7 @@ class Poly:
             v = a.value
             if v is not None:
                 return b.scale(v)
-        out: Terms = {}
+        out: dict[Mono, int] = {}
         for m, c in self.terms:
             for n, d in other.terms:
                 k = tuple(sorted(m + n))
@@ -225,7 +224,7 @@ def poly(x: Index) -> Poly:
     return x if isinstance(x, Poly) else const(x)
 
 
-def form_of(atom: str) -> Form | None:
+def form_of(atom: str) -> AtomForm | None:
     """`(op, arguments)` of a non-polynomial atom, None for a variable."""
     return _FORMS.get(atom)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from rewrites.language.term import Expr, Rule, subterms, windows
+from rewrites.language.term import Rule, TokenExpr, subterms, windows
 
 MAX_RANK = 3
 ANY = "any"
@@ -46,7 +46,7 @@ def attribute_roles(rule: Rule) -> tuple[str, ...]:
     return tuple(r for r in rule.roles if r in rule.many and r in busy and r not in rule.derived)
 
 
-def _names(e: Expr) -> Iterator[str]:
+def _names(e: TokenExpr) -> Iterator[str]:
     if e[0] in ("v", "prod"):
         yield e[1]
     elif e[0] != "n":
@@ -63,7 +63,7 @@ def uniform(rule: Rule, role: str) -> bool:
     return not any(rule.owner.get(name) == role for name in products)
 
 
-def _products(e: Expr) -> Iterator[str]:
+def _products(e: TokenExpr) -> Iterator[str]:
     if e[0] == "prod":
         yield e[1]
     elif e[0] not in ("n", "v"):

@@ -28,10 +28,10 @@ from superopt.ir.types import TensorType
 from verifier.equal.conditions import Int
 
 S = TypeVar("S")
-Where: TypeAlias = "Mapping[Any, Int]"
-Label: TypeAlias = Any
+AxisPositions: TypeAlias = "Mapping[Any, Int]"
+AxisLabel: TypeAlias = Any
 """An axis; None is an axis of size 1 that no term has."""
-Operand: TypeAlias = "tuple[Reader, TensorType]"
+TypedReader: TypeAlias = "tuple[Reader, TensorType]"
 
 
 def dtype_of(kind: str) -> str:
@@ -65,19 +65,19 @@ class Meaning(Generic[S]):
             self._shapes[t] = shape(t, self.env, [], self._shapes)
         return self._shapes[t]
 
-    def at(self, t: Term, ix: Where) -> S:
+    def at(self, t: Term, ix: AxisPositions) -> S:
         """The scalar at one index; labels that the term does not have are ignored."""
         return _MEANING.get(t.op, _entry)(self, t, ix)
 
-    def of(self, t: Term, j: int, ix: Where) -> S:
+    def of(self, t: Term, j: int, ix: AxisPositions) -> S:
         """Operand j at an index."""
         return self.at(t.args[j], ix)
 
-    def axes(self, roles: Sequence[str]) -> list[Label]:
+    def axes(self, roles: Sequence[str]) -> list[AxisLabel]:
         """Axes of several roles."""
         return labels_of(self.env, roles)
 
-    def size(self, t: Term, label: Label) -> Any:
+    def size(self, t: Term, label: AxisLabel) -> Any:
         """Size of a term along an axis; an absent axis has size 1."""
         return self.shape(t).get(label, 1)
 
@@ -85,16 +85,16 @@ class Meaning(Generic[S]):
         """A reducer or function, with a meta-variable replaced by its binding where it has one."""
         return self.metas.get(name, name)
 
-    def typed(self, t: Term, labels: Sequence[Label]) -> TensorType:
+    def typed(self, t: Term, labels: Sequence[AxisLabel]) -> TensorType:
         """The type of a term as a tensor with these axes."""
         sizes = tuple([self.size(t, x) for x in labels])
         return TensorType(sizes, dtype_of(kind_of(self.env.rule.kinds, t, self._kinds)))
 
-    def operand(self, t: Term, labels: Sequence[Label], ix: Where) -> Operand:
+    def operand(self, t: Term, labels: Sequence[AxisLabel], ix: AxisPositions) -> TypedReader:
         """A term as an operand tensor with these axes, at a fixed index of all others."""
         return lambda *i: self.at(t, {**ix, **dict(zip(labels, i, strict=True))}), self.typed(t, labels)
 
-    def position(self, index: Int) -> Operand:
+    def position(self, index: Int) -> TypedReader:
         """An index as a scalar tensor."""
         return lambda: self.k.from_index(index, POSITION), TensorType((), POSITION)
 
@@ -107,7 +107,7 @@ class Meaning(Generic[S]):
             self._entries[t] = found
         return found
 
-    def apply(self, entry: TermEntry, t: Term, ix: Where) -> S:
+    def apply(self, entry: TermEntry, t: Term, ix: AxisPositions) -> S:
         """The value of an entry of the op table, applied along some axes of a term, at an index of the term."""
         operands = [self.operand(a, labels, ix) for a, labels in zip(t.args, entry.operands, strict=True)]
         operands += map(self.position, entry.positions)
@@ -117,7 +117,7 @@ class Meaning(Generic[S]):
         assert at is not None
         return at(self.k, index, [read for read, _ in operands], site)
 
-    def over(self, kind: str, sizes: Mapping[Label, Int], body: Callable[[dict[Label, Int]], S]) -> S:
+    def over(self, kind: str, sizes: Mapping[AxisLabel, Int], body: Callable[[dict[AxisLabel, Int]], S]) -> S:
         """Fold over the box of several axes."""
 
         def at(*index: Any) -> S:
@@ -125,7 +125,7 @@ class Meaning(Generic[S]):
 
         return self.k.reduce(kind, list(sizes.values()), at, NUMBER)
 
-    def inside(self, attrs: Mapping[tuple[str, Label], Int]) -> Meaning[S]:
+    def inside(self, attrs: Mapping[tuple[str, AxisLabel], Int]) -> Meaning[S]:
         """The meaning under a binder of indices that attributes may mention."""
         return Meaning(self.env.with_attrs(dict(attrs)), self.k, self.read, self.metas)
 
@@ -133,42 +133,42 @@ class Meaning(Generic[S]):
 # ---- names: variables, literals, broadcasts, binders
 
 
-def _var(m: Meaning[S], t: Term, ix: Where) -> S:
+def _var(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     tokens = m.env.rule.vars[t["name"]]
     return m.read(t["name"], [ix[label] for tok in tokens for label in m.env.labels[stem(tok)]])
 
 
-def _lit(m: Meaning[S], t: Term, ix: Where) -> S:
+def _lit(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     value = t["value"]
     if value[0] == "n":
         return m.k.const(value[1], m.typed(t, ()).dtype)
     return m.k.from_index(m.env.value(value), NUMBER)
 
 
-def _same(m: Meaning[S], t: Term, ix: Where) -> S:
+def _same(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     return m.of(t, 0, ix)
 
 
-def _ren(m: Meaning[S], t: Term, ix: Where) -> S:
+def _ren(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     old, new = (m.env.labels[r] for r in t["over"])
     return m.of(t, 0, {**ix, **{a: ix[b] for a, b in zip(old, new, strict=True)}})
 
 
-def _diag(m: Meaning[S], t: Term, ix: Where) -> S:
+def _diag(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     same = [m.k.eq(ix[i], ix[j]) for i, j in zip(*(m.env.labels[r] for r in t["over"]), strict=True)]
     return m.k.where(m.k.all(*same), lambda: m.of(t, 0, ix), lambda: m.k.const(0.0, NUMBER))
 
 
-def _fold(m: Meaning[S], t: Term, ix: Where) -> S:
+def _fold(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     labels = m.env.labels[m.env.rule.owner[t["bound"]]]
 
-    def body(k: dict[Label, Int]) -> S:
+    def body(k: dict[AxisLabel, Int]) -> S:
         return m.inside({(t["idx"], label): k[label] for label in labels}).of(t, 0, ix)
 
     return m.over(t["kind"], {label: m.env.look(t["bound"], label) for label in labels}, body)
 
 
-def _stack(m: Meaning[S], t: Term, ix: Where) -> S:
+def _stack(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     bound = m.env.labels[m.env.rule.owner[t["bound"]]]
     index = {(t["idx"], axis): ix[label] for label, axis in zip(m.axes(t["over"]), bound, strict=True)}
     return m.inside(index).of(t, 0, ix)
@@ -177,7 +177,7 @@ def _stack(m: Meaning[S], t: Term, ix: Where) -> S:
 # ---- entries of the op table
 
 
-def _ew(m: Meaning[S], t: Term, ix: Where) -> S:
+def _ew(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     f = m.named(t["f"])
     if f in m.env.rule.metas:
         return m.k.op(f"${f}", NUMBER, *[m.at(a, ix) for a in t.args])
@@ -185,14 +185,14 @@ def _ew(m: Meaning[S], t: Term, ix: Where) -> S:
     return m.apply(TermEntry(f, ((),) * len(t.args), (), attrs), t, ix)
 
 
-def _entry(m: Meaning[S], t: Term, ix: Where) -> S:
+def _entry(m: Meaning[S], t: Term, ix: AxisPositions) -> S:
     entry = m.entry(t)
     if not entry.summed:
         return m.apply(entry, t, ix)
     return m.over("sum", {x: m.size(t.args[0], x) for x in entry.summed}, lambda k: m.apply(entry, t, {**ix, **k}))
 
 
-_MEANING: dict[str, Callable[[Meaning[Any], Term, Where], Any]] = {
+_MEANING: dict[str, Callable[[Meaning[Any], Term, AxisPositions], Any]] = {
     "var": _var, "lit": _lit, "view": _same, "lay": _same, "bcast": _same, "expand": _same, "unit": _same, "ren": _ren,
     "diag": _diag, "fold": _fold, "stack": _stack, "ew": _ew,
 }  # fmt: skip

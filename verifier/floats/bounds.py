@@ -18,10 +18,9 @@ import numpy as np
 from superopt.ir.interp import Numbers
 from superopt.ir.matmul import Product
 from superopt.ir.ops.record import accumulator, identity
-from superopt.ir.scalar import DTYPE, PREDICATES, SCALARS
+from superopt.ir.scalar import DTYPE, PREDICATES, SCALARS, Array
 from superopt.ir.types import FLOATS, UNIT_ROUNDOFF, Size
 
-Array = Any
 _LEAST = {"float16": 2.0**-24, "bfloat16": 2.0**-126, "float32": 2.0**-126, "float64": 2.0**-1022}
 _MOST = {"float16": 65504.0, "bfloat16": 3.38e38, "float32": 3.4028e38, "float64": 1.797e308}
 _FUNCTION = 16.0  # roundings that a function counts as: 6 units in the last place, and those of its operands

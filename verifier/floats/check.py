@@ -13,11 +13,10 @@ import numpy as np
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.fold import fold
 from superopt.ir.interp import reader
-from superopt.ir.scalar import DTYPE
+from superopt.ir.scalar import DTYPE, Array
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from verifier.floats.bounds import Bounds, parts
 
-Array = Any
 Run = Callable[[Mapping[str, Array]], Mapping[str, Array]]
 _SLACK = 2.0  # factor on bounds, which are no worst case
 _AT_ONCE = 1 << 18  # points of a stage evaluated at once

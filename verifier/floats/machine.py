@@ -11,10 +11,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from superopt.ir.scalar import DTYPE
+from superopt.ir.scalar import DTYPE, Array
 from superopt.kernels.loops.stage import Buffer
 
-Array = Any
 _ALIGN = 64
 _BAND = 64  # bytes around each array
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from superopt.ir.scalar import Array
 from verifier.floats.machine import binding, compiled
 from verifier.kernels.field import P
 
-Array = Any
 _U = np.uint64
 _LANES = 32  # lanes of a row of results at once: enough registers to hide the latency of a product
 _MATMUL = f"""

@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from superopt.ir.scalar import Array
 from verifier.floats.machine import Unread as Unread
 
 P = (1 << 31) - 1  # prime; products of two numbers below 2^32 fit 64 bits
 BLOCK = 1 << 17  # elements per block: intermediate arrays fit a second-level cache
-Array = Any
 _U = np.uint64
 _SMALL = 1 << 15  # bound of numerators and denominators: cross products of two fractions stay below P
 MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)  # splitmix64

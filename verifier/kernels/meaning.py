@@ -14,12 +14,12 @@ from superopt.ir.fold import fold
 from superopt.ir.index import Guard
 from superopt.ir.interp import Numbers, grid, reader
 from superopt.ir.matmul import Product
+from superopt.ir.scalar import Array
 from superopt.ir.types import FLOATS, ITEMSIZE_BYTES, Size
 from superopt.kernels.loops.stage import LoopProgram, Stage
 from verifier.kernels.engine import matmul
 from verifier.kernels.field import ORDERED, Field, P, Unread
 
-Array = Any
 _U = np.uint64
 _WORD = np.dtype(np.uint64)
 _MOST_FACTORS = 1 << 13  # factors of a product; each is a Python step

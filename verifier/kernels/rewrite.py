@@ -17,7 +17,7 @@ from verifier.kernels.field import ORDERED, Field, P, Unread
 from verifier.kernels.reader import BYTES, DATA, FLOATING, VOID, CodeFunction, Instruction, Operand, Type
 from verifier.kernels.watched import CODES, DOUBT, POINTERS, Words, library
 
-Kind = Literal["control", "data", "pointer", "index", "place"]
+CodeType = Literal["control", "data", "pointer", "index", "place"]
 _SAME_VALUE = ("fpext", "fptrunc")  # the identity up to rounding
 _FUNCTIONS = {"llvm.sqrt": "sqrt", "llvm.fabs": "abs", "llvm.floor": "floor", "llvm.ceil": "ceil",
               "llvm.roundeven": "round_even", "llvm.round": "round_away"}  # fmt: skip
@@ -70,7 +70,7 @@ class _Rewriter:
 
     def __init__(self, f: CodeFunction, functions: Mapping[str, CodeFunction], field: Field) -> None:
         self.f, self.functions, self.field = f, functions, field
-        self.kinds: dict[str, Kind] = {}
+        self.kinds: dict[str, CodeType] = {}
         self.types: dict[str, Type] = {}
         self.defined: dict[str, Instruction] = {}
         self.lines: list[str] = []
@@ -121,12 +121,12 @@ class _Rewriter:
             changed = False
             for i in self.defined.values():
                 kinds, address = {self._kind(x) for x in i.operands}, i.op == "getelementptr"
-                made: Kind = "place" if address else "index" if "index" in kinds else "data"
+                made: CodeType = "place" if address else "index" if "index" in kinds else "data"
                 found = kinds & {"index", "place"} if address else i.op == "fcmp" or kinds & {"data", "index"}
                 if found and self.kinds[i.name] == ("pointer" if address else "control"):
                     self.kinds[i.name], changed = made, True
 
-    def _kind(self, x: Operand) -> Kind:
+    def _kind(self, x: Operand) -> CodeType:
         if not x.name:
             return _kind_of(x.type)
         if x.name not in self.kinds or self.types[x.name] != x.type:
@@ -555,7 +555,7 @@ class _Rewriter:
         return f"call {wide} @{way}.{n}(ptr {d}, {typed}, i64 {CODES[element]}, i64 {i.count})"
 
 
-def _kind_of(type_: Type) -> Kind:
+def _kind_of(type_: Type) -> CodeType:
     return "pointer" if type_.element == "ptr" else "data" if type_.element in DATA else "control"
 
 

@@ -19,8 +19,8 @@ from superopt.ir.ops.table import CONTRACTIONS
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Ids
 
-Pair = tuple[Node, Node]
-Row = tuple[Ids, ...]
+NodePair = tuple[Node, Node]
+IdRow = tuple[Ids, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +28,13 @@ class LabelTask:
     """A node to label, pairs to make equal that are then labelled, and nodes whose labels are no longer read."""
 
     node: Node
-    equal: tuple[Pair, ...]
+    equal: tuple[NodePair, ...]
     done: tuple[Node, ...]
 
 
-def tasks(original: Sequence[Node], steps: Sequence[Pair], returned: Sequence[Node]) -> list[LabelTask]:
+def tasks(original: Sequence[Node], steps: Sequence[NodePair], returned: Sequence[Node]) -> list[LabelTask]:
     """Tasks for all nodes below the outputs of two programs and the sides of steps, ordered to keep few labels."""
-    partners: dict[Node, list[Pair]] = {}
+    partners: dict[Node, list[NodePair]] = {}
     for pair in steps:
         for side in pair:
             partners.setdefault(side, []).append(pair)
@@ -45,7 +45,7 @@ def tasks(original: Sequence[Node], steps: Sequence[Pair], returned: Sequence[No
     anchors.sort(key=lambda n: (depth[n][1], n not in known))  # stable: operands first
     order = _order((*anchors, *first, *last), partners)
     place = {node: at for at, node in enumerate(order)}
-    equal: dict[Node, list[Pair]] = {}
+    equal: dict[Node, list[NodePair]] = {}
     until = dict(place)
     for node in order:
         for x in node.inputs:
@@ -63,10 +63,10 @@ def tasks(original: Sequence[Node], steps: Sequence[Pair], returned: Sequence[No
 
 
 def sweep(
-    labels: ElementLabels, order: Sequence[LabelTask], visit: Callable[[Node, Row], None] | None = None
-) -> dict[Node, Row]:
+    labels: ElementLabels, order: Sequence[LabelTask], visit: Callable[[Node, IdRow], None] | None = None
+) -> dict[Node, IdRow]:
     """Label all nodes once and unite the pairs that are stated equal; returns the labels of the programs' outputs."""
-    held: dict[Node, Row] = {}
+    held: dict[Node, IdRow] = {}
     for task in order:
         row = held[task.node] = labels.label(task.node, [held[x] for x in task.node.inputs])
         if visit is not None:
@@ -78,7 +78,7 @@ def sweep(
     return held
 
 
-def _order(roots: Iterable[Node], partners: dict[Node, list[Pair]]) -> list[Node]:
+def _order(roots: Iterable[Node], partners: dict[Node, list[NodePair]]) -> list[Node]:
     """Nodes in topological order; nodes that a step equates with a node come right after it."""
     out: dict[Node, None] = {}
     for root in roots:
@@ -97,7 +97,7 @@ def _order(roots: Iterable[Node], partners: dict[Node, list[Pair]]) -> list[Node
 
 
 def _depths(
-    roots: Iterable[Node], partners: dict[Node, list[Pair]], known: dict[Node, tuple[bool, int]]
+    roots: Iterable[Node], partners: dict[Node, list[NodePair]], known: dict[Node, tuple[bool, int]]
 ) -> tuple[list[Node], dict[Node, tuple[bool, int]]]:
     """Nodes in order, and for each, whether it depends on unfrozen inputs and how many contractions lie between.
 

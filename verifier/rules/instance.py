@@ -23,7 +23,7 @@ from typing import Any
 
 from rewrites.language.named import Env, NamedShape, derived_labels
 from rewrites.language.shapes import shape
-from rewrites.language.term import Expr, Rule, Term, names_in, stem, subterms, windows
+from rewrites.language.term import Rule, Term, TokenExpr, names_in, stem, subterms, windows
 from verifier.equal import conditions as c
 from verifier.equal.algebra import Terms
 from verifier.equal.conditions import Cond, Int, Sym, arithmetic, unwrap
@@ -31,7 +31,7 @@ from verifier.equal.pointwise import Premise
 from verifier.equal.poly import Poly, const, var
 from verifier.equal.ranges import PremiseRanges
 from verifier.equal.ranks import attribute_roles, rank_vectors
-from verifier.equal.sem import Meaning, Where, dtype_of
+from verifier.equal.sem import AxisPositions, Meaning, dtype_of
 from verifier.equal.solver import Context
 from verifier.equal.terms import Read, walk_terms
 from verifier.equal.terms import Term as Scalar
@@ -193,7 +193,7 @@ def unsupported(rule: Rule) -> str | None:
     return None
 
 
-def _affine(e: Expr, name: str) -> bool:
+def _affine(e: TokenExpr, name: str) -> bool:
     if name not in names_in(e):
         return True
     if e[0] == "v":
@@ -245,7 +245,7 @@ def _by_label(item: tuple[Any, Any]) -> str:
     return str(item[0])
 
 
-def premises_at(meaning: Meaning[Scalar], left: Scalar, right: Scalar, index: Where) -> tuple[Premise, ...]:
+def premises_at(meaning: Meaning[Scalar], left: Scalar, right: Scalar, index: AxisPositions) -> tuple[Premise, ...]:
     """The premises of the rule at the entries that two scalars read, and at the index of the result."""
     rule = meaning.env.rule
     if not rule.given:
@@ -277,7 +277,7 @@ def _index(meaning: Meaning[Scalar], t: Term, shape: NamedShape, read: Read) -> 
     return _inside(shape, index), meaning.at(t, index)
 
 
-def _inside(shape: NamedShape, index: Where) -> Cond:
+def _inside(shape: NamedShape, index: AxisPositions) -> Cond:
     at = {x: unwrap(index[x]) for x in shape}
     return c.conj(cond for x, n in shape.items() for cond in c.within(at[x], unwrap(n)))
 

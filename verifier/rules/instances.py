@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 from rewrites.build.arrange import arrange
 from rewrites.build.target import IRTarget
@@ -18,12 +18,11 @@ from rewrites.language.named import Env
 from rewrites.language.names import ELEMENTWISE
 from rewrites.language.shapes import shape
 from rewrites.language.term import Rule, stem
+from rewrites.match.labels import Layout
 from rewrites.match.matching import Match
 from superopt.errors import SuperoptError
 from superopt.ir.graph import Node
 from superopt.ir.types import FLOATS, INTEGERS
-
-Layout: TypeAlias = tuple[tuple[tuple[int, int], ...], ...]
 
 
 class NotAnInstance(Exception):

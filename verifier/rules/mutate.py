@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 from rewrites.language.parse import parse
 from rewrites.language.show import rule_key, show
-from rewrites.language.term import REDUCERS, Expr, Rule, Term, roles_of, stem, subterms, term, windows
+from rewrites.language.term import REDUCERS, Rule, Term, TokenExpr, roles_of, stem, subterms, term, windows
 from superopt.errors import RuleError
 from superopt.ir.scalar import SCALARS
 
@@ -188,7 +188,7 @@ def _attributes(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
                     yield f"attributes {j + 1} and {m + 1} of {t.op} swapped", put(exchanged)
 
 
-def _integers(rule: Rule, e: Expr) -> Iterator[tuple[str, Expr]]:
+def _integers(rule: Rule, e: TokenExpr) -> Iterator[tuple[str, TokenExpr]]:
     yield "+ 1", ("n", e[1] + 1) if e[0] == "n" else ("+", e, ("n", 1))
     yield "- 1", ("n", e[1] - 1) if e[0] == "n" else ("-", e, ("n", 1))
     if e[0] == "v":
@@ -252,7 +252,7 @@ def _domains(rule: Rule, t: Term) -> Iterator[tuple[str, Term]]:
         )
 
 
-def _conditions(e: Expr) -> Iterator[Expr]:
+def _conditions(e: TokenExpr) -> Iterator[TokenExpr]:
     for op in _COMPARISONS.get(e[0], ()):
         yield (op, e[1], e[2])
     if e[2][0] == "n":

@@ -25,7 +25,7 @@ from typing import Any
 from rewrites.language.named import Env
 from rewrites.language.parse import parse
 from rewrites.language.show import expr, show, text
-from rewrites.language.term import Expr, Rule, Term, per_axis_names, roles_of, stem, term
+from rewrites.language.term import Rule, Term, TokenExpr, per_axis_names, roles_of, stem, term
 from superopt.errors import RuleError
 from verifier.rules.instance import solved_envs
 from verifier.rules.mutate import with_parts
@@ -178,13 +178,13 @@ def _sized(rule: Rule, samples: list[_Sample], *, degenerate: bool) -> str:
     return ""
 
 
-def _best(comparisons: Sequence[Expr], samples: Sequence[_Sample]) -> tuple[Expr, ...]:
+def _best(comparisons: Sequence[TokenExpr], samples: Sequence[_Sample]) -> tuple[TokenExpr, ...]:
     """The best one or two conditions that hold at no instance with a difference and at as many others as possible."""
     good = [s.env for s in samples if not s.differs]
     bad = [s.env for s in samples if s.differs]
-    ranked: list[tuple[int, int, int, tuple[Expr, ...]]] = []
+    ranked: list[tuple[int, int, int, tuple[TokenExpr, ...]]] = []
     coarse = max(1, len(good) // 4)  # a rough measure: among similar counts, simple conditions come first
-    useful: list[tuple[Expr, frozenset[int], frozenset[int]]] = []
+    useful: list[tuple[TokenExpr, frozenset[int], frozenset[int]]] = []
     for e in comparisons:
         kept = frozenset(i for i, env in enumerate(good) if _holds(e, env))
         left = frozenset(i for i, env in enumerate(bad) if _holds(e, env))
@@ -200,7 +200,7 @@ def _best(comparisons: Sequence[Expr], samples: Sequence[_Sample]) -> tuple[Expr
     return min(ranked, default=(0, 0, 0, ()))[3]
 
 
-def _complexity(e: Expr) -> int:
+def _complexity(e: TokenExpr) -> int:
     constant = e[2][0] == "n"
     return 0 if constant and e[2][1] == 0 and e[0] == ">=" else 1 if e[0] == "==" and not constant else 2
 
@@ -211,14 +211,14 @@ def _samples(rule: Rule) -> list[_Sample]:
     return [_Sample(env, differ_at(env, n) is not None) for n, env in enumerate(chosen)]
 
 
-def _holds(e: Expr, env: Env) -> bool:
+def _holds(e: TokenExpr, env: Env) -> bool:
     try:
         return all(env.value(e, label) for label in env.axes_of(e))
     except (KeyError, ZeroDivisionError):
         return False
 
 
-def _comparisons(rule: Rule, degenerate: bool) -> Iterator[Expr]:
+def _comparisons(rule: Rule, degenerate: bool) -> Iterator[TokenExpr]:
     """Yield comparisons of the integers that the left side binds, or with `degenerate`, that a size is 1."""
     names = [n for n in rule.owner if n not in rule.indices and rule.owner[n] not in rule.derived]
     if degenerate:

@@ -16,7 +16,7 @@ from verifier.schedules.questions import Findings
 from verifier.schedules.remote import Answers, settle_all
 from verifier.schedules.stages import View
 from verifier.schedules.tiles import tile
-from verifier.schedules.value import Values
+from verifier.schedules.value import BufferValues
 from verifier.schedules.verdict import OBLIGATIONS, ORDER, VALUE, CheckLimits, Finding, ScheduleVerdict, Witness
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
@@ -75,7 +75,7 @@ def _discharge(
             obligations.complete(new, stage, out)
         tile(new, stage, out)
     obligations.aliases(new, aliases, out)
-    values = Values(old, new, out)
+    values = BufferValues(old, new, out)
     values.run()
     obligations.overflow(old, new, out)
     real = values.real

@@ -22,15 +22,14 @@ from typing import Any
 import numpy as np
 
 from superopt.ir.index import APPLY, Atom, Form, Guard, Mono, Poly, Size, Symbol, Truth, evaluate, of_atom
+from superopt.kernels.loops.simplify import Ranges
 from superopt.machine.deadline import Deadline
 from verifier.schedules.intervals import INF, Interval, box_of, defined, definitions, interval, interval_of, propagated
 
-Point = Mapping[Atom, int]
+DomainPoint = Mapping[Atom, int]
 Box = Mapping[Atom, Interval]
-Ranges = Mapping[Symbol, tuple[int, int]]
 _SAMPLES = 1024
 _WIDE = 1 << 40  # entries of integer inputs are tried up to this size
-Terms = dict[Mono, int]
 _DEPTH = 2
 _TRIED = 8  # most sums with one guard to which a second guard is added
 _SMALL = 1 << 12  # most points of a domain that is enumerated within another proof
@@ -79,7 +78,7 @@ class Domain:
         self.budget = budget if budget is not None else QuestionBudget(1 << 30)
         self.box = propagated(self.ranges, self.facts)
         self._known: dict[Size, str] = {}
-        self._all: list[Terms] | None = None
+        self._all: list[dict[Mono, int]] | None = None
         self._monos: dict[Mono, Interval] = {}
         self._parts: dict[object, Domain] = {}
 
@@ -198,11 +197,11 @@ class Domain:
             return args[0]
         return APPLY[atom.op](*args)
 
-    def _linear(self, p: Terms, depth: int) -> bool:
+    def _linear(self, p: dict[Mono, int], depth: int) -> bool:
         """Whether p >= 0 follows from k*p = q + c*g with a guard g, c >= 0 and q > -k."""
         if self._all is None:
             self._all = [dict(f.terms) for f in (*self.facts, *(d for g in self.facts for d in definitions(g)))]
-        tried: list[tuple[float, Terms]] = []
+        tried: list[tuple[float, dict[Mono, int]]] = []
         inside = [d for mono in p for a in mono if isinstance(a, Form) for d in defined(a)]
         for g in (*self._all, *inside):
             for mono, cg in g.items():
@@ -222,7 +221,7 @@ class Domain:
         tried.sort(key=lambda pair: -pair[0])
         return any(self._linear(q, depth - 1) for _, q in tried[:_TRIED])
 
-    def _least(self, p: Terms) -> float:
+    def _least(self, p: dict[Mono, int]) -> float:
         """A lower bound of p on the box, term by term."""
         assert self.box is not None
         total: float = 0
@@ -235,7 +234,7 @@ class Domain:
         return total
 
     # ---- points
-    def violation(self, p: Size, most: int) -> tuple[Point | None, bool]:
+    def violation(self, p: Size, most: int) -> tuple[DomainPoint | None, bool]:
         """A point with p < 0 or None, and whether its absence is proved.
 
         Args:
@@ -248,12 +247,12 @@ class Domain:
             return None, True
         return violation(p, self.box, self.ranges, self.facts, most)
 
-    def points(self, count: int) -> list[Point]:
+    def points(self, count: int) -> list[DomainPoint]:
         """Some points of the domain."""
         return [] if self.box is None else some(count, self.box, self.ranges, self.facts)
 
 
-def _sum(a: Terms, x: int, b: Iterable[tuple[Mono, int]], y: int) -> Terms:
+def _sum(a: dict[Mono, int], x: int, b: Iterable[tuple[Mono, int]], y: int) -> dict[Mono, int]:
     """a times x plus b times y."""
     found = {m: c * x for m, c in a.items()}
     for m, c in b:
@@ -287,7 +286,7 @@ def everywhere(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: i
     return _bad(_grid(atoms, box), p, [f for f in near[1:] if isinstance(f, Poly)]) is None
 
 
-def violation(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: int) -> tuple[Point | None, bool]:
+def violation(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: int) -> tuple[DomainPoint | None, bool]:
     """A point where p < 0, or None; and whether every point was tried."""
     atoms = variables((p, *facts), ranges, False)
     if atoms is None:
@@ -300,7 +299,7 @@ def violation(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: in
     return found if right else None, False
 
 
-def some(count: int, box: Box, ranges: Ranges, facts: Sequence[Poly]) -> list[Point]:
+def some(count: int, box: Box, ranges: Ranges, facts: Sequence[Poly]) -> list[DomainPoint]:
     """At most `count` points of a domain."""
     atoms = variables(facts, ranges, False)
     if atoms is None or any(not isinstance(a, Symbol) for a in atoms):
@@ -417,7 +416,7 @@ def values(x: Size, columns: Mapping[Atom, Any]) -> Any:
     return np.asarray(evaluate(x, atom))
 
 
-def value_at(x: Size, at: Point) -> int:
+def value_at(x: Size, at: DomainPoint) -> int:
     """A polynomial at one point, in exact integers."""
 
     def atom(a: Atom) -> int:
@@ -429,7 +428,7 @@ def value_at(x: Size, at: Point) -> int:
     return int(evaluate(x, atom))
 
 
-def shown(index: Sequence[Size], at: Point) -> list[int | str]:
+def shown(index: Sequence[Size], at: DomainPoint) -> list[int | str]:
     """An index at a point, for messages; a component with atoms that the point lacks stays symbolic."""
     out: list[int | str] = []
     for x in index:

@@ -24,7 +24,7 @@ from superopt.ir.index import Poly, Size, Symbol, of_atom, substitute
 from superopt.ir.ops.record import accumulator, identity
 from superopt.ir.scalar import COMMUTATIVE
 from superopt.ir.types import FLOATS, INTEGERS, range_of
-from verifier.schedules.intervals import Ranges, box_of
+from verifier.schedules.intervals import ExprRanges, box_of
 
 _WRITTEN_OUT = 64  # iterations of a fold that are compared one by one with the operands of a sum
 Equations = list[tuple[Size, Size]]
@@ -273,7 +273,7 @@ class Expansion:
     """Expansion of expressions of one dtype into sums of terms by ring laws."""
 
     dtype: str
-    ranges: Ranges = field(default_factory=Ranges)
+    ranges: ExprRanges = field(default_factory=ExprRanges)
     _fresh: int = 0
 
     def terms(self, e: Expr) -> list[Part]:

@@ -142,7 +142,7 @@ def terms(e: Expr) -> int:
 
 
 @dataclass
-class Ranges:
+class ExprRanges:
     """Ranges of integer expressions, computed once each.
 
     Attributes:

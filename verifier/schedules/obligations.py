@@ -26,15 +26,15 @@ from superopt.ir.scalar import DTYPE
 from superopt.ir.types import range_of
 from superopt.kernels.loops.program import loads
 from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
-from verifier.schedules.domain import Domain, Point, elements, shown, values
-from verifier.schedules.intervals import Ranges, box_of, sums
+from verifier.schedules.domain import Domain, DomainPoint, elements, shown, values
+from verifier.schedules.intervals import ExprRanges, box_of, sums
 from verifier.schedules.maps import solve
 from verifier.schedules.questions import Findings
 from verifier.schedules.stages import Access, View, accesses
 from verifier.schedules.verdict import ALIAS, BOUNDS, LAYOUT, ONCE, ORDER, OVERFLOW, VALUE, Witness, point
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
-Pair = tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]]
+Clash = tuple[Mapping[Any, int], Mapping[Any, int], list[int | str]]
 """Two iterations, and the element that both write."""
 _TRIED = 1 << 16  # iterations that are searched for two that write one element
 
@@ -46,7 +46,7 @@ def sequence(program: LoopProgram, out: Findings) -> bool:
         for e in loads(stage):
             name = e.args[0]
             if place.get(name, -1) >= k:
-                first: Point = {a.symbol: 0 for a in stage.axes}
+                first: DomainPoint = {a.symbol: 0 for a in stage.axes}
                 at = Witness(point(first), (), f"{name} is not filled yet when {stage.buffer} reads it")
                 what = f"{_text(name, e.args[1])} is written before {stage.buffer} reads it"
                 return out.add(ORDER, stage.buffer, what, REFUTED, "structure", at)
@@ -101,7 +101,7 @@ def bounds(view: View, stage: Stage, out: Findings) -> None:
 def _inside(out: Findings, stage: Stage, buffer: Buffer, index: Sequence[Size], domain: Domain, verb: str) -> None:
     goals = [g for i, n in zip(index, buffer.shape, strict=True) for g in (i, n - 1 - i)]
 
-    def says(at: Point) -> str:
+    def says(at: DomainPoint) -> str:
         element = shown(index, at)
         return f"{verb} {buffer.name}{element}, outside of {list(buffer.shape)}: address {_flat(element, buffer)}"
 
@@ -303,7 +303,7 @@ def written(
     if domain.empty:
         return out.add(*about, PROVED, "intervals")
 
-    def says(at: Point) -> str:
+    def says(at: DomainPoint) -> str:
         return f"{writer.buffer}{shown(element, at)} is never written"
 
     if source.missing:
@@ -392,7 +392,9 @@ def _pair(view: View, output: str, source: str, out: Findings) -> None:
                 moved = [(s, at.at[s.symbol] - of_atom(s.symbol)) for s in writer.axes[:together]]
                 goals: list[Size] = [g for _, p in moved for g in (p, -p)]
 
-                def says_at(point: Point, index: Sequence[Size] = access.load.args[1], source: str = source) -> str:
+                def says_at(
+                    point: DomainPoint, index: Sequence[Size] = access.load.args[1], source: str = source
+                ) -> str:
                     return f"{source}{shown(index, point)} is read there and overwritten elsewhere"
 
                 out.ask(ALIAS, stage.buffer, f"{text} is overwritten where it is read alone", domain, goals, says_at)
@@ -412,7 +414,7 @@ def _common(view: View, stage: Stage, writer: Stage) -> int:
 def overflow(before: View, after: View, out: Findings) -> None:
     """Check that no sum of integers of a program overflows, or that it wraps as the sum of the program before."""
     known = {_width(e) for s in before.program.stages for e in sums(before.plain(s).value)}
-    ranges = Ranges()
+    ranges = ExprRanges()
     for stage in after.program.stages:
         for e in sums(after.plain(stage).value):
             _sum(stage, e, ranges, known, out)
@@ -422,7 +424,7 @@ def _width(e: Expr) -> int:
     return DTYPE[e.dtype].itemsize
 
 
-def _sum(stage: Stage, e: Expr, ranges: Ranges, known: set[int], out: Findings) -> None:
+def _sum(stage: Stage, e: Expr, ranges: ExprRanges, known: set[int], out: Findings) -> None:
     ranges.of(e)
     low, high = ranges.exact[e]
     least, most = range_of(e.dtype)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from superopt.ir.index import Form, Size
-from verifier.schedules.domain import Domain, Point, shown
+from verifier.schedules.domain import Domain, DomainPoint, shown
 from verifier.schedules.verdict import CheckLimits, Finding, Witness, point
 from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
-Says = Callable[[Point], str]
+Says = Callable[[DomainPoint], str]
 
 
 @dataclass
@@ -91,14 +91,14 @@ class Findings:
             self.open.append(Open(len(self.found) - 1, domain, left, says))
         return False
 
-    def settle(self, question: Open, status: str, tier: str, at: Point | None = None) -> None:
+    def settle(self, question: Open, status: str, tier: str, at: DomainPoint | None = None) -> None:
         """Record the solver's answer to a question."""
         known = self.found[question.at]
         witness = None if at is None else Witness(point(at), (), question.says(at))
         self.found[question.at] = replace(known, status=status, tier=tier, witness=witness)
 
 
-def possible(at: Point, inputs: frozenset[str]) -> bool:
+def possible(at: DomainPoint, inputs: frozenset[str]) -> bool:
     """Whether a program's inputs can have the entries at a point: none is computed, and none has two values."""
     known: dict[tuple[str, tuple[int | str, ...]], int] = {}
     for atom, value in at.items():

@@ -15,7 +15,7 @@ from superopt.ir.expr import Expr, const, reduce, values_of, where, with_loads
 from superopt.ir.index import Form, Guard, Poly, Size, Symbol, Truth, all_of, of_atom, substitute, substitute_guard
 from superopt.ir.ops.record import identity
 from superopt.kernels.loops.program import under
-from superopt.kernels.loops.stage import Axis, LoopProgram, Stage
+from superopt.kernels.loops.stage import Loop, LoopProgram, Stage
 from verifier.schedules.domain import Domain, QuestionBudget
 from verifier.schedules.intervals import box_of
 from verifier.schedules.maps import renamed, solve
@@ -173,7 +173,7 @@ def _parted(stage: Stage) -> Stage:
         at = stage.axes.index(axis)
         stage = replace(
             stage,
-            axes=(*stage.axes[:at], Axis(high), Axis(low), *stage.axes[at + 1 :]),
+            axes=(*stage.axes[:at], Loop(high), Loop(low), *stage.axes[at + 1 :]),
             index=tuple([substitute(x, mapping) for x in stage.index]),
             value=stage.value.substitute(mapping),
             guard=substitute_guard(stage.guard, mapping),

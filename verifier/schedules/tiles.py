@@ -17,7 +17,7 @@ from superopt.ir.index import Guard, Poly, Size, Symbol, Truth, bounds, of_atom,
 from superopt.kernels.loops.contract import outermost
 from superopt.kernels.loops.stage import Stage
 from superopt.kernels.schedule.intrinsics import INTRINSICS, Intrinsic
-from verifier.schedules.domain import Domain, Point, shown
+from verifier.schedules.domain import Domain, DomainPoint, shown
 from verifier.schedules.equal import Equality
 from verifier.schedules.folds import is_zero
 from verifier.schedules.intervals import box_of
@@ -29,7 +29,7 @@ from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class _Tiled:
+class _TiledSum:
     """The sum of a stage, its operands as they are stored, and the axes of the tile."""
 
     stage: Stage
@@ -59,7 +59,7 @@ def tile(view: View, stage: Stage, out: Findings) -> None:
     _lanes(view, found, out)
 
 
-def _parts(stage: Stage) -> _Tiled | str:
+def _parts(stage: Stage) -> _TiledSum | str:
     """The parts of a tensorized stage, or a message that says what is wrong with it."""
     assert stage.tile is not None
     kind = INTRINSICS.get(stage.tile.intrinsic)
@@ -96,10 +96,10 @@ def _parts(stage: Stage) -> _Tiled | str:
     inner = {lane, *rows, *depth[1:]}
     if isinstance(ends, Guard) and (kind.group > 1 or not inner.isdisjoint(ends.symbols)):
         return f"the sum ends where {ends} does, which differs within the tile"
-    return _Tiled(stage, kind, total, stored[0], b=stored[1], rows=rows, lane=lane, depth=depth, ends=ends)
+    return _TiledSum(stage, kind, total, stored[0], b=stored[1], rows=rows, lane=lane, depth=depth, ends=ends)
 
 
-def _semantics(t: _Tiled, domain: Domain, out: Findings) -> None:
+def _semantics(t: _TiledSum, domain: Domain, out: Findings) -> None:
     """Check that the declared loop nest, with the operands in place of its windows, is the sum of the stage."""
     what = f"the sum is that of {t.kind.name}"
     group = t.kind.group
@@ -145,7 +145,7 @@ def _flat(view: View, e: Expr) -> Size:
     return row_major(e.args[1], view.program.buffer(e.args[0]).shape)
 
 
-def _windows(view: View, t: _Tiled, domain: Domain, out: Findings) -> None:
+def _windows(view: View, t: _TiledSum, domain: Domain, out: Findings) -> None:
     """Check that lanes and groups of B are contiguous in memory, and that A is the same for all lanes."""
     whole = Domain(domain.ranges, (), view.budget)  # also where the guard does not hold: a tile is read as a whole
     b, last, group = _flat(view, t.b), t.depth[-1], t.kind.group
@@ -166,7 +166,7 @@ def _loads(e: Expr) -> Iterator[Expr]:
         yield from _loads(x)
 
 
-def _apart(t: _Tiled, out: Findings, domain: Domain, place: Size, s: Symbol, by: int, what: str) -> None:
+def _apart(t: _TiledSum, out: Findings, domain: Domain, place: Size, s: Symbol, by: int, what: str) -> None:
     """Check that the address grows by `by` for each step of an iterator."""
     low, high = box_of(s)
     if low == high:
@@ -174,14 +174,14 @@ def _apart(t: _Tiled, out: Findings, domain: Domain, place: Size, s: Symbol, by:
     step = substitute(place, {s: of_atom(s) + 1}) - place
     inner = Domain({**domain.ranges, s: (low, high - 1)}, (), domain.budget)
 
-    def says(at: Point) -> str:
+    def says(at: DomainPoint) -> str:
         here, there, wanted = shown([place, substitute(place, {s: of_atom(s) + 1}), place + by], at)
         return f"at {s} the address is {here}, at {s}+1 it is {there}, and should be {wanted}"
 
     out.ask(VALUE, t.stage.buffer, what, inner, [step - by, by - step], says)
 
 
-def _lanes(view: View, t: _Tiled, out: Findings) -> None:
+def _lanes(view: View, t: _TiledSum, out: Findings) -> None:
     """Check that whole vectors of B are inside its buffer, unless the loads are masked."""
     buffer = view.program.buffer(t.b.args[0])
     index = t.b.args[1]
@@ -194,7 +194,7 @@ def _lanes(view: View, t: _Tiled, out: Findings) -> None:
     domain = Domain(ranges, kept, view.budget).over(t.depth)
     goals = [g for i, n in zip(index, buffer.shape, strict=True) for g in (i, n - 1 - i)]
 
-    def says(at: Point) -> str:
+    def says(at: DomainPoint) -> str:
         element = shown(index, at)
         return f"a vector load reads {buffer.name}{element}, outside of {list(buffer.shape)}"
 

@@ -23,7 +23,7 @@ from superopt.ir.types import FLOATS
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.stage import Stage
 from verifier.schedules.comparable import guarded, has_halves, unrounded
-from verifier.schedules.domain import Domain, Point, shown
+from verifier.schedules.domain import Domain, DomainPoint, shown
 from verifier.schedules.equal import Equality
 from verifier.schedules.intervals import box_of
 from verifier.schedules.questions import Findings
@@ -37,7 +37,7 @@ _MOST = 1 << 16  # most iterations of reductions that are evaluated at a point
 
 
 @dataclass
-class Values:
+class BufferValues:
     """Comparison of the buffers that both programs fill.
 
     Attributes:
@@ -155,7 +155,7 @@ def _nothing(_: str) -> bool:
 # ---- evaluation at points
 
 
-def difference(left: Expr, right: Expr, domain: Domain) -> tuple[Point, float, float] | None:
+def difference(left: Expr, right: Expr, domain: Domain) -> tuple[DomainPoint, float, float] | None:
     """A point of the domain where two expressions have different values, for some inputs."""
     cost = max(_iterations(left), _iterations(right))
     if cost > _MOST:
@@ -184,7 +184,7 @@ def _iterations(e: Expr) -> int:
     return known[e]
 
 
-def _value(e: Expr, at: Point, inputs: Callable[[str, str, Any], Any]) -> float:
+def _value(e: Expr, at: DomainPoint, inputs: Callable[[str, str, Any], Any]) -> float:
     dtypes = _dtypes(e)
 
     def read(name: str, index: tuple[Any, ...]) -> Any:

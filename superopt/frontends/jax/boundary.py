@@ -21,7 +21,7 @@ from jax import tree_util
 from superopt.frontends.jax.jit_settings import NO_SETTINGS, JitSettings, StaticValue, wrap_static
 from superopt.frontends.jax.keys import data_of, is_key, kind_of, with_kind
 
-Function = Callable[..., Any]
+UserFunction = Callable[..., Any]
 
 
 @tree_util.register_pytree_with_keys_class
@@ -139,7 +139,7 @@ ADAPTED = (_name(Keys), FUNCTIONS)
 class Inside:
     """The user's function as the program sees it."""
 
-    def __init__(self, fn: Function, settings: JitSettings = NO_SETTINGS) -> None:
+    def __init__(self, fn: UserFunction, settings: JitSettings = NO_SETTINGS) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.fn, self.settings = fn, settings
 
@@ -148,12 +148,12 @@ class Inside:
         return enter(self.fn(*args, **kwargs))
 
 
-def user_function(fn: Function) -> Function:
+def user_function(fn: UserFunction) -> UserFunction:
     """The function that the user passed."""
     return fn.fn if isinstance(fn, Inside) else fn
 
 
-def outside(fn: Function, program: Function) -> Function:
+def outside(fn: UserFunction, program: UserFunction) -> UserFunction:
     """A program made of `Inside(fn)` in the user's form; a program of `fn` itself unchanged."""
     if not isinstance(fn, Inside):
         return program

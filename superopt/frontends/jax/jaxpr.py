@@ -16,7 +16,7 @@ import functools
 import inspect
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from superopt.errors import ArgumentError, InputError, SuperoptError, one_line_w
 from superopt.files.trees import misfit, parameters_of, tree_data
 from superopt.foreign.onnx_calls import HostPart
 from superopt.frontends.jax.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
-from superopt.frontends.jax.boundary import Inside, enter, is_static, user_function
+from superopt.frontends.jax.boundary import Inside, UserFunction, enter, is_static, user_function
 from superopt.frontends.jax.jit_settings import (
     NO_SETTINGS,
     JitSettings,
@@ -47,7 +47,6 @@ from superopt.ir.graph import Graph, Node, bodies_of, make_input
 from superopt.ir.types import TensorType
 
 Frozen = int | str | Iterable[int | str] | None
-Function = Callable[..., Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -84,7 +83,7 @@ class Imported:
     """
 
     graph: Graph
-    fn: Function
+    fn: UserFunction
     in_tree: Any
     out_tree: Any
     names: tuple[str, ...]
@@ -253,7 +252,7 @@ class Imported:
 
 
 def import_function(
-    fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, frozen: Frozen = ()
+    fn: UserFunction, args: Sequence[Any], kwargs: Mapping[str, Any] | None = None, *, frozen: Frozen = ()
 ) -> Imported:
     """The graph of a JAX function on example arguments.
 
@@ -352,7 +351,7 @@ def count_opaque(graph: Graph) -> Counter[str]:
 
 
 def _outputs(
-    importer: Importer, fn: Function, closed: core.ClosedJaxpr, inputs: Sequence[Node]
+    importer: Importer, fn: UserFunction, closed: core.ClosedJaxpr, inputs: Sequence[Node]
 ) -> tuple[list[Node], str]:
     """The results and the operands of effects as nodes, and why the function is kept whole if it is."""
     try:
@@ -367,7 +366,7 @@ def _outputs(
         return list(keep_function(getattr(fn, "__name__", "function"), closed, inputs, types)), str(cause)
 
 
-def _trace(fn: Function, avals: Any) -> tuple[Any, Any]:
+def _trace(fn: UserFunction, avals: Any) -> tuple[Any, Any]:
     args, kwargs = avals
     try:
         return jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)
@@ -397,7 +396,9 @@ def _equal(a: Mapping[str, np.ndarray], b: Mapping[str, np.ndarray]) -> bool:
     )
 
 
-def positional(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def positional(
+    fn: UserFunction, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Arguments as positional where the signature allows it, so that both ways of passing them are one structure."""
     if not kwargs:
         return tuple(args), {}
@@ -409,14 +410,14 @@ def positional(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 
 
 @functools.lru_cache(maxsize=64)
-def _signature_of(fn: Function) -> inspect.Signature | None:
+def _signature_of(fn: UserFunction) -> inspect.Signature | None:
     try:
         return inspect.signature(fn)
     except (TypeError, ValueError):  # a builtin without signature
         return None
 
 
-def _signature(fn: Function) -> inspect.Signature | None:
+def _signature(fn: UserFunction) -> inspect.Signature | None:
     try:
         return _signature_of(fn)
     except TypeError:  # an unhashable callable
@@ -437,7 +438,7 @@ def _bind(signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str
         raise ArgumentError(f"the arguments do not fit the function: {error}", hint=f"it is f{signature}") from error
 
 
-def _parameter_names(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
+def _parameter_names(fn: UserFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[str]:
     """Name of each positional argument of the normal form."""
     signature = _signature(fn)
     if signature is None:
@@ -455,7 +456,7 @@ def _parameter_names(fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def _frozen_parameters(
-    fn: Function, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], frozen: Frozen
+    fn: UserFunction, args: Sequence[Any], kwargs: Mapping[str, Any], names: Sequence[str], frozen: Frozen
 ) -> set[str]:
     """Names of the frozen arguments; a position counts the positional parameters."""
     try:

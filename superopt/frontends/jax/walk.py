@@ -49,7 +49,7 @@ INLINED = {
     "remat": "jaxpr",
     "remat2": "jaxpr",
 }
-Atom = core.Var | core.Literal
+JaxprAtom = core.Var | core.Literal
 DEBUG = ("DebugEffect", "OrderedDebugEffect")  # effects that may happen after the results
 
 
@@ -169,7 +169,7 @@ class Importer:
         kinds = tuple(kind_of(v.aval) for v in eqn.invars)
         self.effects.append((Effect(eqn.primitive, dict(eqn.params), kinds), xs))
 
-    def _read(self, frame: _Frame, atom: Atom) -> Node:
+    def _read(self, frame: _Frame, atom: JaxprAtom) -> Node:
         if not isinstance(atom, core.Literal):
             return frame.env[atom]
         value: Any = atom.val

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-Atom = int
+AxisAtom = int
 Order = tuple[int, ...]
 """Order in which a tensor lies: its axis i is axis order[i] of the tensor that the attributes name."""
 Values = Mapping[str, Any]
@@ -55,7 +55,7 @@ class AxisRun:
     """Neighbouring axes of a result that hold some atoms together, row-major."""
 
     axes: int
-    atoms: tuple[Atom, ...]
+    atoms: tuple[AxisAtom, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Flow:
         complete: whether atoms and acts say all that the attributes do.
     """
 
-    operands: tuple[tuple[tuple[Atom, ...], ...], ...]
+    operands: tuple[tuple[tuple[AxisAtom, ...], ...], ...]
     result: tuple[AxisRun, ...]
-    acts: Mapping[Atom, Act] = field(default_factory=dict[Atom, Act])
-    sizes: Mapping[Atom, Any] = field(default_factory=dict[Atom, Any])
+    acts: Mapping[AxisAtom, Act] = field(default_factory=dict[AxisAtom, Act])
+    sizes: Mapping[AxisAtom, Any] = field(default_factory=dict[AxisAtom, Any])
     complete: bool = True
 
     @property
@@ -83,7 +83,7 @@ class Flow:
         return any(run.axes != 1 or (len(run.atoms) != 1 and run.atoms not in held) for run in self.result)
 
     @property
-    def axes(self) -> tuple[tuple[Atom, ...], ...]:
+    def axes(self) -> tuple[tuple[AxisAtom, ...], ...]:
         """Atoms of each axis of the result, where none are merged or split."""
         return tuple([run.atoms for run in self.result])
 
@@ -134,17 +134,17 @@ class AxisRule:
         return None
 
 
-def singly(count: int) -> tuple[tuple[Atom, ...], ...]:
+def singly(count: int) -> tuple[tuple[AxisAtom, ...], ...]:
     """Return axes of one atom each, numbered from 0."""
     return tuple([(i,) for i in range(count)])
 
 
-def runs(axes: Sequence[tuple[Atom, ...]]) -> tuple[AxisRun, ...]:
+def runs(axes: Sequence[tuple[AxisAtom, ...]]) -> tuple[AxisRun, ...]:
     """Return each axis as a run of its own."""
     return tuple([AxisRun(1, atoms) for atoms in axes])
 
 
-Acting = Callable[[Values, Sequence[Any]], "Mapping[Atom, Act]"]
+Acting = Callable[[Values, Sequence[Any]], "Mapping[AxisAtom, Act]"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +178,7 @@ class KeptAxes(AxisRule):
         """Return one atom for each axis; a scalar of an op on tensors alone stands for its broadcast."""
         axes = singly(len(shape))
         count = len(shapes) if self.tensors is None else self.tensors
-        acts: Mapping[Atom, Act] = {} if self.act is None else self.act(v, shapes[0])
+        acts: Mapping[AxisAtom, Act] = {} if self.act is None else self.act(v, shapes[0])
         complete = self.complete(v) if callable(self.complete) else self.complete
         return Flow((axes,) * count + ((),) * (len(shapes) - count), runs(axes), acts, complete=complete)
 

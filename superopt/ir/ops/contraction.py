@@ -14,7 +14,7 @@ from typing import Any
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
-from superopt.ir.ops.axes import Act, Along, Atom, AxisRule, AxisRun, Flow, Laid, Order, Shapes, permuted
+from superopt.ir.ops.axes import Act, Along, AxisAtom, AxisRule, AxisRun, Flow, Laid, Order, Shapes, permuted
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -76,10 +76,7 @@ def _sum(wide: str) -> str:
 # ---- dot_general
 
 
-Axes = tuple[int, ...]
-
-
-DotNumbers = tuple[tuple[Axes, Axes], tuple[Axes, Axes]]
+DotNumbers = tuple[tuple[Order, Order], tuple[Order, Order]]
 """Contracted axes of lhs and rhs, batch axes of lhs and rhs."""
 
 
@@ -92,13 +89,13 @@ def free_axes(numbers: DotNumbers, ranks: tuple[int, int]) -> tuple[list[int], l
     return left, right
 
 
-def _pairs(attrs: Values) -> tuple[Axes, Axes, Axes, Axes]:
+def _pairs(attrs: Values) -> tuple[Order, Order, Order, Order]:
     """Return contracted axes of lhs and rhs, batch axes of lhs and rhs."""
     (lc, rc), (lb, rb) = attrs["dimension_numbers"]
     return lc, rc, lb, rb
 
 
-def _specs(attrs: Values) -> tuple[Axes, Axes, Axes]:
+def _specs(attrs: Values) -> tuple[Order, Order, Order]:
     """Return axes of lhs (batch, features, spatial), rhs (out features, in features, spatial), result (as lhs)."""
     return attrs["dimension_numbers"]
 
@@ -149,7 +146,7 @@ class _Paired(AxisRule):
         lc, rc, lb, rb = _pairs(v)
         ranks = (len(shapes[0]), len(shapes[1]))
         left, right = free_axes(v["dimension_numbers"], ranks)
-        atom: dict[int, Atom] = dict(zip((*rc, *rb), (*lc, *lb), strict=True))
+        atom: dict[int, AxisAtom] = dict(zip((*rc, *rb), (*lc, *lb), strict=True))
         atom |= {axis: ranks[0] + axis for axis in right}
         operands = (tuple([(a,) for a in range(ranks[0])]), tuple([(atom[b],) for b in range(ranks[1])]))
         return Flow(operands, tuple([AxisRun(1, (a,)) for a in (*lb, *left, *[atom[b] for b in right])]))
@@ -281,8 +278,8 @@ class _Placed(AxisRule):
         batch, depth, out, group, spatial = 0, 1, 2, 3, 4
         specs, groups, rhs = _specs(v), v["feature_group_count"], shapes[1]
         grouped = () if literally(groups, 1) else (group,)
-        windows: list[tuple[Atom, ...]] = [(spatial + k,) for k in range(len(shape) - 2)]
-        roles: tuple[list[tuple[Atom, ...]], ...] = (
+        windows: list[tuple[AxisAtom, ...]] = [(spatial + k,) for k in range(len(shape) - 2)]
+        roles: tuple[list[tuple[AxisAtom, ...]], ...] = (
             [(batch,), (*grouped, depth), *windows], [(*grouped, out), (depth,), *windows],
             [(batch,), (*grouped, out), *windows],
         )  # fmt: skip

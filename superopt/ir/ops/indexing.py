@@ -15,7 +15,7 @@ import numpy as np
 
 from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
-from superopt.ir.ops.axes import Atom, AxisRule, AxisRun, Flow, KeptAxes, Laid, Order, Shapes, permuted
+from superopt.ir.ops.axes import AxisAtom, AxisRule, AxisRun, Flow, KeptAxes, Laid, Order, Shapes, permuted
 from superopt.ir.ops.record import (
     Attr,
     Op,
@@ -170,7 +170,7 @@ class _Gathered(AxisRule):
         rows = [(len(x) + s,) for s in range(len(indices) - 1)]
         for axis, s in zip(batch, index_batch, strict=True):
             rows[s] = (axis,)
-        inner: list[Atom] = [axis for axis in range(len(x)) if axis not in collapsed and axis not in batch]
+        inner: list[AxisAtom] = [axis for axis in range(len(x)) if axis not in collapsed and axis not in batch]
         result = dict(zip(offset, [(axis,) for axis in inner], strict=True))
         result |= dict(zip([d for d in range(len(shape)) if d not in offset], rows, strict=True))
         one = v["mode"] != "fill" and not batch and len(start_map) == 1 and start_map == collapsed

@@ -11,7 +11,7 @@ conditions are recorded for the caller, who has to meet or to prove them.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,9 +23,9 @@ from superopt.errors import ShapeError
 from superopt.ir.algebra import AnyAlgebra, Index, Reader
 from superopt.ir.index import Poly, greatest
 from superopt.ir.ops.axes import AxisRule
+from superopt.ir.ops.axes import Values as Values
 from superopt.ir.types import FLOATS, SIGNED, UNSIGNED, Shape, Size, TensorType
 
-Values = Mapping[str, Any]
 Types = tuple[TensorType, ...]
 
 

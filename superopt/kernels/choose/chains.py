@@ -25,12 +25,11 @@ from superopt.kernels.loops.program import loads
 from superopt.kernels.loops.simplify import divisor
 from superopt.kernels.loops.stage import LoopProgram, Stage, extent
 from superopt.kernels.schedule.edit import parts, reductions
-from superopt.kernels.schedule.trace import apply
+from superopt.kernels.schedule.trace import Steps, apply
 
 _INTRINSICS = {"float32": "fma_f32", "float64": "fma_f64"}
 _LEAST_ROWS = 8
 _MOST_PARTS = 12  # stages that a chain is taken apart into
-Steps = list[list[Any]]
 
 
 def chain(

@@ -16,7 +16,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.expr import Expr, subexpressions
@@ -36,7 +35,7 @@ from superopt.kernels.runtime.kernel import MOST_STACK_BYTES, Code
 from superopt.kernels.schedule import set_knob
 from superopt.kernels.schedule.edit import reductions
 from superopt.kernels.schedule.tensorizing import ContractionDecisions, pairs_of, tiled
-from superopt.kernels.schedule.trace import Trace, apply, attempt, trace
+from superopt.kernels.schedule.trace import Steps, Trace, apply, attempt, trace
 
 _LONG = 49  # vectors of a row from which its last phase takes ...
 _WIDE = 8  # ... so many at a time
@@ -45,8 +44,6 @@ _LEAST = 1 << 14  # elements of all rows of a prefix from which two passes pay
 _BLOCK = 1 << 12  # elements of a block, where that is enough for all threads ...
 _TASKS = 4  # ... that get so many blocks each otherwise
 _MOST_APART = 16  # reductions of a stage for which a stage of their own is tried: each goes through the whole value
-
-Steps = list[list[Any]]
 
 
 def default(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> LoopProgram:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any
 
 from superopt.errors import InputError
 from superopt.ir.expr import Expr
@@ -24,14 +23,13 @@ from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.loops.contract import analyse_placed, outermost
 from superopt.kernels.loops.program import loads, reads
 from superopt.kernels.loops.simplify import forms_in
-from superopt.kernels.loops.stage import Axis, LoopProgram, Stage, extent
-from superopt.kernels.schedule.trace import apply
+from superopt.kernels.loops.stage import Loop, LoopProgram, Stage, extent
+from superopt.kernels.schedule.trace import Steps, apply
 
 _INTRINSICS = {"float32": "fma_f32", "float64": "fma_f64"}
 _LOCAL = 0.75  # share of the L2 cache that the planes of a task may take, as in chains
 _SEEN = 0.5  # share of the reads from L3 that does not hide behind the sums
 _MOVE = 4.0  # cycles to transform a vector of a plane: the 50,000 of 56 x 56 x 64 take 50 us
-Steps = list[list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,14 +277,14 @@ def _divisor(stage: Stage, buffer: str, axis: Symbol) -> int:
     return min([by for form in forms if isinstance(by := form.args[1], int)], default=0)
 
 
-def _pair(before: tuple[Axis, ...], after: tuple[Axis, ...], axis: Symbol) -> tuple[Axis, Axis]:
+def _pair(before: tuple[Loop, ...], after: tuple[Loop, ...], axis: Symbol) -> tuple[Loop, Loop]:
     """Return the two axes that replaced one that was split."""
     known = {a.symbol for a in before}
     outer, inner = [a for a in after if a.symbol not in known and a.symbol.name.startswith(f"{axis.name}_")]
     return outer, inner
 
 
-def _names(axes: list[Axis] | tuple[Axis, ...]) -> tuple[str, ...]:
+def _names(axes: list[Loop] | tuple[Loop, ...]) -> tuple[str, ...]:
     return tuple([a.symbol.name for a in axes])
 
 

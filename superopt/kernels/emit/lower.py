@@ -27,7 +27,7 @@ from superopt.kernels.loops import simplify
 from superopt.kernels.loops.stage import extent
 
 _NARROW_WINDOW = 8  # see `_most_written`
-Bounds = tuple[tuple[int, Size], ...]  # (sign, rest): sign * it + rest >= 0
+IteratorBounds = tuple[tuple[int, Size], ...]  # (sign, rest): sign * it + rest >= 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class AccumulatorLoop:
     piece: tuple[int, int]
     turns: tuple[tuple[LoopCode, ...], ...]
     step: int = 1
-    limits: Bounds = ()
+    limits: IteratorBounds = ()
     tail: int | None = None
     rest: bool = False
 
@@ -223,7 +223,7 @@ class _LoopLowering:
         return self._loops(j + 1, body, scope) if j < len(self.order) - 1 else [AccumulatorStep(body)]
 
     def _lanes(
-        self, it: Symbol, body: Expr, ends: tuple[int, int], limits: Bounds, piece: tuple[int, int]
+        self, it: Symbol, body: Expr, ends: tuple[int, int], limits: IteratorBounds, piece: tuple[int, int]
     ) -> list[LoopCode]:
         """Return the loop along the lanes: several vectors at a time, then single ones, then a partial one."""
         n, (first, last) = self.scope.lanes, ends
@@ -244,7 +244,7 @@ class _LoopLowering:
     def _nothing(self, body: Expr) -> bool:
         return body.kind == "const" and body.args[0] == identity(self.monoid, self.e.dtype)
 
-    def _limits(self, it: Symbol, body: Expr, scope: LoopScope) -> tuple[Expr, Bounds]:
+    def _limits(self, it: Symbol, body: Expr, scope: LoopScope) -> tuple[Expr, IteratorBounds]:
         """Return the body without the guards that bound this loop, and the bounds."""
         if body.kind != "where" or not self._nothing(body.args[2]):
             return body, ()
@@ -273,7 +273,7 @@ def _known(x: Size, scope: LoopScope) -> bool:
     return all(s in scope.bound and s != scope.lane and s not in scope.spread for s in x.symbols)
 
 
-def _narrowed(low: int, high: int, limits: Bounds, scope: LoopScope) -> tuple[int, int, Bounds]:
+def _narrowed(low: int, high: int, limits: IteratorBounds, scope: LoopScope) -> tuple[int, int, IteratorBounds]:
     """Return a range narrowed by the limits that are numbers here, and the other limits."""
     left: list[tuple[int, Size]] = []
     for sign, rest in limits:

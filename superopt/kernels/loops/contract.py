@@ -29,7 +29,7 @@ from superopt.ir.index import (
     symbols_of,
 )
 from superopt.kernels.loops.simplify import forms_in, is_zero
-from superopt.kernels.loops.stage import Axis, LoopProgram, Stage, extent
+from superopt.kernels.loops.stage import Loop, LoopProgram, Stage, extent
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _without_single(stage: Stage) -> Stage:
     return _mapped(stage, [a for a in stage.axes if a.extent > 1], single) if single else stage
 
 
-def _mapped(stage: Stage, axes: Iterable[Axis], mapping: dict[Symbol, Size]) -> Stage:
+def _mapped(stage: Stage, axes: Iterable[Loop], mapping: dict[Symbol, Size]) -> Stage:
     guard = substitute_guard(stage.guard, mapping)
     index = tuple([substitute(x, mapping) for x in stage.index])
     return replace(stage, axes=tuple(axes), index=index, value=stage.value.substitute(mapping), guard=guard)
@@ -225,7 +225,7 @@ def _divided(stage: Stage, shapes: dict[str, tuple[int, ...]]) -> Stage:
         if inner and axis.extent % inner == 0 and inner < axis.extent:
             high = Symbol(axis.symbol.name + "h", 0, axis.extent // inner - 1)
             low = Symbol(axis.symbol.name + "l", 0, inner - 1)
-            axes = (*stage.axes[:at], Axis(high, axis.kind), Axis(low, axis.kind), *stage.axes[at + 1 :])
+            axes = (*stage.axes[:at], Loop(high, axis.kind), Loop(low, axis.kind), *stage.axes[at + 1 :])
             return _divided(_mapped(stage, axes, {axis.symbol: of_atom(high) * inner + of_atom(low)}), shapes)
     for total in sums:
         for it in total.args[1]:
@@ -262,7 +262,7 @@ def _fused(found: Contraction, shapes: dict[str, tuple[int, ...]], merge_columns
             if _contiguous(i, j, forms):
                 both = Symbol(i.name + j.name, 0, extent(i) * extent(j) - 1)
                 mapping: dict[Symbol, Size] = {i: of_atom(both) // extent(j), j: of_atom(both) % extent(j)}
-                axes = [Axis(both) if s == j else Axis(s) for s in order if s != i]
+                axes = [Loop(both) if s == j else Loop(s) for s in order if s != i]
                 return _mapped(stage, axes, mapping)
     for i, j in _pairs(found.depth):
         if _contiguous(i, j, of_a) and (merge_columns or _contiguous(i, j, of_b)):

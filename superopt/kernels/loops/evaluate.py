@@ -19,11 +19,10 @@ from superopt.ir.fold import fold
 from superopt.ir.index import Atom, Guard, Size, Symbol
 from superopt.ir.interp import Numbers, grid, reader
 from superopt.ir.ops.record import identity
-from superopt.ir.scalar import numpy_dtype
+from superopt.ir.scalar import Array, numpy_dtype
 from superopt.ir.types import FLOATS
 from superopt.kernels.loops.stage import Buffer, LoopProgram, Stage
 
-Array = Any
 FOLD: dict[str, np.ufunc] = {
     "sum": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum,
     "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,

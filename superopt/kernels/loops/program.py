@@ -16,9 +16,9 @@ from superopt.ir.index import Guard, Size, Symbol, iterator, symbols_of
 from superopt.ir.ops.table import lookup
 from superopt.ir.scalar import DTYPE
 from superopt.kernels.loops.ranges import stage_fault
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Scope, Stage
+from superopt.kernels.loops.stage import Buffer, BufferScope, Loop, LoopProgram, Stage
 
-SCOPES: tuple[Scope, ...] = ("input", "frozen", "output", "scratch", "local")
+SCOPES: tuple[BufferScope, ...] = ("input", "frozen", "output", "scratch", "local")
 
 
 def from_graph(
@@ -102,7 +102,7 @@ def _unused(name: str, taken: set[str]) -> str:
     return name
 
 
-def _buffer(node: Node, name: str, scope: Scope) -> Buffer:
+def _buffer(node: Node, name: str, scope: BufferScope) -> Buffer:
     shape = [n for n in node.shape if isinstance(n, int)]
     if len(shape) != len(node.shape):
         raise InputError(f"{name} is {node.type}: a kernel needs concrete sizes")
@@ -124,7 +124,7 @@ def _stage(node: Node, result: str, names: dict[Node, str]) -> Stage:
     else:
         stop = {n for n, name in names.items() if name != result and n is not node}
         value = denote(node, Loops(), read, stop)(*index)
-    return Stage(result, tuple([Axis(it) for it, _ in pairs]), index, value)
+    return Stage(result, tuple([Loop(it) for it, _ in pairs]), index, value)
 
 
 def _reachable(buffers: Iterable[Buffer], stages: Iterable[Stage]) -> list[Buffer]:

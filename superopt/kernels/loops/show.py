@@ -20,7 +20,7 @@ from typing import Any
 from superopt.ir.expr import Expr, subexpressions
 from superopt.ir.index import Form, Guard, Size, Symbol, Truth
 from superopt.ir.types import SHORT
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage, Tile
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage, Tile
 
 _SHARED = 48  # characters from which a repeated subexpression gets a name
 
@@ -60,7 +60,7 @@ def _nest(program: LoopProgram, stage: Stage, above: int, depth: int) -> list[st
     return lines + ["  " * depth + line for line in _statement(stage)]
 
 
-def _loops(axes: Sequence[Axis], guard: Truth = True) -> str:
+def _loops(axes: Sequence[Loop], guard: Truth = True) -> str:
     text = ", ".join(f"{a.symbol}<{a.extent}{'' if a.kind == 'serial' else f' {a.kind}'}" for a in axes)
     condition = "" if guard is True else f"if {guard}"
     return " ".join(x for x in (f"for {text}" if text else "", condition) if x)

@@ -16,7 +16,7 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr
 from superopt.ir.index import Size, Symbol, Truth
 
-Scope = Literal["input", "frozen", "output", "scratch", "local"]
+BufferScope = Literal["input", "frozen", "output", "scratch", "local"]
 AxisKind = Literal["serial", "parallel", "vector", "unroll"]
 
 
@@ -39,11 +39,11 @@ class Buffer:
     name: str
     shape: tuple[int, ...]
     dtype: str
-    scope: Scope
+    scope: BufferScope
 
 
 @dataclass(frozen=True, slots=True)
-class Axis:
+class Loop:
     """A loop: an iterator from 0, and its kind (serial, parallel, vector, unroll)."""
 
     symbol: Symbol
@@ -98,7 +98,7 @@ class Stage:
     """
 
     buffer: str
-    axes: tuple[Axis, ...]
+    axes: tuple[Loop, ...]
     index: tuple[Size, ...]
     value: Expr
     guard: Truth = True
@@ -107,7 +107,7 @@ class Stage:
     knobs: tuple[tuple[str, int | str], ...] = ()
     combine: str | None = None
 
-    def axis(self, name: str) -> Axis:
+    def axis(self, name: str) -> Loop:
         """Return the axis of this name.
 
         Raises:

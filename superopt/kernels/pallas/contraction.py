@@ -23,7 +23,7 @@ from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, of_atom
 from superopt.ir.scalar import DTYPE, HALVES
 from superopt.kernels.pallas import scalars
 from superopt.kernels.pallas.chunks import chunks, loop, split_counter
-from superopt.kernels.pallas.frame import Block, Frame, Layout, PallasPlace, arranged, extent, power, spread, whole
+from superopt.kernels.pallas.frame import Block, BlockRank, Frame, PallasPlace, arranged, extent, power, spread, whole
 
 if TYPE_CHECKING:
     from superopt.kernels.pallas.evaluate import Evaluator
@@ -55,7 +55,7 @@ def find(e: Expr, places: Mapping[Symbol, PallasPlace]) -> BlockProduct | None:
     monoid, iterators, body = e.args
     if monoid != "sum":
         return None
-    frame = Frame(Layout(0), dict(places))
+    frame = Frame(BlockRank(0), dict(places))
     factors, guards = taken_apart(body)
     sides = _grouped(frame, factors)
     if sides is None:
@@ -237,7 +237,7 @@ def operand_frame(frame: Frame, symbols: tuple[Symbol, ...], lead: bool) -> Fram
         dim = count - 1 - j + (not lead)
         old = frame.places[s]
         places[s] = moved(old, s, dim)
-    return Frame(Layout(count + 1), places)
+    return Frame(BlockRank(count + 1), places)
 
 
 def moved(place: PallasPlace, symbol: Symbol, dim: int) -> PallasPlace:

@@ -19,8 +19,8 @@ from jax import numpy as jnp
 from superopt.ir import index as indices
 from superopt.ir.expr import Expr
 from superopt.ir.index import Atom, Guard, Size, Symbol, Truth, bounds
+from superopt.kernels.pallas.scalars import Block as Block
 
-Block = Any
 _ROWS = itertools.count()
 
 
@@ -79,7 +79,7 @@ def extent(symbol: Symbol) -> int:
 
 
 @dataclass(slots=True)
-class Layout:
+class BlockRank:
     """The number of dimensions that blocks of a frame have so far."""
 
     rank: int
@@ -89,7 +89,7 @@ class Layout:
 class Frame:
     """Iterators with their places, and a memo of values computed with them, nested in an outer frame."""
 
-    layout: Layout
+    layout: BlockRank
     places: dict[Symbol, PallasPlace]
     outer: Frame | None = None
     values: dict[Any, Block] = field(default_factory=dict[Any, Block])

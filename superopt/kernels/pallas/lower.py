@@ -29,11 +29,11 @@ from jax.experimental.pallas import triton as plt
 from superopt.errors import InputError, UnsupportedKernel
 from superopt.ir.index import Poly, Symbol
 from superopt.kernels.loops.program import reads
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.pallas import contraction, scalars
 from superopt.kernels.pallas.chunks import loop
 from superopt.kernels.pallas.evaluate import Decisions, Evaluator
-from superopt.kernels.pallas.frame import Block, Frame, Layout, PallasPlace, both, extent, spread, whole
+from superopt.kernels.pallas.frame import Block, BlockRank, Frame, PallasPlace, both, extent, spread, whole
 from superopt.kernels.schedule.compose import inline
 
 KNOBS = tuple(f.name for f in fields(Decisions))
@@ -200,7 +200,7 @@ def _frame(phase: PallasPhase, outer: Sequence[Symbol]) -> Frame:
     places = _counted(pl.program_id(0), outer) if outer else {}
     for dim, symbol in enumerate(reversed(across)):
         places[symbol] = spread(symbol, dim, least.get(symbol, 1))
-    return Frame(Layout(len(across)), places)
+    return Frame(BlockRank(len(across)), places)
 
 
 def _counted(j: Block, symbols: Sequence[Symbol]) -> dict[Symbol, PallasPlace]:
@@ -214,7 +214,7 @@ def _counted(j: Block, symbols: Sequence[Symbol]) -> dict[Symbol, PallasPlace]:
     return places
 
 
-def _folded(stage: Stage) -> list[Axis]:
+def _folded(stage: Stage) -> list[Loop]:
     """Return the axes over which a stage accumulates."""
     if stage.combine is None:
         return []

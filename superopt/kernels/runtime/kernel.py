@@ -29,7 +29,6 @@ from superopt.kernels.runtime.entry import describe
 from superopt.kernels.runtime.ffi_layout import FfiLayout, layout
 from superopt.machine.shared import once
 
-Array = np.ndarray[Any, np.dtype[Any]]
 SERIAL_BELOW_MICROSECONDS = 2.0  # asking helpers that are awake costs about 1
 MOST_THREADS = 256
 MOST_STACK_BYTES = 4 << 20  # half of a thread's usual stack
@@ -136,7 +135,7 @@ class Kernel:
         named = dict(zip([b.name for b in self.pointers if b not in self.operands], found, strict=True))
         return tuple([named[b.name] for b in self.outputs])
 
-    def run(self, arrays: Mapping[str, Array], threads: int = 1, guard: bool = False) -> dict[str, Array]:
+    def run(self, arrays: Mapping[str, np.ndarray], threads: int = 1, guard: bool = False) -> dict[str, np.ndarray]:
         """Run once on arrays by name of operand.
 
         Args:
@@ -159,14 +158,14 @@ class Kernel:
         return {b.name: a for b, (_, a) in zip(self.pointers, placed, strict=True) if b.scope == "output"}
 
     def bind(
-        self, arrays: Mapping[str, Array], threads: int = 1, room: Room | None = None, turn: int = 0
+        self, arrays: Mapping[str, np.ndarray], threads: int = 1, room: Room | None = None, turn: int = 0
     ) -> Callable[[], None]:
         """Return a call without arguments, for timing, on copies of the arrays or on a room's buffers for a turn."""
         if room is not None:
             return self._start(room.placed(self.pointers, arrays, turn), threads)
         return self._start([_place(buffer, arrays, False) for buffer in self.pointers], threads)
 
-    def _start(self, placed: list[tuple[Array, Array]], threads: int) -> Callable[[], None]:
+    def _start(self, placed: list[tuple[np.ndarray, np.ndarray]], threads: int) -> Callable[[], None]:
         addresses = (ctypes.c_void_p * max(len(placed), 1))(*[array.ctypes.data for _, array in placed])
         runtime, bufs = _entries(), ctypes.addressof(addresses)
         if threads <= 1 or not self.parallel:
@@ -211,13 +210,13 @@ class Room:
 
     def __init__(self) -> None:
         self._free = np.zeros(0, np.uint8)
-        self._known: dict[tuple[object, ...], tuple[Buffer, Array | None, Array, Array]] = {}
+        self._known: dict[tuple[object, ...], tuple[Buffer, np.ndarray | None, np.ndarray, np.ndarray]] = {}
 
     def placed(
-        self, buffers: Sequence[Buffer], arrays: Mapping[str, Array], turn: int = 0
-    ) -> list[tuple[Array, Array]]:
+        self, buffers: Sequence[Buffer], arrays: Mapping[str, np.ndarray], turn: int = 0
+    ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return allocation and array of each buffer, with bands of 0xFF bytes around it."""
-        found: list[tuple[Array, Array]] = []
+        found: list[tuple[np.ndarray, np.ndarray]] = []
         for b in buffers:
             given = arrays.get(b.name)
             key = (b, id(given) if b.scope in ("input", "frozen") else None, turn if b.scope == "frozen" else 0)
@@ -226,7 +225,7 @@ class Room:
             found.append(self._known[key][2:])
         return found
 
-    def _taken(self, size: int) -> Array:
+    def _taken(self, size: int) -> np.ndarray:
         if size > len(self._free):
             self._free = pages.large_bytes(max(size, _ROOM_BYTES))
         found, self._free = self._free[:size], self._free[size:]
@@ -237,7 +236,7 @@ class Room:
         for _, array in self.placed(buffers, {}):
             array.reshape(-1).view(np.uint8)[:] = 0xFF
 
-    def check(self, buffers: Sequence[Buffer], arrays: Mapping[str, Array]) -> list[Array]:
+    def check(self, buffers: Sequence[Buffer], arrays: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the arrays of the buffers.
 
         Raises:
@@ -308,8 +307,8 @@ def _entries() -> jit.Library:
 
 
 def _place(
-    buffer: Buffer, arrays: Mapping[str, Array], guard: bool, taken: Callable[[int], Array] | None = None
-) -> tuple[Array, Array]:
+    buffer: Buffer, arrays: Mapping[str, np.ndarray], guard: bool, taken: Callable[[int], np.ndarray] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
     """Return the whole allocation as bytes, and the aligned array inside it."""
     dtype = DTYPE[buffer.dtype]
     size = math.prod(buffer.shape) * dtype.itemsize
@@ -332,7 +331,7 @@ def _place(
     return whole, array
 
 
-def _check_band(buffer: Buffer, whole: Array, array: Array) -> None:
+def _check_band(buffer: Buffer, whole: np.ndarray, array: np.ndarray) -> None:
     start = array.ctypes.data - whole.ctypes.data
     if not (np.all(whole[:start] == 0xFF) and np.all(whole[start + array.nbytes :] == 0xFF)):
         raise GuardError(f"a kernel wrote outside of {buffer.name}")

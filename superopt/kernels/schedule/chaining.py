@@ -16,7 +16,7 @@ from superopt.ir.expr import Expr, load, op, reduce, rewrite, where
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, bounds, nonnegative, of_atom
 from superopt.ir.ops.record import accumulator
 from superopt.ir.types import FLOATS
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, last
 from superopt.kernels.schedule.edit import (
     before,
@@ -139,7 +139,7 @@ def share(program: LoopProgram, stage: str, what: int | str, name: str | None = 
     shape = tuple([last(s) + 1 for s in symbols])
     its, element = element_of(shape, [])
     new = Stage(
-        result, tuple(map(Axis, its)), tuple(element), target.substitute(dict(zip(symbols, element, strict=True)))
+        result, tuple(map(Loop, its)), tuple(element), target.substitute(dict(zip(symbols, element, strict=True)))
     )
 
     def change(e: Expr) -> Expr | None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from superopt.ir.expr import Expr, const, load, rewrite, where
 from superopt.ir.index import Size, Symbol, all_of, decide, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.program import loads, reads
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, inverse, last, solve, total, written
 from superopt.kernels.schedule.edit import (
     before,
@@ -120,7 +120,7 @@ def cut(
     shape = tuple([last(s) + 1 for s in symbols])
     its, element = element_of(shape, [])
     value = kept_where(guard, kept).substitute(dict(zip(symbols, element, strict=True)))
-    new = Stage(result, tuple(map(Axis, its)), tuple(element), value)
+    new = Stage(result, tuple(map(Loop, its)), tuple(element), value)
     reading = use(load(result, [of_atom(s) if last(s) else 0 for s in symbols], kept.dtype))
     changed = rewritten(stage, lambda e: reading if e is target else None)
     stages = [changed if s is stage else s for s in before(program, stage.buffer, new)]
@@ -162,7 +162,7 @@ def cache_write(program: LoopProgram, stage: str, name: str | None = None) -> Lo
     result = new_buffer(program, name, f"{stage}_cache", "cache_write")
     its, element, exists = written(found, buffer)
     guard = all_of(*map(nonnegative, exists))
-    copy = Stage(stage, tuple(map(Axis, its)), tuple(element), load(result, element, buffer.dtype), guard)
+    copy = Stage(stage, tuple(map(Loop, its)), tuple(element), load(result, element, buffer.dtype), guard)
     stages: list[Stage] = []
     for s in program.stages:
         if s.at is not None and s.at[0] == stage:

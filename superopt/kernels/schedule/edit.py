@@ -9,10 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from superopt.errors import InputError
-from superopt.ir.expr import Change, Expr, over_values, rewrite, subexpressions, values_of
+from superopt.ir.expr import Expr, ExprChange, over_values, rewrite, subexpressions, values_of
 from superopt.ir.index import Guard, Size, Symbol, Truth, all_of, nonnegative, substitute, substitute_guard
 from superopt.kernels.loops.program import checked, ordered
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 
 
 def require(condition: bool, message: str, hint: str = "") -> None:
@@ -91,7 +91,7 @@ def before(program: LoopProgram, name: str, *stages: Stage) -> list[Stage]:
     return [*program.stages[:at], *stages, *program.stages[at:]]
 
 
-def mapped(stage: Stage, mapping: Mapping[Symbol, Size], axes: Sequence[Axis], *exists: Size) -> Stage:
+def mapped(stage: Stage, mapping: Mapping[Symbol, Size], axes: Sequence[Loop], *exists: Size) -> Stage:
     """Return the stage over other axes: the old ones replaced, iterations restricted to `exists` >= 0."""
     guard = substitute_guard(stage.guard, mapping)
     return replace(
@@ -113,7 +113,7 @@ def terms(guard: Truth) -> tuple[Size, ...]:
 # ---- expressions
 
 
-def rewritten(stage: Stage, change: Change) -> Stage:
+def rewritten(stage: Stage, change: ExprChange) -> Stage:
     """Return the stage with subexpressions of value, index and guard replaced, outermost first."""
     guard = stage.guard
     if isinstance(guard, Guard):
@@ -122,7 +122,7 @@ def rewritten(stage: Stage, change: Change) -> Stage:
     return replace(stage, index=index, value=rewrite(stage.value, before=change), guard=guard)
 
 
-def rewritten_index(x: Size, change: Change) -> Size:
+def rewritten_index(x: Size, change: ExprChange) -> Size:
     """Return the index with subexpressions of the scalars that it reads replaced."""
     return over_values(x, {v: rewrite(v, before=change) for v in values_of(x)})
 

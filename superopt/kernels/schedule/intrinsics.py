@@ -22,7 +22,7 @@ from superopt.ir.index import Symbol, of_atom
 from superopt.kernels.llvm.cpu import Cpu
 from superopt.kernels.llvm.module import Function
 from superopt.kernels.llvm.types import type_of, vector
-from superopt.kernels.loops.stage import Axis, Stage
+from superopt.kernels.loops.stage import Loop, Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +75,7 @@ class Intrinsic:
         body = self.product(load("a", (g,), "uint8" if self.offset else self.a), load("b", (l, g), self.b))
         total = reduce("sum", (step,), body)
         value = op("add", self.accumulator, load("c", (l,), self.accumulator), total)
-        return Stage("c", (Axis(lane, "vector"),), (l,), value)
+        return Stage("c", (Loop(lane, "vector"),), (l,), value)
 
     def step(self, f: Function, total: str, a: str, b: str, lanes: int) -> str:
         """Emit the addition of the products of a broadcast A and a vector of B to the accumulator."""

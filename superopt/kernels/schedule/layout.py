@@ -16,15 +16,15 @@ from superopt.errors import InputError
 from superopt.ir.expr import Expr, const, load, where
 from superopt.ir.index import Size, all_of, nonnegative, substitute_guard
 from superopt.kernels.loops.program import reads
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, inverse, total
 from superopt.kernels.schedule.edit import plain, require, rewritten, terms, with_buffers
 
-Index = list[Size]
-Steps = Sequence[Sequence[Any]]
+Coordinates = list[Size]
+LayoutSteps = Sequence[Sequence[Any]]
 
 
-def transform_layout(program: LoopProgram, buffer: str, steps: Steps, loops: str = "keep") -> LoopProgram:
+def transform_layout(program: LoopProgram, buffer: str, steps: LayoutSteps, loops: str = "keep") -> LoopProgram:
     """Change the layout of a scratch or local buffer.
 
     before
@@ -72,7 +72,7 @@ def transform_layout(program: LoopProgram, buffer: str, steps: Steps, loops: str
     return with_buffers(program, stages, [new])
 
 
-def _over(program: LoopProgram, writer: Stage, old: Buffer, new: Buffer, steps: Steps, loops: str) -> Stage:
+def _over(program: LoopProgram, writer: Stage, old: Buffer, new: Buffer, steps: LayoutSteps, loops: str) -> Stage:
     """Return the writer with a loop for each axis of the new layout."""
     require(
         writer.at is None and not program.placed(writer.buffer),
@@ -89,18 +89,20 @@ def _over(program: LoopProgram, writer: Stage, old: Buffer, new: Buffer, steps: 
     if loops == "fill":
         zero = const(False if old.dtype == "bool" else 0, old.dtype)
         value, guard = where(guard, lambda: value, lambda: zero), True
-    return replace(writer, axes=tuple(map(Axis, its)), index=tuple(element), value=value, guard=guard)
+    return replace(writer, axes=tuple(map(Loop, its)), index=tuple(element), value=value, guard=guard)
 
 
-def maps(shape: Sequence[int], steps: Steps) -> tuple[list[int], Callable[[Index], Index], Callable[[Index], Index]]:
+def maps(
+    shape: Sequence[int], steps: LayoutSteps
+) -> tuple[list[int], Callable[[Coordinates], Coordinates], Callable[[Coordinates], Coordinates]]:
     """Return the new shape, the map from old to new indices, and its inverse (beyond the old shape on padding).
 
     Raises:
         InputError: a step that does not fit.
     """
     now = list(shape)
-    there: list[Callable[[Index], Index]] = []
-    back: list[Callable[[Index], Index]] = []
+    there: list[Callable[[Coordinates], Coordinates]] = []
+    back: list[Callable[[Coordinates], Coordinates]] = []
     for step in steps:
         now, forward, backward = _step(now, step)
         there.append(forward)
@@ -108,8 +110,8 @@ def maps(shape: Sequence[int], steps: Steps) -> tuple[list[int], Callable[[Index
     return now, _chain(there), _chain(back)
 
 
-def _chain(functions: Sequence[Callable[[Index], Index]]) -> Callable[[Index], Index]:
-    def run(index: Index) -> Index:
+def _chain(functions: Sequence[Callable[[Coordinates], Coordinates]]) -> Callable[[Coordinates], Coordinates]:
+    def run(index: Coordinates) -> Coordinates:
         for f in functions:
             index = f(index)
         return index
@@ -119,7 +121,7 @@ def _chain(functions: Sequence[Callable[[Index], Index]]) -> Callable[[Index], I
 
 def _step(
     shape: list[int], step: Sequence[Any]
-) -> tuple[list[int], Callable[[Index], Index], Callable[[Index], Index]]:
+) -> tuple[list[int], Callable[[Coordinates], Coordinates], Callable[[Coordinates], Coordinates]]:
     rank = len(shape)
     match list(step):
         case ["split", int(d), int(f)] if 0 <= d < rank and f >= 1:

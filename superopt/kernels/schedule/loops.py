@@ -8,7 +8,7 @@ from math import prod
 
 from superopt.ir.index import Poly, Size, Symbol, bounds, iterator, of_atom, row_major
 from superopt.kernels.loops.program import checked
-from superopt.kernels.loops.stage import Axis, AxisKind, LoopProgram, Stage
+from superopt.kernels.loops.stage import AxisKind, Loop, LoopProgram, Stage
 from superopt.kernels.schedule.edit import fresh, mapped, plain, position, require, terms, unshared, with_stage
 
 
@@ -40,7 +40,7 @@ def split(program: LoopProgram, stage: str, axis: str, factors: Sequence[int]) -
     whole = row_major([i for _, i in pairs], sizes)
     kinds: list[AxisKind] = ["serial"] * len(sizes)
     kinds[0 if old.kind == "parallel" else -1] = old.kind
-    axes = [Axis(it, kind) for (it, _), kind in zip(pairs, kinds, strict=True)]
+    axes = [Loop(it, kind) for (it, _), kind in zip(pairs, kinds, strict=True)]
     new = mapped(found, {old.symbol: whole}, [*found.axes[:at], *axes, *found.axes[at + 1 :]], old.extent - 1 - whole)
     return with_stage(program, new)
 
@@ -81,7 +81,7 @@ def fuse(program: LoopProgram, stage: str, axes: Sequence[str]) -> LoopProgram:
         mapping[a.symbol] = whole % max(1, a.extent)
         whole = whole // max(1, a.extent)
     mapping[group[0].symbol] = whole
-    fused = Axis(it, group[0].kind)
+    fused = Loop(it, group[0].kind)
     return with_stage(program, mapped(found, mapping, [*found.axes[:at], fused, *found.axes[at + len(axes) :]]))
 
 
@@ -216,7 +216,7 @@ def pad(program: LoopProgram, stage: str, axis: str, multiple: int) -> LoopProgr
     unshared(program, found, at, "pad")
     require(multiple >= 1, f"pad {axis} to a multiple of {multiple}")
     old = found.axes[at]
-    wide = Axis(Symbol(axis, 0, -(-old.extent // multiple) * multiple - 1), old.kind)
+    wide = Loop(Symbol(axis, 0, -(-old.extent // multiple) * multiple - 1), old.kind)
     index = of_atom(wide.symbol)
     new = mapped(found, {old.symbol: index}, [*found.axes[:at], wide, *found.axes[at + 1 :]], old.extent - 1 - index)
     return with_stage(program, new)

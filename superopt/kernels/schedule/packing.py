@@ -35,7 +35,7 @@ from superopt.ir.index import (
 )
 from superopt.kernels.loops.program import reads
 from superopt.kernels.loops.simplify import is_zero
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import element_of, written
 from superopt.kernels.schedule.compose import kept_where
 from superopt.kernels.schedule.edit import before, new_buffer, part, plain, require, rewritten, with_buffers
@@ -78,7 +78,7 @@ def cache_read(program: LoopProgram, stage: str, what: int | str, name: str | No
             continue
         its, at, moved = packed
         if inside(program, moved):
-            return _packed(program, found, target, Stage(result, tuple(map(Axis, its)), _points(its), moved), at)
+            return _packed(program, found, target, Stage(result, tuple(map(Loop, its)), _points(its), moved), at)
     raise InputError(f"cache_read {target}: its coordinates have no bounds, or it reads beyond its arrays on them")
 
 
@@ -100,7 +100,7 @@ def _copied(program: LoopProgram, stage: Stage, source: str, name: str | None) -
     if buffer.scope not in ("input", "frozen"):
         its, element, exists = written(program.stage(source), buffer)
     guard = all_of(*map(nonnegative, exists))
-    copy = Stage(result, tuple(map(Axis, its)), tuple(element), load(source, element, buffer.dtype), guard)
+    copy = Stage(result, tuple(map(Loop, its)), tuple(element), load(source, element, buffer.dtype), guard)
 
     def change(e: Expr) -> Expr | None:
         if e.kind != "load" or e.args[0] != source or any(x for i in e.args[1] for x in values_of(i)):
@@ -213,7 +213,7 @@ def coordinates(
     operand: Expr,
     guard: Truth,
     at: Mapping[Symbol, Size],
-    outer: Sequence[Axis] = (),
+    outer: Sequence[Loop] = (),
     order: Sequence[str] = (),
     pad: int = 0,
     padded: Set[Symbol] = frozenset(),
@@ -307,7 +307,7 @@ def _ordered(
 
 
 def packed_stage(
-    name: str, axes: Sequence[Symbol], value: Expr, index: Sequence[Size], outer: Sequence[Axis] = (), pad: int = 0
+    name: str, axes: Sequence[Symbol], value: Expr, index: Sequence[Size], outer: Sequence[Loop] = (), pad: int = 0
 ) -> Packed:
     """Return a value over its axes as a packing stage, and as a load at an index; arguments as in `coordinates`."""
     shape = [int(bounds(of_atom(s))[1]) + 1 for s in axes]
@@ -318,7 +318,7 @@ def packed_stage(
     value = value.substitute(single)
     shape[-1] += pad
     buffer = Buffer(name, tuple(shape), value.dtype, "local" if outer else "scratch")
-    loops = [Axis(s) for s, _ in kept]
+    loops = [Loop(s) for s, _ in kept]
     stage = Stage(name, (*outer, *loops), tuple(place), value)
     return Packed(buffer, stage, load(name, index, value.dtype))
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from superopt.ir.expr import Expr, load
 from superopt.ir.index import Poly, Size, Symbol, all_of, bounds, iterator, nonnegative, of_atom, substitute_guard
 from superopt.kernels.loops.program import loads, reads
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.schedule.bijection import inverse, total
 from superopt.kernels.schedule.edit import new_buffer, plain, require, rewritten, with_buffers
 
@@ -61,7 +61,7 @@ def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopP
     axes = inverse(found, element, buffer.shape)
     exists = [y for x, n in zip(element, buffer.shape, strict=True) for y in (x, n - 1 - x)]
     guard = all_of(substitute_guard(found.guard, axes), *map(nonnegative, exists))
-    inner = [Axis(it) for it, _ in pairs if it.high != 0]
+    inner = [Loop(it) for it, _ in pairs if it.high != 0]
     new = replace(
         found, axes=(*shared, *inner), index=tuple([i for _, i in pairs]), value=found.value.substitute(axes),
         guard=guard, at=(host, count),

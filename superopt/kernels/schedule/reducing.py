@@ -14,7 +14,7 @@ from math import prod
 from superopt.ir.expr import Expr, const, convert, reduce, where
 from superopt.ir.index import Size, Symbol, iterator, nonnegative, of_atom, row_major
 from superopt.ir.ops.record import accumulator, identity
-from superopt.kernels.loops.stage import Axis, LoopProgram, extent
+from superopt.kernels.loops.stage import Loop, LoopProgram, extent
 from superopt.kernels.schedule.compose import cut
 from superopt.kernels.schedule.edit import fresh, plain, reduction, require, rewritten, with_stage
 
@@ -181,11 +181,11 @@ def decompose_reduction(program: LoopProgram, stage: str, iterators: Sequence[in
     )
     names = [a.symbol.name for a in found.axes]
     mapping: dict[Symbol, Size] = {}
-    axes: list[Axis] = []
+    axes: list[Loop] = []
     for j in chosen:
         symbol = Symbol(fresh(names, f"k{len(axes)}"), 0, its[j].high)
         names.append(symbol.name)
-        axes.append(Axis(symbol))
+        axes.append(Loop(symbol))
         mapping[its[j]] = of_atom(symbol)
     value = reduce(monoid, [it for j, it in enumerate(its) if j not in chosen], body.substitute(mapping))
     new = replace(found, axes=(*found.axes[:place], *axes, *found.axes[place:]), value=value, combine=monoid)

@@ -41,13 +41,13 @@ from superopt.kernels.llvm.cpu import Cpu, host
 from superopt.kernels.loops.contract import Contraction, analyse, analyse_placed, exchange, find, with_total
 from superopt.kernels.loops.program import checked, ordered
 from superopt.kernels.loops.ranges import decision_fault
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage, Tile, extent
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage, Tile, extent
 from superopt.kernels.schedule.edit import terms
 from superopt.kernels.schedule.guards import inside
 from superopt.kernels.schedule.intrinsics import Intrinsic, intrinsic
 from superopt.kernels.schedule.packing import Packed, coordinates, guarded, packed_stage, parts_of
 
-Pairs = Sequence[Sequence[Any]]
+AxisPairs = Sequence[Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class ContractionDecisions:
     lane: str = ""
 
 
-def tensorize(program: LoopProgram, stage: str, decisions: Pairs = ()) -> LoopProgram:
+def tensorize(program: LoopProgram, stage: str, decisions: AxisPairs = ()) -> LoopProgram:
     """Replace the inner loops of a contraction by a register tile, operands packed as the tile reads them.
 
     before
@@ -259,9 +259,9 @@ class _Grid:
                 raise InputError(f"decisions name the axis {name!r}; the contraction has {sorted(known)}")
         self.at: dict[Symbol, Size] = {}
         self.rows: list[tuple[str, int]] = []
-        tasks: list[Axis] = []
-        tiles: list[Axis] = []
-        inner: list[Axis] = []
+        tasks: list[Loop] = []
+        tiles: list[Loop] = []
+        inner: list[Loop] = []
         conditions: list[Truth] = []
         self.panel: Size = 0
         for s in axes:
@@ -279,19 +279,19 @@ class _Grid:
             t = Symbol(s.name + "t", 0, -(-whole // size) - 1)
             m = Symbol(s.name + "m", 0, size - 1)
             r = Symbol(s.name + ("l" if lane else "r"), 0, step - 1)
-            tasks += [Axis(t, "parallel")] if t.high else []
-            tiles += [Axis(m)] if m.high else []
+            tasks += [Loop(t, "parallel")] if t.high else []
+            tiles += [Loop(m)] if m.high else []
             number: Size = (of_atom(t) * size if t.high else 0) + (of_atom(m) if m.high else 0)
             if streams > 1:
                 stream = Symbol(s.name + "q", 0, streams - 1)
-                inner.append(Axis(stream, "unroll"))
+                inner.append(Loop(stream, "unroll"))
                 self.rows.append((stream.name, streams))
                 number = number * streams + of_atom(stream)
             if lane:
                 self.panel, self.lane = number, r
-                inner.append(Axis(r, "vector"))
+                inner.append(Loop(r, "vector"))
             elif r.high:
-                inner.append(Axis(r, "unroll"))
+                inner.append(Loop(r, "unroll"))
                 self.rows.append((r.name, step))
             self.at[s] = number * step + (of_atom(r) if r.high else 0)
             conditions.append(self.at[s] < extent(s))
@@ -444,7 +444,7 @@ def _offset(found: Contraction, kind: Intrinsic, name: str) -> tuple[Contraction
         rest *= 1 if s in inner else extent(s)
     sums = reduce("sum", inner, op("mul", wide, factor, const(kind.offset * rest, wide)))
     buffer = Buffer(name + "_c", tuple([extent(s) for s in axes]), wide, "scratch")
-    stage = Stage(buffer.name, tuple([Axis(s) for s in axes]), tuple([of_atom(s) for s in axes]), sums)
+    stage = Stage(buffer.name, tuple([Loop(s) for s in axes]), tuple([of_atom(s) for s in axes]), sums)
     body = op("mul", wide, a, factor)
     total = reduce("sum", found.depth, body)
     correction = load(buffer.name, [of_atom(s) for s in axes], wide)
@@ -480,7 +480,7 @@ def _split_depth(program: LoopProgram, name: str, decisions: ContractionDecision
     axes = [part, *[a.symbol for a in found.stage.axes]]
     buffer = Buffer(name + "_p", tuple([extent(s) for s in axes]), found.total.dtype, "scratch")
     value = reduce("sum", [inner, *found.depth[1:]], body)
-    partial = Stage(buffer.name, tuple([Axis(s) for s in axes]), tuple([of_atom(s) for s in axes]), value)
+    partial = Stage(buffer.name, tuple([Loop(s) for s in axes]), tuple([of_atom(s) for s in axes]), value)
     term = load(buffer.name, [of_atom(s) for s in axes], found.total.dtype)
     final = with_total(found, reduce("sum", (part,), term))
     return _inserted(program, name, [buffer], [partial], final), buffer.name
@@ -489,7 +489,7 @@ def _split_depth(program: LoopProgram, name: str, decisions: ContractionDecision
 # ---- decisions as pairs
 
 
-def decisions_of(pairs: Pairs) -> ContractionDecisions:
+def decisions_of(pairs: AxisPairs) -> ContractionDecisions:
     """Parse decisions from pairs; fields that are not named have their defaults.
 
     Raises:

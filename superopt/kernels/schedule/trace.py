@@ -21,6 +21,7 @@ _MOST_INTEGER = 1 << 40  # largest integer in a step: beyond any extent, and qui
 
 Step = tuple[Any, ...]
 Trace = tuple[Step, ...]
+Steps = list[list[Any]]  # a trace under construction, or as JSON
 
 
 @dataclass(frozen=True, slots=True)

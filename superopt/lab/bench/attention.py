@@ -24,9 +24,8 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.regions import is_chained
 from superopt.kernels.loops.program import from_graph
 from superopt.lab.bench.timing import interleaved, median
+from superopt.measure.loop import Thunk
 from superopt.schedules.native import kernel_calls
-
-Call = Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def measure(form: AttentionForm, threads: int, rounds: int, seed: int = 0) -> di
         arrays = dict(zip(imported.names, given, strict=True))
         ours, direct = kernel_calls(default(from_graph(imported.graph.outputs), threads=threads), arrays, threads)
         error = float(np.abs(np.asarray(ours()[0], np.float64) - expected).max() / np.abs(expected).max())
-        calls: dict[str, Call] = {
+        calls: dict[str, Thunk] = {
             "ours": ours,
             "direct": direct,
             "XLA": lambda: jax.block_until_ready(jitted(*device)),
@@ -106,7 +105,7 @@ def measure(form: AttentionForm, threads: int, rounds: int, seed: int = 0) -> di
     return {name: 1e6 * median(x) for name, x in zip(calls, samples, strict=True)} | {"error": error}
 
 
-def _torch(form: AttentionForm, given: Sequence[np.ndarray], threads: int) -> Call:
+def _torch(form: AttentionForm, given: Sequence[np.ndarray], threads: int) -> Thunk:
     import torch  # late: an optional peer  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(threads)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -19,13 +19,13 @@ from superopt.lab.bench.kernels_peers import peers
 from superopt.lab.bench.programs.kernels_cases import CASES, OperatorCase, product
 from superopt.lab.bench.timing import interleaved, median
 from superopt.machine.budget import parse_budget
+from superopt.measure.loop import Thunk
 from superopt.measure.rates import peak_call
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.native import kernel_calls
 from superopt.schedules.tune import ScheduleSearch, tune
 
 _ROUNDS, _SAMPLE_S = 21, 0.008
-Call = Callable[[], Any]
 
 
 def main(argv: Sequence[str]) -> None:
@@ -48,7 +48,7 @@ def measure(case: OperatorCase, threads: int, seconds: float, seed: int) -> dict
     row, inside, direct = _ours(case, arrays, threads, seconds, seed)
     jitted = jax.jit(case.fn)
     device = [jax.numpy.asarray(a) for a in arrays]
-    calls: dict[str, Call] = {"ours": direct, "again": direct, "jit": inside, "xla": lambda: jitted(*device)}
+    calls: dict[str, Thunk] = {"ours": direct, "again": direct, "jit": inside, "xla": lambda: jitted(*device)}
     calls |= peers(case, arrays, threads)
     if threads == 1:
         calls["peak"], peak_flops = peak_call()
@@ -94,7 +94,7 @@ def _error(got: np.ndarray, expected: np.ndarray) -> float:
 
 def _ours(
     case: OperatorCase, arrays: Sequence[np.ndarray], threads: int, seconds: float, seed: int
-) -> tuple[dict[str, Any], Call, Call]:
+) -> tuple[dict[str, Any], Thunk, Thunk]:
     """Our kernel as tuned within the budget, weights packed ahead of time: inside `jax.jit`, and called directly."""
     imported = import_function(case.fn, arrays, {}, frozen=case.frozen)
     tuned = tune(imported.graph, ScheduleSearch(seconds, threads, seed))

@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from superopt.lab.bench.programs.kernels_cases import OperatorCase
+from superopt.measure.loop import Thunk
 
-Call = Callable[[], Any]
 
-
-def peers(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> dict[str, Call]:
+def peers(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> dict[str, Thunk]:
     """Callables by name for each peer that is installed and has the operator."""
-    found: dict[str, Call] = {}
+    found: dict[str, Thunk] = {}
     if importlib.util.find_spec("torch") is not None:
         found |= _torch(case, arrays, threads)
     if importlib.util.find_spec("onnxruntime") is not None:
@@ -39,7 +38,7 @@ def versions() -> dict[str, str]:
     }
 
 
-def _torch(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> dict[str, Call]:
+def _torch(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> dict[str, Thunk]:
     import torch  # late: an optional peer  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(threads)
@@ -51,7 +50,7 @@ def _torch(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> di
         case "product":
             linear = torch.nn.Linear(xs[1].shape[0], xs[1].shape[1], bias=False)
             linear.weight.copy_(xs[1].T)
-            calls: dict[str, Call] = {
+            calls: dict[str, Thunk] = {
                 "torch": lambda: torch.mm(xs[0], xs[1]),
                 "torch linear": lambda: f.linear(xs[0], linear.weight),
             }
@@ -93,7 +92,7 @@ def _torch(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> di
             return {}
 
 
-def _onnxruntime(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> Call | None:
+def _onnxruntime(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> Thunk | None:
     import onnx  # late: optional
     import onnxruntime  # late: an optional peer  # pyright: ignore[reportMissingImports]
     from onnx import TensorProto, helper, numpy_helper

@@ -32,7 +32,7 @@ from verifier.verdict import PROVED, REFUTED, UNKNOWN
 
 RANDOM = 12  # random models of the corpus, beside the networks
 OnnxModelProto = onnx.ModelProto
-Pair = tuple[OnnxModelProto, OnnxModelProto]
+ModelPair = tuple[OnnxModelProto, OnnxModelProto]
 
 
 def _convnet(seed: int, rewritten: bool) -> OnnxModelProto:
@@ -94,7 +94,7 @@ _BUILD: dict[str, Callable[[int, bool], OnnxModelProto]] = {"convnet": _convnet,
 MODELS = tuple(_BUILD)
 
 
-def pair(name: str, seed: int) -> Pair:
+def pair(name: str, seed: int) -> ModelPair:
     """A model and its optimised version."""
     return _BUILD[name](seed, False), _BUILD[name](seed, True)
 
@@ -151,7 +151,7 @@ def _runtime(model: OnnxModelProto) -> OnnxModelProto:
 
 def faulty(
     name: str, fault: str, seed: int, optimise: Callable[[OnnxModelProto], OnnxModelProto] | None = None
-) -> Pair | None:
+) -> ModelPair | None:
     """A pair whose second model has one fault; None where there is no place for it."""
     first, second = pair(name, seed) if name in MODELS else (network(name, seed),) * 2
     second = copy.deepcopy(second) if optimise is None else optimise(first)
@@ -280,7 +280,7 @@ _FAULTS: dict[str, Callable[[OnnxModelProto, np.random.Generator], bool]] = {
 FAULTS = tuple(_FAULTS)
 
 
-def faults(count: int, seed: int) -> Iterator[tuple[str, Pair]]:
+def faults(count: int, seed: int) -> Iterator[tuple[str, ModelPair]]:
     """A sequence of `count` faulty pairs by name: kinds, models and optimisers in turn, other weights each."""
     optimisers = [None, *others()[0].values()]
     made, number = 0, seed
@@ -336,17 +336,17 @@ def compared(count: int, seed: int, say: Callable[[str], None]) -> tuple[list[di
     }
 
 
-def _optimised(make: Callable[[], OnnxModelProto], optimise: Callable[[OnnxModelProto], OnnxModelProto]) -> Pair:
+def _optimised(make: Callable[[], OnnxModelProto], optimise: Callable[[OnnxModelProto], OnnxModelProto]) -> ModelPair:
     model = make()
     return model, optimise(model)
 
 
-def _row(name: str, make: Callable[[], Pair], seed: int) -> dict[str, Any]:
+def _row(name: str, make: Callable[[], ModelPair], seed: int) -> dict[str, Any]:
     """The row of a pair, or the reason why the optimiser made none."""
     return once([__name__, name, seed], functools.partial(_measured, name, make, seed))
 
 
-def _measured(name: str, make: Callable[[], Pair], seed: int) -> dict[str, Any]:
+def _measured(name: str, make: Callable[[], ModelPair], seed: int) -> dict[str, Any]:
     row: dict[str, Any] = {"part": "pairs", "name": name}
     try:
         first, second = make()
@@ -362,7 +362,7 @@ def _measured(name: str, make: Callable[[], Pair], seed: int) -> dict[str, Any]:
         return row | {"cause": str(error), "outputs": [{"status": UNKNOWN} for _ in first.graph.output]}
 
 
-def _fault(name: str, models: Pair, seed: int) -> dict[str, Any]:
+def _fault(name: str, models: ModelPair, seed: int) -> dict[str, Any]:
     begin = processor_s()
     status = compare_models(*models, seed=seed).status
     return {"part": "pairs", "name": name, "status": status, "processor_s": round(processor_s() - begin, 2)}

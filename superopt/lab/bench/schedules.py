@@ -29,7 +29,7 @@ from superopt.lab.bench import Result, Say, geomean, table_with_summary, wanted
 from superopt.machine.budget import parse_budget
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.candidates import save_problem
-from superopt.schedules.space import Trace
+from superopt.schedules.space import Steps
 from superopt.schedules.tune import STRATEGIES, CandidateBuilder, ScheduleSearch, TunedSchedule, tune
 from superopt.schedules.workload import workload
 from superopt.workshop.process import ProcessLimits, Worker
@@ -95,7 +95,7 @@ def measure(operator: str, seconds: float, seeds: Sequence[int]) -> dict[str, An
     hows = {s: [ScheduleSearch(seconds, seed=seed, strategy=s, most=MOST) for seed in seeds] for s in STRATEGIES}
     short = {s: [tune(graph, how) for how in each] for s, each in hows.items()}
     searches = [long, *(found for each in short.values() for found in each)]
-    traces: dict[str, Trace] = {key: trace for found in searches for _, key, trace in _leaders(found)}
+    traces: dict[str, Steps] = {key: trace for found in searches for _, key, trace in _leaders(found)}
     traces |= {json.dumps(found.trace): found.trace for found in searches}
     names = list(traces)
     again, default = json.dumps(long.trace), json.dumps(long.history[0].trace)
@@ -124,9 +124,9 @@ def measure(operator: str, seconds: float, seeds: Sequence[int]) -> dict[str, An
     return row | {"noise_floor": floor.noise}
 
 
-def _leaders(found: TunedSchedule) -> list[tuple[int, str, Trace]]:
+def _leaders(found: TunedSchedule) -> list[tuple[int, str, Steps]]:
     """The candidates that were the fastest when they were timed: number, key and trace."""
-    leaders: list[tuple[int, str, Trace]] = []
+    leaders: list[tuple[int, str, Steps]] = []
     best = np.inf
     for number, c in enumerate(found.history[:MOST], 1):
         if c.seconds < best:
@@ -135,7 +135,7 @@ def _leaders(found: TunedSchedule) -> list[tuple[int, str, Trace]]:
     return leaders
 
 
-def _timed(graph: Graph, traces: Sequence[Trace], seed: int) -> tuple[list[list[float]], list[list[float]]]:
+def _timed(graph: Graph, traces: Sequence[Steps], seed: int) -> tuple[list[list[float]], list[list[float]]]:
     """Samples of each schedule in two passes, interleaved in one fresh process; equal code shares them."""
     with (
         Worker(ProcessLimits(silence_s=120.0)) as worker,

@@ -45,7 +45,7 @@ ALPHA = 1.05
 _HOT, _COLD = 0.5, 0.002  # temperatures in units of the mean kernel cost
 _FOLLOW = ELEMENTWISE | WINDOWS | {"slice", "pad", "concatenate", "rev"}
 GraphRefs = tuple[Ref, ...]
-Change = dict[int, Ref]  # class -> its replacement
+Replacements = dict[int, Ref]  # class -> its replacement
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class Arena:
     pricer: Pricer = field(init=False)
     forms: Forms = field(default_factory=Forms)
     costs: dict[GraphRefs, int] = field(default_factory=dict[GraphRefs, int])
-    changes: dict[int, list[Change]] = field(default_factory=dict[int, list[Change]])
+    changes: dict[int, list[Replacements]] = field(default_factory=dict[int, list[Replacements]])
     shared: Problem | None = None
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class Arena:
                     if rewritten is not None and rewritten != program:
                         yield rewritten
 
-    def _changes(self, rule: Rule, cls: int, node: ENode) -> Iterator[Change]:
+    def _changes(self, rule: Rule, cls: int, node: ENode) -> Iterator[Replacements]:
         """Changes that a rule makes at a class; cached, since classes of the arena never change."""
         eg = self.eg
         here = cls << perm.PERM_BITS
@@ -155,7 +155,7 @@ class Arena:
             if len(change) == len(roots):
                 yield change
 
-    def substitute(self, program: GraphRefs, change: Change) -> GraphRefs | None:
+    def substitute(self, program: GraphRefs, change: Replacements) -> GraphRefs | None:
         """The program with classes replaced; None where a right side reads the class that it replaces."""
         eg = self.eg
         new: dict[int, Ref] = dict(change)

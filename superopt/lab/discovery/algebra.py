@@ -17,14 +17,14 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-Axis: TypeAlias = "tuple[int, ...]"
-AxesType: TypeAlias = "tuple[Axis, ...]"
+AxisParts: TypeAlias = "tuple[int, ...]"
+AxesType: TypeAlias = "tuple[AxisParts, ...]"
 
 LENGTH = 3
 SAMPLES = 2
 """Independent values of every leaf: one value of a scalar would distinguish too little."""
-SPACE: Axis = (-4,)
-TAPS: Axis = (-3,)
+SPACE: AxisParts = (-4,)
+TAPS: AxisParts = (-3,)
 BASE = ("dot", "add", "mul", "concat", "slice", "transpose", "relu", "conv")
 """The ops of TASO's generator that the library's rules are about: the default set to enumerate."""
 OPS = (*BASE, "sub", "maximum", "sum", "max", "wmax", "wsum")
@@ -50,7 +50,7 @@ class OpForm:
     at: tuple[Any, ...] = ()
 
 
-def extent(axis: Axis) -> int:
+def extent(axis: AxisParts) -> int:
     """Length of an axis."""
     return abs(sum(axis))
 
@@ -109,7 +109,7 @@ def binary_forms(a: AxesType, b: AxesType, ops: frozenset[str]) -> tuple[OpForm,
     return tuple(out)
 
 
-def _halved(axis: Axis) -> bool:
+def _halved(axis: AxisParts) -> bool:
     """Whether the axis was joined from two parts of one length."""
     return len(axis) == 2 and axis[0] == axis[1]
 
@@ -155,7 +155,7 @@ def result(form: OpForm, a: AxesType, b: AxesType | None = None) -> AxesType:
     return tuple(x + b[m.index(i)] if i == along else x for i, x in enumerate(a))
 
 
-def _part(axis: Axis, op: str) -> Axis:
+def _part(axis: AxisParts, op: str) -> AxisParts:
     return axis[:1] if op == "first" else axis[1:]
 
 

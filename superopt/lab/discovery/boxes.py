@@ -47,7 +47,7 @@ class SizeInterval:
 
 
 @dataclass(frozen=True, slots=True)
-class Box:
+class FailureBox:
     """The indices at which an equation may fail; elsewhere it is proved, for all sizes that meet the premises.
 
     Attributes:
@@ -74,7 +74,7 @@ class Box:
         return "nowhere" if self.holds else " and ".join(map(str, self.intervals)) or "anywhere"
 
 
-def failing_box(rule: Rule, root: int = 0) -> Box:
+def failing_box(rule: Rule, root: int = 0) -> FailureBox:
     """The box outside which an equation is proved.
 
     Raises:
@@ -90,7 +90,7 @@ def failing_box(rule: Rule, root: int = 0) -> Box:
     index, facts = output(meaning, instance.shapes[root])
     left, right = meaning.at(rule.lhs[root], index), meaning.at(rule.rhs[root], index)
     if _equal(ctx, left, right, facts):
-        return Box((), holds=True)
+        return FailureBox((), holds=True)
     sizes = _example(instance)
     out: list[SizeInterval] = []
     for label, size in instance.shapes[root].items():
@@ -102,7 +102,7 @@ def failing_box(rule: Rule, root: int = 0) -> Box:
         interval = _interval(meaning.k, (left, right), facts, name, size, sizes)
         if not interval.everything:
             out.append(SizeInterval(str(label).partition(".")[0], interval.low, interval.high, interval.size))
-    return Box(tuple(out))
+    return FailureBox(tuple(out))
 
 
 def _interval(

@@ -17,7 +17,7 @@ from superopt.lab.discovery.algebra import ELEMENTWISE, SPACE, TAPS, generic
 from superopt.lab.discovery.draft import CUTS, Draft, Side, subsides
 from superopt.lab.discovery.terms import IMAGE, KERNEL, AnonymousTerm, Universe
 
-Size: TypeAlias = "tuple[Any, ...]"
+PartSize: TypeAlias = "tuple[Any, ...]"
 """Sizes of the parts of an axis: numbers of the union-find, ("cut", number) or ("conv", image, kernel)."""
 ROLES = "mknlorvac"
 
@@ -33,7 +33,7 @@ class _Types:
     label: list[int] = field(default_factory=list[int])
     size: list[Any] = field(default_factory=list[Any])
 
-    def fresh(self) -> tuple[int, Size]:
+    def fresh(self) -> tuple[int, PartSize]:
         """A new axis."""
         self.label.append(len(self.label))
         self.size.append(None)
@@ -51,7 +51,7 @@ class _Types:
             part = self.size[part]
         return tuple([x if isinstance(x, str) else self.resolve(x) for x in part]) if isinstance(part, tuple) else part
 
-    def unite(self, a: tuple[int, Size], b: tuple[int, Size]) -> None:
+    def unite(self, a: tuple[int, PartSize], b: tuple[int, PartSize]) -> None:
         """Unite two axes."""
         self.join(a[0], b[0])
         if len(a[1]) != len(b[1]):
@@ -85,18 +85,18 @@ def _numbers(part: Any) -> set[int]:
     return {part} if isinstance(part, int) else {n for x in part if not isinstance(x, str) for n in _numbers(x)}
 
 
-Axes: TypeAlias = "list[tuple[int, Size]]"
+SizedAxes: TypeAlias = "list[tuple[int, PartSize]]"
 
 
 class _Lifter:
     def __init__(self, u: Universe) -> None:
         self.u = u
         self.types = _Types()
-        self.leaves: dict[int, Axes] = {}
-        self.made: dict[int, Axes] = {}
-        self.seen: list[Axes] = []
+        self.leaves: dict[int, SizedAxes] = {}
+        self.made: dict[int, SizedAxes] = {}
+        self.seen: list[SizedAxes] = []
 
-    def axes(self, t: AnonymousTerm) -> Axes:
+    def axes(self, t: AnonymousTerm) -> SizedAxes:
         """Labels and sizes of the axes of a term."""
         if t.form is None:
             if t.number not in self.leaves:
@@ -109,7 +109,7 @@ class _Lifter:
             self.seen.append(known)
         return known
 
-    def _apply(self, t: AnonymousTerm) -> Axes:
+    def _apply(self, t: AnonymousTerm) -> SizedAxes:
         assert t.form is not None
         op, at = t.form.op, t.form.at
         args = [self.u.terms[i] for i in t.args]
@@ -145,7 +145,7 @@ class _Lifter:
                 self.types.unite(a[i], b[j])
         return [(x[0], x[1] + b[m.index(i)][1]) if i == along else x for i, x in enumerate(a)]
 
-    def _conv(self, args: list[AnonymousTerm], a: Axes, b: Axes, at: tuple[int, ...]) -> Axes:
+    def _conv(self, args: list[AnonymousTerm], a: SizedAxes, b: SizedAxes, at: tuple[int, ...]) -> SizedAxes:
         image, kernel = args[0].type, args[1].type
         (batch,) = [i for i in generic(image) if i != at[0]]
         (out,) = [j for j in generic(kernel) if j != at[1]]
@@ -260,7 +260,7 @@ class _Namer:
             self.roles[label] = free[0]
         return self.roles[label]
 
-    def _token(self, label: int, size: Size) -> str:
+    def _token(self, label: int, size: PartSize) -> str:
         role = self._role(label)
         key = role, self.lifter.types.resolve(size[0])
         if key not in self.tokens:
@@ -308,7 +308,7 @@ class _Namer:
             bounds.append(" + ".join(self._extent(label, p) for p in parts))
         return ("slice", inner[0], role, *bounds)
 
-    def _grouped(self, args: list[AnonymousTerm], axes: list[Axes], at: tuple[int, ...]) -> Side:
+    def _grouped(self, args: list[AnonymousTerm], axes: list[SizedAxes], at: tuple[int, ...]) -> Side:
         """A convolution in two groups of an image and a kernel that were joined for it."""
         (out,) = [j for j in generic(args[1].type) if j != at[1]]
         operands: list[Side] = []

@@ -30,7 +30,7 @@ class CorpusError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class KernelLabel:
     """One timed kernel form; fields as in the file, `again_s` is the time of a later second visit."""
 
     family: str
@@ -54,7 +54,7 @@ class Corpus:
     """Labels with the file's header and a digest of its contents."""
 
     header: dict[str, Any]
-    labels: tuple[Label, ...]
+    labels: tuple[KernelLabel, ...]
     digest: str
 
 
@@ -69,7 +69,7 @@ def load(path: Path = SHIPPED) -> Corpus:
     except (OSError, EOFError) as error:
         raise CorpusError(f"{path} cannot be read: {error}") from error
     header: dict[str, Any] = {}
-    merged: dict[tuple[str, str, str], Label] = {}
+    merged: dict[tuple[str, str, str], KernelLabel] = {}
     graphs: dict[str, Graph] = {}
     for number, line in enumerate(data.splitlines(), 1):
         try:
@@ -80,7 +80,7 @@ def load(path: Path = SHIPPED) -> Corpus:
             graph = graphs.get(record["key"])
             if graph is None:
                 graph = graphs[record["key"]] = parse_graph(record["text"])
-            label = Label(
+            label = KernelLabel(
                 record["family"], record["program"], record["task"], record["form"], key=record["key"], graph=graph,
                 seconds=float(record["seconds"]), stderr=float(record["stderr"]), again_s=record.get("again_s"),
             )  # fmt: skip
@@ -104,12 +104,12 @@ class Split:
     shared: int
 
 
-def by_family(labels: Sequence[Label], family: str) -> Split:
+def by_family(labels: Sequence[KernelLabel], family: str) -> Split:
     """All of one family held out."""
     return _split(f"without {family}", labels, np.array([x.family == family for x in labels]))
 
 
-def by_program(labels: Sequence[Label], seed: int, share: float = 0.2) -> Split:
+def by_program(labels: Sequence[KernelLabel], seed: int, share: float = 0.2) -> Split:
     """A random share of the programs held out."""
     programs = sorted({x.program for x in labels})
     rng = np.random.default_rng(seed)
@@ -117,7 +117,7 @@ def by_program(labels: Sequence[Label], seed: int, share: float = 0.2) -> Split:
     return _split(f"programs {seed}", labels, np.array([x.program in held for x in labels]))
 
 
-def _split(name: str, labels: Sequence[Label], held: np.ndarray) -> Split:
+def _split(name: str, labels: Sequence[KernelLabel], held: np.ndarray) -> Split:
     keys = {labels[i].key for i in np.flatnonzero(held).tolist()}
     tasks = {(labels[i].task, labels[i].family) for i in np.flatnonzero(held).tolist()}
     clean = np.array([x.key not in keys and (x.task, x.family) not in tasks for x in labels])
@@ -125,7 +125,7 @@ def _split(name: str, labels: Sequence[Label], held: np.ndarray) -> Split:
     return Split(name, train, np.flatnonzero(held), int((~held).sum() - len(train)))
 
 
-def noise_floors(labels: Sequence[Label]) -> dict[str, float | None]:
+def noise_floors(labels: Sequence[KernelLabel]) -> dict[str, float | None]:
     """Mean and median of |second visit - first| / first, where there was a second visit; None without any.
 
     The mean is comparable with a mean relative error.

@@ -21,7 +21,7 @@ import numpy as np
 
 from costmodel.model.learned import predict
 from superopt.lab.training import corpus, fit, trees
-from superopt.lab.training.corpus import Corpus, Label, Split
+from superopt.lab.training.corpus import Corpus, KernelLabel, Split
 from superopt.lab.training.metrics import quality
 from superopt.lab.training.settings import FitSettings
 from superopt.machine import facts as machine
@@ -57,7 +57,7 @@ class SplitResult:
         return float(np.mean([f["mape"] for f in self.learned])) / max(self.prior["mape"], 1e-9)
 
 
-def figures(predicted_s: np.ndarray, labels: Sequence[Label | _ProgramFacts]) -> dict[str, float]:
+def figures(predicted_s: np.ndarray, labels: Sequence[KernelLabel | _ProgramFacts]) -> dict[str, float]:
     """Figures of predictions; tasks of equal name in different families are different."""
     seconds = np.array([x.seconds for x in labels])
     tasks = [f"{x.family} {x.task}" for x in labels]
@@ -138,7 +138,7 @@ def _evaluate(
 
 
 def run_splits(
-    labels: Sequence[Label],
+    labels: Sequence[KernelLabel],
     splits: Sequence[Split],
     seeds: int,
     settings: FitSettings,
@@ -194,7 +194,7 @@ class _ProgramFacts:
     noise: float
 
 
-def labels_facts(labels: Sequence[Label]) -> list[_ProgramFacts]:
+def labels_facts(labels: Sequence[KernelLabel]) -> list[_ProgramFacts]:
     """Labels without their graphs."""
     return [_ProgramFacts(x.family, x.task, x.seconds, x.noise) for x in labels]
 
@@ -274,7 +274,9 @@ def summary_of(held: Sequence[SplitResult], programs: Sequence[SplitResult], bac
     }
 
 
-def rewritten(labels: Sequence[Label], splits: Sequence[Split], results: Sequence[SplitResult]) -> dict[str, float]:
+def rewritten(
+    labels: Sequence[KernelLabel], splits: Sequence[Split], results: Sequence[SplitResult]
+) -> dict[str, float]:
     """The error from `LONG_S` on, over regions that rules made of programs held out; empty where there are none."""
     errors: dict[str, list[float]] = {"mape_rewritten": [], "prior_mape_rewritten": []}
     for split, result in zip(splits, results, strict=True):
@@ -318,7 +320,7 @@ def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult], backe
     return found
 
 
-def ceiling(labels: Sequence[Label]) -> dict[str, float]:
+def ceiling(labels: Sequence[KernelLabel]) -> dict[str, float]:
     """Order of the second visit against that of the first, by the same definitions; empty without second visits."""
     again = [x for x in labels if x.again_s is not None]
     if not again:

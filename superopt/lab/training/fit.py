@@ -35,7 +35,7 @@ from costmodel.model.encode import (
 )
 from costmodel.model.model import Model, Params
 from costmodel.model.training_domain import training_domain_of
-from superopt.lab.training.corpus import Label
+from superopt.lab.training.corpus import KernelLabel
 from superopt.lab.training.settings import FitSettings
 
 SOFT_S = 5e-7  # added to times before logarithms are compared, so that errors within dispatch do not count
@@ -66,7 +66,7 @@ class Data:
         )  # fmt: skip
 
 
-def prepare(labels: Sequence[Label]) -> Data:
+def prepare(labels: Sequence[KernelLabel]) -> Data:
     """Convert labels to arrays."""
     encoder = KernelEncoder()
     table, structures = encoder.encode([x.graph for x in labels])

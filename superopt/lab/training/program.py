@@ -19,7 +19,6 @@ import numpy as np
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph
 
-Shape = tuple[int, ...]
 Spec = jax.ShapeDtypeStruct
 
 

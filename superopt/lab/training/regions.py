@@ -32,7 +32,7 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.specs import NATIVE
 from superopt.lab import Say
 from superopt.lab.training import corpus, families
-from superopt.lab.training.collect import LabelFile, label_of
+from superopt.lab.training.collect import LabelFile, Row, label_of
 from superopt.lab.training.corpus import OWN_FORM
 from superopt.lab.training.rewritten import forms
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
@@ -49,7 +49,6 @@ CHUNK = 8
 AGAIN_EVERY = 20
 WRITE_EVERY_S = 30.0
 SHIPPED = corpus.SHIPPED.with_name("regions.jsonl.gz")
-Row = dict[str, Any]
 
 
 def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def corpus_of(path: Path = SHIPPED, backend: str = "own") -> corpus.Corpus:
         records = read_lines(path)
         header = records[0]["header"]
         labels = tuple(
-            corpus.Label(
+            corpus.KernelLabel(
                 row["family"], row["program"], row["key"], row.get("rule") or OWN_FORM, key=row["key"],
                 graph=parse_graph(row["text"]),
                 seconds=row[f"{backend}_s"], stderr=row[f"{backend}_stderr"], again_s=row.get(f"{backend}_s_again"),

@@ -281,7 +281,9 @@ def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) 
 def on_regions(labels: ScheduleLabels, model: Predict, families: Sequence[str]) -> dict[str, float]:
     """Mean error of default schedules on the splits for which `evaluate.evaluate` has that of the graph network."""
     facts = [
-        corpus.Label(family, program, str(i), "", key=str(i), graph=_NO_GRAPH, seconds=1.0, stderr=0.0, again_s=None)
+        corpus.KernelLabel(
+            family, program, str(i), "", key=str(i), graph=_NO_GRAPH, seconds=1.0, stderr=0.0, again_s=None
+        )
         for i, (family, program) in enumerate(zip(labels.families, labels.programs, strict=True))
     ]
     found: dict[str, float] = {}

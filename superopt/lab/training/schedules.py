@@ -44,11 +44,11 @@ from superopt.kernels.loops.stage import LoopProgram
 from superopt.kernels.schedule.trace import apply
 from superopt.lab import Say
 from superopt.lab.training import corpus, regions
-from superopt.lab.training.collect import LabelFile
+from superopt.lab.training.collect import LabelFile, Row
 from superopt.lab.training.tasks import read_lines
 from superopt.machine.facts import usable_cores
 from superopt.schedules.candidates import save_problem
-from superopt.schedules.space import ScheduleSpace, Trace, space_of
+from superopt.schedules.space import ScheduleSpace, Steps, space_of
 from superopt.schedules.tune import CandidateBuilder, builders
 from superopt.workshop.job import WorkerDiedError
 
@@ -63,7 +63,6 @@ PEAK = -1  # key among trace numbers for independent multiply-adds in the same r
 FOOTPRINT = 64 << 20  # frozen operands that calls take turns with: twice the last cache of the labelling machines
 HOPELESS = 16.0  # factor over the default's estimate beyond which a schedule, maybe of seconds, is not timed
 _FIRST = ("tile", "block", "pack_b", "pack_a", "unroll")  # decisions that an exhaustive set spans, in this order
-Row = dict[str, Any]
 T = TypeVar("T")
 
 
@@ -207,7 +206,7 @@ def _labelled(visit: _Visit) -> Row | str:
     } | ({"footprint": visit.footprint} if visit.footprint else {})  # fmt: skip
 
 
-def _visited(visit: _Visit, traces: Sequence[Trace]) -> dict[int, list[Any]]:
+def _visited(visit: _Visit, traces: Sequence[Steps]) -> dict[int, list[Any]]:
     """As `_timed`; empty where the worker died."""
     try:
         return _timed(visit, traces)
@@ -239,9 +238,9 @@ def drawn(space: ScheduleSpace, rng: random.Random) -> Iterator[dict[str, Any]]:
 
 def _traces(
     points: Iterator[dict[str, Any]], space: ScheduleSpace, program: LoopProgram, footprint: int = 0
-) -> list[Trace]:
+) -> list[Steps]:
     """The distinct traces of points that can be applied and are promising."""
-    found: dict[str, Trace] = {}
+    found: dict[str, Steps] = {}
     most_s = math.inf
     for point in points:
         try:
@@ -259,7 +258,7 @@ def _traces(
     return list(found.values())
 
 
-def _timed(visit: _Visit, traces: Sequence[Trace], most: float = math.inf) -> dict[int, list[Any]]:
+def _timed(visit: _Visit, traces: Sequence[Steps], most: float = math.inf) -> dict[int, list[Any]]:
     """Seconds and spills of the traces with code of their own, at most `most`, by number; under `PEAK`, the clock."""
     graph = parse_graph(visit.row["text"])
     size = int(sum(type_bytes(n.type) for n in (*graph.inputs, *graph.outputs)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from costmodel.model.model import Shape
+from costmodel.model.model import NetworkShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class FitSettings:
         prior_steps: steps of the roofline's fit.
     """
 
-    shape: Shape = field(default_factory=Shape)
+    shape: NetworkShape = field(default_factory=NetworkShape)
     epochs: int = 40
     batch: int = 32
     rate: float = 3e-3

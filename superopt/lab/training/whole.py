@@ -29,7 +29,7 @@ from superopt.ir.text import parse_graph
 from superopt.kernels.choose.specs import NATIVE, regions_of
 from superopt.lab import Say
 from superopt.lab.training import corpus, families
-from superopt.lab.training.collect import LabelFile
+from superopt.lab.training.collect import LabelFile, Row
 from superopt.lab.training.tasks import canonical, make_form
 from superopt.make.plain import KernelMaker, in_regions, own_form
 from superopt.make.trials import TrialPool
@@ -39,7 +39,6 @@ from superopt.workshop.process import Worker
 
 SHIPPED = corpus.SHIPPED.with_name("programs.jsonl.gz")
 _SETTINGS = ComparisonSettings(rounds=15, min_time_s=0.01)
-Row = dict[str, Any]
 
 
 def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:

@@ -46,10 +46,10 @@ def _bent(compute: Callable[..., Any], values: Sequence[float], x: Any) -> Any:
     return compute(x, *values)
 
 
-Step = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
+CellStep = Callable[[Any, tuple[Any, ...]], tuple[Any, ...]]
 
 
-def _run(x: Any, lengths: Any, states: tuple[Any, ...], step: Step, reverse: bool) -> tuple[Any, tuple[Any, ...]]:
+def _run(x: Any, lengths: Any, states: tuple[Any, ...], step: CellStep, reverse: bool) -> tuple[Any, tuple[Any, ...]]:
     """Outputs over time and last states; the first state is the output."""
     steps = x.shape[0]
     if lengths is None:
@@ -78,7 +78,7 @@ def _clipper(call: Call) -> Activation:
     return lambda x: jnp.clip(x, like(x, -bound), like(x, bound))
 
 
-def _layer(call: Call, x: Any, lengths: Any, direction_step: Callable[[int, Any], tuple[Any, Step]],
+def _layer(call: Call, x: Any, lengths: Any, direction_step: Callable[[int, Any], tuple[Any, CellStep]],
            states: list[Any]) -> Any:  # fmt: skip
     """Run every direction and put the results in ONNX's order."""
     if call.attrs.get("layout", 0):
@@ -141,7 +141,7 @@ def _rnn(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any =
     call.attrs.setdefault("hidden_size", hidden)
     functions = _activations(call, ["Tanh"], _directions(call))
 
-    def make(d: int, data: Any) -> tuple[Any, Step]:
+    def make(d: int, data: Any) -> tuple[Any, CellStep]:
         w_bias, r_bias = weights.biases(d, x.dtype)
         gates = data @ w[d].T + (w_bias + r_bias)
         return gates, lambda now, s: (functions[d][0](clip(now + s[0] @ r[d].T)),)
@@ -157,7 +157,7 @@ def _gru(call: Call, x: Any, weights: Recurrence, lengths: Any = None, h0: Any =
     functions = _activations(call, ["Sigmoid", "Tanh"], _directions(call))
     linear = bool(call.attrs.get("linear_before_reset", 0))
 
-    def make(d: int, data: Any) -> tuple[Any, Step]:
+    def make(d: int, data: Any) -> tuple[Any, CellStep]:
         f, g = functions[d]
         w_bias, r_bias = weights.biases(d, x.dtype)
         gates = data @ w[d].T + w_bias
@@ -187,7 +187,7 @@ def _lstm(
     functions = _activations(call, ["Sigmoid", "Tanh", "Tanh"], _directions(call))
     coupled = bool(call.attrs.get("input_forget", 0))
 
-    def make(d: int, data: Any) -> tuple[Any, Step]:
+    def make(d: int, data: Any) -> tuple[Any, CellStep]:
         f, g, h_function = functions[d]
         w_bias, r_bias = weights.biases(d, x.dtype)
         gates = data @ w[d].T + (w_bias + r_bias)

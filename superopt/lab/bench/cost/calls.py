@@ -25,6 +25,7 @@ import numpy as np
 import superopt
 from superopt.lab.bench import Result, Say, in_own_process, table_with_summary, wanted
 from superopt.lab.bench.timing import median, until_decided
+from superopt.measure.loop import Thunk
 
 BAR = 1 / 1.1
 SIZES = tuple(range(100, 1100, 100))
@@ -40,7 +41,6 @@ _COLUMNS = (
     ("high", "high", ".2f"),
     ("failure", "failure", ""),
 )
-Call = Callable[[], Any]
 
 
 def _small(x: Any) -> Any:
@@ -62,28 +62,28 @@ def _weights(count: int) -> list[jax.Array]:
     return [jnp.asarray(rng.standard_normal((16, 16)).astype(np.float32)) for _ in range(count)]
 
 
-def _in_turn(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> Call:
+def _in_turn(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> Thunk:
     turns = itertools.cycle(arguments)
     return lambda: fn(*next(turns))
 
 
-def _jitted(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], budget: str) -> tuple[Call, Call]:
+def _jitted(fn: Callable[..., Any], arguments: Sequence[tuple[Any, ...]], budget: str) -> tuple[Thunk, Thunk]:
     ours = superopt.jit(fn, budget=budget, store=False)
     for given in arguments:
         ours(*given)
     return _in_turn(jax.jit(fn), arguments), _in_turn(ours, arguments)
 
 
-def _at_once(calls: tuple[Call, Call]) -> tuple[Call, Call]:
+def _at_once(calls: tuple[Thunk, Thunk]) -> tuple[Thunk, Thunk]:
     """A hundred calls of which the last one is waited for."""
 
-    def many(call: Call) -> Call:
+    def many(call: Thunk) -> Thunk:
         return lambda: [call() for _ in range(_AT_ONCE)][-1]
 
     return many(calls[0]), many(calls[1])
 
 
-def _loaded(fn: Callable[..., Any], arguments: tuple[Any, ...], frozen: Any, budget: str) -> tuple[Call, Call]:
+def _loaded(fn: Callable[..., Any], arguments: tuple[Any, ...], frozen: Any, budget: str) -> tuple[Thunk, Thunk]:
     made = superopt.optimize(fn, *arguments, frozen=frozen, budget=budget, store=False)
     with tempfile.TemporaryDirectory(prefix="superopt-bench-") as folder:
         loaded = superopt.load(made.save(Path(folder) / "program.superopt"))
@@ -94,7 +94,7 @@ def _nested(given: dict[str, Any]) -> Any:
     return {"sum": given["a"] + given["b"][0], "product": given["a"] * given["b"][1]}
 
 
-CASES: dict[str, Callable[[str], tuple[Call, Call]]] = {
+CASES: dict[str, Callable[[str], tuple[Thunk, Thunk]]] = {
     "jit, one type": lambda budget: _jitted(_small, [(x,) for x in _vectors(SIZES[:1])], budget),
     "jit, ten types": lambda budget: _jitted(_small, [(x,) for x in _vectors(SIZES)], budget),
     "jit, a tree": lambda budget: _jitted(_nested, [({"a": x, "b": (x, x)},) for x in _vectors(SIZES[:1])], budget),

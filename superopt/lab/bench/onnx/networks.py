@@ -15,7 +15,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSET = 17
-Shape = tuple[int | str, ...]
+DimShape = tuple[int | str, ...]
 
 
 class NetworkBuilder:
@@ -29,7 +29,7 @@ class NetworkBuilder:
         self.rng = np.random.default_rng(seed)
         self.nodes: list[onnx.NodeProto] = []
         self.stored: dict[str, np.ndarray] = {}
-        self.inputs: dict[str, tuple[Shape, int]] = {}
+        self.inputs: dict[str, tuple[DimShape, int]] = {}
 
     def __call__(self, op: str, *inputs: str, **attributes: Any) -> str:
         """Append a node and return the name of its result."""
@@ -78,7 +78,7 @@ class NetworkBuilder:
         """A stored tensor of values around one."""
         return self.keep(f"w{len(self.stored)}", self.rng.uniform(0.6, 1.4, shape).astype(np.float32))
 
-    def model(self, outputs: Sequence[str] | str, inputs: dict[str, Shape] | None = None) -> onnx.ModelProto:
+    def model(self, outputs: Sequence[str] | str, inputs: dict[str, DimShape] | None = None) -> onnx.ModelProto:
         """The model of all nodes.
 
         Raises:

@@ -29,10 +29,10 @@ from superopt.kernels.pallas import space
 from superopt.kernels.pallas.lower import lower
 from superopt.kernels.schedule.trace import Trace, apply
 from superopt.machine.facts import usable_cores
+from superopt.measure.loop import Thunk
 
 CaseArrays = Sequence[Any]
-Call = Callable[[], Any]
-RoundTimer = Callable[[Sequence[Call], int], list[list[float]]]
+RoundTimer = Callable[[Sequence[Thunk], int], list[list[float]]]
 FAULTS = (InputError, NotImplementedError, ValueError, jax.errors.JaxRuntimeError)  # of lowering, Pallas and Triton
 TOLERANCE = 0.02  # relative norm: schedules may round differently, but must compute the same function
 
@@ -79,7 +79,7 @@ def all_built(makes: Sequence[Callable[[], Callable[..., Any]]], *arguments: Any
     return [x if isinstance(x, str) else attempt(x.result) for x in waiting]
 
 
-def attempt(call: Call) -> Any:
+def attempt(call: Thunk) -> Any:
     """The result of a call, or the reason why it failed."""
     try:
         return jax.block_until_ready(call())
@@ -92,7 +92,7 @@ def failure_line(reason: Exception) -> str:
     return f"{type(reason).__name__}: {reason}"[:500]
 
 
-def interleaved(calls: Sequence[Call], rounds: int) -> list[list[float]]:
+def interleaved(calls: Sequence[Thunk], rounds: int) -> list[list[float]]:
     """Seconds of each call in each round; the order alternates from round to round."""
     samples: list[list[float]] = [[] for _ in calls]
     for call in calls:
@@ -159,7 +159,7 @@ def _race(
         return chained(lower(apply(program, trace), interpret))
 
     dropped: list[tuple[PallasTrial, Trace]] = []
-    running: list[tuple[Trace, Trace, Call]] = []
+    running: list[tuple[Trace, Trace, Thunk]] = []
     wanted: Any = None
     codes = all_built([functools.partial(make, trace) for trace, _ in options], sets)
     for (trace, option), code in zip(options, codes, strict=True):

@@ -13,13 +13,12 @@ import numpy as np
 from jax import Array, lax
 
 LayerParams: TypeAlias = "dict[str, np.ndarray]"
-Function: TypeAlias = "Callable[..., Any]"
 
 
 class Net(NamedTuple):
     """A function of parameters and inputs (arrays, or structures of them), with values for both."""
 
-    fn: Function
+    fn: Callable[..., Any]
     params: LayerParams
     inputs: tuple[Any, ...]
 

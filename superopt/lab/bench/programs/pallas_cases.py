@@ -14,7 +14,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-Array = Any
+from superopt.ir.scalar import Array
+
 CaseShapes = tuple[tuple[int, ...], ...]
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from superopt.ir.expr import Expr, const, convert, load, op, reduce, subexpressions, where, with_loads
 from superopt.ir.index import Size, Symbol, nonnegative, of_atom, substitute, substitute_guard
 from superopt.kernels.loops.contract import exchange
-from superopt.kernels.loops.stage import Axis, Buffer, LoopProgram, Stage
+from superopt.kernels.loops.stage import Buffer, Loop, LoopProgram, Stage
 from superopt.kernels.schedule.tensorizing import ContractionDecisions, tiled
 from superopt.kernels.schedule.trace import apply
 from superopt.lab.corpora.schedules.examples import CPU, bytes_, dense, rows, stencil
@@ -59,7 +59,7 @@ def _sums(d: LoopProgram) -> Iterator[Planted]:
     yield Planted("a part of a sum is left out", VALUE, d, _value(parts, "out0", total, less))
     added = apply(d, [["materialize", "out0", "reduce:0", "acc"], ["decompose_reduction", "acc", [0], 0]])
     axes = added.stage("acc").axes
-    racing = _stage(added, "acc", axes=(Axis(axes[0].symbol, "parallel"), *axes[1:]))
+    racing = _stage(added, "acc", axes=(Loop(axes[0].symbol, "parallel"), *axes[1:]))
     yield Planted("tasks add to one element", ORDER, d, racing)
 
 
@@ -125,7 +125,7 @@ def _unpadded(tiled: LoopProgram) -> LoopProgram:
     k, n, g = Symbol("k", 0, 5), Symbol("n", 0, 39), Symbol("g", 0, 3)
     depth, column = 4 * of_atom(k) + of_atom(g), of_atom(n)
     index: tuple[Size, ...] = (of_atom(k), column, of_atom(g))
-    copy = Stage("out0_b", (Axis(k), Axis(n), Axis(g)), index, load("w", (depth, column), "int8"))
+    copy = Stage("out0_b", (Loop(k), Loop(n), Loop(g)), index, load("w", (depth, column), "int8"))
 
     def read(e: Expr) -> Expr | None:
         if e.args[0] != "out0_b":
@@ -176,7 +176,7 @@ def _prefixes() -> Iterator[Planted]:
     term = load("x", (of_atom(r),), "float32")
     value = reduce("sum", (r,), where(guard, lambda: term, lambda: const(0, "float32")))
     buffers = (Buffer("x", (30,), "float32", "input"), Buffer("out0", (30,), "float32", "output"))
-    program = LoopProgram("prefix", buffers, (Stage("out0", (Axis(i),), (of_atom(i),), value),))
+    program = LoopProgram("prefix", buffers, (Stage("out0", (Loop(i),), (of_atom(i),), value),))
     cut = apply(program, [["split_prefix", "out0", 0, 8, "totals"]])
     stage = cut.stage("out0")
     before = stage.value.operands[0]
@@ -191,7 +191,7 @@ def _in_place() -> Iterator[Planted]:
     x, out = Buffer("x", (8, 8), "float32", "input"), Buffer("out0", (8, 8), "float32", "output")
     i, j = Symbol("i", 0, 7), Symbol("j", 0, 7)
     a, b = of_atom(i), of_atom(j)
-    axes = (Axis(i), Axis(j))
+    axes = (Loop(i), Loop(j))
     turned = Stage("out0", axes, (a, b), op("exp", "float32", load("x", (b, a), "float32")))
     program = LoopProgram("transposed", (x, out), (turned,))
     yield Planted("a transposition in place", ALIAS, program, program, (("out0", "x"),))
@@ -229,7 +229,7 @@ def _fewer(program: LoopProgram, name: str, axis: int) -> LoopProgram:
     """The program with one iteration of an axis left out."""
     stage = program.stage(name)
     old = stage.axes[axis]
-    new = Axis(Symbol(old.symbol.name, 0, old.extent - 2), old.kind)
+    new = Loop(Symbol(old.symbol.name, 0, old.extent - 2), old.kind)
     mapping: dict[Symbol, Size] = {old.symbol: of_atom(new.symbol)}
     axes = tuple([new if a is old else a for a in stage.axes])
     guard = substitute_guard(stage.guard, mapping)

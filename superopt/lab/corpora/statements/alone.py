@@ -26,6 +26,7 @@ from jax import lax
 from jax import numpy as jnp
 
 import verifier
+from superopt.ir.scalar import Array
 from verifier.statements.statement import Statement, make_statement
 
 FLOATS = ("float16", "bfloat16", "float32", "float64")
@@ -35,7 +36,6 @@ FOREIGN = ("int4", "uint4", "float8_e4m3fn", "float8_e5m2", "float8_e4m3b11fnuz"
 """Types that JAX has and the op table lacks."""
 KINDS = ("sum", "prod", "max", "min", "and", "or", "xor")
 SEGMENTS, DRAWS, FEW = 3, 12, 400
-Array = Any
 StatementBody = Callable[..., Any]
 
 

@@ -9,17 +9,16 @@ steps         Optimisers and quantisation in floats.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax import lax
 from jax import numpy as jnp
 
+from superopt.lab.corpora.statements.kinds import TensorFunction
 from verifier.statements.statement import Statement, make_statement
 
-Function = Callable[..., Any]
-EngineerCase = tuple[Function, Function, str]
+EngineerCase = tuple[TensorFunction, TensorFunction, str]
 """Two functions, and the shapes of their arguments separated by semicolons; constraints behind a bar."""
 
 

@@ -25,11 +25,10 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from superopt.lab.corpora.statements.kinds import in_turn, pick
+from superopt.lab.corpora.statements.kinds import TensorFunction, in_turn, pick
 from verifier.statements.statement import Statement, make_statement
 
-Function = Callable[..., Any]
-HostileCase = tuple[Function, Function, tuple[Any, ...], tuple[str, ...]]
+HostileCase = tuple[TensorFunction, TensorFunction, tuple[Any, ...], tuple[str, ...]]
 HALVES = {"bfloat16": 8, "float16": 11}  # bits of a significand
 INTEGERS = ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 
@@ -56,11 +55,13 @@ def hostile(seed: int, count: int) -> Iterator[Hostile]:
         yield Hostile(made, in_bits)
 
 
-def _around(rng: np.random.Generator, left: Function, right: Function) -> tuple[Function, Function]:
+def _around(
+    rng: np.random.Generator, left: TensorFunction, right: TensorFunction
+) -> tuple[TensorFunction, TensorFunction]:
     """Both sides inside of a function that loses no information of any element."""
     which = int(rng.integers(4))
 
-    def inside(fn: Function) -> Function:
+    def inside(fn: TensorFunction) -> TensorFunction:
         def plain(*args: Any) -> Any:
             return fn(*args)
 
@@ -167,7 +168,7 @@ def _laws(rng: np.random.Generator) -> HostileCase:
     kind = pick(rng, *INTEGERS)
     unsigned = kind.startswith("u")
     one, two = (f"{kind}[n]",), (f"{kind}[n]",) * 2
-    true: list[tuple[Function, Function, tuple[str, ...]]] = [
+    true: list[tuple[TensorFunction, TensorFunction, tuple[str, ...]]] = [
         (lambda a: a + 1 > a, lambda a: a == a, one),
         (lambda a: lax.div(a * 3, jnp.full_like(a, 3)), lambda a: a, one),
         (lambda a, b: a + b >= a, lambda a, b: b >= 0, two),
@@ -213,7 +214,7 @@ def _index_wraps(rng: np.random.Generator) -> HostileCase:
 
 def _conversions(rng: np.random.Generator) -> HostileCase:
     kind = pick(rng, *HALVES)
-    forms: tuple[tuple[Function, Function, int], ...] = (
+    forms: tuple[tuple[TensorFunction, TensorFunction, int], ...] = (
         (lambda x: x - x.astype(kind).astype("float32"), lambda x: jnp.zeros_like(x), 1),
         (lambda x: x.astype(kind).astype("float32"), lambda x: x, 1),
         (lambda x, y: x < y, lambda x, y: x.astype(kind) < y.astype(kind), 2),
@@ -239,7 +240,7 @@ def _integers_by_floats(rng: np.random.Generator) -> HostileCase:
 
 def _guards(rng: np.random.Generator) -> HostileCase:
     value = float(rng.integers(0, 3))
-    forms: tuple[tuple[Function, Function], ...] = (
+    forms: tuple[tuple[TensorFunction, TensorFunction], ...] = (
         (lambda x: jnp.where(jnp.isnan(x), value, x), lambda x: x),
         (lambda x: jnp.where(x == x, x, value), lambda x: x),
         (lambda x: jnp.where(jnp.isfinite(x), x, value), lambda x: x),
@@ -253,7 +254,7 @@ def _guards(rng: np.random.Generator) -> HostileCase:
 
 
 def _masked(rng: np.random.Generator) -> HostileCase:
-    forms: tuple[tuple[Function, Function, tuple[str, ...]], ...] = (
+    forms: tuple[tuple[TensorFunction, TensorFunction, tuple[str, ...]], ...] = (
         (
             lambda s, m: jax.nn.softmax(jnp.where(m, s, -jnp.inf), axis=-1),
             lambda s, m: jnp.where(m, jax.nn.softmax(s, axis=-1), 0.0),
@@ -275,7 +276,7 @@ def _masked(rng: np.random.Generator) -> HostileCase:
 
 
 def _zeros(rng: np.random.Generator) -> HostileCase:
-    forms: tuple[tuple[Function, Function], ...] = (
+    forms: tuple[tuple[TensorFunction, TensorFunction], ...] = (
         (lambda x: x + 0.0, lambda x: x),
         (lambda x: 0.0 - x, lambda x: -x),
         (lambda x: -(-x + 0.0), lambda x: x),
@@ -290,7 +291,7 @@ def _zeros(rng: np.random.Generator) -> HostileCase:
 def _division(rng: np.random.Generator) -> HostileCase:
     power = int(rng.integers(1, 5))
     by = 2**power
-    forms: tuple[tuple[Function, Function], ...] = (
+    forms: tuple[tuple[TensorFunction, TensorFunction], ...] = (
         (lambda a: lax.div(a, jnp.full_like(a, by)), lambda a: lax.shift_right_arithmetic(a, jnp.full_like(a, power))),
         (lambda a: lax.rem(a, jnp.full_like(a, by)), lambda a: a & (by - 1)),
         (lambda a: lax.div(a, jnp.full_like(a, by)), lambda a: a // by),

@@ -9,7 +9,6 @@ masks         Minus infinity and Boolean masks in softmax, maxima and sums.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -17,9 +16,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from superopt.lab.corpora.statements.engineer import softmax
+from superopt.lab.corpora.statements.kinds import TensorFunction
 from verifier.statements.statement import Statement, make_statement
-
-Function = Callable[..., Any]
 
 
 def _like(a: Any, value: int) -> Any:
@@ -52,7 +50,7 @@ def _causal(s: Any) -> Any:
     return lax.broadcasted_iota("int32", (n, m), 0) >= lax.broadcasted_iota("int32", (n, m), 1)
 
 
-_BITS: dict[str, tuple[Function, Function, str]] = {
+_BITS: dict[str, tuple[TensorFunction, TensorFunction, str]] = {
     "not-twice": (lambda a: ~~a, lambda a: a, "int32"),
     "xor-twice": (lambda a, b: (a ^ b) ^ b, lambda a, b: a, "int16"),
     "xor-itself": (lambda a: a ^ a, lambda a: _like(a, 0), "uint32"),
@@ -94,7 +92,7 @@ _BITS: dict[str, tuple[Function, Function, str]] = {
         "uint16",
     ),
 }
-_ORDER: dict[str, tuple[Function, Function, str]] = {
+_ORDER: dict[str, tuple[TensorFunction, TensorFunction, str]] = {
     "abs-by-sign": (lambda a: jnp.abs(a), lambda a: jnp.where(a < 0, -a, a), "int32"),
     "abs-by-shift": (lambda a: jnp.abs(a), lambda a: (a ^ _arithmetic(a, 31)) - _arithmetic(a, 31), "int32"),
     "max-by-comparison": (lambda a, b: jnp.maximum(a, b), lambda a, b: jnp.where(a > b, a, b), "uint32"),
@@ -121,7 +119,7 @@ _ORDER: dict[str, tuple[Function, Function, str]] = {
         "int32",
     ),
 }
-_WIDTHS: dict[str, tuple[Function, Function, tuple[str, ...]]] = {
+_WIDTHS: dict[str, tuple[TensorFunction, TensorFunction, tuple[str, ...]]] = {
     "widen-and-narrow": (lambda a: a.astype("int32").astype("int8"), lambda a: a, ("int8",)),
     "widen-twice": (lambda a: a.astype("int16").astype("int32"), lambda a: a.astype("int32"), ("int8",)),
     "narrow-twice": (lambda a: a.astype("int16").astype("int8"), lambda a: a.astype("int8"), ("int32",)),
@@ -178,7 +176,7 @@ _WIDTHS: dict[str, tuple[Function, Function, tuple[str, ...]]] = {
         ("int8", "int8"),
     ),
 }
-_QUANTISED: dict[str, tuple[Function, Function, tuple[str, ...], tuple[str, ...]]] = {
+_QUANTISED: dict[str, tuple[TensorFunction, TensorFunction, tuple[str, ...], tuple[str, ...]]] = {
     "accumulate-in-int32": (
         lambda a, b: _product(a, b),
         lambda a, b: _wide(a) @ _wide(b),
@@ -280,7 +278,7 @@ _QUANTISED: dict[str, tuple[Function, Function, tuple[str, ...], tuple[str, ...]
         (),
     ),
 }
-_MASKS: dict[str, tuple[Function, Function, tuple[str, ...], tuple[str, ...]]] = {
+_MASKS: dict[str, tuple[TensorFunction, TensorFunction, tuple[str, ...], tuple[str, ...]]] = {
     "causal-added": (
         lambda s: softmax(s + jnp.where(_causal(s), 0.0, -jnp.inf)),
         lambda s: softmax(jnp.where(_causal(s), s, -jnp.inf)),
@@ -376,7 +374,11 @@ def _made() -> list[Statement]:
     found: list[Statement] = []
 
     def add(
-        name: str, left: Function, right: Function, specs: tuple[str, ...], constraints: tuple[str, ...] = ()
+        name: str,
+        left: TensorFunction,
+        right: TensorFunction,
+        specs: tuple[str, ...],
+        constraints: tuple[str, ...] = (),
     ) -> None:
         found.append(make_statement(name, left, right, specs, {}, constraints, f"{__name__}:{name}"))
 

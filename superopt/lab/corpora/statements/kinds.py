@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
 
 K = TypeVar("K")
+TensorFunction = Callable[..., Any]
 
 
 def in_turn(kinds: Mapping[str, K], seed: int, count: int) -> Iterator[tuple[str, int, K, np.random.Generator]]:

@@ -26,10 +26,9 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from superopt.lab.corpora.statements.kinds import in_turn, pick
+from superopt.lab.corpora.statements.kinds import TensorFunction, in_turn, pick
 
-Function = Callable[..., Any]
-SizedCase = tuple[Function, Function, tuple[str, ...]]
+SizedCase = tuple[TensorFunction, TensorFunction, tuple[str, ...]]
 ANYWHERE, EMPTY, BITS = "anywhere", "where a size is 0", "in bits"
 """The inputs on which a pair differs."""
 
@@ -46,8 +45,8 @@ class FalsePair:
     """
 
     name: str
-    first: Function
-    second: Function
+    first: TensorFunction
+    second: TensorFunction
     specs: tuple[str, ...]
     differs: str
 
@@ -60,12 +59,12 @@ def false_pairs(seed: int, count: int) -> Iterator[FalsePair]:
         yield FalsePair(f"{name} {number}", around(first), around(second), specs, differs)
 
 
-def _around(rng: np.random.Generator, specs: tuple[str, ...]) -> Callable[[Function], Function]:
+def _around(rng: np.random.Generator, specs: tuple[str, ...]) -> Callable[[TensorFunction], TensorFunction]:
     """A wrapper that computes something before and after a function and loses no information of it."""
     before, behind = int(rng.integers(4)), int(rng.integers(4))
     floats = ["[" not in spec for spec in specs]
 
-    def of(fn: Function) -> Function:
+    def of(fn: TensorFunction) -> TensorFunction:
         def run(*args: Any) -> Any:
             given = [_BEFORE[before](x) if is_float else x for x, is_float in zip(args, floats, strict=True)]
             found = fn(*given)
@@ -76,13 +75,13 @@ def _around(rng: np.random.Generator, specs: tuple[str, ...]) -> Callable[[Funct
     return of
 
 
-_BEFORE: tuple[Function, ...] = (
+_BEFORE: tuple[TensorFunction, ...] = (
     lambda x: x,
     lambda x: x + jnp.sin(x) / 2,
     lambda x: 3 * (x + jnp.tanh(x)),
     lambda x: jnp.flip(jnp.sinh(x), 0),
 )
-_BEHIND: tuple[Function, ...] = (
+_BEHIND: tuple[TensorFunction, ...] = (
     lambda y: y,
     lambda y: -y,
     lambda y: jnp.concatenate([jnp.atleast_1d(y)] * 2),
@@ -96,7 +95,7 @@ def _count(x: Any, axis: int = 0) -> Any:
 
 def _one_size(rng: np.random.Generator) -> SizedCase:
     at = int(rng.integers(3, 300))
-    forms: tuple[Function, ...] = (
+    forms: tuple[TensorFunction, ...] = (
         lambda x: jnp.where(_count(x) == at, x + 1, x),
         lambda x: x + (jnp.arange(x.shape[0]) == at),
         lambda x: x + jnp.maximum(1 - jnp.abs(_count(x) - at), 0),
@@ -185,7 +184,7 @@ def _ordered(rng: np.random.Generator) -> SizedCase:
     )
 
 
-def _of_near(rng: np.random.Generator, *steps: Function) -> SizedCase:
+def _of_near(rng: np.random.Generator, *steps: TensorFunction) -> SizedCase:
     one, two = pick(
         rng,
         (lambda x, y: (x + y) - y, lambda x, y: x),
@@ -196,13 +195,13 @@ def _of_near(rng: np.random.Generator, *steps: Function) -> SizedCase:
         (lambda x, y: jnp.tanh(x) * y + jnp.tanh(x), lambda x, y: jnp.tanh(x) * (y + 1)),
         (lambda x, y: jnp.sum(x) * y, lambda x, y: jnp.sum(x) * y * 3 / 3),
     )
-    step: Function = pick(rng, *steps)
+    step: TensorFunction = pick(rng, *steps)
     return lambda x, y: step(one(x, y), x), lambda x, y: step(two(x, y), x), ("n", "n")
 
 
 def _holes(rng: np.random.Generator) -> SizedCase:
     """A value that is not finite where an argument is 0 or negative, and steps that turn it into a number."""
-    value: Function = pick(
+    value: TensorFunction = pick(
         rng,
         lambda i: 1 / i,
         lambda i: jnp.log(i),
@@ -235,7 +234,7 @@ def _holes(rng: np.random.Generator) -> SizedCase:
     )
     kind = pick(rng, "int32", "int8")
 
-    def with_value(fn: Function) -> Function:
+    def with_value(fn: TensorFunction) -> TensorFunction:
         return lambda i, x: fn(value(i.astype("float32")), x)
 
     return with_value(one), with_value(two), (f"{kind}[n]", "n")

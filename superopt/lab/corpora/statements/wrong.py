@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
 from jax import lax
 from jax import numpy as jnp
 
+from superopt.lab.corpora.statements.kinds import TensorFunction
 from verifier.statements.statement import Statement, make_statement
-
-Function = Callable[..., Any]
 
 
 def _normalised(x: Any) -> Any:
@@ -39,7 +37,7 @@ def _blockwise(q: Any, k: Any, v: Any, rescaled: bool) -> Any:
     return total / norm
 
 
-def _of(name: str, left: Function, right: Function, *specs: Any) -> Statement:
+def _of(name: str, left: TensorFunction, right: TensorFunction, *specs: Any) -> Statement:
     return make_statement(name, left, right, specs, {}, (), f"{__name__}:{name}")
 
 
