@@ -30,7 +30,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from superopt.lab.bench import Result, Say, in_own_process, wanted
+from superopt.lab.bench import Result, Say, in_own_process, table_with_summary, wanted
 from superopt.lab.bench.timing import median, until_decided
 from superopt.lab.corpora.zoo import FROZEN, OPEN, load
 from superopt.lab.corpora.zoo.snippet import Forms, Snippet
@@ -78,7 +78,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
             say(f"{case}: {row['failure'] if 'failure' in row else _said(row)}")
     summary = summarise(rows)
     worst = sorted((row for row in rows if "failure" not in row), key=lambda row: row["ratio"], reverse=True)
-    text = told(rows, _COLUMNS, summary)
+    text = table_with_summary(rows, _COLUMNS, summary)
     return rows, summary, f"{text}\n\nfarthest: {', '.join(map(_far, worst[:_WORST]))}"
 
 
