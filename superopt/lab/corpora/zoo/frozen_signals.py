@@ -33,8 +33,8 @@ def separable_blur(draw: SnippetDraw) -> TwoForms:
     def hand(image: Array, g: Array) -> Array:
         n = image.shape[0]
         wide = jnp.pad(image, 7)
-        rows = sum(g[k] * wide[k : k + n] for k in range(15))
-        return sum(g[k] * rows[:, k : k + n] for k in range(15))  # pyright: ignore[reportReturnType]
+        rows = sum((g[k] * wide[k : k + n] for k in range(15)), jnp.zeros(()))
+        return sum((g[k] * rows[:, k : k + n] for k in range(15)), jnp.zeros(()))
 
     g = np.exp(-(np.linspace(-2, 2, 15) ** 2)).astype(np.float32)
     return TwoForms(fn, hand, (draw(192, 192), g / g.sum()))
