@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
-from superopt.lab.bench import in_own_process, zoo
+from superopt.lab.bench import in_own_process
+from superopt.lab.bench.zoo import suite as zoo
 from superopt.lab.corpora.zoo import FROZEN, OPEN, is_frozen, load
-from superopt.lab.corpora.zoo.snippet import Forms, Snippet
+from superopt.lab.corpora.zoo.snippet import Snippet, TwoForms
 
 SNIPPETS = load()
 
@@ -22,8 +23,8 @@ def test_both_forms_equal_float64(case: str) -> None:
 
 def test_another_function_is_far() -> None:
     x = np.ones((3, 4), np.float32)
-    assert zoo.distances(Forms(lambda x: x @ x.T, lambda x: x @ x.T * 1.001, (x,)))["hand"] > 1
-    assert zoo.distances(Forms(lambda x: x > 0, lambda x: x > 1, (x,)))["hand"] > 1
+    assert zoo.distances(TwoForms(lambda x: x @ x.T, lambda x: x @ x.T * 1.001, (x,)))["hand"] > 1
+    assert zoo.distances(TwoForms(lambda x: x > 0, lambda x: x > 1, (x,)))["hand"] > 1
 
 
 def test_the_frozen_third_is_what_the_hash_draws() -> None:
@@ -54,7 +55,7 @@ def test_forms_differ_where_there_is_something_to_gain() -> None:
 def test_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     x = np.ones((8, 8), np.float32)
-    forms = Forms(lambda a, b: (a @ a) @ b, lambda a, b: a @ (a @ b), (x, x[:, :1]))
+    forms = TwoForms(lambda a, b: (a @ a) @ b, lambda a, b: a @ (a @ b), (x, x[:, :1]))
     row = zoo.measured(Snippet("tiny", "associativity", lambda _: forms, (), cancellation=True), "1s", 0)
     assert not row["wrong"]
     assert row["self"] > 0
@@ -64,13 +65,13 @@ def test_a_row(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_unequal_forms_have_no_row() -> None:
-    forms = Forms(lambda x: x + 1, lambda x: x + 2, (np.ones(4, np.float32),))
+    forms = TwoForms(lambda x: x + 1, lambda x: x + 2, (np.ones(4, np.float32),))
     with pytest.raises(AssertionError, match="not equal"):
         zoo.measured(Snippet("unequal", "", lambda _: forms, (), cancellation=False), "1s", 0)
 
 
 def test_a_case_that_is_not_there_is_a_failure() -> None:
-    assert "failure" in in_own_process("superopt.lab.bench.zoo", "open:none:none", "1s", 0, 60.0)
+    assert "failure" in in_own_process("superopt.lab.bench.zoo.suite", "open:none:none", "1s", 0, 60.0)
 
 
 def _row(case: str, own: float, hand: float, ratio: float, near: bool, opted: bool) -> dict[str, object]:

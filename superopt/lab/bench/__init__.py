@@ -55,7 +55,7 @@ SUITES = {
     "search": f"{_HERE}.search:run",
     "verifier": f"{_HERE}.verifier:run",
     "workshop": f"{_HERE}.workshop:run",
-    "zoo": f"{_HERE}.zoo:run",
+    "zoo": f"{_HERE}.zoo.suite:run",
 }
 """Suite -> the function that runs it, loaded on first use."""
 _OF_ONNX = ("budget", "exports", "memory", "onnx-nodes", "onnx-types", "peers")

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("a product with repeated heads is one with grouped rows (Ainslie et al. 2023)")
-def grouped_heads_decode(draw: Draw) -> Forms:
+def grouped_heads_decode(draw: SnippetDraw) -> TwoForms:
     """One step of decoding with four query heads for each key head."""
 
     def fn(q: Array, k: Array, v: Array) -> Array:
@@ -21,11 +21,11 @@ def grouped_heads_decode(draw: Draw) -> Forms:
         p = jax.nn.softmax(q.reshape(8, 4, 64) @ jnp.swapaxes(k, 1, 2) / 8.0, axis=-1)
         return (p @ v).reshape(32, 1, 64)
 
-    return Forms(fn, hand, (draw(32, 1, 64), draw(8, 512, 64), draw(8, 512, 64)))
+    return TwoForms(fn, hand, (draw(32, 1, 64), draw(8, 512, 64), draw(8, 512, 64)))
 
 
 @snippet("associativity: (Q K') V = Q (K' V) (Katharopoulos et al. 2020)")
-def linear_attention(draw: Draw) -> Forms:
+def linear_attention(draw: SnippetDraw) -> TwoForms:
     """Attention with a feature map in place of the softmax."""
 
     def fn(q: Array, k: Array, v: Array) -> Array:
@@ -36,11 +36,11 @@ def linear_attention(draw: Draw) -> Forms:
         q, k = jax.nn.elu(q) + 1, jax.nn.elu(k) + 1
         return (q @ (k.T @ v)) / (q @ jnp.sum(k, 0))[:, None]
 
-    return Forms(fn, hand, (draw(1024, 64), draw(1024, 64), draw(1024, 64)))
+    return TwoForms(fn, hand, (draw(1024, 64), draw(1024, 64), draw(1024, 64)))
 
 
 @snippet("a mean over positions commutes with all that is linear in them", frozen=(3,))
-def mean_of_attention(draw: Draw) -> Forms:
+def mean_of_attention(draw: SnippetDraw) -> TwoForms:
     """Mean over the positions of an attention layer with its output projection."""
 
     def fn(q: Array, k: Array, v: Array, wo: Array) -> Array:
@@ -49,11 +49,11 @@ def mean_of_attention(draw: Draw) -> Forms:
     def hand(q: Array, k: Array, v: Array, wo: Array) -> Array:
         return (jnp.mean(jax.nn.softmax(q @ k.T / 8.0, axis=-1), 0) @ v) @ wo
 
-    return Forms(fn, hand, (draw(512, 64), draw(512, 64), draw(512, 256), draw.weight(256, 256)))
+    return TwoForms(fn, hand, (draw(512, 64), draw(512, 64), draw(512, 256), draw.weight(256, 256)))
 
 
 @snippet("one-hot rows times a table are rows of it (Raffel et al. 2020)", frozen=(1,))
-def bias_of_distances(draw: Draw) -> Forms:
+def bias_of_distances(draw: SnippetDraw) -> TwoForms:
     """Bias of attention scores by the bucket of their distance."""
 
     def bucket(n: int) -> Array:
@@ -66,11 +66,11 @@ def bias_of_distances(draw: Draw) -> Forms:
     def hand(scores: Array, table: Array) -> Array:
         return jax.nn.softmax(scores + table.T[:, bucket(scores.shape[-1])], axis=-1)
 
-    return Forms(fn, hand, (draw(8, 192, 192), draw(64, 8)))
+    return TwoForms(fn, hand, (draw(8, 192, 192), draw(64, 8)))
 
 
 @snippet("a banded mask needs two blocks of keys for each block of queries (Beltagy et al. 2020)")
-def sliding_window(draw: Draw) -> Forms:
+def sliding_window(draw: SnippetDraw) -> TwoForms:
     """Attention of each position to the 64 up to itself."""
 
     def fn(q: Array, k: Array, v: Array) -> Array:
@@ -90,11 +90,11 @@ def sliding_window(draw: Draw) -> Forms:
         scores = jnp.where(seen, q.reshape(-1, 64, 64) @ jnp.swapaxes(two(k), 1, 2) / 8.0, -1e30)
         return (jax.nn.softmax(scores, axis=-1) @ two(v)).reshape(q.shape)
 
-    return Forms(fn, hand, (draw(1024, 64), draw(1024, 64), draw(1024, 64)))
+    return TwoForms(fn, hand, (draw(1024, 64), draw(1024, 64), draw(1024, 64)))
 
 
 @snippet("a mean over heads commutes with values that they share (Lim et al. 2021)")
-def heads_with_shared_values(draw: Draw) -> Forms:
+def heads_with_shared_values(draw: SnippetDraw) -> TwoForms:
     """Interpretable attention: heads with values of their own kind alone are averaged."""
 
     def fn(q: Array, k: Array, v: Array) -> Array:
@@ -105,4 +105,4 @@ def heads_with_shared_values(draw: Draw) -> Forms:
         p = jax.nn.softmax(jnp.einsum("hqd,hkd->hqk", q, k) / 4.0, axis=-1)
         return jnp.mean(p, 0) @ v
 
-    return Forms(fn, hand, (draw(8, 192, 16), draw(8, 192, 16), draw(192, 256)))
+    return TwoForms(fn, hand, (draw(8, 192, 16), draw(8, 192, 16), draw(192, 256)))

@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("Woodbury identity")
-def woodbury_solve(draw: Draw) -> Forms:
+def woodbury_solve(draw: SnippetDraw) -> TwoForms:
     """Solution with a diagonal matrix plus one of low rank."""
 
     def fn(d: Array, u: Array, y: Array) -> Array:
@@ -20,13 +20,13 @@ def woodbury_solve(draw: Draw) -> Forms:
         ud, yd = u / d[:, None], y / d
         return yd - ud @ jnp.linalg.solve(jnp.eye(u.shape[1]) + u.T @ ud, u.T @ yd)
 
-    return Forms(fn, hand, (draw.uniform(1, 2, 384), draw(384, 8, scale=0.1), draw(384)))
+    return TwoForms(fn, hand, (draw.uniform(1, 2, 384), draw(384, 8, scale=0.1), draw(384)))
 
 
 @snippet("Sylvester's identity: det(I + U U') = det(I + U' U)")
-def logdet_of_low_rank(draw: Draw) -> Forms:
+def logdet_of_low_rank(draw: SnippetDraw) -> TwoForms:
     """Log-determinant of the identity plus a matrix of low rank."""
-    return Forms(
+    return TwoForms(
         lambda u: jnp.linalg.slogdet(jnp.eye(u.shape[0]) + u @ u.T)[1],
         lambda u: jnp.linalg.slogdet(jnp.eye(u.shape[1]) + u.T @ u)[1],
         (draw(320, 12, scale=0.1),),
@@ -34,7 +34,7 @@ def logdet_of_low_rank(draw: Draw) -> Forms:
 
 
 @snippet("products of all inputs at once, before and after the recurrence", frozen=(1, 2, 3))
-def state_space_rollout(draw: Draw) -> Forms:
+def state_space_rollout(draw: SnippetDraw) -> TwoForms:
     """Outputs of a linear system over a sequence of inputs."""
 
     def fn(u: Array, a: Array, b: Array, c: Array, x: Array) -> Array:
@@ -52,11 +52,11 @@ def state_space_rollout(draw: Draw) -> Forms:
         return lax.scan(step, x, u @ b.T)[1] @ c.T
 
     a = draw.weight(128, 128) * np.float32(0.5)
-    return Forms(fn, hand, (draw(256, 128), a, draw.weight(128, 128), draw.weight(128, 128), draw(128)))
+    return TwoForms(fn, hand, (draw(256, 128), a, draw.weight(128, 128), draw.weight(128, 128), draw(128)))
 
 
 @snippet("associativity: C (A (A ... B)) without powers of A (Ho and Kalman 1966)")
-def markov_parameters(draw: Draw) -> Forms:
+def markov_parameters(draw: SnippetDraw) -> TwoForms:
     """Impulse response of a linear system."""
 
     def fn(a: Array, b: Array, c: Array) -> Array:
@@ -71,11 +71,11 @@ def markov_parameters(draw: Draw) -> Forms:
 
         return lax.scan(step, b, None, length=32)[1]
 
-    return Forms(fn, hand, (draw.weight(96, 96) * np.float32(0.8), draw(96, 4), draw(4, 96)))
+    return TwoForms(fn, hand, (draw.weight(96, 96) * np.float32(0.8), draw(96, 4), draw(4, 96)))
 
 
 @snippet("repeated squaring")
-def euler_steps(draw: Draw) -> Forms:
+def euler_steps(draw: SnippetDraw) -> TwoForms:
     """Many steps of a linear system from many starts."""
 
     def fn(a: Array, x: Array) -> Array:
@@ -87,19 +87,19 @@ def euler_steps(draw: Draw) -> Forms:
             step = step @ step
         return step @ x
 
-    return Forms(fn, hand, (draw.weight(64, 64), draw(64, 64)))
+    return TwoForms(fn, hand, (draw.weight(64, 64), draw(64, 64)))
 
 
 @snippet("trace of a product: tr(X Q X') = sum of (X Q) * X")
-def stage_costs(draw: Draw) -> Forms:
+def stage_costs(draw: SnippetDraw) -> TwoForms:
     """Quadratic cost of a trajectory."""
-    return Forms(
+    return TwoForms(
         lambda x, q: jnp.trace(x @ q @ x.T), lambda x, q: jnp.sum((x @ q) * x), (draw(1000, 32), draw.definite(32))
     )
 
 
 @snippet("parallel sum: (A^-1 + B^-1)^-1 = A (A + B)^-1 B")
-def sensor_fusion(draw: Draw) -> Forms:
+def sensor_fusion(draw: SnippetDraw) -> TwoForms:
     """Best estimate from two, with their covariances."""
 
     def fn(p: Array, x: Array, q: Array, y: Array) -> Array:
@@ -110,4 +110,4 @@ def sensor_fusion(draw: Draw) -> Forms:
         solved = jnp.linalg.solve(p + q, jnp.stack([x, y], 1))
         return q @ solved[:, 0] + p @ solved[:, 1]
 
-    return Forms(fn, hand, (draw.definite(128), draw(128), draw.definite(128), draw(128)))
+    return TwoForms(fn, hand, (draw.definite(128), draw(128), draw.definite(128), draw(128)))

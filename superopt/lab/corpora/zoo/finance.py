@@ -9,19 +9,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("diagonal of a product: diag(W C W')_i = sum_k (W C)_ik W_ik")
-def portfolio_variances(draw: Draw) -> Forms:
+def portfolio_variances(draw: SnippetDraw) -> TwoForms:
     """Variances of many portfolios."""
-    return Forms(
+    return TwoForms(
         lambda w, c: jnp.diag(w @ c @ w.T), lambda w, c: jnp.sum((w @ c) * w, 1), (draw(1000, 128), draw.definite(128))
     )
 
 
 @snippet("functions of one axis are computed before the mesh (Black and Scholes 1973)")
-def black_scholes_mesh(draw: Draw) -> Forms:
+def black_scholes_mesh(draw: SnippetDraw) -> TwoForms:
     """Call prices on a mesh of spots, strikes and maturities."""
 
     def fn(s: Array, k: Array, t: Array) -> Array:
@@ -37,11 +37,11 @@ def black_scholes_mesh(draw: Draw) -> Forms:
         cdf = jax.scipy.stats.norm.cdf
         return s[:, None, None] * cdf(d1) - k[:, None] * jnp.exp(-0.03 * t) * cdf(d1 - root)
 
-    return Forms(fn, hand, (draw.uniform(80, 120, 48), draw.uniform(80, 120, 48), draw.uniform(0.2, 2, 32)))
+    return TwoForms(fn, hand, (draw.uniform(80, 120, 48), draw.uniform(80, 120, 48), draw.uniform(0.2, 2, 32)))
 
 
 @snippet("the last of running products is a product: prod exp(r) = exp(sum r)")
-def european_option_paths(draw: Draw) -> Forms:
+def european_option_paths(draw: SnippetDraw) -> TwoForms:
     """Price of an option on the last value of simulated paths."""
 
     def fn(z: Array, s0: Array, strike: Array) -> Array:
@@ -52,11 +52,11 @@ def european_option_paths(draw: Draw) -> Forms:
         last = s0 * jnp.exp(0.0001 * z.shape[1] + 0.01 * jnp.sum(z, 1))
         return jnp.mean(jnp.maximum(last - strike, 0))
 
-    return Forms(fn, hand, (draw(4096, 128), np.float32(100), np.float32(95)))
+    return TwoForms(fn, hand, (draw(4096, 128), np.float32(100), np.float32(95)))
 
 
 @snippet("a sum of products over one axis is a product of matrices")
-def bond_prices(draw: Draw) -> Forms:
+def bond_prices(draw: SnippetDraw) -> TwoForms:
     """Prices of all bonds under all curves."""
 
     def fn(flows: Array, rates: Array) -> Array:
@@ -66,11 +66,11 @@ def bond_prices(draw: Draw) -> Forms:
     def hand(flows: Array, rates: Array) -> Array:
         return jnp.exp(-rates * jnp.arange(1, flows.shape[1] + 1)) @ flows.T
 
-    return Forms(fn, hand, (draw.uniform(0, 5, 500, 40), draw.uniform(0.01, 0.05, 500, 40)))
+    return TwoForms(fn, hand, (draw.uniform(0, 5, 500, 40), draw.uniform(0.01, 0.05, 500, 40)))
 
 
 @snippet("a recurrence of which only the end is read is a weighted sum (RiskMetrics 1996)")
-def smoothed_covariance(draw: Draw) -> Forms:
+def smoothed_covariance(draw: SnippetDraw) -> TwoForms:
     """Exponentially weighted covariance of returns."""
 
     def fn(r: Array) -> Array:
@@ -83,13 +83,13 @@ def smoothed_covariance(draw: Draw) -> Forms:
         n = r.shape[0]
         return (r * (0.06 * 0.94 ** jnp.arange(n - 1, -1, -1))[:, None]).T @ r
 
-    return Forms(fn, hand, (draw(256, 96),))
+    return TwoForms(fn, hand, (draw(256, 96),))
 
 
 @snippet("a sum over columns commutes with a product")
-def total_of_books(draw: Draw) -> Forms:
+def total_of_books(draw: SnippetDraw) -> TwoForms:
     """Gains of all books together, by scenario."""
-    return Forms(
+    return TwoForms(
         lambda shocks, books: jnp.sum(shocks @ books, axis=1),
         lambda shocks, books: shocks @ jnp.sum(books, 1),
         (draw(4000, 128), draw(128, 64)),
@@ -97,7 +97,7 @@ def total_of_books(draw: Draw) -> Forms:
 
 
 @snippet("backward induction with one payoff is a binomial sum (Cox, Ross and Rubinstein 1979)")
-def binomial_option(draw: Draw) -> Forms:
+def binomial_option(draw: SnippetDraw) -> TwoForms:
     """Prices of European options on a binomial tree, one for each spot."""
     n, up, p, discount = 256, 1.01, 0.503, math.exp(-0.0001)
 
@@ -117,4 +117,4 @@ def binomial_option(draw: Draw) -> Forms:
     logs = [math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) for k in range(n + 1)]
     chances = [math.exp(c + k * math.log(p) + (n - k) * math.log(1 - p)) for k, c in enumerate(logs)]
     weights = np.array(chances) * discount**n
-    return Forms(fn, hand, (draw.uniform(80, 120, 64),))
+    return TwoForms(fn, hand, (draw.uniform(80, 120, 64),))

@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("two linear maps: x Wk q = x (Wk q), p (x Wv) = (p x) Wv", frozen=(1, 2, 3))
-def pooling_by_query(draw: Draw) -> Forms:
+def pooling_by_query(draw: SnippetDraw) -> TwoForms:
     """Attention of one learned query over a sequence."""
 
     def fn(x: Array, q: Array, wk: Array, wv: Array) -> Array:
@@ -23,11 +23,11 @@ def pooling_by_query(draw: Draw) -> Forms:
         p = jax.nn.softmax(x @ (wk @ q) / math.sqrt(q.shape[0]), axis=-1)
         return jnp.einsum("bs,bsd->bd", p, x) @ wv
 
-    return Forms(fn, hand, (draw(8, 128, 384), draw(384), draw.weight(384, 384), draw.weight(384, 384)))
+    return TwoForms(fn, hand, (draw(8, 128, 384), draw(384), draw.weight(384, 384), draw.weight(384, 384)))
 
 
 @snippet("one key head for all queries: heads are rows (Shazeer 2019)")
-def multi_query_prefill(draw: Draw) -> Forms:
+def multi_query_prefill(draw: SnippetDraw) -> TwoForms:
     """Attention of eight query heads over one key head."""
 
     def fn(q: Array, k: Array, v: Array) -> Array:
@@ -38,11 +38,11 @@ def multi_query_prefill(draw: Draw) -> Forms:
         rows = q.reshape(q.shape[0], -1, q.shape[3])
         return (jax.nn.softmax(rows @ jnp.swapaxes(k, 1, 2) / 8.0, axis=-1) @ v).reshape(q.shape)
 
-    return Forms(fn, hand, (draw(2, 8, 128, 64), draw(2, 256, 64), draw(2, 256, 64)))
+    return TwoForms(fn, hand, (draw(2, 8, 128, 64), draw(2, 256, 64), draw(2, 256, 64)))
 
 
 @snippet("chunks: masked scores within, a running state between (Hua et al. 2022)")
-def causal_linear_attention(draw: Draw) -> Forms:
+def causal_linear_attention(draw: SnippetDraw) -> TwoForms:
     """Linear attention of which each position sees those before it."""
 
     def fn(q: Array, k: Array, v: Array) -> Array:
@@ -54,11 +54,11 @@ def causal_linear_attention(draw: Draw) -> Forms:
         before = jnp.concatenate([jnp.zeros_like(states[:1]), states[:-1]])
         return (jnp.tril(q @ jnp.swapaxes(k, 1, 2)) @ v + q @ before).reshape(1024, 64)
 
-    return Forms(fn, hand, (draw(1024, 64), draw(1024, 64), draw(1024, 64)))
+    return TwoForms(fn, hand, (draw(1024, 64), draw(1024, 64), draw(1024, 64)))
 
 
 @snippet("absorbed projections of a latent cache (DeepSeek-V2, 2024)", frozen=(2, 3))
-def latent_cache_decode(draw: Draw) -> Forms:
+def latent_cache_decode(draw: SnippetDraw) -> TwoForms:
     """One step of decoding from a cache of compressed keys and values."""
 
     def fn(q: Array, cache: Array, wk: Array, wv: Array) -> Array:
@@ -70,11 +70,11 @@ def latent_cache_decode(draw: Draw) -> Forms:
         p = jax.nn.softmax(jnp.einsum("hd,hcd->hc", q, wk) @ cache.T / 8.0, axis=-1)
         return jnp.einsum("hc,hcd->hd", p @ cache, wv)
 
-    return Forms(fn, hand, (draw(8, 64), draw(512, 128), draw.weight(8, 128, 64), draw.weight(8, 128, 64)))
+    return TwoForms(fn, hand, (draw(8, 64), draw(512, 128), draw.weight(8, 128, 64), draw.weight(8, 128, 64)))
 
 
 @snippet("a row of a product is the product of a row", frozen=(1, 2, 3, 4))
-def last_position(draw: Draw) -> Forms:
+def last_position(draw: SnippetDraw) -> TwoForms:
     """Next-token features of a layer of which only the last position is read."""
 
     def fn(x: Array, wq: Array, wk: Array, wv: Array, wo: Array) -> Array:
@@ -85,13 +85,13 @@ def last_position(draw: Draw) -> Forms:
         p = jax.nn.softmax(x @ (wk @ (wq.T @ x[-1])) / 16.0)
         return jnp.tanh(((p @ x) @ wv) @ wo)
 
-    return Forms(fn, hand, (draw(256, 256), *(draw.weight(256, 256) for _ in range(4))))
+    return TwoForms(fn, hand, (draw(256, 256), *(draw.weight(256, 256) for _ in range(4))))
 
 
 @snippet("a gather of rows commutes with a product", frozen=(2,))
-def masked_language_head(draw: Draw) -> Forms:
+def masked_language_head(draw: SnippetDraw) -> TwoForms:
     """Scores over a vocabulary at the masked positions alone."""
-    return Forms(
+    return TwoForms(
         lambda h, where, w: (h @ w)[where],
         lambda h, where, w: h[where] @ w,
         (draw(512, 256), draw.below(512, 32), draw.weight(256, 2048)),
@@ -99,7 +99,7 @@ def masked_language_head(draw: Draw) -> Forms:
 
 
 @snippet("a product with repeated rows is a repeated product", frozen=(2, 3))
-def shared_context(draw: Draw) -> Forms:
+def shared_context(draw: SnippetDraw) -> TwoForms:
     """Attention of a batch of queries over one context."""
 
     def fn(q: Array, context: Array, wk: Array, wv: Array) -> Array:
@@ -111,4 +111,4 @@ def shared_context(draw: Draw) -> Forms:
         k, v = context @ wk, context @ wv
         return (jax.nn.softmax(q.reshape(-1, 256) @ k.T / 16.0, axis=-1) @ v).reshape(q.shape)
 
-    return Forms(fn, hand, (draw(16, 8, 256), draw(128, 256), draw.weight(256, 256), draw.weight(256, 256)))
+    return TwoForms(fn, hand, (draw(16, 8, 256), draw(128, 256), draw.weight(256, 256), draw.weight(256, 256)))

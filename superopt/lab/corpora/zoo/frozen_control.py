@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("(I - K H) P = P - K (H P), and one factorisation of S (Kalman 1960)", frozen=(3, 4))
-def kalman_update(draw: Draw) -> Forms:
+def kalman_update(draw: SnippetDraw) -> TwoForms:
     """Update of a state and its covariance by a measurement, with its log-likelihood."""
 
     def fn(x: Array, p: Array, z: Array, h: Array, r: Array) -> tuple[Array, Array, Array]:
@@ -27,11 +27,11 @@ def kalman_update(draw: Draw) -> Forms:
         nll = 0.5 * (e @ solved[:, -1] + jnp.linalg.slogdet(s)[1])
         return x + ph @ solved[:, -1], p - ph @ solved[:, :-1], nll
 
-    return Forms(fn, hand, (draw(256), draw.definite(256), draw(16), draw.weight(16, 256), draw.definite(16)))
+    return TwoForms(fn, hand, (draw(256), draw.definite(256), draw(16), draw.weight(16, 256), draw.definite(16)))
 
 
 @snippet("Sherman-Morrison formula")
-def recursive_least_squares(draw: Draw) -> Forms:
+def recursive_least_squares(draw: SnippetDraw) -> TwoForms:
     """Covariance and gain of a regression after one more example."""
 
     def fn(p: Array, x: Array) -> tuple[Array, Array]:
@@ -43,11 +43,11 @@ def recursive_least_squares(draw: Draw) -> Forms:
         c = 1 / (1 + x @ px)
         return p - c * jnp.outer(px, xp), c * px
 
-    return Forms(fn, hand, (draw.definite(128), draw(128, scale=0.1)))
+    return TwoForms(fn, hand, (draw.definite(128), draw(128, scale=0.1)))
 
 
 @snippet("A^k B (A^k B)' needs the narrow product alone")
-def controllability_gramian(draw: Draw) -> Forms:
+def controllability_gramian(draw: SnippetDraw) -> TwoForms:
     """Gramian of a linear system over a finite horizon."""
 
     def fn(a: Array, b: Array) -> Array:
@@ -64,4 +64,4 @@ def controllability_gramian(draw: Draw) -> Forms:
         wide = jnp.concatenate(parts, axis=1)
         return wide @ wide.T
 
-    return Forms(fn, hand, (draw.weight(128, 128) * np.float32(0.8), draw(128, 4)))
+    return TwoForms(fn, hand, (draw.weight(128, 128) * np.float32(0.8), draw(128, 4)))

@@ -5,17 +5,17 @@ from __future__ import annotations
 import jax.numpy as jnp
 from jax import Array
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("associativity: (B F B' + D) w = B (F (B' w)) + d w", frozen=(0, 1, 2))
-def factor_model_risk(draw: Draw) -> Forms:
+def factor_model_risk(draw: SnippetDraw) -> TwoForms:
     """Exposure of a portfolio under a factor model."""
 
     def fn(b: Array, f: Array, d: Array, w: Array) -> Array:
         return (b @ f @ b.T + jnp.diag(d)) @ w
 
-    return Forms(
+    return TwoForms(
         fn,
         lambda b, f, d, w: b @ (f @ (b.T @ w)) + d * w,
         (draw(1000, 20), draw.definite(20), draw.uniform(0.1, 1, 1000), draw(1000)),
@@ -23,7 +23,7 @@ def factor_model_risk(draw: Draw) -> Forms:
 
 
 @snippet("associativity: X' (X w) in place of (X' X) w")
-def risk_contributions(draw: Draw) -> Forms:
+def risk_contributions(draw: SnippetDraw) -> TwoForms:
     """Contributions of all assets to the risk of a portfolio."""
 
     def fn(x: Array, w: Array) -> Array:
@@ -34,11 +34,11 @@ def risk_contributions(draw: Draw) -> Forms:
         gains = x @ w
         return w * (x.T @ gains / x.shape[0]) / jnp.sqrt(jnp.mean(gains * gains))
 
-    return Forms(fn, hand, (draw(500, 400), draw.uniform(0, 1, 400)))
+    return TwoForms(fn, hand, (draw(500, 400), draw.uniform(0, 1, 400)))
 
 
 @snippet("quadratic form: sum_ij G_ij x_i x_j = x' G x")
-def delta_gamma_gains(draw: Draw) -> Forms:
+def delta_gamma_gains(draw: SnippetDraw) -> TwoForms:
     """Gains to second order in all pairs of risk factors, by scenario."""
 
     def fn(x: Array, delta: Array, gamma: Array) -> Array:
@@ -48,4 +48,4 @@ def delta_gamma_gains(draw: Draw) -> Forms:
     def hand(x: Array, delta: Array, gamma: Array) -> Array:
         return x @ delta + 0.5 * jnp.sum((x @ gamma) * x, 1)
 
-    return Forms(fn, hand, (draw(2000, 48), draw(48), draw(48, 48)))
+    return TwoForms(fn, hand, (draw(2000, 48), draw(48), draw(48, 48)))

@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("products of all inputs at once, before the recurrence", frozen=(1, 2))
-def recurrent_network(draw: Draw) -> Forms:
+def recurrent_network(draw: SnippetDraw) -> TwoForms:
     """A recurrent layer over a sequence."""
 
     def fn(xs: Array, wx: Array, wh: Array, h: Array) -> Array:
@@ -27,11 +27,11 @@ def recurrent_network(draw: Draw) -> Forms:
 
         return lax.scan(step, h, xs @ wx)[1]
 
-    return Forms(fn, hand, (draw(64, 8, 256), draw.weight(256, 256), draw.weight(256, 256), draw(8, 256)))
+    return TwoForms(fn, hand, (draw(64, 8, 256), draw.weight(256, 256), draw.weight(256, 256), draw(8, 256)))
 
 
 @snippet("invariant exponential, and diagonal factors that scale (Cuturi 2013)")
-def sinkhorn(draw: Draw) -> Forms:
+def sinkhorn(draw: SnippetDraw) -> TwoForms:
     """Transport between two distributions."""
 
     def fn(cost: Array, a: Array, b: Array) -> Array:
@@ -52,11 +52,11 @@ def sinkhorn(draw: Draw) -> Forms:
         u, v = lax.fori_loop(0, 20, step, (jnp.ones_like(a), jnp.ones_like(b)))
         return u[:, None] * k * v
 
-    return Forms(fn, hand, (draw.uniform(0, 1, 256, 256), draw.stochastic(256), draw.stochastic(256)))
+    return TwoForms(fn, hand, (draw.uniform(0, 1, 256, 256), draw.stochastic(256), draw.stochastic(256)))
 
 
 @snippet("Horner's rule")
-def polynomial_values(draw: Draw) -> Forms:
+def polynomial_values(draw: SnippetDraw) -> TwoForms:
     """Values of a polynomial, coefficient by coefficient."""
 
     def fn(c: Array, x: Array) -> Array:
@@ -68,11 +68,11 @@ def polynomial_values(draw: Draw) -> Forms:
             y = y * x + c[k]
         return y
 
-    return Forms(fn, hand, (draw(12), draw.uniform(-1, 1, 16384)))
+    return TwoForms(fn, hand, (draw(12), draw.uniform(-1, 1, 16384)))
 
 
 @snippet("one-hot products are gathers, and all of them come before the loop", frozen=(1, 2))
-def hidden_markov_forward(draw: Draw) -> Forms:
+def hidden_markov_forward(draw: SnippetDraw) -> TwoForms:
     """Log-likelihood of a sequence of symbols under a hidden Markov model."""
 
     def moved(alpha: Array, seen: Array, transition: Array) -> tuple[Array, Array]:
@@ -91,4 +91,4 @@ def hidden_markov_forward(draw: Draw) -> Forms:
         n = transition.shape[0]
         return jnp.sum(lax.scan(lambda a, s: moved(a, s, transition), jnp.full(n, 1 / n), emission.T[symbols])[1])
 
-    return Forms(fn, hand, (draw.below(512, 256), draw.stochastic(64, 64), draw.stochastic(64, 512)))
+    return TwoForms(fn, hand, (draw.below(512, 256), draw.stochastic(64, 64), draw.stochastic(64, 512)))

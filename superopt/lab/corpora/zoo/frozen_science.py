@@ -6,11 +6,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("contraction order: cores with vectors first (tensor trains, Oseledets 2011)")
-def tensor_train_entry(draw: Draw) -> Forms:
+def tensor_train_entry(draw: SnippetDraw) -> TwoForms:
     """Multilinear form of a tensor that is given by its cores."""
 
     def fn(a: Array, b: Array, c: Array, d: Array, x: Array) -> Array:
@@ -23,22 +23,22 @@ def tensor_train_entry(draw: Draw) -> Forms:
         left = jnp.einsum("r,rjs,j->s", x[0] @ a, b, x[1])
         return jnp.einsum("s,skt,k,t->", left, c, x[2], d @ x[3])
 
-    return Forms(fn, hand, (draw(24, 8), draw(8, 24, 8), draw(8, 24, 8), draw(8, 24), draw(4, 24)))
+    return TwoForms(fn, hand, (draw(24, 8), draw(8, 24, 8), draw(8, 24, 8), draw(8, 24), draw(4, 24)))
 
 
 @snippet("Gram matrix of a Khatri-Rao product: (A * B)'(A * B) = A'A o B'B (Kolda and Bader 2009)")
-def khatri_rao_gram(draw: Draw) -> Forms:
+def khatri_rao_gram(draw: SnippetDraw) -> TwoForms:
     """Normal matrix of a step of alternating least squares."""
 
     def fn(a: Array, b: Array) -> Array:
         kr = (a[:, None, :] * b[None, :, :]).reshape(-1, a.shape[1])
         return kr.T @ kr
 
-    return Forms(fn, lambda a, b: (a.T @ a) * (b.T @ b), (draw(128, 32), draw(128, 32)))
+    return TwoForms(fn, lambda a, b: (a.T @ a) * (b.T @ b), (draw(128, 32), draw(128, 32)))
 
 
 @snippet("distributivity: <X, sum_r a_r o b_r o c_r> = sum_r X(a_r, b_r, c_r)")
-def fit_of_factors(draw: Draw) -> Forms:
+def fit_of_factors(draw: SnippetDraw) -> TwoForms:
     """Inner product of a tensor with its canonical decomposition."""
 
     def fn(x: Array, a: Array, b: Array, c: Array) -> Array:
@@ -50,11 +50,11 @@ def fit_of_factors(draw: Draw) -> Forms:
         first = (x.reshape(n * n, n) @ c).reshape(n, n, -1)
         return jnp.sum(a * jnp.sum(first * b, 1))
 
-    return Forms(fn, hand, (draw(64, 64, 64), draw(64, 16), draw(64, 16), draw(64, 16)))
+    return TwoForms(fn, hand, (draw(64, 64, 64), draw(64, 16), draw(64, 16), draw(64, 16)))
 
 
 @snippet("partial trace of a pure state: psi psi', traced over its second part, is Psi Psi'")
-def reduced_density_matrix(draw: Draw) -> Forms:
+def reduced_density_matrix(draw: SnippetDraw) -> TwoForms:
     """Density matrix of a part of a system in a pure state."""
 
     def fn(psi: Array) -> Array:
@@ -65,11 +65,11 @@ def reduced_density_matrix(draw: Draw) -> Forms:
         psi = psi.reshape(32, 32)
         return psi @ psi.T
 
-    return Forms(fn, hand, (draw(1024, scale=1 / 32),))
+    return TwoForms(fn, hand, (draw(1024, scale=1 / 32),))
 
 
 @snippet("associativity: (V D V') x = V (D (V' x))", frozen=(0,))
-def spectral_function(draw: Draw) -> Forms:
+def spectral_function(draw: SnippetDraw) -> TwoForms:
     """Propagation of a state by the eigenvectors of its generator."""
 
     def fn(vectors: Array, values: Array, state: Array) -> Array:
@@ -78,11 +78,11 @@ def spectral_function(draw: Draw) -> Forms:
     def hand(vectors: Array, values: Array, state: Array) -> Array:
         return vectors @ (jnp.exp(-0.1 * values) * (vectors.T @ state))
 
-    return Forms(fn, hand, (draw.weight(400, 400), draw.uniform(0, 2, 400), draw(400)))
+    return TwoForms(fn, hand, (draw.weight(400, 400), draw.uniform(0, 2, 400), draw(400)))
 
 
 @snippet("Kronecker product with identities acts on one axis", frozen=(0,))
-def one_qubit_gate(draw: Draw) -> Forms:
+def one_qubit_gate(draw: SnippetDraw) -> TwoForms:
     """A gate on one of ten qubits."""
 
     def fn(gate: Array, state: Array) -> Array:
@@ -91,11 +91,11 @@ def one_qubit_gate(draw: Draw) -> Forms:
     def hand(gate: Array, state: Array) -> Array:
         return jnp.einsum("ab,ibj->iaj", gate, state.reshape(32, 2, 16)).ravel()
 
-    return Forms(fn, hand, (draw(2, 2), draw(1024)))
+    return TwoForms(fn, hand, (draw(2, 2), draw(1024)))
 
 
 @snippet("product of powers: prod_s c_s^n_s = exp(sum_s n_s log c_s)", frozen=(1, 2))
-def mass_action_rates(draw: Draw) -> Forms:
+def mass_action_rates(draw: SnippetDraw) -> TwoForms:
     """Rates of reactions by the law of mass action."""
 
     def fn(c: Array, orders: Array, k: Array) -> Array:
@@ -105,4 +105,4 @@ def mass_action_rates(draw: Draw) -> Forms:
         return k * jnp.exp(jnp.log(c) @ orders.T)
 
     orders = draw.below(3, 96, 48).astype(np.float32) * draw.flags(0.1, 96, 48)
-    return Forms(fn, hand, (draw.uniform(0.5, 2, 128, 48), orders, draw.uniform(0.1, 1, 96)))
+    return TwoForms(fn, hand, (draw.uniform(0.5, 2, 128, 48), orders, draw.uniform(0.1, 1, 96)))

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from superopt.lab.corpora.zoo.snippet import Draw, Forms, snippet
+from superopt.lab.corpora.zoo.snippet import SnippetDraw, TwoForms, snippet
 
 
 @snippet("products of all inputs at once, with concatenated inputs apart", frozen=(1, 2))
-def lstm(draw: Draw) -> Forms:
+def lstm(draw: SnippetDraw) -> TwoForms:
     """A layer of long short-term memory over a sequence."""
 
     def gates(z: Array, c: Array) -> tuple[Array, Array]:
@@ -35,11 +35,11 @@ def lstm(draw: Draw) -> Forms:
 
         return lax.scan(step, (h, h), xs @ w[:d] + b)[1]
 
-    return Forms(fn, hand, (draw(48, 8, 128), draw.weight(256, 512), draw(512), draw(8, 128)))
+    return TwoForms(fn, hand, (draw(48, 8, 128), draw.weight(256, 512), draw(512), draw(8, 128)))
 
 
 @snippet("repeated squaring (Markov chains)")
-def transitions_after_many_steps(draw: Draw) -> Forms:
+def transitions_after_many_steps(draw: SnippetDraw) -> TwoForms:
     """Transition probabilities of a Markov chain after 64 steps."""
 
     def hand(p: Array) -> Array:
@@ -47,11 +47,11 @@ def transitions_after_many_steps(draw: Draw) -> Forms:
             p = p @ p
         return p
 
-    return Forms(lambda p: lax.fori_loop(0, 63, lambda _, q: q @ p, p), hand, (draw.stochastic(128, 128),))
+    return TwoForms(lambda p: lax.fori_loop(0, 63, lambda _, q: q @ p, p), hand, (draw.stochastic(128, 128),))
 
 
 @snippet("invariant Gram matrix: A' (A x - b) = (A' A) x - A' b")
-def gradient_descent(draw: Draw) -> Forms:
+def gradient_descent(draw: SnippetDraw) -> TwoForms:
     """Least squares by steps along the gradient."""
 
     def fn(a: Array, b: Array, x: Array) -> Array:
@@ -61,11 +61,11 @@ def gradient_descent(draw: Draw) -> Forms:
         gram, c = a.T @ a / a.shape[0], a.T @ b / a.shape[0]
         return lax.fori_loop(0, 64, lambda _, x: x - 0.5 * (gram @ x - c), x)
 
-    return Forms(fn, hand, (draw(2000, 48), draw(2000), draw(48)))
+    return TwoForms(fn, hand, (draw(2000, 48), draw(2000), draw(48)))
 
 
 @snippet("two recurrences over one sequence are one loop, with products of all inputs before it", frozen=(1, 2))
-def two_recurrences(draw: Draw) -> Forms:
+def two_recurrences(draw: SnippetDraw) -> TwoForms:
     """Two recurrent layers over the same sequence."""
 
     def run(xs: Array, wx: Array, wh: Array) -> Array:
@@ -84,11 +84,11 @@ def two_recurrences(draw: Draw) -> Forms:
         first = jnp.zeros((xs.shape[1], wh.shape[1]))
         return lax.scan(step, (first, first), (xs @ wx[0], xs @ wx[1]))[0]
 
-    return Forms(fn, hand, (draw(96, 8, 128), draw.weight(2, 128, 128), draw.weight(2, 128, 128)))
+    return TwoForms(fn, hand, (draw(96, 8, 128), draw.weight(2, 128, 128), draw.weight(2, 128, 128)))
 
 
 @snippet("on few cores a loop does half the work of an associative scan (Blelloch 1990)")
-def linear_recurrence(draw: Draw) -> Forms:
+def linear_recurrence(draw: SnippetDraw) -> TwoForms:
     """A gated recurrence of many channels, as in state-space layers."""
 
     def fn(a: Array, b: Array) -> Array:
@@ -104,11 +104,11 @@ def linear_recurrence(draw: Draw) -> Forms:
 
         return lax.scan(step, jnp.zeros(a.shape[1]), (a, b))[1]
 
-    return Forms(fn, hand, (draw.uniform(0.5, 1, 4096, 64), draw(4096, 64)))
+    return TwoForms(fn, hand, (draw.uniform(0.5, 1, 4096, 64), draw(4096, 64)))
 
 
 @snippet("a loop over stacked layers is the layers, one after the other", frozen=(1, 2, 3))
-def stacked_layers(draw: Draw) -> Forms:
+def stacked_layers(draw: SnippetDraw) -> TwoForms:
     """Blocks of a network in a loop over their stacked weights."""
 
     def block(x: Array, g: Array, w1: Array, w2: Array) -> Array:
@@ -123,13 +123,13 @@ def stacked_layers(draw: Draw) -> Forms:
             x = block(x, g[k], w1[k], w2[k])
         return x
 
-    return Forms(
+    return TwoForms(
         fn, hand, (draw(32, 192), draw.uniform(0.5, 1.5, 6, 192), draw.weight(6, 192, 384), draw.weight(6, 384, 192))
     )
 
 
 @snippet("a sum of outer products is a product of matrices")
-def accumulated_products(draw: Draw) -> Forms:
+def accumulated_products(draw: SnippetDraw) -> TwoForms:
     """Cross-covariance added up example by example."""
 
     def fn(x: Array, y: Array) -> Array:
@@ -138,11 +138,11 @@ def accumulated_products(draw: Draw) -> Forms:
 
         return lax.scan(step, jnp.zeros((x.shape[1], y.shape[1])), (x, y))[0]
 
-    return Forms(fn, lambda x, y: x.T @ y, (draw(4096, 128), draw(4096, 128)))
+    return TwoForms(fn, lambda x, y: x.T @ y, (draw(4096, 128), draw(4096, 128)))
 
 
 @snippet("associativity: A' (A v) in place of (A' A) v")
-def power_iteration(draw: Draw) -> Forms:
+def power_iteration(draw: SnippetDraw) -> TwoForms:
     """Leading right singular vector by power iteration."""
 
     def fn(a: Array, v: Array) -> Array:
@@ -159,13 +159,13 @@ def power_iteration(draw: Draw) -> Forms:
 
         return lax.fori_loop(0, 8, step, v)
 
-    return Forms(fn, hand, (draw(600, 400), draw(400)))
+    return TwoForms(fn, hand, (draw(600, 400), draw(400)))
 
 
 @snippet("a loop over independent rows is a batch", frozen=(1, 2))
-def rows_by_map(draw: Draw) -> Forms:
+def rows_by_map(draw: SnippetDraw) -> TwoForms:
     """A small network, one example after the other."""
-    return Forms(
+    return TwoForms(
         lambda x, w, v: lax.map(lambda row: jnp.tanh(row @ w) @ v, x),
         lambda x, w, v: jnp.tanh(x @ w) @ v,
         (draw(256, 128), draw.weight(128, 256), draw.weight(256, 16)),
@@ -173,7 +173,7 @@ def rows_by_map(draw: Draw) -> Forms:
 
 
 @snippet("the inverse of a diagonal matrix divides, and is invariant")
-def jacobi_iteration(draw: Draw) -> Forms:
+def jacobi_iteration(draw: SnippetDraw) -> TwoForms:
     """Solution of a linear system by Jacobi's iteration."""
 
     def fn(a: Array, b: Array) -> Array:
@@ -188,11 +188,11 @@ def jacobi_iteration(draw: Draw) -> Forms:
         d = jnp.diag(a)
         return lax.fori_loop(0, 20, lambda _, x: x + (b - a @ x) / d, jnp.zeros_like(b))
 
-    return Forms(fn, hand, (draw(160, 160, scale=0.02) + 2 * np.eye(160, dtype=np.float32), draw(160)))
+    return TwoForms(fn, hand, (draw(160, 160, scale=0.02) + 2 * np.eye(160, dtype=np.float32), draw(160)))
 
 
 @snippet("associativity within a loop: U (V x) in place of (U V) x")
-def low_rank_dynamics(draw: Draw) -> Forms:
+def low_rank_dynamics(draw: SnippetDraw) -> TwoForms:
     """A network of neurons whose connections have low rank, for a number of steps that is given."""
 
     def fn(u: Array, v: Array, x: Array, steps: Array) -> Array:
@@ -207,4 +207,4 @@ def low_rank_dynamics(draw: Draw) -> Forms:
 
         return lax.while_loop(lambda s: s[0] < steps, body, (jnp.int32(0), x))[1]
 
-    return Forms(fn, hand, (draw(800, 8, scale=0.2), draw(8, 800, scale=0.05), draw(800), np.int32(40)))
+    return TwoForms(fn, hand, (draw(800, 8, scale=0.2), draw(8, 800, scale=0.05), draw(800), np.int32(40)))

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 
-class Forms(NamedTuple):
+class TwoForms(NamedTuple):
     """Two forms of one function, and arguments for both.
 
     Attributes:
@@ -23,12 +23,12 @@ class Forms(NamedTuple):
     args: tuple[Any, ...]
 
 
-def well_written(fn: Callable[..., Any], *args: Any) -> Forms:
-    """Forms of a function with nothing to gain."""
-    return Forms(fn, fn, args)
+def well_written(fn: Callable[..., Any], *args: Any) -> TwoForms:
+    """TwoForms of a function with nothing to gain."""
+    return TwoForms(fn, fn, args)
 
 
-class Draw:
+class SnippetDraw:
     """Random arrays of one seed; a call draws normal numbers."""
 
     def __init__(self, seed: int) -> None:
@@ -78,21 +78,21 @@ class Snippet:
 
     name: str
     source: str
-    draw: Callable[[Draw], Forms]
+    draw: Callable[[SnippetDraw], TwoForms]
     frozen: tuple[int, ...]
     cancellation: bool
 
-    def forms(self, seed: int) -> Forms:
+    def forms(self, seed: int) -> TwoForms:
         """Both forms, with arguments of a seed."""
-        return self.draw(Draw(seed))
+        return self.draw(SnippetDraw(seed))
 
 
 def snippet(
     source: str, *, frozen: tuple[int, ...] = (), cancellation: bool = False
-) -> Callable[[Callable[[Draw], Forms]], Snippet]:
+) -> Callable[[Callable[[SnippetDraw], TwoForms]], Snippet]:
     """Make a snippet of a function that draws its forms; the snippet has the function's name."""
 
-    def made(draw: Callable[[Draw], Forms]) -> Snippet:
+    def made(draw: Callable[[SnippetDraw], TwoForms]) -> Snippet:
         return Snippet(draw.__name__, source, draw, frozen, cancellation)
 
     return made

@@ -33,7 +33,7 @@ import numpy as np
 from superopt.lab.bench import Result, Say, in_own_process, table_with_summary, wanted
 from superopt.lab.bench.timing import median, until_decided
 from superopt.lab.corpora.zoo import FROZEN, OPEN, load
-from superopt.lab.corpora.zoo.snippet import Forms, Snippet
+from superopt.lab.corpora.zoo.snippet import Snippet, TwoForms
 from superopt.machine.budget import parse_budget
 from superopt.machine.speedup import Speedup
 from superopt.measure.numerics import Tolerance, bound_of, output_errors
@@ -73,7 +73,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     for case in load():
         if wanted(case, cases):
             limit_s = 3 * (parse_budget(budget).seconds or 0.0) + _TIMEOUT_S
-            row = in_own_process("superopt.lab.bench.zoo", case, budget, seed, limit_s)
+            row = in_own_process("superopt.lab.bench.zoo.suite", case, budget, seed, limit_s)
             rows.append(row)
             say(f"{case}: {row['failure'] if 'failure' in row else _said(row)}")
     summary = summarise(rows)
@@ -184,14 +184,14 @@ def _timed(calls: Mapping[str, Callable[[], Any]], seed: int) -> dict[str, Any]:
     }
 
 
-def distances(forms: Forms) -> dict[str, float]:
+def distances(forms: TwoForms) -> dict[str, float]:
     """Errors of both forms under `jax.jit` against float64, as shares of those that are accepted."""
     truth, args = _truth(forms), jax.device_put(forms.args)
     made = {"fn": forms.fn} if forms.fn is forms.hand else {"fn": forms.fn, "hand": forms.hand}
     return {name: _distance(truth, jax.jit(form)(*args)) for name, form in made.items()}
 
 
-def _truth(forms: Forms) -> list[np.ndarray]:
+def _truth(forms: TwoForms) -> list[np.ndarray]:
     """Results of the user's form in float64, operation by operation: no compiler joins them."""
     with jax.enable_x64(True):
         return [np.asarray(x) for x in jax.tree.leaves(forms.fn(*_wide(forms.args)))]

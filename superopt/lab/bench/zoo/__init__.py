@@ -1,0 +1,1 @@
+"""Snippets of many fields against the best forms that are known."""
