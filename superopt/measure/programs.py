@@ -125,7 +125,7 @@ def _bytes(kept: session.Kept) -> int:
 
 def _program(
     spec: Mapping[str, Any], frozen: Mapping[str, Any], bundle: Mapping[str, Any], backend: str
-) -> session.Call:
+) -> session.ProgramCall:
     if spec["modules"]:
         from superopt.foreign.modules import restore  # late: loads jax, and few programs need it
 

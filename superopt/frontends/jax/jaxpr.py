@@ -424,7 +424,7 @@ def _signature(fn: UserFunction) -> inspect.Signature | None:
         return _signature_of.__wrapped__(fn)
 
 
-def _normal_signature(fn: Function) -> inspect.Signature | None:
+def _normal_signature(fn: UserFunction) -> inspect.Signature | None:
     """The signature of a function for which it does not matter whether arguments are passed by position or by name."""
     signature = _signature(fn)
     alike = signature is not None and settings_of(user_function(fn)).takes_alike(signature.parameters.values())

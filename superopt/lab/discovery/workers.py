@@ -19,7 +19,7 @@ from superopt.lab.discovery import enumeration
 from superopt.lab.discovery.algebra import AxesType, OpForm, digests
 from superopt.lab.discovery.enumeration import LevelJob, PartitionRows
 from superopt.lab.discovery.terms import Universe
-from superopt.workshop.job import Event, Failure, Job, Kind, WorkerDiedError, resolve
+from superopt.workshop.job import Event, Failure, Job, JobKind, WorkerDiedError, resolve
 from superopt.workshop.process import ProcessLimits
 from superopt.workshop.scheduler import Workshop
 
@@ -29,7 +29,7 @@ LIMITS = ProcessLimits(silence_s=3600.0)
 
 
 def in_turn(
-    workshop: Workshop, kind: Kind, fn: Callable[..., AnyResult], tasks: Iterator[tuple[Any, ...]]
+    workshop: Workshop, kind: JobKind, fn: Callable[..., AnyResult], tasks: Iterator[tuple[Any, ...]]
 ) -> Iterator[AnyResult]:
     """Results as they arrive; at most two tasks per worker are under way, and each is created when there is room.
 
