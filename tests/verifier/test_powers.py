@@ -76,7 +76,14 @@ def test_search_finds_and_proves_the_rules_of_the_library() -> None:
     assert "pow(A, 0.75)  ==  sqrt(A) * sqrt(sqrt(A))" in texts
     assert not any(t.startswith("A  ==") or t.endswith("==  sqrt(A) * sqrt(A)") for t in texts)
     summary, text = run(
-        ops="powers", size=1, jobs=1, budget="10s", library=False, coverage=False, folder=None, say=lambda _: None
+        ops="powers",
+        size=1,
+        workers=(1, None),
+        budget="10s",
+        library=False,
+        coverage=False,
+        folder=None,
+        say=lambda _: None,
     )
     assert summary["rules"] == len(summary["texts"]) > 2
     assert "pow(A, -0.5)  ==  rsqrt(A)" in text
