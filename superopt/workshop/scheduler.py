@@ -103,7 +103,7 @@ class Workshop:
         most: int | None = None,
         ahead: int | None = None,
     ) -> Iterator[tuple[int, list[Event] | Failure]]:
-        """Do jobs; yield the number of each when it has ended, with its events or why there are none.
+        """Do jobs; yield the number of each that has ended, with its events or its failure.
 
         The caller's thread asks for the next job, so that it may depend on results so far; between results it may call
         this again.  A caller that stops early leaves jobs that run to the end of their workers.

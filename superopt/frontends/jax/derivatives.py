@@ -22,18 +22,14 @@ def own_vmap(eqn: core.JaxprEqn) -> str:
     """Return the name of a rule for `vmap` that an equation has beside its operations; empty where it has none."""
     if eqn.primitive.name != "custom_vmap_call":
         return ""
-    info = eqn.params["call"].jaxpr.debug_info
-    ours = (info.func_filename or "").startswith(_LIBRARIES)
-    return "" if ours else f"jax.custom_batching.custom_vmap of {shown(info.func_name)}"
+    return _of_user("jax.custom_batching.custom_vmap", eqn.params["call"])
 
 
 def own_derivative(eqn: core.JaxprEqn) -> str:
     """Return the name of a derivative that an equation has beside its operations; empty where it has none."""
     name = eqn.primitive.name
     if name in _DEFINED:
-        info = eqn.params["call_jaxpr"].jaxpr.debug_info
-        filename = info.func_filename or ""
-        return "" if filename.startswith(_LIBRARIES) else f"{_DEFINED[name]} of {shown(info.func_name)}"
+        return _of_user(_DEFINED[name], eqn.params["call_jaxpr"])
     if name != "stop_gradient":
         return ""
     traceback = eqn.source_info.traceback
@@ -41,3 +37,9 @@ def own_derivative(eqn: core.JaxprEqn) -> str:
     at = next((i for i, frame in enumerate(frames) if frame.function_name == name), len(frames))
     caller = frames[at + 1].file_name if at + 1 < len(frames) else ""
     return "" if caller.startswith(_LIBRARIES) else "jax.lax.stop_gradient"
+
+
+def _of_user(decorator: str, body: core.ClosedJaxpr) -> str:
+    """Return a decorator with the name of its function; empty where the function is of JAX's library or of ours."""
+    info = body.jaxpr.debug_info
+    return "" if (info.func_filename or "").startswith(_LIBRARIES) else f"{decorator} of {shown(info.func_name)}"

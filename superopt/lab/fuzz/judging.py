@@ -10,6 +10,7 @@ explains.  Integers and truth values must be the same, unless rounding may decid
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 import time
 import warnings
@@ -194,7 +195,7 @@ def warm() -> Any:
 
 _HELD = ExitStack()  # of this process: its folder, and workers that stay
 _FOLDER: list[Path] = []
-_JUDGED: list[int] = []  # programs so far; the first one waits for what is loaded on first use
+_JUDGED = itertools.count()  # programs of this process; the first one waits for what is loaded on first use
 
 
 def begin() -> None:
@@ -207,5 +208,4 @@ def begin() -> None:
 def judge(request: Mapping[str, Any]) -> Iterator[Event]:
     """Yield the verdict on a program; proofs are kept in a store of this process where none is named."""
     store = request["store"] or str(_FOLDER[0] / "store.db")
-    _JUDGED.append(1)
-    yield {"event": "verdict", "first": len(_JUDGED) == 1, **run(from_dict(request["case"]), store)}
+    yield {"event": "verdict", "first": next(_JUDGED) == 0, **run(from_dict(request["case"]), store)}
