@@ -1,0 +1,147 @@
+"""Rules for regions: the region as it stands equals its cheapest contraction.
+
+The rule is a text like those of the library: general in sizes and ranks, proved before it is used, and guarded by the
+costs of both sides.  Its name is a digest of the text, so regions of one form share one rule and one proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+from rewrites.contraction.order import ContractionStep, RoleSet, best_order, frozen_leaves, paid, program_cost
+from rewrites.contraction.region import KINDS, IndexForm, RegionPart, read
+from rewrites.egraph.graph import EGraph
+from rewrites.language.parse import parse
+from rewrites.language.term import Rule
+from rewrites.match import sites
+from rewrites.match.space import EGraphSpace
+from superopt.errors import RuleError
+
+_GAIN = 1.1  # a smaller gain of estimated work is none
+_OPERANDS = "ABCDEFGHIJ"
+_ROOTS = frozenset(KINDS) - {"broadcast_in_dim", "div"}
+
+
+def contraction_rules(eg: EGraph) -> list[Rule]:
+    """Rules, not yet proved, for the regions of an e-graph whose order can be improved; each text once."""
+    space = EGraphSpace(eg)
+    inside: set[int] = set()
+    found: dict[str, Rule] = {}
+    for cls in _from_above(eg):
+        if cls in inside:
+            continue
+        form = read(space, cls)
+        if form is None:
+            continue
+        inside |= {part.cls for part in form.root.walk() if part.kind not in ("leaf", "view", "copy")}
+        rule = rule_of(form)
+        if rule is not None:
+            found.setdefault(rule.name, rule)
+    return list(found.values())
+
+
+def _from_above(eg: EGraph) -> list[int]:
+    """Live classes that hold an op of regions, roots before their operands as far as there is an order."""
+    by_op = sites.by_operator(eg, sites.live_classes(eg))
+    live = {cls for op in _ROOTS for cls in by_op.get(op, ())}
+    order: dict[int, None] = {}
+    stack = [(eg.find_class(root), False) for root in eg.roots]
+    seen: set[int] = set()
+    while stack:
+        cls, done = stack.pop()
+        if done:
+            order[cls] = None
+        elif cls not in seen:
+            seen.add(cls)
+            stack.append((cls, True))
+            stack += [(eg.find_class(child), False) for node in eg.enodes(cls) for child in node[1:]]
+    return [cls for cls in reversed(order) if cls in live]
+
+
+def rule_of(form: IndexForm) -> Rule | None:
+    """The rule of a region; None where its order cannot be improved, or no rule text speaks of it."""
+    before, best = program_cost(form), best_order(form)
+    if paid(best.cost, form.sizes) * _GAIN >= paid(before, form.sizes):
+        return None
+    text = _text(form, before, best)
+    name = f"contraction-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+    try:
+        return parse(f"{name}{text}", "<contraction>")
+    except RuleError:
+        return None
+
+
+def _text(form: IndexForm, before: Mapping[RoleSet, int], best: ContractionStep) -> str:
+    """Declarations, both sides and the guard."""
+    names = dict(zip(form.operands, _OPERANDS, strict=False))
+    declared = [f"{name}[{_roles(form.roles[leaf], '*')}]" for leaf, name in names.items()]
+    there = RoleSet().union(*[form.roles[leaf] for leaf in form.operands])
+    extras = sorted(form.sizes.keys() - there)
+    if extras:
+        declared.append(f"extra {_roles(extras, '*')}")
+    right = _right(best, form, list(names.values()))
+    for role in extras:
+        if role not in form.out:
+            right = f"({right} * count({role}))"
+    if added := form.out - best.roles:
+        right = f"bcast({right}, {', '.join(sorted(added))})"
+    guard = [f"{_cost(best.cost)} < {_cost(before)}"]
+    guard += [f"frozen({_OPERANDS[number]})" for number in sorted(frozen_leaves(best))]
+    return f": {'  '.join(declared)}\n  {_left(form.root, form, names)}  ==  {right}\n  prefer {' and '.join(guard)}"
+
+
+def _roles(roles: Iterable[str], mark: str = "") -> str:
+    return " ".join(f"{mark}{role}" for role in sorted(roles))
+
+
+def _cost(terms: Mapping[RoleSet, int]) -> str:
+    parts = [
+        "*".join([*([str(n)] if n > 1 else []), *(f"prod({r})" for r in sorted(roles))]) for roles, n in terms.items()
+    ]
+    return " + ".join(sorted(part or "1" for part in parts)) or "0"
+
+
+def _left(part: RegionPart, form: IndexForm, names: Mapping[RegionPart, str]) -> str:
+    if part.kind == "leaf":
+        return names[part]
+    args = part.args
+    if part.kind in ("mul", "div"):
+        a, b = (_bare(arg, form, other) for arg, other in (args, args[::-1]))
+        return f"({_left(a, form, names)} {'*' if part.kind == 'mul' else '/'} {_left(b, form, names)})"
+    inside = [_left(arg, form, names) for arg in args]
+    marks = sorted(form.marks[part])
+    if part.kind == "view" or (part.kind in ("copy", "sum") and not marks):
+        return inside[0]
+    name = {"copy": "bcast"}.get(part.kind, part.kind)
+    return f"{name}({', '.join([*inside, *marks])})"
+
+
+def _bare(part: RegionPart, form: IndexForm, other: RegionPart) -> RegionPart:
+    """The operand of a broadcast that its neighbour implies, else the part itself."""
+    inner = part
+    while inner.kind == "view" and inner.args[0].kind in ("view", "copy"):
+        inner = inner.args[0]
+    if inner.kind == "copy" and form.marks[inner] <= _held(other, form):
+        return inner.args[0]
+    return part
+
+
+def _held(part: RegionPart, form: IndexForm) -> RoleSet:
+    """Roles that a part has without the broadcasts at its top."""
+    while part.kind in ("view", "copy"):
+        part = part.args[0]
+    return form.roles[part]
+
+
+def _right(step: ContractionStep, form: IndexForm, names: list[str]) -> str:
+    first, *rest = step.args
+    if isinstance(first, int):
+        return f"(1 / {names[first]})" if form.operands[first] in form.inverse else names[first]
+    if not rest:
+        return f"sum({_right(first, form, names)}, {', '.join(sorted(step.over))})"
+    (second,) = rest
+    assert isinstance(second, ContractionStep)
+    if step.over:
+        return f"dot({_right(first, form, names)}, {_right(second, form, names)}, {', '.join(sorted(step.over))})"
+    return f"({_right(first, form, names)} * {_right(second, form, names)})"

@@ -1,0 +1,182 @@
+"""Reading a region of an e-graph: the products, sums and broadcasts above its operands, with a label for every axis.
+
+A region is read from its root downwards by the matcher's own `flow`.  In its index form it is one sum over labels of a
+product of operands: the labels of an operand are its axes, a broadcast adds none, a sum or a product marks those that
+it sums over.  Labels that no op of the region tells apart play one role.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from rewrites.match.flow import flow
+from rewrites.match.labels import Labels, Layout
+from rewrites.match.space import VIEW, Alternative, Class, EGraphSpace
+from rewrites.match.walk import below
+from superopt.ir.ops.table import PRODUCTS
+
+MOST_OPERANDS = 8  # the dynamic program looks at 3^8 = 6,561 splits
+_DEEPEST = 24  # ops from the root; the longest of the zoo has eleven
+KINDS = {**dict.fromkeys(PRODUCTS, "dot"), "reduce_sum": "sum", "mul": "mul", "div": "div", "broadcast_in_dim": "copy"}
+"""Op -> its kind in a region; views are read through, all else is an operand."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RegionPart:
+    """An op of a region, or an operand of it.
+
+    Attributes:
+        kind: `leaf`, `view`, or a value of `KINDS`.
+        cls: the class that it computes.
+        lay: labels of the class's axes; not resolved.
+        args: operands.
+        marks: labels that a sum sums over and that a broadcast adds, with their sizes.
+    """
+
+    kind: str
+    cls: Class
+    lay: Layout
+    args: tuple[RegionPart, ...] = ()
+    marks: tuple[tuple[int, int], ...] = ()
+
+    def walk(self) -> Iterator[RegionPart]:
+        """The part and all parts below it, the first operand first."""
+        yield self
+        for arg in self.args:
+            yield from arg.walk()
+
+
+@dataclass(frozen=True, slots=True)
+class IndexForm:
+    """A region as a sum over roles of a product.
+
+    Attributes:
+        root: the ops of the region.
+        operands: the leaves, from left to right.
+        roles: roles of every part's axes.
+        marks: roles that a part sums over, or adds.
+        sizes: number of elements along a role.
+        inverse: leaves that the product is divided by.
+        frozen: leaves that are known ahead of time.
+    """
+
+    root: RegionPart
+    operands: tuple[RegionPart, ...]
+    roles: dict[RegionPart, frozenset[str]]
+    marks: dict[RegionPart, frozenset[str]]
+    sizes: dict[str, int]
+    inverse: frozenset[RegionPart]
+    frozen: frozenset[RegionPart]
+
+    @property
+    def out(self) -> frozenset[str]:
+        """Roles of the result."""
+        return self.roles[self.root]
+
+
+@dataclass(slots=True)
+class _RegionReader:
+    """Reads one region; `room` is the number of operands that may still be added."""
+
+    space: EGraphSpace
+    labels: Labels = field(default_factory=Labels)
+    room: int = MOST_OPERANDS - 1
+
+    def part(self, cls: Class, lay: Layout, depth: int = 0) -> RegionPart:
+        """The part that computes a class, by the oldest op of a region that the class holds."""
+        dtype, frozen = self.space.dtype(cls), self.space.frozen(cls)
+        for op, alternatives in self.space.alternatives(cls).items():
+            kind = "view" if op == VIEW else KINDS.get(op)
+            if kind is None or depth > _DEEPEST or (frozen and kind not in ("view", "copy")):
+                continue
+            for alternative in alternatives:
+                two = len(alternative.children) == 2
+                if (two and not self.room) or any(self.space.dtype(c) != dtype for c, _ in alternative.children):
+                    continue
+                self.room -= two
+                found = self._op(kind, cls, lay, alternative, depth)
+                if found is not None:
+                    return found
+                self.room += two
+        return RegionPart("leaf", cls, lay)
+
+    def _op(self, kind: str, cls: Class, lay: Layout, a: Alternative, depth: int) -> RegionPart | None:
+        own = below(lay, a.perm)
+        flowed = flow(a.op, a.site, own, self.labels)
+        if flowed is None:
+            return None
+        layouts, marks = flowed
+        self.labels.note((own, *layouts))
+        marked: list[tuple[int, int]] = []
+        for label, mark in marks.items():
+            if not isinstance(mark, int) or mark < 0:
+                return None
+            marked.append((label, mark))
+        args: list[RegionPart] = []
+        for number, ((child, perm), inner) in enumerate(zip(a.children, layouts, strict=True)):
+            lay = () if not self.space.rank(child) else below(inner, perm)
+            divisor = kind == "div" and number == 1
+            args.append(RegionPart("leaf", child, lay) if divisor else self.part(child, lay, depth + 1))
+        return RegionPart(kind, cls, own if kind == "leaf" else lay_of(own, a), tuple(args), tuple(marked))
+
+
+def lay_of(own: Layout, a: Alternative) -> Layout:
+    """Layout of a class in its natural order from that of one of its ops."""
+    return own if a.perm is None else tuple(own[axis] for axis in a.perm)
+
+
+def read(space: EGraphSpace, cls: Class) -> IndexForm | None:
+    """The index form of the region below a class; None where the class is no region, or an axis would stand twice."""
+    reader = _RegionReader(space)
+    root = reader.part(cls, tuple([((reader.labels.fresh(), n),) for n in space.shape(cls)]))
+    if root.kind in ("leaf", "view", "copy") or not reader.labels.distinct():
+        return None
+    return _indexed(root, reader.labels, space)
+
+
+def _indexed(root: RegionPart, labels: Labels, space: EGraphSpace) -> IndexForm | None:
+    parts = list(root.walk())
+    held: dict[RegionPart, dict[int, int]] = {}
+    marked: dict[RegionPart, dict[int, int]] = {}
+    for part in parts:
+        lay, marks = labels.layout(part.lay), labels.axis(part.marks)
+        if lay is None or marks is None:
+            return None
+        held[part] = {label: n for axis in lay for label, n in axis if n != 1}
+        marked[part] = {label: n for label, n in marks if n != 1}
+    seen: dict[int, list[int]] = {}
+    sizes: dict[int, int] = {}
+    for number, part in enumerate(parts):
+        for facts in (held[part], marked[part]):
+            for label, n in facts.items():
+                seen.setdefault(label, []).append(2 * number + (facts is marked[part]))
+                if sizes.setdefault(label, n) != n:
+                    return None
+    roles: dict[tuple[int, ...], str] = {}
+    sizes_of: dict[str, int] = {}
+    role_of: dict[int, str] = {}
+    for label, where in seen.items():
+        if tuple(where) not in roles:
+            if len(roles) == len(_LETTERS):
+                return None
+            roles[tuple(where)] = _LETTERS[len(roles)]
+        role_of[label] = role = roles[tuple(where)]
+        sizes_of[role] = sizes_of.get(role, 1) * sizes[label]
+
+    def named(facts: dict[int, int]) -> frozenset[str]:
+        return frozenset(role_of[label] for label in facts)
+
+    leaves = tuple(part for part in parts if part.kind == "leaf")
+    return IndexForm(
+        root=root,
+        operands=leaves,
+        roles={part: named(held[part]) for part in parts},
+        marks={part: named(marked[part]) for part in parts},
+        sizes=sizes_of,
+        inverse=frozenset(part.args[1] for part in parts if part.kind == "div"),
+        frozen=frozenset(leaf for leaf in leaves if space.frozen(leaf.cls)),
+    )
+
+
+_LETTERS: Sequence[str] = "abcdefghijklmnopqrstuvwxyz"
