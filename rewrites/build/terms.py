@@ -33,6 +33,7 @@ from rewrites.build.arrange import (
     without,
 )
 from rewrites.build.target import IRTarget, Target
+from rewrites.language.kinds import positions
 from rewrites.language.named import Env, labels_of, per_axis
 from rewrites.language.shapes import shape
 from rewrites.language.term import PHYSICAL, Rule, Term, names_in, windows
@@ -414,9 +415,10 @@ class Builder:
         return value, values, tuple(out)
 
     def _iota(self, t: Term, hint: Layout | None, env: Env) -> Built:
-        """Build an iota along one axis, in the rule's dtype."""
+        """Build an iota along one axis: a position, or a number in the rule's dtype."""
         ((label, size),) = self.sizes(t, env).items()
-        return self.target.mk("iota", dtype=self.match.dtype, shape=(size,), dimension=0), (((label, size),),)
+        dtype = "int32" if t in self.rule.fact(positions) else self.match.dtype
+        return self.target.mk("iota", dtype=dtype, shape=(size,), dimension=0), (((label, size),),)
 
     def _expand(self, t: Term, hint: Layout | None, env: Env) -> Built:
         """A broadcast to sizes given by expressions."""

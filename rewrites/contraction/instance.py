@@ -20,7 +20,7 @@ from superopt.errors import RuleError
 
 _GAIN = 1.1  # a smaller gain of estimated work is none
 _OPERANDS = "ABCDEFGHIJ"
-_ROOTS = frozenset(KINDS) - {"broadcast_in_dim", "div"}
+_ROOTS = frozenset(KINDS) - {"broadcast_in_dim", "div", "select_n"}
 
 
 def contraction_rules(eg: EGraph) -> list[Rule]:
@@ -75,24 +75,26 @@ def rule_of(form: IndexForm) -> Rule | None:
 def _text(form: IndexForm, before: Mapping[RoleSet, int], best: ContractionStep) -> str:
     """Declarations, both sides and the guard."""
     names = dict(zip(form.operands, _OPERANDS, strict=False))
-    declared = [f"{name}[{_roles(form.roles[leaf], '*')}]" for leaf, name in names.items()]
+    declared = [f"{name}[{_declared(form, form.roles[leaf])}]" for leaf, name in names.items()]
     there = RoleSet().union(*[form.roles[leaf] for leaf in form.operands])
-    extras = sorted(form.sizes.keys() - there)
-    if extras:
-        declared.append(f"extra {_roles(extras, '*')}")
+    if extras := form.sizes.keys() - there:
+        declared.append(f"extra {_declared(form, extras)}")
     right = _right(best, form, list(names.values()))
-    for role in extras:
-        if role not in form.out:
-            right = f"({right} * count({role}))"
+    for role in sorted(form.one_point(RoleSet(form.sizes)) - form.one_point(there) - form.out):
+        right = f"({right} * count({role}))"
     if added := form.out - best.roles:
         right = f"bcast({right}, {', '.join(sorted(added))})"
     guard = [f"{_cost(best.cost)} < {_cost(before)}"]
     guard += [f"frozen({_OPERANDS[number]})" for number in sorted(frozen_leaves(best))]
-    return f": {'  '.join(declared)}\n  {_left(form.root, form, names)}  ==  {right}\n  prefer {' and '.join(guard)}"
+    equal = [f"\n  if {', '.join(f'{a} == {b}' for a, b in sorted(form.taken.items()))}"] if form.taken else []
+    sides = f"{_left(form.root, form, names)}  ==  {right}"
+    return f": {'  '.join(declared)}\n  {sides}{''.join(equal)}\n  prefer {' and '.join(guard)}"
 
 
-def _roles(roles: Iterable[str], mark: str = "") -> str:
-    return " ".join(f"{mark}{role}" for role in sorted(roles))
+def _declared(form: IndexForm, roles: Iterable[str]) -> str:
+    """Size tokens of roles; those of masks are single axes."""
+    single = {*form.taken, *form.taken.values()}
+    return " ".join(role if role in single else f"*{role}" for role in sorted(roles))
 
 
 def _cost(terms: Mapping[RoleSet, int]) -> str:
@@ -107,22 +109,25 @@ def _left(part: RegionPart, form: IndexForm, names: Mapping[RegionPart, str]) ->
         return names[part]
     args = part.args
     if part.kind in ("mul", "div"):
-        a, b = (_bare(arg, form, other) for arg, other in (args, args[::-1]))
+        a, b = (_bare(arg, form, _held(other, form)) for arg, other in (args, args[::-1]))
         return f"({_left(a, form, names)} {'*' if part.kind == 'mul' else '/'} {_left(b, form, names)})"
-    inside = [_left(arg, form, names) for arg in args]
     marks = sorted(form.marks[part])
+    if part.kind == "mask":
+        inner = _left(_bare(args[0], form, form.marks[part]), form, names)
+        return f"where(eq({', '.join(f'iota({role})' for role in marks)}), {inner}, 0)"
+    inside = [_left(arg, form, names) for arg in args]
     if part.kind == "view" or (part.kind in ("copy", "sum") and not marks):
         return inside[0]
     name = {"copy": "bcast"}.get(part.kind, part.kind)
     return f"{name}({', '.join([*inside, *marks])})"
 
 
-def _bare(part: RegionPart, form: IndexForm, other: RegionPart) -> RegionPart:
-    """The operand of a broadcast that its neighbour implies, else the part itself."""
+def _bare(part: RegionPart, form: IndexForm, implied: RoleSet) -> RegionPart:
+    """The operand of a broadcast that its neighbours imply, else the part itself."""
     inner = part
     while inner.kind == "view" and inner.args[0].kind in ("view", "copy"):
         inner = inner.args[0]
-    if inner.kind == "copy" and form.marks[inner] <= _held(other, form):
+    if inner.kind == "copy" and form.marks[inner] <= implied:
         return inner.args[0]
     return part
 
@@ -137,7 +142,10 @@ def _held(part: RegionPart, form: IndexForm) -> RoleSet:
 def _right(step: ContractionStep, form: IndexForm, names: list[str]) -> str:
     first, *rest = step.args
     if isinstance(first, int):
-        return f"(1 / {names[first]})" if form.operands[first] in form.inverse else names[first]
+        leaf, name = form.operands[first], names[first]
+        for gone, stays in sorted(form.taken.items()):
+            name = f"ren({name}, {gone}, {stays})" if gone in form.roles[leaf] else name
+        return f"(1 / {name})" if leaf in form.inverse else name
     if not rest:
         return f"sum({_right(first, form, names)}, {', '.join(sorted(step.over))})"
     (second,) = rest

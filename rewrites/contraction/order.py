@@ -72,7 +72,7 @@ def program_cost(form: IndexForm) -> Counter[RoleSet]:
         frozen[part] = part in form.frozen if part.kind == "leaf" else all(frozen[arg] for arg in part.args)
         if frozen[part] or part.kind in ("leaf", "view", "copy"):
             return
-        work = RoleSet().union(*[form.roles[arg] for arg in part.args])
+        work = form.roles[part].union(*[form.roles[arg] for arg in part.args])
         stored = [_stored(form, arg) for arg in part.args]
         total.update(step_cost(work, [*stored, form.roles[part]] if part.kind in ("dot", "sum") else []))
 
@@ -89,7 +89,7 @@ def _stored(form: IndexForm, part: RegionPart) -> RoleSet:
 
 def best_order(form: IndexForm) -> ContractionStep:
     """The cheapest order by the dynamic program."""
-    roles: Sequence[RoleSet] = [form.roles[leaf] for leaf in form.operands]
+    roles: Sequence[RoleSet] = [form.one_point(form.roles[leaf]) for leaf in form.operands]
     count = len(roles)
     best: dict[int, ContractionStep] = {}
     for mask in range(1, 1 << count):

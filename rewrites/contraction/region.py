@@ -3,6 +3,9 @@
 A region is read from its root downwards by the matcher's own `flow`.  In its index form it is one sum over labels of a
 product of operands: the labels of an operand are its axes, a broadcast adds none, a sum or a product marks those that
 it sums over.  Labels that no op of the region tells apart play one role.
+
+A diagonal mask, `where(i == j, A, 0)`, is a factor that is 1 where two positions agree.  In a sum one of them takes the
+place of the other in all operands, and the factor is gone.
 """
 
 from __future__ import annotations
@@ -15,11 +18,16 @@ from rewrites.match.labels import Labels, Layout
 from rewrites.match.space import VIEW, Alternative, Class, EGraphSpace
 from rewrites.match.walk import below
 from superopt.ir.ops.table import PRODUCTS
+from superopt.ir.types import INTEGERS
 
 MOST_OPERANDS = 8  # the dynamic program looks at 3^8 = 6,561 splits
 _DEEPEST = 24  # ops from the root; the longest of the zoo has eleven
-KINDS = {**dict.fromkeys(PRODUCTS, "dot"), "reduce_sum": "sum", "mul": "mul", "div": "div", "broadcast_in_dim": "copy"}
+KINDS = {
+    **dict.fromkeys(PRODUCTS, "dot"), "reduce_sum": "sum", "mul": "mul", "div": "div", "broadcast_in_dim": "copy",
+    "select_n": "mask",
+}  # fmt: skip
 """Op -> its kind in a region; views are read through, all else is an operand."""
+_AHEAD = ("view", "copy", "mask")  # kinds that are read where they are known ahead of time: all else is computed then
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,8 +38,8 @@ class RegionPart:
         kind: `leaf`, `view`, or a value of `KINDS`.
         cls: the class that it computes.
         lay: labels of the class's axes; not resolved.
-        args: operands.
-        marks: labels that a sum sums over and that a broadcast adds, with their sizes.
+        args: operands; of a mask, what it lets through.
+        marks: labels that a sum sums over, that a broadcast adds, or that a mask compares, with their sizes.
     """
 
     kind: str
@@ -55,7 +63,8 @@ class IndexForm:
         root: the ops of the region.
         operands: the leaves, from left to right.
         roles: roles of every part's axes.
-        marks: roles that a part sums over, or adds.
+        marks: roles that a part sums over, adds, or compares.
+        taken: role of a mask -> the role that takes its place.
         sizes: number of elements along a role.
         inverse: leaves that the product is divided by.
         frozen: leaves that are known ahead of time.
@@ -66,6 +75,7 @@ class IndexForm:
     roles: dict[RegionPart, frozenset[str]]
     marks: dict[RegionPart, frozenset[str]]
     sizes: dict[str, int]
+    taken: dict[str, str]
     inverse: frozenset[RegionPart]
     frozen: frozenset[RegionPart]
 
@@ -74,6 +84,10 @@ class IndexForm:
         """Roles of the result."""
         return self.roles[self.root]
 
+    def one_point(self, roles: frozenset[str]) -> frozenset[str]:
+        """Roles after each mask has put one role in place of another."""
+        return frozenset(self.taken.get(role, role) for role in roles)
+
 
 @dataclass(slots=True)
 class _RegionReader:
@@ -81,16 +95,25 @@ class _RegionReader:
 
     space: EGraphSpace
     labels: Labels = field(default_factory=Labels)
+    masks: bool = True
+    masked: int = 0  # masks above: the prover does not see that what they let through divides where they do
     room: int = MOST_OPERANDS - 1
 
     def part(self, cls: Class, lay: Layout, depth: int = 0) -> RegionPart:
         """The part that computes a class, by the oldest op of a region that the class holds."""
+        if depth > _DEEPEST:
+            return RegionPart("leaf", cls, lay)
         dtype, frozen = self.space.dtype(cls), self.space.frozen(cls)
         for op, alternatives in self.space.alternatives(cls).items():
             kind = "view" if op == VIEW else KINDS.get(op)
-            if kind is None or depth > _DEEPEST or (frozen and kind not in ("view", "copy")):
+            if kind is None or (kind == "div" and self.masked) or (frozen and kind not in _AHEAD):
                 continue
             for alternative in alternatives:
+                if kind == "mask":
+                    found = self._mask(cls, lay, alternative, depth) if self.masks else None
+                    if found is not None:
+                        return found
+                    continue
                 two = len(alternative.children) == 2
                 if (two and not self.room) or any(self.space.dtype(c) != dtype for c, _ in alternative.children):
                     continue
@@ -120,6 +143,36 @@ class _RegionReader:
             args.append(RegionPart("leaf", child, lay) if divisor else self.part(child, lay, depth + 1))
         return RegionPart(kind, cls, own if kind == "leaf" else lay_of(own, a), tuple(args), tuple(marked))
 
+    def _mask(self, cls: Class, lay: Layout, a: Alternative, depth: int) -> RegionPart | None:
+        """A selection of zero but where the positions along two axes are equal."""
+        (condition, turned), (other, _), (inner, perm) = a.children
+        if self.space.scalar(other) != 0:
+            return None
+        own = below(lay, a.perm)
+        axes = [
+            self._position(child, below(below(below(own, turned), equal.perm), to))
+            for equal in self.space.alternatives(condition).get("eq", ())
+            for child, to in equal.children
+        ]
+        if len(axes) != 2 or axes[0] is None or axes[1] is None or axes[0] == axes[1]:
+            return None
+        kept = () if not self.space.rank(inner) else below(own, perm)
+        self.masked += 1
+        inside = self.part(inner, kept, depth + 1)
+        self.masked -= 1
+        return RegionPart("mask", cls, lay, (inside,), (axes[0], axes[1]))
+
+    def _position(self, cls: Class, lay: Layout) -> tuple[int, int] | None:
+        """The label along which a class counts positions, with its size; None where it does not."""
+        for copy in self.space.alternatives(cls).get("broadcast_in_dim", ()):
+            axes: tuple[int, ...] = copy.site.values["broadcast_dimensions"]
+            counts = self.space.alternatives(copy.children[0][0]).get("iota", ())
+            if len(axes) == 1 and any(x.site.values["dtype"] in INTEGERS for x in counts):
+                held = below(lay, copy.perm)[axes[0]]
+                if len(held) == 1:
+                    return held[0]
+        return None
+
 
 def lay_of(own: Layout, a: Alternative) -> Layout:
     """Layout of a class in its natural order from that of one of its ops."""
@@ -128,7 +181,11 @@ def lay_of(own: Layout, a: Alternative) -> Layout:
 
 def read(space: EGraphSpace, cls: Class) -> IndexForm | None:
     """The index form of the region below a class; None where the class is no region, or an axis would stand twice."""
-    reader = _RegionReader(space)
+    return _read(space, cls, masks=True) or _read(space, cls, masks=False)
+
+
+def _read(space: EGraphSpace, cls: Class, *, masks: bool) -> IndexForm | None:
+    reader = _RegionReader(space, masks=masks)
     root = reader.part(cls, tuple([((reader.labels.fresh(), n),) for n in space.shape(cls)]))
     if root.kind in ("leaf", "view", "copy") or not reader.labels.distinct():
         return None
@@ -168,15 +225,38 @@ def _indexed(root: RegionPart, labels: Labels, space: EGraphSpace) -> IndexForm 
         return frozenset(role_of[label] for label in facts)
 
     leaves = tuple(part for part in parts if part.kind == "leaf")
+    taken = _taken([sorted(named(marked[part])) for part in parts if part.kind == "mask"], named(held[root]))
+    if taken is None or any(sizes_of[gone] != sizes_of[stays] for gone, stays in taken.items()):
+        return None
+    if any({gone, stays} <= named(held[leaf]) for leaf in leaves for gone, stays in taken.items()):
+        return None
     return IndexForm(
         root=root,
         operands=leaves,
         roles={part: named(held[part]) for part in parts},
         marks={part: named(marked[part]) for part in parts},
         sizes=sizes_of,
+        taken=taken,
         inverse=frozenset(part.args[1] for part in parts if part.kind == "div"),
         frozen=frozenset(leaf for leaf in leaves if space.frozen(leaf.cls)),
     )
+
+
+def _taken(pairs: list[list[str]], out: frozenset[str]) -> dict[str, str] | None:
+    """For each pair of equal positions, the role that goes and the one that stays; None where both are in the result.
+
+    Only single axes can be compared, and no role takes part in two masks.
+    """
+    taken: dict[str, str] = {}
+    seen: set[str] = set()
+    for pair in pairs:
+        if len(pair) != 2 or seen & set(pair) or set(pair) <= out:
+            return None
+        seen |= set(pair)
+        first, second = pair
+        gone, stays = (first, second) if second in out else (second, first)
+        taken[gone] = stays
+    return taken
 
 
 _LETTERS: Sequence[str] = "abcdefghijklmnopqrstuvwxyz"

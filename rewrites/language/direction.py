@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rewrites.language.kinds import positions
 from rewrites.language.term import UNMATCHABLE, Rule, Term, TokenExpr, names_in, roles_of, subterms, touched, windows
 
 
@@ -59,6 +60,8 @@ def unusable(rule: Rule) -> str | None:
     for t in left:
         if t.op in UNMATCHABLE:
             return f"{_spelled(t)} cannot be matched"
+        if t.op == "iota" and t not in positions(rule):
+            return "iota cannot be matched where no comparison with another position reads it"
         if t.op == "lit" and t["value"][0] != "n":
             return "count cannot be matched" if t["value"][0] == "prod" else "a computed integer cannot be matched"
     have, want = _tensors(left), _tensors(right)
@@ -80,7 +83,7 @@ def _unbound_integers(rule: Rule, left: list[Term], right: list[Term]) -> str | 
         used |= names
         alone |= bare
         roles |= set(roles_of(rule.vars, t)) | touched(t)
-        if t.op == "bcast" and not t["like"]:
+        if t.op in ("bcast", "iota") and not t.get("like"):
             alone |= set(t["size"])
     for t in right:
         used |= _integers(t)[0]

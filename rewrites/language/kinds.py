@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rewrites.language.term import Rule, Term, subterms
-from superopt.ir.scalar import LOGICAL, PREDICATES
+from superopt.ir.scalar import COMPARISONS, LOGICAL, PREDICATES
 
 _PASS_ON = frozenset(
     # one name per word reads better than fifteen quoted strings
@@ -32,6 +32,19 @@ def kinds(names: Iterable[str], roots: tuple[Term, ...]) -> dict[str, str]:
         elif t.op == "take":
             demand(t.args[1], "int")
     return out
+
+
+def positions(rule: Rule) -> frozenset[Term]:
+    """The iotas that are compared with each other alone: they are integers, all others have the dtype of the rule."""
+    out: set[Term] = set()
+    others: set[Term] = set()
+    for t in subterms(rule.lhs + rule.rhs):
+        if t.op == "bcast":  # whoever reads it is looked at
+            continue
+        compared = [a.args[0] if a.op == "bcast" else a for a in t.args]
+        alone = t.op == "ew" and t["f"] in COMPARISONS and all(a.op == "iota" for a in compared)
+        (out if alone else others).update(a for a in compared if a.op == "iota")
+    return frozenset(out - others)
 
 
 class Disagree(Exception):

@@ -58,7 +58,7 @@ Windows: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
 MODES = ("saturate", "near", "merge", "macro", "proof")
 REDUCERS = ("sum", "max", "min", "prod")
 UNMATCHABLE = frozenset(
-    {"fold", "stack", "lay", "at", "split", "merge", "ren", "unit", "diag", "iota", "expand", "dynslice", "dynupdate"}
+    {"fold", "stack", "lay", "at", "split", "merge", "ren", "unit", "diag", "expand", "dynslice", "dynupdate"}
 )
 
 
@@ -291,6 +291,7 @@ PHYSICAL = {
     "rev": "rev",
     "bcast": "broadcast_in_dim",
     "take": "gather",
+    "iota": "iota",
 }
 
 

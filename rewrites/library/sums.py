@@ -38,4 +38,14 @@ rows-after-function: f/1  T[n *d]  I[*b]
 rows-before-function: f/1  T[n *d]  I[*b]
   take(f(T), I, n)  ==  f(take(T, I, n))
   prefer prod(b) < n
+
+product-with-triangle: X[j *m]  extra i
+  dot(where(ge(iota(i), iota(j)), 1, 0), X, j)  ==  cumsum(ren(X, j, i), i)
+  if i == j
+  prefer i > 256
+
+product-with-upper-triangle: X[j *m]  extra i
+  dot(where(le(iota(i), iota(j)), 1, 0), X, j)  ==  rev(cumsum(rev(ren(X, j, i), i), i), i)
+  if i == j
+  prefer i > 256
 """

@@ -291,11 +291,21 @@ def test_finalists_are_validated_from_their_plans(name: str) -> None:
     assert some > 0
 
 
-def test_an_order_that_was_proved_for_the_program_is_validated_from_its_text() -> None:
-    def fn(a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
-        return jnp.kron(a, b) @ x
+def by_kronecker(a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.kron(a, b) @ x
 
-    shapes = [(24, 24), (24, 24), (576, 4)]
+
+def between_diagonals(d: jax.Array, w: jax.Array, e: jax.Array) -> jax.Array:
+    return jnp.diag(d) @ w @ jnp.diag(e)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [(by_kronecker, [(24, 24), (24, 24), (576, 4)]), (between_diagonals, [(80,), (80, 96), (96,)])],
+)
+def test_an_order_that_was_proved_for_the_program_is_validated_from_its_text(
+    fn: Callable[..., jax.Array], shapes: list[tuple[int, ...]]
+) -> None:
     imported = import_function(fn, [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes])
     found = explore(imported.graph, proved_library(None).rules, steps(200, TableObjective()))
     best = found.result.best

@@ -12,7 +12,10 @@ from rewrites.contraction.instance import contraction_rules
 from rewrites.contraction.order import RoleSet, best_order, paid, program_cost
 from rewrites.contraction.region import IndexForm, read
 from rewrites.grow.growth import grow
+from rewrites.language.parse import parse
+from rewrites.language.term import subterms
 from rewrites.match.space import EGraphSpace
+from superopt.errors import RuleError
 from superopt.ir.graph import Node, literal, mk
 from superopt.machine.deadline import Deadline
 from tests.rewrites.test_rules_graphs import check_all_enodes
@@ -46,12 +49,35 @@ def mean_of_quotient() -> Node:
     return mk("div", mean, spread(literal(9.0, "float64"), (7,)))
 
 
+def diagonal(x: Node, n: int) -> Node:
+    """Keep the entries of a square tensor on its diagonal, as `jnp.diag` and `jnp.trace` trace."""
+    down, right = (mk("iota", dtype="int32", shape=(n, n), dimension=d) for d in (0, 1))
+    return mk("select_n", mk("eq", down, right), spread(literal(0.0, "float64"), (n, n)), x)
+
+
+def between_diagonals() -> Node:
+    d, e = diagonal(spread(var("d", 6), (6, 6), 0), 6), diagonal(spread(var("e", 5), (5, 5), 1), 5)
+    return dot(dot(d, var("w", 6, 5)), e)
+
+
+def trace_of_product() -> Node:
+    return mk("reduce_sum", diagonal(dot(var("a", 6, 3), var("b", 3, 6)), 6), axes=(0, 1))
+
+
+def whitened() -> Node:
+    scale = diagonal(spread(mk("div", spread(literal(1.0, "float64"), (5,)), var("s", 5)), (5, 5), 0), 5)
+    return dot(dot(dot(var("x", 9, 5), var("v", 5, 5)), scale), var("u", 5, 5))
+
+
 REGIONS: dict[str, Callable[[], Node]] = {
     "chain": chain,
     "total of an outer product": total_of_outer_product,
     "Kronecker product": kronecker_product,
     "masked on both sides": masked_on_both_sides,
     "mean of a quotient": mean_of_quotient,
+    "matrix between diagonal ones": between_diagonals,
+    "trace of a product": trace_of_product,
+    "quotients on a diagonal": whitened,
 }
 
 
@@ -69,6 +95,18 @@ def test_a_region_gets_a_proved_order_that_fires_and_keeps_values(name: str) -> 
     assert eg.enode_count > before
     check_all_enodes(eg, arrays_of(root))
     assert not any(report.rules[rule.name].errors for rule in rules)
+
+
+def test_a_diagonal_that_is_a_result_or_of_one_tensor_is_left_as_it_is() -> None:
+    product = diagonal(dot(var("a", 6, 3), var("b", 3, 6)), 6)
+    rows = mk("reduce_sum", diagonal(var("a", 6, 6), 6), axes=(1,))
+    for root in (product, rows):
+        assert not any(t.op == "iota" for rule in contraction_rules(egraph(root)) for t in subterms(rule.lhs))
+
+
+def test_positions_on_a_left_side_are_compared_with_each_other_alone() -> None:
+    with pytest.raises(RuleError, match="iota cannot be matched"):
+        parse("x: A[*a i]\n  iota(i) * A  ==  A * iota(i)\n")
 
 
 def form_of(root: Node) -> IndexForm:

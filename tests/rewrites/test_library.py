@@ -40,6 +40,12 @@ def rows(table: Node, indices: Node) -> Node:
     )  # fmt: skip
 
 
+def triangle(order: str, n: int) -> Node:
+    """Ones where the row's position has this order to the column's, as `jnp.tril` traces."""
+    down, right = (mk("iota", dtype="int32", shape=(n, n), dimension=d) for d in (0, 1))
+    return mk("select_n", mk(order, down, right), fill(0.0, n, n), fill(1.0, n, n))
+
+
 def batch_norm(y: Node) -> Node:
     def channel(name: str) -> Node:
         return spread(frozen(name, y.shape[1]), y.shape, 1)
@@ -210,6 +216,12 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
             dimension_numbers=(((1, 2), (0, 1)), ((), ())),
         ),
         ("product-with-broadcast",),
+    ),
+    "product with a triangle of ones": (
+        lambda: dot(triangle("ge", 260), var("x", 260, 2)), ("product-with-triangle",),
+    ),
+    "product with an upper triangle of ones": (
+        lambda: dot(triangle("le", 260), var("x", 260, 2)), ("product-with-upper-triangle",),
     ),
     "many rows of a small table": (
         lambda: ew("exp", dot(rows(var("t", 3, 4), var("i", 7, dtype="int32")), var("w", 4, 4))),
