@@ -18,7 +18,7 @@ from rewrites.match.labels import Labels, Layout
 from rewrites.match.space import VIEW, Alternative, Class, EGraphSpace
 from rewrites.match.walk import below
 from superopt.ir.ops.table import PRODUCTS
-from superopt.ir.types import INTEGERS
+from superopt.ir.types import POSITIONS
 
 MOST_OPERANDS = 8  # the dynamic program looks at 3^8 = 6,561 splits
 _DEEPEST = 24  # ops from the root; the longest of the zoo has eleven
@@ -167,7 +167,7 @@ class _RegionReader:
         for copy in self.space.alternatives(cls).get("broadcast_in_dim", ()):
             axes: tuple[int, ...] = copy.site.values["broadcast_dimensions"]
             counts = self.space.alternatives(copy.children[0][0]).get("iota", ())
-            if len(axes) == 1 and any(x.site.values["dtype"] in INTEGERS for x in counts):
+            if len(axes) == 1 and any(x.site.values["dtype"] in POSITIONS for x in counts):
                 held = below(lay, copy.perm)[axes[0]]
                 if len(held) == 1:
                     return held[0]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rewrites.language.kinds import positions
+from rewrites.language.kinds import loose_iota
 from rewrites.language.term import UNMATCHABLE, Rule, Term, TokenExpr, names_in, roles_of, subterms, touched, windows
 
 
@@ -60,8 +60,8 @@ def unusable(rule: Rule) -> str | None:
     for t in left:
         if t.op in UNMATCHABLE:
             return f"{_spelled(t)} cannot be matched"
-        if t.op == "iota" and t not in positions(rule):
-            return "iota cannot be matched where no comparison with another position reads it"
+        if t.op == "iota" and loose_iota(rule):
+            return "iota cannot be matched where no comparison of positions reads it"
         if t.op == "lit" and t["value"][0] != "n":
             return "count cannot be matched" if t["value"][0] == "prod" else "a computed integer cannot be matched"
     have, want = _tensors(left), _tensors(right)

@@ -34,17 +34,31 @@ def kinds(names: Iterable[str], roots: tuple[Term, ...]) -> dict[str, str]:
     return out
 
 
-def positions(rule: Rule) -> frozenset[Term]:
-    """The iotas that are compared with each other alone: they are integers, all others have the dtype of the rule."""
-    out: set[Term] = set()
-    others: set[Term] = set()
-    for t in subterms(rule.lhs + rule.rhs):
-        if t.op == "bcast":  # whoever reads it is looked at
-            continue
-        compared = [a.args[0] if a.op == "bcast" else a for a in t.args]
-        alone = t.op == "ew" and t["f"] in COMPARISONS and all(a.op == "iota" for a in compared)
-        (out if alone else others).update(a for a in compared if a.op == "iota")
-    return frozenset(out - others)
+def compares_positions(kinds: Mapping[str, str], t: Term) -> bool:
+    """Whether a term compares positions or indices with each other or with numbers: integers, all of them.
+
+    In all other places an iota and a number have the dtype of the rule.
+    """
+    if t.op != "ew" or t["f"] not in COMPARISONS:
+        return False
+    sides = [bare(a) for a in t.args]
+    found = [a.op == "iota" or (a.op == "var" and kinds[a["name"]] == "int") for a in sides]
+    return any(found) and all(ok or a.op == "lit" for ok, a in zip(found, sides, strict=True))
+
+
+def bare(t: Term) -> Term:
+    """The operand of a broadcast, or the term itself."""
+    return t.args[0] if t.op == "bcast" else t
+
+
+def loose_iota(rule: Rule) -> bool:
+    """Whether the left side holds an iota that no comparison of positions reads."""
+    return any(
+        bare(a).op == "iota" and not compares_positions(rule.kinds, t)
+        for t in subterms(rule.lhs)
+        if t.op != "bcast"
+        for a in t.args
+    ) or any(t.op == "iota" for t in rule.lhs)
 
 
 class Disagree(Exception):

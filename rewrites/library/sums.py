@@ -25,7 +25,7 @@ product-with-broadcast: A[*b *m *k *j]  B[*b *k *n]
 
 rows-after-product: T[n *d *k]  I[*b]  W[*d *k *m]
   dot(take(T, I, n), W, k)  ==  take(dot(T, W, k), I, n)
-  prefer n < prod(b)
+  prefer n <= prod(b)
 
 rows-before-product: T[n *d *k]  I[*b]  W[*d *k *m]
   take(dot(T, W, k), I, n)  ==  dot(take(T, I, n), W, k)
@@ -38,6 +38,11 @@ rows-after-function: f/1  T[n *d]  I[*b]
 rows-before-function: f/1  T[n *d]  I[*b]
   take(f(T), I, n)  ==  f(take(T, I, n))
   prefer prod(b) < n
+
+product-with-one-hot: I[*b]  T[n *d]
+  dot(where(eq(I, iota(n)), 1, 0), T, n)
+    == where(logical_and(ge(I, 0), lt(I, count(n))), take(T, I, n), 0)
+  if n >= 1
 
 product-with-triangle: X[j *m]  extra i
   dot(where(ge(iota(i), iota(j)), 1, 0), X, j)  ==  cumsum(ren(X, j, i), i)

@@ -23,7 +23,7 @@ from rewrites.match.labels import Labels, Layout
 from rewrites.match.space import VIEW, Alternative, Class, Perm, Space
 from superopt.ir.ops import table
 from superopt.ir.scalar import COMMUTATIVE
-from superopt.ir.types import INTEGERS
+from superopt.ir.types import POSITIONS
 
 VIEWS_PER_EDGE = 2
 _IDENTITY = ((), (0,), (0, 1), (0, 1, 2), (0, 1, 2, 3))
@@ -313,7 +313,7 @@ class Walk:
                 return
         if pattern.op == "cum" and a.site.values["reverse"] != t["reverse"]:
             return
-        if pattern.op == "iota" and a.site.values["dtype"] not in INTEGERS:
+        if pattern.op == "iota" and a.site.values["dtype"] not in POSITIONS:
             return
         own = below(lay, a.perm)
         flowed = flow(a.op, a.site, own, s.labels)

@@ -317,6 +317,20 @@ def test_an_order_that_was_proved_for_the_program_is_validated_from_its_text(
     assert told.steps > 0
 
 
+def test_a_product_with_one_hot_rows_is_validated() -> None:
+    def fn(i: jax.Array, table: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(i, 512) @ table
+
+    imported = import_function(
+        fn, [jax.ShapeDtypeStruct((200,), jnp.int32), jax.ShapeDtypeStruct((512, 64), jnp.float32)]
+    )
+    found = explore(imported.graph, proved_library(None).rules, steps(200, TableObjective()))
+    best = found.result.best
+    assert "product-with-one-hot" in best.rules
+    told = validate(found.imported, found.program(best), make_plan(found, best), LEDGER)
+    assert told.valid, told.cause
+
+
 def test_the_square_of_a_constant_is_a_product_of_constants() -> None:
     def fn(x: jax.Array) -> jax.Array:
         return x * jnp.square(jnp.float32(0.9))

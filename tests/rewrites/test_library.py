@@ -46,6 +46,15 @@ def triangle(order: str, n: int) -> Node:
     return mk("select_n", mk(order, down, right), fill(0.0, n, n), fill(1.0, n, n))
 
 
+def one_hot_rows() -> Node:
+    """A table read by one-hot rows, as `jax.nn.one_hot(i, 5) @ t` traces."""
+    places = mk("iota", dtype="int32", shape=(1, 5), dimension=1)
+    equal = mk(
+        "eq", spread(var("i", 7, dtype="int32"), (7, 5), 0), spread(mk("reshape", places, new_sizes=(5,)), (7, 5), 1)
+    )
+    return dot(mk("convert_element_type", equal, new_dtype="float64"), var("t", 5, 3))
+
+
 def batch_norm(y: Node) -> Node:
     def channel(name: str) -> Node:
         return spread(frozen(name, y.shape[1]), y.shape, 1)
@@ -217,6 +226,7 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         ),
         ("product-with-broadcast",),
     ),
+    "rows by a product with one-hot rows": (one_hot_rows, ("product-with-one-hot",)),
     "product with a triangle of ones": (
         lambda: dot(triangle("ge", 260), var("x", 260, 2)), ("product-with-triangle",),
     ),
