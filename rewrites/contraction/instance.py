@@ -74,18 +74,22 @@ def rule_of(form: IndexForm) -> Rule | None:
 
 def _text(form: IndexForm, before: Mapping[RoleSet, int], best: ContractionStep) -> str:
     """Declarations, both sides and the guard."""
-    names = dict(zip(form.operands, _OPERANDS, strict=False))
+    names = dict(zip(form.tensors, _OPERANDS, strict=False))
     declared = [f"{name}[{_declared(form, form.roles[leaf])}]" for leaf, name in names.items()]
-    there = RoleSet().union(*[form.roles[leaf] for leaf in form.operands])
+    there = RoleSet().union(*[form.roles[leaf] for leaf in names])
     if extras := form.sizes.keys() - there:
         declared.append(f"extra {_declared(form, extras)}")
-    right = _right(best, form, list(names.values()))
-    for role in sorted(form.one_point(RoleSet(form.sizes)) - form.one_point(there) - form.out):
+    right = _right(best, form, [_operand(leaf, form, names) for leaf in form.operands])
+    held = RoleSet().union(*[form.roles[leaf] for leaf in form.operands])
+    for role in sorted(form.one_point(RoleSet(form.sizes)) - form.one_point(held) - form.out):
         right = f"({right} * count({role}))"
     if added := form.out - best.roles:
         right = f"bcast({right}, {', '.join(sorted(added))})"
-    guard = [f"{_cost(best.cost)} < {_cost(before)}"]
-    guard += [f"frozen({_OPERANDS[number]})" for number in sorted(frozen_leaves(best))]
+    bound = dict(pair for leaf in form.twin for pair in _renamed(leaf, form).items() if pair[1] not in there)
+    size_of = {new: old for old, new in bound.items()}
+    guard = [f"{_cost(best.cost, size_of)} < {_cost(before, size_of)}"]
+    known = [form.operands[number] for number in sorted(frozen_leaves(best))]
+    guard += [f"frozen({names[leaf]})" for leaf in known if leaf in names]
     equal = [f"\n  if {', '.join(f'{a} == {b}' for a, b in sorted(form.taken.items()))}"] if form.taken else []
     sides = f"{_left(form.root, form, names)}  ==  {right}"
     return f": {'  '.join(declared)}\n  {sides}{''.join(equal)}\n  prefer {' and '.join(guard)}"
@@ -97,9 +101,11 @@ def _declared(form: IndexForm, roles: Iterable[str]) -> str:
     return " ".join(role if role in single else f"*{role}" for role in sorted(roles))
 
 
-def _cost(terms: Mapping[RoleSet, int]) -> str:
+def _cost(terms: Mapping[RoleSet, int], size_of: Mapping[str, str]) -> str:
+    """A cost as text; roles that the left side does not bind are as long as those in whose place they stand."""
     parts = [
-        "*".join([*([str(n)] if n > 1 else []), *(f"prod({r})" for r in sorted(roles))]) for roles, n in terms.items()
+        "*".join([*([str(n)] if n > 1 else []), *(f"prod({size_of.get(r, r)})" for r in sorted(roles))])
+        for roles, n in terms.items()
     ]
     return " + ".join(sorted(part or "1" for part in parts)) or "0"
 
@@ -108,6 +114,8 @@ def _left(part: RegionPart, form: IndexForm, names: Mapping[RegionPart, str]) ->
     if part.kind == "leaf":
         return names[part]
     args = part.args
+    if part.kind == "square":
+        return f"square({_left(args[0], form, names)})"
     if part.kind in ("mul", "div"):
         a, b = (_bare(arg, form, _held(other, form)) for arg, other in (args, args[::-1]))
         return f"({_left(a, form, names)} {'*' if part.kind == 'mul' else '/'} {_left(b, form, names)})"
@@ -139,13 +147,26 @@ def _held(part: RegionPart, form: IndexForm) -> RoleSet:
     return form.roles[part]
 
 
+def _operand(leaf: RegionPart, form: IndexForm, names: Mapping[RegionPart, str]) -> str:
+    """An operand of the right side: its tensor, with roles renamed that a mask or a square puts in place of others."""
+    name = names[form.twin.get(leaf, leaf)]
+    for old, new in sorted(_renamed(leaf, form).items()):
+        name = f"ren({name}, {old}, {new})"
+    return f"(1 / {name})" if leaf in form.inverse else name
+
+
+def _renamed(leaf: RegionPart, form: IndexForm) -> dict[str, str]:
+    """Roles of an operand's tensor, and the roles that stand in their places."""
+    first = form.twin.get(leaf, leaf)
+    have, wanted = form.roles[first], form.roles[leaf]
+    masked = {gone: stays for gone, stays in form.taken.items() if gone in have}
+    return masked | dict(zip(sorted(have - wanted), sorted(wanted - have), strict=True))
+
+
 def _right(step: ContractionStep, form: IndexForm, names: list[str]) -> str:
     first, *rest = step.args
     if isinstance(first, int):
-        leaf, name = form.operands[first], names[first]
-        for gone, stays in sorted(form.taken.items()):
-            name = f"ren({name}, {gone}, {stays})" if gone in form.roles[leaf] else name
-        return f"(1 / {name})" if leaf in form.inverse else name
+        return names[first]
     if not rest:
         return f"sum({_right(first, form, names)}, {', '.join(sorted(step.over))})"
     (second,) = rest

@@ -67,9 +67,10 @@ def program_cost(form: IndexForm) -> Counter[RoleSet]:
     total: Counter[RoleSet] = Counter()
 
     def visit(part: RegionPart) -> None:
-        for arg in part.args:
+        args = part.args[:1] if part.kind == "square" else part.args
+        for arg in args:
             visit(arg)
-        frozen[part] = part in form.frozen if part.kind == "leaf" else all(frozen[arg] for arg in part.args)
+        frozen[part] = part in form.frozen if part.kind == "leaf" else all(frozen[arg] for arg in args)
         if frozen[part] or part.kind in ("leaf", "view", "copy"):
             return
         work = form.roles[part].union(*[form.roles[arg] for arg in part.args])

@@ -24,7 +24,7 @@ MOST_OPERANDS = 8  # the dynamic program looks at 3^8 = 6,561 splits
 _DEEPEST = 24  # ops from the root; the longest of the zoo has eleven
 KINDS = {
     **dict.fromkeys(PRODUCTS, "dot"), "reduce_sum": "sum", "mul": "mul", "div": "div", "broadcast_in_dim": "copy",
-    "select_n": "mask",
+    "select_n": "mask", "square": "square",
 }  # fmt: skip
 """Op -> its kind in a region; views are read through, all else is an operand."""
 _AHEAD = ("view", "copy", "mask")  # kinds that are read where they are known ahead of time: all else is computed then
@@ -38,7 +38,7 @@ class RegionPart:
         kind: `leaf`, `view`, or a value of `KINDS`.
         cls: the class that it computes.
         lay: labels of the class's axes; not resolved.
-        args: operands; of a mask, what it lets through.
+        args: operands; of a mask, what it lets through; of a square, its operand twice, with sums of their own.
         marks: labels that a sum sums over, that a broadcast adds, or that a mask compares, with their sizes.
     """
 
@@ -65,6 +65,7 @@ class IndexForm:
         roles: roles of every part's axes.
         marks: roles that a part sums over, adds, or compares.
         taken: role of a mask -> the role that takes its place.
+        twin: leaf of the second factor of a square -> the same leaf of the first.
         sizes: number of elements along a role.
         inverse: leaves that the product is divided by.
         frozen: leaves that are known ahead of time.
@@ -76,6 +77,7 @@ class IndexForm:
     marks: dict[RegionPart, frozenset[str]]
     sizes: dict[str, int]
     taken: dict[str, str]
+    twin: dict[RegionPart, RegionPart]
     inverse: frozenset[RegionPart]
     frozen: frozenset[RegionPart]
 
@@ -83,6 +85,11 @@ class IndexForm:
     def out(self) -> frozenset[str]:
         """Roles of the result."""
         return self.roles[self.root]
+
+    @property
+    def tensors(self) -> tuple[RegionPart, ...]:
+        """The operands without those that are second factors of squares."""
+        return tuple(leaf for leaf in self.operands if leaf not in self.twin)
 
     def one_point(self, roles: frozenset[str]) -> frozenset[str]:
         """Roles after each mask has put one role in place of another."""
@@ -114,11 +121,12 @@ class _RegionReader:
                     if found is not None:
                         return found
                     continue
-                two = len(alternative.children) == 2
+                two = len(alternative.children) == 2 or kind == "square"
                 if (two and not self.room) or any(self.space.dtype(c) != dtype for c, _ in alternative.children):
                     continue
                 self.room -= two
-                found = self._op(kind, cls, lay, alternative, depth)
+                square = kind == "square"
+                found = (self._square if square else self._op)(kind, cls, lay, alternative, depth)
                 if found is not None:
                     return found
                 self.room += two
@@ -142,6 +150,17 @@ class _RegionReader:
             divisor = kind == "div" and number == 1
             args.append(RegionPart("leaf", child, lay) if divisor else self.part(child, lay, depth + 1))
         return RegionPart(kind, cls, own if kind == "leaf" else lay_of(own, a), tuple(args), tuple(marked))
+
+    def _square(self, kind: str, cls: Class, lay: Layout, a: Alternative, depth: int) -> RegionPart | None:
+        """A square of a sum: its operand is read twice, so that each factor has sums of its own."""
+        ((child, perm),) = a.children
+        inner = below(below(lay, a.perm), perm)
+        room = self.room
+        first, second = (self.part(child, inner, depth + 1) for _ in range(2))
+        if first.kind == "leaf" or [x.cls for x in first.walk()] != [x.cls for x in second.walk()]:
+            self.room = room
+            return None
+        return RegionPart(kind, cls, lay, (first, second))
 
     def _mask(self, cls: Class, lay: Layout, a: Alternative, depth: int) -> RegionPart | None:
         """A selection of zero but where the positions along two axes are equal."""
@@ -225,6 +244,12 @@ def _indexed(root: RegionPart, labels: Labels, space: EGraphSpace) -> IndexForm 
         return frozenset(role_of[label] for label in facts)
 
     leaves = tuple(part for part in parts if part.kind == "leaf")
+    twin: dict[RegionPart, RegionPart] = {}
+    for part in parts:
+        if part.kind == "square":
+            twin |= {b: a for a, b in zip(*(arg.walk() for arg in part.args), strict=True) if a.kind == "leaf"}
+    if any(a in twin for a in twin.values()) or (twin and any(part.kind == "mask" for part in parts)):
+        return None  # squares of squares, and masks of squares
     taken = _taken([sorted(named(marked[part])) for part in parts if part.kind == "mask"], named(held[root]))
     if taken is None or any(sizes_of[gone] != sizes_of[stays] for gone, stays in taken.items()):
         return None
@@ -237,6 +262,7 @@ def _indexed(root: RegionPart, labels: Labels, space: EGraphSpace) -> IndexForm 
         marks={part: named(marked[part]) for part in parts},
         sizes=sizes_of,
         taken=taken,
+        twin=twin,
         inverse=frozenset(part.args[1] for part in parts if part.kind == "div"),
         frozen=frozenset(leaf for leaf in leaves if space.frozen(leaf.cls)),
     )

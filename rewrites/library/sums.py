@@ -23,6 +23,18 @@ product-with-broadcast: A[*b *m *k *j]  B[*b *k *n]
   dot(A, bcast(B, j), k, j)  ==  dot(sum(A, j), B, k)
   prefer prod(j) > 1 and (prod(k) > 1 or prod(n) > 1)
 
+product-of-broadcast: A[*b *m *k]  B[*b *k *n]  extra *j
+  dot(bcast(A, j), B, k)  ==  bcast(dot(A, B, k), j)
+  prefer prod(j) > 1
+
+product-of-outer-sum: A[*b *i *m *k]  B[*b *j *m *k]  W[*b *k *n]
+  dot(A + B, W, k)  ==  dot(A, W, k) + dot(B, W, k)
+  prefer prod(i) > 1 and prod(j) > 1
+
+product-of-outer-difference: A[*b *i *m *k]  B[*b *j *m *k]  W[*b *k *n]
+  dot(A - B, W, k)  ==  dot(A, W, k) - dot(B, W, k)
+  prefer prod(i) > 1 and prod(j) > 1
+
 rows-after-product: T[n *d *k]  I[*b]  W[*d *k *m]
   dot(take(T, I, n), W, k)  ==  take(dot(T, W, k), I, n)
   prefer n <= prod(b)

@@ -69,6 +69,10 @@ def whitened() -> Node:
     return dot(dot(dot(var("x", 9, 5), var("v", 5, 5)), scale), var("u", 5, 5))
 
 
+def norm_of_low_rank() -> Node:
+    return mk("reduce_sum", mk("square", dot(var("a", 30, 2), var("b", 2, 20))), axes=(0, 1))
+
+
 REGIONS: dict[str, Callable[[], Node]] = {
     "chain": chain,
     "total of an outer product": total_of_outer_product,
@@ -78,6 +82,7 @@ REGIONS: dict[str, Callable[[], Node]] = {
     "matrix between diagonal ones": between_diagonals,
     "trace of a product": trace_of_product,
     "quotients on a diagonal": whitened,
+    "norm of a product of thin matrices": norm_of_low_rank,
 }
 
 

@@ -55,6 +55,16 @@ def one_hot_rows() -> Node:
     return dot(mk("convert_element_type", equal, new_dtype="float64"), var("t", 5, 3))
 
 
+def mapped(x: Node, w: Node) -> Node:
+    """The last axis of a tensor of rank 3 through a matrix."""
+    return mk("dot_general", x, w, dimension_numbers=(((2,), (0,)), ((), ())))
+
+
+def pairs(op: str) -> Node:
+    """All pairs of rows of two tensors, joined by an op."""
+    return ew(op, spread(var("a", 5, 4), (5, 3, 4), 0, 2), spread(var("b", 3, 4), (5, 3, 4), 1, 2))
+
+
 def batch_norm(y: Node) -> Node:
     def channel(name: str) -> Node:
         return spread(frozen(name, y.shape[1]), y.shape, 1)
@@ -227,6 +237,11 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
         ("product-with-broadcast",),
     ),
     "rows by a product with one-hot rows": (one_hot_rows, ("product-with-one-hot",)),
+    "product of repeated rows": (
+        lambda: mapped(spread(var("a", 5, 4), (3, 5, 4), 1, 2), var("b", 4, 2)), ("product-of-broadcast",),
+    ),
+    "product of sums of pairs": (lambda: mapped(pairs("add"), var("w", 4, 2)), ("product-of-outer-sum",)),
+    "product of differences of pairs": (lambda: mapped(pairs("sub"), var("w", 4, 2)), ("product-of-outer-difference",)),
     "product with a triangle of ones": (
         lambda: dot(triangle("ge", 260), var("x", 260, 2)), ("product-with-triangle",),
     ),
