@@ -62,7 +62,7 @@ def _leaves(step: ContractionStep) -> frozenset[int]:
 
 
 def program_cost(form: IndexForm) -> Counter[RoleSet]:
-    """The cost of the region as it stands; broadcasts, views and divisions by scalars are part of what reads them."""
+    """The cost of the region as it stands."""
     frozen: dict[RegionPart, bool] = {}
     total: Counter[RoleSet] = Counter()
 
@@ -74,15 +74,15 @@ def program_cost(form: IndexForm) -> Counter[RoleSet]:
         if frozen[part] or part.kind in ("leaf", "view", "copy"):
             return
         work = form.roles[part].union(*[form.roles[arg] for arg in part.args])
-        stored = [_stored(form, arg) for arg in part.args]
-        total.update(step_cost(work, [*stored, form.roles[part]] if part.kind in ("dot", "sum") else []))
+        read = [form.roles[arg] if part.kind == "dot" else _stored(form, arg) for arg in part.args]
+        total.update(step_cost(work, [*read, form.roles[part]] if part.kind in ("dot", "sum") else []))
 
     visit(form.root)
     return total
 
 
 def _stored(form: IndexForm, part: RegionPart) -> RoleSet:
-    """Roles of what is read where a part is read: a broadcast reads its operand."""
+    """Roles of what a sum reads: a broadcast is part of it, while a product may read it as a tensor."""
     while part.kind in ("copy", "view"):
         part = part.args[0]
     return form.roles[part]

@@ -73,6 +73,11 @@ def norm_of_low_rank() -> Node:
     return mk("reduce_sum", mk("square", dot(var("a", 30, 2), var("b", 2, 20))), axes=(0, 1))
 
 
+def repeated_heads() -> Node:
+    keys = mk("reshape", spread(var("k", 3, 7, 4), (3, 2, 7, 4), 0, 2, 3), new_sizes=(6, 7, 4))
+    return mk("dot_general", var("q", 6, 5, 4), keys, dimension_numbers=(((2,), (2,)), ((0,), (0,))))
+
+
 REGIONS: dict[str, Callable[[], Node]] = {
     "chain": chain,
     "total of an outer product": total_of_outer_product,
@@ -82,6 +87,7 @@ REGIONS: dict[str, Callable[[], Node]] = {
     "matrix between diagonal ones": between_diagonals,
     "trace of a product": trace_of_product,
     "quotients on a diagonal": whitened,
+    "keys repeated for several heads": repeated_heads,
     "norm of a product of thin matrices": norm_of_low_rank,
 }
 
