@@ -44,6 +44,7 @@ def _swap(rule: Rule) -> Rule:
         many=rule.many, owner=rule.owner, sizes=rule.sizes, indices=rule.indices, metas=rule.metas,
         params=rule.params, extras=rule.extras, derived=rule.derived, kinds=rule.kinds, lhs=rule.rhs, rhs=rule.lhs,
         cond=rule.cond, prefer=(), mode="proof" if rule.mode == "proof" else "near", given=rule.given, dtype=rule.dtype,
+        numerics=rule.numerics,
     )  # fmt: skip
 
 

@@ -17,7 +17,7 @@ sum-of-mul: A[*b *k *m *p]  B[*b *k *n *q]
 
 sum-of-bias: A[*b *p *m *k]  C[*b *k *q]
   sum(A + C, m, k)  ==  sum(A, m, k) + sum(C, k) * count(m)
-  prefer prod(m) > 1
+  prefer prod(m) > 1 or prod(k) > 1 and prod(p) > 1
 
 product-with-broadcast: A[*b *m *k *j]  B[*b *k *n]
   dot(A, bcast(B, j), k, j)  ==  dot(sum(A, j), B, k)
@@ -65,4 +65,14 @@ product-with-upper-triangle: X[j *m]  extra i
   dot(where(le(iota(i), iota(j)), 1, 0), X, j)  ==  rev(cumsum(rev(ren(X, j, i), i), i), i)
   if i == j
   prefer i > 256
+
+square-of-outer-difference: A[*b *i *k]  B[*b *j *k]
+  sum(square(A - B), k)  ==  sum(square(A), k) + sum(square(B), k) - 2 * dot(A, B, k)
+  numerics range
+  prefer prod(i) > 1 and prod(j) > 1
+
+quotient-of-outer-difference: A[*b *i *k]  B[*b *j *k]  V[*b *j *k]
+  sum(square(A - B) / V, k)  ==  dot(square(A), 1 / V, k) + sum(square(B) / V, k) - 2 * dot(A, B / V, k)
+  numerics range
+  prefer prod(i) > 1 and prod(j) > 1
 """

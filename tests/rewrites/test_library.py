@@ -242,6 +242,13 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
     ),
     "product of sums of pairs": (lambda: mapped(pairs("add"), var("w", 4, 2)), ("product-of-outer-sum",)),
     "product of differences of pairs": (lambda: mapped(pairs("sub"), var("w", 4, 2)), ("product-of-outer-difference",)),
+    "squared distances of pairs": (
+        lambda: total(ew("square", pairs("sub")), 2), ("square-of-outer-difference",),
+    ),
+    "scaled squared distances of pairs": (
+        lambda: total(ew("div", ew("square", pairs("sub")), spread(var("v", 3, 4), (5, 3, 4), 1, 2)), 2),
+        ("quotient-of-outer-difference",),
+    ),
     "product with a triangle of ones": (
         lambda: dot(triangle("ge", 260), var("x", 260, 2)), ("product-with-triangle",),
     ),
