@@ -1,6 +1,6 @@
 """Validation of a returned program from its plan: no search, no e-graph, files suffice.
 
-    1. every rule of the plan is PROVED: by its certificate, or anew.
+    1. every rule of the plan is PROVED: by its certificate, or anew; so is every step that takes work out of a loop.
     2. every step is an instance of its rule. Premises, sizes and attributes are checked at its place, and both sides
        built from its bindings (`verifier.rules.instances`).
     3. element labels of the original, of all terms and sides, and of the returned program are computed. The two sides
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -26,10 +26,12 @@ import numpy.typing as npt
 from rewrites.language.named import Env
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
+from superopt.certify.loops import LoopStep, cause_against
 from superopt.certify.plan import Plan, RuleInstance
 from superopt.errors import FileLimitError, RuleError, SuperoptError
 from superopt.files.reading import shown
 from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.loops import results_of
 from superopt.ir.program import Program, replace
 from superopt.ir.text import print_graph
 from superopt.machine.deadline import Stopwatch
@@ -158,6 +160,7 @@ def _check(
     for node in topological(plan.terms.outputs):
         if node.op == "input" and node not in known:
             raise _PlanRefused(f"the plan speaks of an input {node['name']!r}, which the original does not have")
+    given = [*given, *(pair for number, step in enumerate(plan.loops) for pair in _loop(number, step, plan, known))]
     steps = [_sides(number, step, plan, rules) for number, step in enumerate(plan.instances)]
     terms = Graph(original.inputs, tuple(side for pair in given for side in pair))
     texts = [original, *(g for g in (returned.prepare, returned.hot) if g), *((terms,) if given else ())]
@@ -254,6 +257,20 @@ def _sides(number: int, step: RuleInstance, plan: Plan, rules: Mapping[str, Rule
         raise _PlanRefused(f"step {number} ({step.rule}): {error}") from error
     except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:
         raise _PlanRefused(f"step {number} ({step.rule}): {type(error).__name__}: {error}") from error
+
+
+def _loop(number: int, step: LoopStep, plan: Plan, known: Set[Node]) -> list[tuple[Node, Node]]:
+    """Return the results of a loop with those of a step that takes work out of it; refused where it is not proved."""
+    try:
+        cause = cause_against(step, plan.numerics)
+        before, after = results_of(step.loop), step.results()
+    except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:
+        raise _PlanRefused(f"step {number} of loops ({step.kind}): {type(error).__name__}: {error}") from error
+    if cause:
+        raise _PlanRefused(f"step {number} of loops ({step.kind}) is not proved: {cause}")
+    if any(node.op == "input" and node not in known for node in topological((*before, *after))):
+        raise _PlanRefused(f"step {number} of loops ({step.kind}) reads an input that the original does not have")
+    return list(zip(before, after, strict=True))
 
 
 def _same(found: Mapping[Node, IdRow], want: Sequence[Node], have: Sequence[Node]) -> bool:
