@@ -158,11 +158,7 @@ def _is_layers(loop: Node) -> bool:
     """Whether a loop is a few trips with weights of their own: a product of what is carried with a row."""
     parts = LoopParts(loop)
     nodes, depends = parts.body.nodes(), parts.depends()
-    if (
-        parts.length > STEPS
-        or parts.length * len(nodes) > _MOST_NODES
-        or any(bodies_of(n) or n.op == "opaque" for n in nodes)
-    ):
+    if parts.length > STEPS or any(bodies_of(n) or n.op == "opaque" for n in nodes):
         return False
 
     def kinds(node: Node) -> set[int]:
