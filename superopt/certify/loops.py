@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from superopt.errors import InputError
+from superopt.errors import InputError, SuperoptError
 from superopt.files.reading import Allowance
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.index import symbol
@@ -30,6 +30,8 @@ from superopt.ir.loops import (
 )
 from superopt.ir.program import replace
 from superopt.ir.text import parse_graph, print_graph
+from superopt.ir.types import INTEGERS
+from verifier.rules.prove import FINITE
 from verifier.statements.prove import Pair, Proof, Stop, prove_elsewhere
 from verifier.verdict import EXACTNESS
 
@@ -108,50 +110,74 @@ def _with_body(loop: Node, images: Mapping[Node, Node]) -> tuple[Node, ...]:
     return results_of(mk(loop.op, *loop.inputs, **{**dict(loop.attrs), "body": changed}))
 
 
-def prove_step(step: LoopStep, numerics: str = "real") -> bool:
-    """Whether a step is proved to keep the values of its loop, in a class no wider than `numerics`."""
-    return not cause_against(step, numerics)
+@dataclass(frozen=True, slots=True)
+class LoopProof:
+    """The class in which a step keeps the values of its loop, and what it assumes."""
+
+    exactness: str
+    assumptions: tuple[str, ...] = ()
 
 
-def cause_against(step: LoopStep, numerics: str = "real") -> str:
-    """Why a step is not proved; an empty text where it is."""
+class NotProvedError(SuperoptError):
+    """A step is not proved to keep the values of its loop; the message says why."""
+
+
+def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
+    """Prove that a step keeps the values of its loop, in a class no wider than `numerics`.
+
+    Raises:
+        NotProvedError: it is not proved.
+    """
     if step.kind == "unrolled":
-        return ""
+        return LoopProof("exact")
     if step.kind in ("counted", "summed"):
-        fits = step.number in (counters if step.kind == "counted" else sums)(step.loop)
-        if not fits or (step.kind == "summed" and not adds_row(step.loop, step.number)):
-            return f"carry {step.number} is not {step.kind}"
-        exact = step.kind == "counted" or step.loop.types[step.number].dtype.startswith(("int", "uint"))
-        return "" if exact or numerics != "exact" else "a sum has another order"
+        return _prove_carry(step, numerics)
+    proofs: list[LoopProof] = []
     try:
         for value, instead in zip(step.values, step.instead, strict=True):
-            cause = _apart(step, value, instead, numerics)
-            if cause:
-                return cause
+            proofs.append(_prove_value(step, value, instead))
     except Stop as stop:
-        return stop.cause
-    return ""
+        raise NotProvedError(stop.cause) from stop
+    widest = max((p.exactness for p in proofs), key=EXACTNESS.index, default="exact")
+    if EXACTNESS.index(widest) > EXACTNESS.index(numerics):
+        raise NotProvedError(f"it holds in the class {widest} alone")
+    return LoopProof(widest, tuple(dict.fromkeys(a for p in proofs for a in p.assumptions)))
 
 
-def _apart(step: LoopStep, value: Node, instead: Node, numerics: str) -> str:
-    """Why a value and what comes in its place are not proved equal."""
+def _prove_carry(step: LoopStep, numerics: str) -> LoopProof:
+    """The proof of a carry that is counted or summed, which its form is."""
+    fits = step.number in (counters if step.kind == "counted" else sums)(step.loop)
+    if not fits or (step.kind == "summed" and not adds_row(step.loop, step.number)):
+        raise NotProvedError(f"carry {step.number} is not {step.kind}")
+    if step.kind == "counted" or step.loop.types[step.number].dtype in INTEGERS:
+        return LoopProof("exact")
+    if numerics == "exact":
+        raise NotProvedError("a sum has another order")
+    return LoopProof("real", (FINITE,))
+
+
+def _prove_value(step: LoopStep, value: Node, instead: Node) -> LoopProof:
+    """Prove that a value and what comes in its place are equal, on every trip.
+
+    Raises:
+        NotProvedError, Stop: they are not.
+    """
     parts = LoopParts(step.loop)
     if value not in parts.body.nodes():
-        return "a value is not of the loop's body"
+        raise NotProvedError("a value is not of the loop's body")
     if step.kind == "body":
-        return _unequal(Graph(parts.body.inputs, (value,)), Graph(parts.body.inputs, (instead,)), {}, numerics)
+        return _equal(Graph(parts.body.inputs, (value,)), Graph(parts.body.inputs, (instead,)))
     _, carries, rows = parts.split(parts.body.inputs)
     operands, trip = parts.operands(), symbol(_TRIP, 0, parts.length - 1)
     below = topological((value,))
     if any(x in carries for x in below):
-        return "a hoisted value depends on a carry"
+        raise NotProvedError("a hoisted value depends on a carry")
     varies = any(x in rows for x in below)
     own = {x: row_of(operands[x], trip) if x in rows else operands[x] for x in below if x.op == "input"}
     left, right = replace((value,), own)[0], row_of(instead, trip) if varies else instead
     if left is right:
-        return ""
-    leaves = _cut_at(step, (left, right))
-    return _unequal(*leaves, {_TRIP: parts.length} if varies else {}, numerics)
+        return LoopProof("exact")
+    return _equal(*_cut_at(step, (left, right)), parts.length if varies else None)
 
 
 _TRIP = "trip"
@@ -164,9 +190,9 @@ def _cut_at(step: LoopStep, sides: tuple[Node, Node]) -> tuple[Graph, Graph]:
     return Graph(inputs, replace((sides[0],), named)), Graph(inputs, replace((sides[1],), named))
 
 
-def _unequal(left: Graph, right: Graph, below: Mapping[str, int], numerics: str) -> str:
-    """Why two graphs are not proved equal at every trip."""
-    premises = tuple(n - 1 - symbol(name, 0, n - 1) for name, n in below.items())
-    domain, _ = prove_elsewhere(Pair(left, right, tuple(below), 0, premises), Proof())
-    narrow = EXACTNESS.index(domain.exactness) <= EXACTNESS.index(numerics)
-    return "" if narrow else f"equal in the class {domain.exactness} alone"
+def _equal(left: Graph, right: Graph, trips: int | None = None) -> LoopProof:
+    """Prove two graphs equal, at each of so many trips."""
+    sizes = () if trips is None else (_TRIP,)
+    premises = () if trips is None else (trips - 1 - symbol(_TRIP, 0, trips - 1),)
+    domain, _ = prove_elsewhere(Pair(left, right, sizes, 0, premises), Proof())
+    return LoopProof(domain.exactness, domain.assumptions)

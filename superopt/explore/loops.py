@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 
 from superopt.backends.xla import enabled_x64, needs_x64, to_jax
-from superopt.certify.loops import LoopStep, prove_step
+from superopt.certify.loops import LoopStep, NotProvedError, prove_step
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, bodies_of, mk, topological
@@ -41,7 +41,7 @@ _MOST_ELEMENTS = 1 << 23  # elements of what is computed for all trips at once: 
 
 
 def opened(
-    graph: Graph, deadline: Deadline, *, products: bool = True, prove: Callable[[LoopStep], bool] = prove_step
+    graph: Graph, deadline: Deadline, *, products: bool = True, prove: Callable[[LoopStep], object] = prove_step
 ) -> tuple[Graph, tuple[LoopStep, ...]]:
     """The graph with work taken out of its loops as far as there is time, and the steps that led there.
 
@@ -49,7 +49,7 @@ def opened(
         graph: the program.
         deadline: no further step is begun after it.
         products: whether products that are the same each trip are taken out; bodies may have better ones before that.
-        prove: decides about each step.
+        prove: raises where a step is not proved; it is left out then.
     """
     taken: list[LoopStep] = []
     refused: set[LoopStep] = set()
@@ -57,11 +57,13 @@ def opened(
         step = next((s for s in _steps(graph, products) if s not in refused), None)
         if step is None or deadline.is_over:
             return graph, tuple(taken)
-        if not prove(step):
+        try:
+            prove(step)
+        except NotProvedError:
             refused.add(step)
-            continue
-        graph = with_results(graph, step.loop, step.results())
-        taken.append(step)
+        else:
+            graph = with_results(graph, step.loop, step.results())
+            taken.append(step)
 
 
 def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:

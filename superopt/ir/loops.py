@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
+from superopt.ir.index import Poly
 from superopt.ir.inline import steps
 from superopt.ir.program import replace
 
@@ -223,16 +224,16 @@ def unrolled(loop: Node) -> tuple[Node, ...]:
     return steps(loop, loop.inputs)
 
 
-def row_of(stack: Node, trip: object) -> Node:
-    """The row of a stack at a trip, which may be symbolic."""
+def row_of(stack: Node, trip: Poly) -> Node:
+    """The row of a stack at a symbolic trip."""
     rest = stack.shape[1:]
-    start, limit = (trip, *[0] * len(rest)), (trip + 1, *rest)  # pyright: ignore[reportOperatorIssue] -- sizes
+    start, limit = (trip, *[0] * len(rest)), (trip + 1, *rest)
     return mk("reshape", mk("slice", stack, start_indices=start, limit_indices=limit), new_sizes=rest)
 
 
 def elements(nodes: Sequence[Node]) -> float:
-    """Number of elements of these values."""
-    return float(sum(math.prod(map(int, node.shape)) for node in nodes))  # pyright: ignore[reportArgumentType] -- numbers
+    """Number of elements of these values, whose sizes are known."""
+    return float(sum(math.prod([int(n) for n in node.shape if isinstance(n, int)]) for node in nodes))
 
 
 def loops_of(graph: Graph) -> list[Node]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -12,13 +13,16 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from superopt.certify.loops import LoopStep, cause_against, read_step
+from superopt.certify.loops import LoopStep, NotProvedError, prove_step, read_step
+from superopt.certify.plan import empty_plan, read_plan
+from superopt.certify.validate import validate
 from superopt.errors import InputError
 from superopt.explore.loops import opened
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, mk
 from superopt.ir.interp import evaluate
 from superopt.ir.loops import loops_of
+from superopt.ir.program import Program
 from superopt.machine.deadline import Deadline
 from tests.support.jax_programs import rand
 
@@ -125,42 +129,49 @@ def wrong(x: Node) -> Node:
 
 def test_a_wrong_stack_is_refused() -> None:
     (step,) = steps_of("recurrence")
-    assert not cause_against(step)
-    assert cause_against(replace(step, instead=(wrong(step.instead[0]),)))
+    prove_step(step)
+    with pytest.raises(NotProvedError):
+        prove_step(replace(step, instead=(wrong(step.instead[0]),)))
 
 
 def test_rows_in_another_order_are_refused() -> None:
     (step,) = steps_of("recurrence")
     turned = mk("rev", step.instead[0], dimensions=(0,))
-    assert cause_against(replace(step, instead=(turned,)))
+    with pytest.raises(NotProvedError):
+        prove_step(replace(step, instead=(turned,)))
 
 
 def test_a_wrong_body_is_refused() -> None:
     step = steps_of("joined")[0]
-    assert cause_against(replace(step, instead=(wrong(step.instead[0]),)))
+    with pytest.raises(NotProvedError):
+        prove_step(replace(step, instead=(wrong(step.instead[0]),)))
 
 
 def test_a_value_that_depends_on_a_carry_is_refused() -> None:
     (step,) = steps_of("recurrence")
     carried = step.loop["body"].outputs[0]
-    assert "carry" in cause_against(replace(step, values=(carried,)))
+    with pytest.raises(NotProvedError, match="carry"):
+        prove_step(replace(step, values=(carried,)))
 
 
 def test_a_value_of_another_body_is_refused() -> None:
     (step,), (other, *_) = steps_of("recurrence"), steps_of("invariant")[1:]
-    assert "body" in cause_against(replace(step, values=other.values))
+    with pytest.raises(NotProvedError, match="body"):
+        prove_step(replace(step, values=other.values))
 
 
 @pytest.mark.parametrize("kind", ["counted", "summed"])
 def test_a_carry_of_another_kind_is_refused(kind: str) -> None:
     (step,) = steps_of("recurrence")
-    assert cause_against(replace(step, kind=kind, values=(), instead=()))
+    with pytest.raises(NotProvedError):
+        prove_step(replace(step, kind=kind, values=(), instead=()))
 
 
 def test_sums_of_floats_are_not_exact() -> None:
     step = steps_of("outer")[-1]
-    assert not cause_against(step)
-    assert cause_against(step, "exact")
+    assert prove_step(step).exactness == "real"
+    with pytest.raises(NotProvedError):
+        prove_step(step, "exact")
 
 
 def test_a_step_about_something_else_is_no_step() -> None:
@@ -188,7 +199,12 @@ def test_no_step_begins_after_the_deadline() -> None:
 
 def test_a_refused_step_is_left_out() -> None:
     graph, _ = graph_of("counting")
-    _, steps = opened(graph, Deadline(), prove=lambda step: step.kind == "counted")
+
+    def prove(step: LoopStep) -> None:
+        if step.kind != "counted":
+            raise NotProvedError("not asked for")
+
+    _, steps = opened(graph, Deadline(), prove=prove)
     assert [s.kind for s in steps] == ["counted"]
 
 
@@ -199,3 +215,30 @@ def test_what_would_not_fit_in_memory_stays() -> None:
     wide = jax.ShapeDtypeStruct((4096, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), jnp.float32)
     graph = import_function(fn, wide).graph
     assert opened(graph, Deadline()) == (graph, ())
+
+
+def test_a_plan_of_steps_is_validated_and_a_changed_one_refused() -> None:
+    graph, _ = graph_of("joined")
+    after, steps = opened(graph, Deadline())
+    plan = replace(empty_plan(graph), loops=steps)
+    found = validate(graph, Program(None, after), plan)
+    assert (found.valid, found.exactness, found.steps) == (True, "real", 2)
+    assert not validate(graph, Program(None, after), empty_plan(graph)).valid
+    other = replace(steps[1], instead=(wrong(steps[1].instead[0]), *steps[1].instead[1:]))
+    refused = validate(graph, Program(None, after), replace(plan, loops=(steps[0], other)))
+    assert not refused.valid
+    assert "step 1 of loops (hoisted) is not proved" in refused.cause
+
+
+def test_a_plan_may_not_read_other_inputs() -> None:
+    graph, _ = graph_of("layers")
+    (step,) = steps_of("layers")
+    other = Graph((graph.inputs[0],), (graph.inputs[0],))
+    plan = replace(empty_plan(other), loops=(step,))
+    assert "reads an input" in validate(other, Program(None, other), plan).cause
+
+
+def test_plans_with_steps_survive_as_text() -> None:
+    graph, _ = graph_of("outer")
+    plan = replace(empty_plan(graph), loops=steps_of("outer"))
+    assert read_plan(json.loads(json.dumps(plan.to_json()))).loops == plan.loops
