@@ -201,7 +201,7 @@ class _Restored:
         )
 
         if head.vmap:
-            return without_vmap(exported.call, head.vmap)
+            return without_vmap(lambda *arrays: tuple(exported.call(*arrays)), head.vmap)
 
         @jax.custom_batching.custom_vmap
         def call(*arrays: Any) -> tuple[Any, ...]:
