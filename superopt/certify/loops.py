@@ -15,7 +15,7 @@ from typing import Any
 from superopt.errors import InputError, SuperoptError
 from superopt.files.reading import Allowance
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
-from superopt.ir.index import symbol
+from superopt.ir.index import Poly, symbol
 from superopt.ir.loops import (
     LoopParts,
     adds_row,
@@ -168,7 +168,7 @@ def _prove_value(step: LoopStep, value: Node, instead: Node) -> LoopProof:
     if step.kind == "body":
         return _equal(Graph(parts.body.inputs, (value,)), Graph(parts.body.inputs, (instead,)))
     _, carries, rows = parts.split(parts.body.inputs)
-    operands, trip = parts.operands(), symbol(_TRIP, 0, parts.length - 1)
+    operands, trip = parts.operands(), _trip(parts.length) - 1
     below = topological((value,))
     if any(x in carries for x in below):
         raise LoopStepError("a hoisted value depends on a carry")
@@ -183,6 +183,11 @@ def _prove_value(step: LoopStep, value: Node, instead: Node) -> LoopProof:
 _TRIP = "trip"
 
 
+def _trip(trips: int) -> Poly:
+    """The number of a trip, counted from 1: sizes in a proof are positive."""
+    return symbol(_TRIP, 1, trips)
+
+
 def _cut_at(step: LoopStep, sides: tuple[Node, Node]) -> tuple[Graph, Graph]:
     """Both sides over inputs in place of the operands of the loop that the body reads, whatever they are."""
     named = {x: make_input(f"x{i}", x.shape, x.dtype) for i, x in enumerate(dict.fromkeys(step.loop.inputs))}
@@ -193,6 +198,6 @@ def _cut_at(step: LoopStep, sides: tuple[Node, Node]) -> tuple[Graph, Graph]:
 def _equal(left: Graph, right: Graph, trips: int | None = None) -> LoopProof:
     """Prove two graphs equal, at each of so many trips."""
     sizes = () if trips is None else (_TRIP,)
-    premises = () if trips is None else (trips - 1 - symbol(_TRIP, 0, trips - 1),)
-    domain, _ = prove_elsewhere(Pair(left, right, sizes, 0, premises), Proof())
+    premises = () if trips is None else (trips - _trip(trips),)
+    domain, _ = prove_elsewhere(Pair(left, right, sizes, 1, premises), Proof())
     return LoopProof(domain.exactness, domain.assumptions)

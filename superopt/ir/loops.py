@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
-from superopt.ir.index import Poly
+from superopt.ir.index import Size
 from superopt.ir.inline import steps
 from superopt.ir.program import replace, type_bytes
 
@@ -223,7 +223,7 @@ def unrolled(loop: Node) -> tuple[Node, ...]:
     return steps(loop, loop.inputs)
 
 
-def row_of(stack: Node, trip: Poly) -> Node:
+def row_of(stack: Node, trip: Size) -> Node:
     """The row of a stack at a symbolic trip."""
     rest = stack.shape[1:]
     start, limit = (trip, *[0] * len(rest)), (trip + 1, *rest)
