@@ -9,6 +9,7 @@ from costmodel.model.joint import Joint
 from rewrites.build.expander import Expand
 from rewrites.language.term import Rule
 from superopt.certify.library import ProvedLibrary
+from superopt.certify.loops import LoopStep
 from superopt.certify.plan import BodyPlan
 from superopt.explore.kernel_timer import KernelTimer
 from superopt.ir.graph import Graph
@@ -39,6 +40,7 @@ class Exploration:
     bodies: tuple[BodyPlan, ...] = ()
     rules: tuple[Rule, ...] = ()
     instances: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
+    loops: tuple[LoopStep, ...] = ()
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:
