@@ -5,6 +5,7 @@
     hoisted     products of rows are one product of all rows; what is the same each trip is computed once.
     folded      two matrices that stay the same, one times the other times what is carried, are one matrix.
     summed      rows that a loop only adds up are a sum.
+    powered     products with one matrix, trip by trip, are one with a power of it.
     unrolled    a few trips, each a product with weights of its own (a stack of layers), are a program without a loop.
 
 Every step is proved at its place before it is taken (`superopt.certify.loops`).
@@ -31,6 +32,7 @@ from superopt.ir.loops import (
     adds_row,
     counters,
     loops_of,
+    powers,
     sums,
     value_bytes,
     with_results,
@@ -80,6 +82,9 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
         for number in sums(loop):
             if adds_row(loop, number):
                 yield LoopStep("summed", graph.inputs, loop, number=number)
+        for number in powers(loop):
+            if products and _is_power_cheaper(loop, number):
+                yield LoopStep("powered", graph.inputs, loop, number=number)
         if _is_layers(loop):
             yield LoopStep("unrolled", graph.inputs, loop)
 
@@ -229,6 +234,15 @@ def _pays(root: Node, depends: dict[Node, int], length: int, is_output: bool, is
     if is_added and not products and all(lookup(n.op).family == "elementwise" for n in made):
         return True
     return (products or is_added or (is_output and bool(made))) and not beyond_caches(length * value_bytes(made))
+
+
+def _is_power_cheaper(loop: Node, number: int) -> bool:
+    """Whether the power of a matrix, by squares, takes less work than a product each trip."""
+    length = LoopParts(loop).length
+    step = loop["body"].outputs[number]
+    size = max(int(n) for x in step.inputs for n in x.shape if isinstance(n, int))
+    squares = 2.0 * size**3 * (length.bit_length() - 1)
+    return squares + length.bit_count() * node_cost(step).flops < length * node_cost(step).flops
 
 
 def _is_layers(loop: Node) -> bool:
