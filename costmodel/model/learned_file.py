@@ -92,9 +92,9 @@ def _ops(card: Mapping[str, Any]) -> list[str]:
 
 
 def _tensors(model: Model) -> dict[str, np.ndarray]:
-    found = {f"network.{name}": np.asarray(value) for name, value in model.params.items()}
+    tensors = {f"network.{name}": np.asarray(value) for name, value in model.params.items()}
     prior = model.prior
-    return found | {
+    return tensors | {
         "prior.log_theta": np.log(prior.theta), "prior.powers": np.array([prior.sharpness, prior.sharing]),
         "input.mean": model.mean, "input.std": model.std, "hull.centres": model.domain.centres,
         "hull.radius": np.array([model.domain.radius]),

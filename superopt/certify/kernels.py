@@ -80,7 +80,7 @@ def too_large(hot: Graph, specs: Sequence[KernelSpec], live: int) -> dict[int, s
         live: how many of the inputs are arguments; the others are in the file, and allow as many elements more.
     """
     given = sum(_size(n) for n in hot.inputs[live:])
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     known: dict[tuple[Graph, tuple[Any, ...] | None, str], str] = {}
     left = MOST_SECONDS + given / _ELEMENTS_PER_S
     for number, (region, spec) in enumerate(zip(regions_of(hot, specs), specs, strict=True)):
@@ -94,8 +94,8 @@ def too_large(hot: Graph, specs: Sequence[KernelSpec], live: int) -> dict[int, s
                 else:
                     left -= takes
         if known[case]:
-            found[number] = known[case]
-    return found
+            reasons[number] = known[case]
+    return reasons
 
 
 def _elements(graph: Graph) -> int:
@@ -318,10 +318,10 @@ def _recorded(case: CodeCase) -> KernelVerdict | None:
 
 def _cases(hot: Graph, specs: Sequence[KernelSpec]) -> dict[CodeCase, list[int]]:
     """Return the distinct kernels of a program, each with the numbers of its specs."""
-    found: dict[CodeCase, list[int]] = {}
+    groups: dict[CodeCase, list[int]] = {}
     for number, (region, spec) in enumerate(zip(regions_of(hot, specs), specs, strict=True)):
-        found.setdefault((region.graph, spec.trace, spec.backend), []).append(number)
-    return found
+        groups.setdefault((region.graph, spec.trace, spec.backend), []).append(number)
+    return groups
 
 
 def _field_s(graph: Graph) -> float:

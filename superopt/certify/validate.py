@@ -173,8 +173,8 @@ def _check(
         )
     for count in range(1, _PASSES + 1):
         before = labels.merges.united
-        found = sweep(labels, order)
-        if _same(found, original.outputs, outputs):
+        covered = sweep(labels, order)
+        if _same(covered, original.outputs, outputs):
             return count
         if labels.merges.united == before:
             if not labels.merges.sampling:
@@ -222,10 +222,10 @@ def _proved(plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) ->
             rule = parse(text, where="<plan>")
         except RuleError as error:
             raise _PlanRefused(f"rule {name} of the plan cannot be read: {error}") from error
-        kept, found = require_proved([rule], ledger)
+        kept, proved = require_proved([rule], ledger)
         if not kept or rule.name != name:
             raise _PlanRefused(f"rule {name} of the plan is not proved")
-        certificate = found[name]
+        certificate = proved[name]
         if EXACTNESS.index(certificate.exactness) > EXACTNESS.index(plan.numerics):
             raise _PlanRefused(f"rule {name} is {certificate.exactness}, the plan says {plan.numerics}")
         why = unusable(rule, certificate)

@@ -287,13 +287,13 @@ class _Walk:
     def _along(self, inner: tuple[Symbol, ...], around: tuple[Symbol, ...], body: Expr) -> tuple[Symbol, ...]:
         """Return the iterators of a reduction, replaced by those of a kept row where there is one."""
         free = [it for it in self.rows if it not in around and it not in body.symbols]
-        found: list[Symbol] = []
+        symbols: list[Symbol] = []
         for r in inner:
             it = next((it for it in free if it.extent == r.extent), r)
-            found.append(it)
+            symbols.append(it)
             if it is not r:
                 free.remove(it)
-        return tuple(found)
+        return tuple(symbols)
 
 
 @functools.lru_cache(maxsize=4096)

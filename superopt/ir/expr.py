@@ -291,15 +291,15 @@ def block(root: Node, stop: Set[Node] = frozenset(), most: float = math.inf) -> 
 
 def buffers(root: Node, stop: Set[Node] = frozenset()) -> dict[Node, str]:
     """Return the buffer names that `block` uses."""
-    found: dict[Node, str] = {}
+    names: dict[Node, str] = {}
     count = 0
     for node in topological((root,)):
         if node.op == "input":
-            found[node] = node["name"]
+            names[node] = node["name"]
         elif node in stop:
-            found[node] = f"t{count}"
+            names[node] = f"t{count}"
             count += 1
-    return found
+    return names
 
 
 # ---- walking

@@ -192,8 +192,8 @@ def figures(root: Path = ROOT) -> dict[str, int]:
         "file_circles": _circles(loaded),
         "type_circles": _circles(typed),
         "room_circles": _circles(of_rooms),
-        "literal_dot": sum("dot_general" in found for name, found in words.items() if name != "superopt.lab.house"),
-        "op_lists": sum(len(found & SCALARS.keys()) >= 25 for found in words.values()),
+        "literal_dot": sum("dot_general" in strings for name, strings in words.items() if name != "superopt.lab.house"),
+        "op_lists": sum(len(strings & SCALARS.keys()) >= 25 for strings in words.values()),
         "long_signatures": sum(_parameters(f) > 8 for tree in trees.values() for f in _functions(tree)),
         "long_calls": sum(len(call.args) > 8 for tree in trees.values() for call in _constructions(tree)),
         "constants": sum(len(tuned(path)) for name, path in files.items() if name.startswith(TUNED)),
@@ -284,9 +284,9 @@ def _imports(tree: ast.AST, known: Mapping[str, Path]) -> Iterator[tuple[str, bo
             elif isinstance(child, ast.ImportFrom) and child.module:
                 for name in child.names:
                     full = f"{child.module}.{name.name}"
-                    found = full if full in known else child.module
-                    if found in known:
-                        yield found, late, types
+                    imported = full if full in known else child.module
+                    if imported in known:
+                        yield imported, late, types
             function = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
             yield from walk(child, late or function, inner)
 

@@ -108,14 +108,14 @@ def time_kernels(
         backends: per graph, the name of a backend; all XLA by default.
     """
     settings = settings or KernelSettings()
-    found: dict[int, KernelTiming | Failure] = {}
+    timings: dict[int, KernelTiming | Failure] = {}
     tasks = list(zip(graphs, options or [{}] * len(graphs), backends or [XLA] * len(graphs), strict=True))
     if worker is not None:
-        _collect(worker, tasks, settings, budget_s, found, progress)
+        _collect(worker, tasks, settings, budget_s, timings, progress)
     else:
         with Worker(limits, inline=True) as own:
-            _collect(own, tasks, settings, budget_s, found, progress)
-    return [found.get(i, Failure("timeout", LEFT_OUT)) for i in range(len(graphs))]
+            _collect(own, tasks, settings, budget_s, timings, progress)
+    return [timings.get(i, Failure("timeout", LEFT_OUT)) for i in range(len(graphs))]
 
 
 def _collect(

@@ -150,12 +150,12 @@ def model_line(report: Report) -> str:
 def near_misses(report: Report) -> list[tuple[str, str, int]]:
     """(rule, condition that failed, how often) for unused rules that stopped at a condition, most frequent first."""
     used = {r.rule for r in report.rewrites}
-    found: dict[str, tuple[str, int]] = {}
+    nearest: dict[str, tuple[str, int]] = {}
     for key, count in report.growth.get("near_misses", {}).items():
         rule, _, reason = str(key).partition(": ")
-        if "needs " in reason and rule not in used and count > found.get(rule, ("", 0))[1]:
-            found[rule] = reason.removeprefix("not preferred: "), count
-    return sorted(((r, reason, n) for r, (reason, n) in found.items()), key=lambda x: (-x[2], x[0]))
+        if "needs " in reason and rule not in used and count > nearest.get(rule, ("", 0))[1]:
+            nearest[rule] = reason.removeprefix("not preferred: "), count
+    return sorted(((r, reason, n) for r, (reason, n) in nearest.items()), key=lambda x: (-x[2], x[0]))
 
 
 def peer_line(peer: PeerTiming) -> str:

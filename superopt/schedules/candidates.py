@@ -81,11 +81,11 @@ _STATE: list[_Session] = []
 def open_graph(request: Mapping[str, Any]) -> Iterator[Event]:
     """Set up an operator, in place of an earlier one."""
     graph = parse_graph(request["graph"])
-    found = load(Path(request["problem"]))
-    expected = [found[f"output {k}"] for k in range(len(graph.outputs))]
+    arrays = load(Path(request["problem"]))
+    expected = [arrays[f"output {k}"] for k in range(len(graph.outputs))]
     program = from_graph(graph.outputs, name="kernel")
     kinds, threads = computed_in(graph), request["threads"]
-    session = _Session(program, found, expected, kinds, threads, {}, request.get("footprint", 0))
+    session = _Session(program, arrays, expected, kinds, threads, {}, request.get("footprint", 0))
     session.bounds = [_bounds(x) for x in expected]
     _STATE[:] = [session]
     yield {"event": "opened"}

@@ -137,12 +137,12 @@ class BufferValues:
         return all(name in self.equal or name not in self.after.stages for name in reads(stage))
 
     def _undecided(self, stage: Stage, what: str, left: Expr, right: Expr, domain: Domain) -> None:
-        found = difference(left, right, domain)
-        if found is None:
+        gap = difference(left, right, domain)
+        if gap is None:
             self.out.add(VALUE, stage.buffer, what, UNKNOWN, "")
             self.left_over.append((len(self.out.found) - 1, left, right, domain))
             return
-        at, a, b = found
+        at, a, b = gap
         element = shown(stage.index, at)
         says = f"{stage.buffer}{element} is {b:g} and was {a:g}, for inputs made of their own indices"
         self.out.add(VALUE, stage.buffer, what, REFUTED, "point", Witness(point(at), (), says))

@@ -299,7 +299,7 @@ def run_on_host(source: HostNode) -> list[Any]:
         results = iter(evaluate(data, ()))
         return [None if d is None else _plain(next(results), source.node) for d in deferred]
     try:
-        found = iter(known_types(data))
+        known = iter(known_types(data))
     except FileLimitError:
         raise
     except InputError as error:
@@ -307,7 +307,7 @@ def run_on_host(source: HostNode) -> list[Any]:
             f"{label(source.node)} has no implementation here, and none in ONNX's reference evaluator",
             hint='give one to load_model: operators={"domain.Name": function}',
         ) from error
-    types = [None if d is None else _type(next(found)) for d in deferred]
+    types = [None if d is None else _type(next(known)) for d in deferred]
     ready = [d for d, t in zip(deferred, types, strict=True) if d is not None and t is not None]
     values, before = _called(ready, [t for t in types if t is not None]) if ready else ([], False)
     made = iter(values)

@@ -142,11 +142,11 @@ class Writer:
         sides = sides_of(rest.guard)
         if em.scope.knobs.cut:
             sides += simplify.guards_in([rest.value])
-        found = simplify.cuts(loop.it, 0, loop.extent, sides, em.scope.ranges)
+        borders = simplify.cuts(loop.it, 0, loop.extent, sides, em.scope.ranges)
         reduces = any(e.kind == "reduce" for e in subexpressions(rest.value))
-        if rest.pieces * len(found) > (MOST_COPIES if reduces else simplify.MOST_PARTS):
+        if rest.pieces * len(borders) > (MOST_COPIES if reduces else simplify.MOST_PARTS):
             return [(0, loop.extent)]
-        return found
+        return borders
 
     def _loop(self, em: Emitter, j: int, rest: Rest, repeatable: bool) -> None:
         loop = self.nest.loops[j]

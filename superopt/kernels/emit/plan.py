@@ -244,16 +244,16 @@ def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol
 
 def _along_reductions(a: _Arrangement, lane: Symbol) -> bool:
     """Whether all reductions read along their own iterators and none along this axis, so that lanes belong to them."""
-    found = _heads(a.value)
-    loads = [e for r in found for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
-    if not loads or any(lane not in r.symbols for r in found):
+    heads = _heads(a.value)
+    loads = [e for r in heads for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
+    if not loads or any(lane not in r.symbols for r in heads):
         return False
-    return all(_reads_along(r, lane) for r in found)
+    return all(_reads_along(r, lane) for r in heads)
 
 
 def _reads_along(r: Expr, lane: Symbol) -> bool:
     """Whether a reduction is long, with loads that are contiguous along its iterators but not along the lane."""
-    found = False
+    along = False
     for e in subexpressions(r.args[2]):
         if e.kind == "reduce" and lane in e.symbols and not _reads_along(e, lane):
             return False
@@ -261,8 +261,8 @@ def _reads_along(r: Expr, lane: Symbol) -> bool:
             continue
         if coefficient(e.args[1][0], lane) in (1, -1):
             return False
-        found = found or any(coefficient(e.args[1][0], it) in (1, -1) for it in r.args[1])
-    return found and prod(extent(it) for it in r.args[1]) >= LONG
+        along = along or any(coefficient(e.args[1][0], it) in (1, -1) for it in r.args[1])
+    return along and prod(extent(it) for it in r.args[1]) >= LONG
 
 
 def _inner(a: _Arrangement, s: Symbol) -> Symbol:
@@ -327,8 +327,8 @@ def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:
 
 def _order(a: _Arrangement) -> None:
     """Move axes on which few reductions depend, and prefixes, after the others."""
-    found = _heads(a.value)
-    missing = {s: sum(s not in r.symbols for r in found) for s in a.axes}
+    heads = _heads(a.value)
+    missing = {s: sum(s not in r.symbols for r in heads) for s in a.axes}
     running = {s: _is_running(a.value, s) for s in a.axes}
     a.axes.sort(key=lambda s: (running[s], missing[s]))
 
@@ -343,7 +343,7 @@ def _steps(a: _Arrangement) -> int:
 
 def _heads(value: Expr) -> list[Expr]:
     """Return the reductions over the axes that are not inside others."""
-    found: list[Expr] = []
+    heads: list[Expr] = []
     stack, seen = [value], set[Expr]()
     while stack:
         e = stack.pop()
@@ -351,10 +351,10 @@ def _heads(value: Expr) -> list[Expr]:
             continue
         seen.add(e)
         if e.kind == "reduce":
-            found.append(e)
+            heads.append(e)
         else:
             stack += e.operands
-    return [r for r in found if r.symbols]
+    return [r for r in heads if r.symbols]
 
 
 def _rows_together(a: _Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> Symbol | None:
@@ -393,11 +393,11 @@ def _shifted(value: Expr, s: Symbol) -> bool:
         at = e.args[1][0] if e.kind == "load" else 0
         step = coefficient(at, s)
         if isinstance(at, Poly) and step:
-            found = places.setdefault((e.args[0], at - at.constant), set())
-            apart = [abs(c - at.constant) for c in found]
+            offsets = places.setdefault((e.args[0], at - at.constant), set())
+            apart = [abs(c - at.constant) for c in offsets]
             if any(d and d % step == 0 and d < NEIGHBOURS * abs(step) for d in apart):
                 return True
-            found.add(at.constant)
+            offsets.add(at.constant)
     return False
 
 

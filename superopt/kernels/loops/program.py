@@ -143,8 +143,8 @@ def loads(stage: Stage) -> list[Expr]:
     roots = [stage.value, *[e for x in stage.index for e in _read_by(x)]]
     if isinstance(stage.guard, Guard):
         roots += [e for p in stage.guard.ordered for e in _read_by(p)]
-    found = dict.fromkeys(e for root in roots for e in subexpressions(root) if e.kind == "load")
-    return list(found)
+    expressions = dict.fromkeys(e for root in roots for e in subexpressions(root) if e.kind == "load")
+    return list(expressions)
 
 
 def _read_by(index: Size) -> list[Expr]:

@@ -102,10 +102,10 @@ class Evaluator:
     def load(self, frame: Frame, e: Expr) -> Block:
         """Load elements of a buffer in their stored dtype; 0 where the index is outside it."""
         key = ("raw", e)
-        found = frame.found(key)
-        if found is None:
-            found = frame.values[key] = self._load(frame, e)
-        return found
+        value = frame.found(key)
+        if value is None:
+            value = frame.values[key] = self._load(frame, e)
+        return value
 
     def _load(self, frame: Frame, e: Expr) -> Block:
         name, index = e.args

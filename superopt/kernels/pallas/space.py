@@ -67,9 +67,9 @@ def candidates(program: LoopProgram, name: str, precision: str = "ieee") -> list
 
 def _whole(program: LoopProgram, stage: Stage, precision: str) -> list[Trace]:
     """Return schedules that leave reductions whole."""
-    found = contract.find(_without_single(stage))
-    if found is not None and found.rows:
-        return list(_products(program, stage, found, precision))
+    contraction = contract.find(_without_single(stage))
+    if contraction is not None and contraction.rows:
+        return list(_products(program, stage, contraction, precision))
     inner = _row_axis(stage)
     if inner is not None:
         return list(_rows(stage, inner))
@@ -115,9 +115,9 @@ def _split(program: LoopProgram, stage: Stage, precision: str) -> Iterator[Trace
 def kind(program: LoopProgram, name: str) -> str:
     """Return the kind of a stage: product, attention, rows, reduction or pointwise."""
     stage = program.stage(name)
-    found = contract.find(_without_single(stage))
-    if found is not None and found.rows:
-        return "attention" if _exponentials(found) else "product"
+    contraction = contract.find(_without_single(stage))
+    if contraction is not None and contraction.rows:
+        return "attention" if _exponentials(contraction) else "product"
     if _row_axis(stage) is not None:
         return "rows"
     return "reduction" if any(e.kind == "reduce" for e in subexpressions(stage.value)) else "pointwise"

@@ -47,8 +47,8 @@ def emit_rooms(module: Module) -> None:
 
 def _emit_room(module: Module) -> None:
     f = module.function("runtime.room", [("i64", "align"), ("i64", "bytes")], returns="ptr", internal=False)
-    found = f.call("ptr", "aligned_alloc", ("i64", "%align"), ("i64", "%bytes"))
-    f.exit_if(f.value(f"icmp ne ptr {found}, null"), "ptr", lambda: found)
+    address = f.call("ptr", "aligned_alloc", ("i64", "%align"), ("i64", "%bytes"))
+    f.exit_if(f.value(f"icmp ne ptr {address}, null"), "ptr", lambda: address)
     _own(f)
     first = f.load("i64", _at("top"))
     last = f.add(first, "%bytes")
