@@ -49,7 +49,7 @@ NEIGHBOURS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class PlannedLoop:
     """One loop: task, serial, points (so many values of the iterator at once) or lane (so many vectors at once)."""
 
     it: Symbol
@@ -72,7 +72,7 @@ class Nest:
     """
 
     stage: Stage
-    loops: tuple[Loop, ...]
+    loops: tuple[PlannedLoop, ...]
     at: Size
     value: Expr
     guard: Truth
@@ -85,7 +85,7 @@ class Nest:
         return next((loop.it for loop in self.loops if loop.how == "lane"), None)
 
     @property
-    def tasks(self) -> tuple[Loop, ...]:
+    def tasks(self) -> tuple[PlannedLoop, ...]:
         """The leading loops that become tasks."""
         return tuple([loop for loop in self.loops if loop.how == "task"])
 
@@ -159,39 +159,39 @@ def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tupl
 
 def _scheduled(
     a: _Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
-) -> tuple[tuple[Loop, ...], int]:
+) -> tuple[tuple[PlannedLoop, ...], int]:
     lane = next((s for s in a.axes if kinds[s] == "vector"), None)
     if lane is None and knobs.lane:
         lane = _lane(a, [s for s in a.axes if kinds[s] == "serial" and s not in held])
     if lane is not None and stage.combine is not None and lane not in symbols_of(a.at):
         lane = None
     lanes = _lanes(a, lane, cpu)
-    loops: list[Loop] = []
+    loops: list[PlannedLoop] = []
     leading, points = stage.at is None, 1
     for s in a.axes:
         leading = leading and kinds[s] == "parallel"
         if leading:
-            loops.append(Loop(s, "task"))
+            loops.append(PlannedLoop(s, "task"))
         elif s == lane:
-            loops.append(Loop(s, "lane", max(1, min(knobs.vectors, MOST_POINTS // points))))
+            loops.append(PlannedLoop(s, "lane", max(1, min(knobs.vectors, MOST_POINTS // points))))
         elif kinds[s] == "unroll" and points * extent(s) <= MOST_POINTS:
             points *= extent(s)
-            loops.append(Loop(s, "points", extent(s)))
+            loops.append(PlannedLoop(s, "points", extent(s)))
         else:
-            loops.append(Loop(s, "serial"))
+            loops.append(PlannedLoop(s, "serial"))
     return tuple(loops), lanes
 
 
 # ---- arranged here
 
 
-def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
+def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[PlannedLoop, ...], int]:
     _split(a)
     _fuse(a)
     lane = _lane(a, a.axes) if knobs.lane else None
     if lane is None or _along_reductions(a, lane):
         _order(a)
-        return tuple([Loop(s, "task" if s in _tasks(a, a.axes, knobs) else "serial") for s in a.axes]), 0
+        return tuple([PlannedLoop(s, "task" if s in _tasks(a, a.axes, knobs) else "serial") for s in a.axes]), 0
     lanes = _lanes(a, lane, cpu)
     across = _across(a, lane) if knobs.transpose and lanes >= 4 else None
     a.axes.remove(lane)
@@ -219,16 +219,16 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
         vectors = min(vectors, 2 if cpu.registers >= 32 else 1) if together else vectors
     first = together or first
     tasks = _tasks(a, a.axes[: a.axes.index(first)], knobs)
-    loops: list[Loop] = []
+    loops: list[PlannedLoop] = []
     for s in a.axes:
         if s in tasks:
-            loops.append(Loop(s, "task"))
+            loops.append(PlannedLoop(s, "task"))
         elif s == lane:
-            loops.append(Loop(s, "lane", vectors))
+            loops.append(PlannedLoop(s, "lane", vectors))
         elif s == first:
-            loops.append(Loop(s, "points", extent(s) if together else lanes))
+            loops.append(PlannedLoop(s, "points", extent(s) if together else lanes))
         else:
-            loops.append(Loop(s, "serial"))
+            loops.append(PlannedLoop(s, "serial"))
     return tuple(loops), lanes
 
 
