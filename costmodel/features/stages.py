@@ -200,6 +200,7 @@ def _log(x: float) -> float:
 
 
 def _nest(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
+    """Return the loops, accesses and cycles of a stage that is emitted as a loop nest."""
     under = 0 if stage.at is None else stage.at[1]
     nest = plan(program, stage, cpu, under=under)
     sizes = {b.name: ITEMSIZE_BYTES[b.dtype] for b in program.buffers}
@@ -258,6 +259,7 @@ def _nest(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
 
 
 def _tiled(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
+    """Return the loops, accesses and cycles of a tensorized stage, with the features of its tile."""
     tile, contraction = stage.tile, find(stage)
     if tile is None or contraction is None:
         raise InputError(f"stage {stage.buffer} is not tensorized")
@@ -603,6 +605,7 @@ def _work(parts: Sequence[Expr], counts: Mapping[Expr, float], lane: _Lane, acce
 def _described(
     program: LoopProgram, stage: Stage, facts: _Facts, memory: _MemoryBytes, threads: int
 ) -> dict[str, float]:
+    """Return the features of a stage by name, from facts on its loops and accesses."""
     loops, accesses = facts.loops, facts.accesses
     store = accesses[-1]
     trips = _totals(loops)

@@ -102,6 +102,7 @@ def _tensors(model: Model) -> dict[str, np.ndarray]:
 
 
 def _model(tensors: Mapping[str, np.ndarray], shape: NetworkShape, ops: Sequence[str]) -> Model:
+    """Return the model of these tensors; refuse missing, unknown, misshapen and unreasonable ones."""
     centres = tensors.get("hull.centres", np.zeros((0, 0)))
     inputs = _BEFORE_OPS + len(ops)
     wanted = {f"network.{name}": size for name, size in shapes(shape).items()} | {

@@ -139,6 +139,7 @@ def _check(
     most: float,
     given: Sequence[tuple[Node, Node]] = (),
 ) -> int:
+    """Label both programs until their labels agree; return the number of rounds, or refuse the plan."""
     if plan.numerics not in EXACTNESS:
         raise _PlanRefused(f"the plan says numerics {plan.numerics!r}")
     outputs = _whole(original, returned)

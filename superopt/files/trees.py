@@ -326,6 +326,7 @@ def _types(data: Any) -> Iterator[str]:
 
 
 def _built(data: Any, nodes: dict[str, Any]) -> Any:
+    """Return the structure of arguments that plain data describes."""
     import jax  # late: importing this module costs nothing
 
     util = jax.tree_util

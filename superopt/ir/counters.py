@@ -234,6 +234,7 @@ class _Walk:
         self.seen: set[tuple[Expr, tuple[Symbol, ...]]] = set()
 
     def visit(self, e: Expr, around: tuple[Symbol, ...], share: float) -> None:
+        """Count an expression once for each value of the iterators around it that it depends on."""
         level = max((j + 1 for j, it in enumerate(around) if it in e.symbols), default=0)
         key = (e, around[:level])
         if key in self.seen:

@@ -113,6 +113,7 @@ _FRESH = itertools.count()  # names of iterators until they are named by their h
 
 
 def _make(kind: str, dtype: str, *args: Any) -> Expr:
+    """Return the one expression of this content, made now if there is none yet."""
     key = (kind, dtype, repr(args[0]) if kind == "const" else args)  # 0.0 == -0.0 == False
     known = _TABLE.get(key)
     if known is not None:

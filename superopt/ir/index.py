@@ -501,6 +501,7 @@ def divide(a: Size, b: Size) -> tuple[Size, Size]:
 
 
 def _divide_by_int(a: Poly, b: int) -> tuple[Size, Size]:
+    """Return the quotient of a polynomial by a positive number, rounded down, and the rest."""
     if b == 1:
         return a, 0
     whole: dict[Mono, int] = {}
@@ -534,6 +535,7 @@ def _divide_by_int(a: Poly, b: int) -> tuple[Size, Size]:
 
 
 def _divide_by_poly(a: Size, b: Poly) -> tuple[Size, Size]:
+    """Return the quotient of a size by a polynomial, rounded down, and the rest."""
     whole: dict[Mono, int] = {}
     left: dict[Mono, int] = {}
     lead, k = b.terms[0]

@@ -176,6 +176,7 @@ class _Parser:
         return name
 
     def graph(self) -> Graph:
+        """Read the statements and results of a program."""
         known: dict[str, Node] = {}
         inputs: list[Node] = []
         constants: dict[str, Any] = {}
@@ -210,6 +211,7 @@ class _Parser:
         return known[self.advance()]
 
     def statement(self, known: Mapping[str, Node], constants: dict[str, Any]) -> Node:
+        """Read the right side of a statement."""
         self.nodes += 1
         if self.nodes > LIMITS.nodes:
             raise FileLimitError(f"a program of more than {LIMITS.nodes} nodes")

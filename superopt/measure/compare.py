@@ -298,6 +298,7 @@ def _request(
     backend: str,
     folder: Path,
 ) -> dict[str, Any]:
+    """Return a comparison as data for a worker; arrays that it needs are written into the folder."""
     bundle: dict[str, np.ndarray] = {}
     placed: dict[str, placing.Place] = {}
     keys: dict[int, str] = {}

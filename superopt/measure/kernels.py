@@ -126,6 +126,7 @@ def _collect(
     found: dict[int, KernelTiming | Failure],
     progress: Callable[[int, int], None] | None,
 ) -> None:
+    """Time kernels in the worker, again without each one at which it died, and put the results into `found`."""
     deadline = time.monotonic() + budget_s if budget_s else float("inf")
     texts = [print_graph(graph) for graph, _, _ in tasks]
     with arrays.scratch_folder(sum(map(len, texts))) as folder:
@@ -203,6 +204,7 @@ def _empty(x: Any) -> Any:
 def _time_chunk(
     thunks: Mapping[int, loop.Thunk], dispatch: loop.Thunk, settings: KernelSettings, seed: int, end_s: float
 ) -> Iterator[dict[str, Any]]:
+    """Time compiled kernels in shuffled rounds; yield the result of each at the end."""
     calls = {i: min(settings.max_calls, loop.calls_for(thunk, settings.sample_s)) for i, thunk in thunks.items()}
     rounds: dict[int, list[float]] = {i: [] for i in thunks}
     floors: list[float] = []

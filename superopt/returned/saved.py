@@ -244,6 +244,7 @@ def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, ValidationS
 
 
 def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Saved:
+    """Return a saved program from its archive; refuse one whose parts contradict each other."""
     hot = _graph(archive, "hot.txt", allowance)
     trees: Any = archive.json("trees.json")
     in_tree, out_tree = read_tree(field(trees, "arguments", _ANY)), read_tree(field(trees, "results", _ANY))

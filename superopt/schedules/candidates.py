@@ -123,6 +123,7 @@ def build_candidates(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _candidate(session: _Session, trace: Any, again: bool) -> Event:
+    """Build a schedule and compare its results; the event says how that ended."""
     watch = Stopwatch()
     try:
         scheduled = apply(session.program, trace)

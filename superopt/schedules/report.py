@@ -97,6 +97,7 @@ def main() -> None:
 
 
 def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, Any]:
+    """Time a schedule beside XLA in interleaved rounds; return both with ratio and share of the peak."""
     import jax  # late: after the affinity is set
 
     arrays = example_arrays(graph, seed)

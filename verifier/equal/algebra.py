@@ -398,6 +398,7 @@ class Terms(Places):
         return FALSE if self.known(c.negate(g)) else Where(g, TRUE, FALSE)
 
     def _select(self, args: Sequence[Term]) -> Term:
+        """Return a choice between cases, simplified where the predicate is known."""
         which, cases = args[0], args[1:]
         chosen = position(which)
         if chosen is not None and chosen.value is not None:
@@ -559,6 +560,7 @@ class Terms(Places):
         return Sym(self._index(value, ()))
 
     def _index(self, t: Term, facts: tuple[Cond, ...]) -> Poly:
+        """Return an integer term as a polynomial of positions; opaque parts become atoms."""
         known = position(t, entries=True)
         if known is not None:
             return known

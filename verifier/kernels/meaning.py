@@ -103,6 +103,7 @@ def _read(program: LoopProgram, values: Mapping[str, Array], field: Field) -> Ca
 
 
 def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], field: Field) -> Array:
+    """Return the elements of a stage as numbers of the field."""
     shape = program.buffer(stage.buffer).shape
     extents = [a.extent for a in stage.axes]
     plain = all(

@@ -365,6 +365,7 @@ def _formed(line: _Line, name: str, op: str) -> Instruction:
 
 
 def _instruction(line: _Line, name: str, op: str) -> Instruction:
+    """Read the rest of an instruction's line."""
     if op in _FORMS:
         return _formed(line, name, op)
     if op == "call":

@@ -346,6 +346,7 @@ class _Rewriter:
         self.lines.append(f"  {i.name} = {' '.join([i.op, *i.words])} {typed}")
 
     def _in_field(self, i: Instruction) -> None:
+        """Write an instruction on data as the same operation in the field."""
         op, xs = i.op, i.operands
         type_ = _word(i.type)
         w = self._words(i.type.lanes)
@@ -485,6 +486,7 @@ class _Rewriter:
     # ---- calls
 
     def _call(self, i: Instruction) -> None:
+        """Write a call: of another function of the code, or of an intrinsic in the field."""
         name = i.op[1:]
         if name in self.functions:
             self._own(i, self.functions[name])

@@ -111,6 +111,7 @@ class Prover:
         self.close()
 
     def _ask(self, job: Job, seconds: float = 0.0) -> Event:
+        """Return the worker's answer to a job, within its limits of time and memory."""
         seconds = seconds or self.seconds
         with self.turn:
             try:

@@ -195,6 +195,7 @@ def _cost(value: float) -> int:
 
 
 def _described(found: Difference) -> Counterexample:
+    """Return a difference between both sides as sizes, choices and values that a reader can check."""
     env, made, rule = found.env, found.made, found.env.rule
     shapes = {v: tuple(env.tok[t, x] for t in ts for x in env.labels[stem(t)]) for v, ts in rule.vars.items()}
     values = found.values or {v: np.ones(sizes) for v, sizes in shapes.items()}

@@ -216,6 +216,7 @@ def unified(l: Expr, r: Expr) -> Iterator[Equations]:
 
 
 def _unify(l: Expr, r: Expr, found: Equations, swap: bool, seen: set[tuple[Expr, Expr]]) -> bool:
+    """Whether two expressions have one form; the equations of indices that make them equal are added to `found`."""
     if (l, r) in seen:
         return True
     seen.add((l, r))
@@ -288,6 +289,7 @@ class Expansion:
         return [t for t in counted if t.coefficient]
 
     def _terms(self, e: Expr) -> list[Part]:
+        """Return the terms of a sum into which an expression multiplies out."""
         if e.kind == "const" and e.dtype != "bool":
             value = e.args[0]
             if value != value or value in (float("inf"), -float("inf")):

@@ -359,6 +359,7 @@ def _root(view: View, stage: Stage) -> Stage:
 
 
 def _pair(view: View, output: str, source: str, out: Findings) -> None:
+    """Ask whether an output may take the memory of an input."""
     new, old = view.program.buffer(output), view.program.buffer(source)
     what = f"{output} may take the memory of {source}"
     if (new.shape, new.dtype) != (old.shape, old.dtype) or old.scope != "input" or new.scope != "output":

@@ -85,6 +85,7 @@ class BufferValues:
             self.out.add(VALUE, name, what, PROVED, "structure")
 
     def _compare(self, new: Stage, old: Stage, needed: bool) -> None:
+        """Ask whether a stage of the program after computes the elements of the one before, and note the answer."""
         if not needed and new == old and self._same_sources(new):
             self.equal.add(new.buffer)
             return

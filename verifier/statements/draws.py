@@ -58,6 +58,7 @@ def further_values(inputs: Sequence[Node], told: Sequence[float]) -> list[dict[s
 
 
 def _drawn(node: Node, kind: str, told: Sequence[float], seed: tuple[int, int]) -> np.ndarray:
+    """Return random values of an input, of this kind."""
     shape = sizes_of(node)
     rng = np.random.default_rng((*seed, 7))
     if node.dtype == "bool":

@@ -479,6 +479,7 @@ def _compare(
     results: Sequence[Sequence[np.ndarray]],
     floor: float = 0.0,
 ) -> StatementDifference | None:
+    """Return the difference of results at these sizes and values beyond tolerance; None where there is none."""
     nodes = [*left.graph.nodes(), *right.graph.nodes()]
     poles = any(node.op in POLES for node in nodes)
     tolerance = TOLERANCE

@@ -169,6 +169,7 @@ def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
 
 
 def _checked(statement: Statement, before: int, after: int, ranks: bool = True) -> tuple[Verdict, Pairing]:
+    """Return the verdict on a statement: tried at small sizes, proved for all, and tried again."""
     watch = Stopwatch()
     pair, problem = traced_pair(statement)
     done = Proof()

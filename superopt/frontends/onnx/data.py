@@ -195,6 +195,7 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: DataFolder | None, what
 
 
 def _external_bytes(entries: Mapping[str, str], folder: DataFolder | None, n_bytes: int, what: str) -> np.ndarray:
+    """Return the bytes of a tensor in a file beside the model: the mapped file, or a copy where they are few."""
     location = entries.get("location", "")
     if folder is None:
         raise ExternalDataError(

@@ -445,6 +445,7 @@ def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope, wanted: Collection[
 
 
 def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
+    """Return the results of a node: of a function of the model, on the host, or in the program."""
     scope.context.allowance.spend()
     given = [scope.get(name) if name else None for name in node.input]
     own = scope.context.functions.get((node.domain, node.op_type, node.overload))
@@ -609,6 +610,7 @@ def _run_custom(
 
 
 def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
+    """Return the results of an operator: folded with NumPy where values are known, else traced by JAX."""
     values = call.values
     known = all(v is None or isinstance(v, np.ndarray) for v in values)
     try:

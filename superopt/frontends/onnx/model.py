@@ -360,6 +360,7 @@ def _assemble(
     sizes: tuple[dict[str, int], Sequence[Any], Mapping[str, Any]],
     values: dict[str, Any],
 ) -> OnnxModel:
+    """Return a model as a function of its weights: tensors read, constants folded, types of results traced."""
     graph, folder, name = model.graph, context.folder, context.name
     places = (folder, within)
     stored: dict[str, np.ndarray] = {}
@@ -665,6 +666,7 @@ def _function(
     numbers = len(parts.taken) - len(parts.from_host or ())
 
     def fn(params: Mapping[str, Any], *inputs: Any) -> Any:
+        """Run the nodes of the model."""
         with jax.enable_x64(True):
             allowance = Work(parts.context.name, parts.size)
             heads = Heads(None if parts.from_host is None else inputs[numbers:], opset=parts.context.opsets[""])

@@ -93,6 +93,7 @@ def _comparisons(stage: Stage) -> Iterator[Expr]:
 
 
 def _agreement(program: LoopProgram, stage: Stage, e: Expr) -> Agreement | None:
+    """Return the agreement that a comparison of computed values needs; None where it needs none."""
     a, b = e.args[2:]
     for x, y in ((a, b), (b, a)):  # x - max(x) compared with 0
         if x.kind == "op" and x.args[0] == "sub" and y.kind == "const":

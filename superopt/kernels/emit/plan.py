@@ -186,6 +186,7 @@ def _scheduled(
 
 
 def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[PlannedLoop, ...], int]:
+    """Return the loops of a stage in their order, with the number of lanes; 0 lanes where it is not vectorized."""
     _split(a)
     _fuse(a)
     lane = _lane(a, a.axes) if knobs.lane else None

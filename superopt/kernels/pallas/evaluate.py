@@ -172,6 +172,7 @@ class Evaluator:
         return scalars.reduce_axis(monoid, value, rank - 1 - place.dim)
 
     def _in_chunks(self, frame: Frame, monoid: str, iterators: tuple[Symbol, ...], body: Expr) -> Block:
+        """Return a reduction, computed chunk by chunk along its longest iterator."""
         *outer, last = sorted(iterators, key=extent)
         others = prod(frame.shape(body.symbols))
         room = max(1, self.decisions.limit // others) if scalars.across(monoid, body.dtype) else 1

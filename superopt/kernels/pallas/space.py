@@ -198,6 +198,7 @@ _SMALL = ((64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (32, 32, 128, 4, 3), (16, 64, 
 
 
 def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, precision: str) -> Iterator[Trace]:
+    """Yield schedules of a product, by tile and number of warps."""
     if _exponentials(found):
         yield from _attention(stage, found, precision)
         return
@@ -334,6 +335,7 @@ def _reductions(stage: Stage) -> Iterator[Trace]:
 
 
 def _pointwise(program: LoopProgram, stage: Stage) -> Iterator[Trace]:
+    """Yield schedules of a stage that sums nothing, blocks of whole rows or of all axes fused."""
     axes = [a.symbol.name for a in stage.axes if a.extent > 1]
     if not axes:
         yield _tiled(stage, {}, {"warps": 1})

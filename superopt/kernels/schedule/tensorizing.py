@@ -334,6 +334,7 @@ class _Depth:
 
 
 def _depth(found: Contraction, order: Sequence[str], group: int) -> _Depth:
+    """Return the iterators of a sum, split and ordered as asked, with those that need a guard."""
     names = {s.name: s for s in found.depth}
     if not order:
         order = list(names)
