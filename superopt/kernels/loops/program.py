@@ -230,7 +230,7 @@ def _check_stage(stage: Stage, known: dict[str, Buffer]) -> None:
 
 
 def _check_placement(program: LoopProgram, stage: Stage) -> None:
-    """Raise unless a stage shares the axes it stands under with its host, in a local buffer that is read there alone."""
+    """Raise unless a stage shares the axes it stands under with its host, in a local buffer read there alone."""
     name = stage.buffer
     if stage.at is None:
         _require(program.buffer(name).scope != "local", f"stage {name} fills a local buffer, but is a phase of its own")
