@@ -36,10 +36,9 @@ from superopt.machine.fallback import cause_of_run
 from superopt.machine.jitting import jax_jit
 from superopt.measure import ran
 from superopt.measure.compare import LEFT_BEHIND, serialisable
-from superopt.measure.conditioning import Neighbours, differ_by_rounding
-from superopt.measure.exact import LIMIT_LOOP_STEPS, exact_results, loop_steps, prefix_steps
-from superopt.measure.numerics import Tolerance, computed_in, output_errors
-from superopt.measure.rounding import unrounded
+from superopt.measure.conditioning import beyond_rounding
+from superopt.measure.exact import LIMIT_LOOP_STEPS, exact_results, loop_steps, neighbours_of, prefix_steps
+from superopt.measure.numerics import computed_in, output_errors
 from superopt.workshop.job import Failure
 from superopt.workshop.process import TIME_OVER, ProcessLimits, Worker
 
@@ -268,21 +267,20 @@ def _difference(
     runs: OriginalRuns, inputs: Sequence[Any], want: Sequence[np.ndarray], got: Sequence[np.ndarray]
 ) -> str:
     """The output that is farther from the original's than rounding explains, or an empty text."""
+    near = neighbours_of(runs.graph, inputs, runs.frozen, runs.seed)
+    found = beyond_rounding(near, runs.kinds, want, got)
+    if found is None:
+        return ""
+    number, error = found
     if len(want) != len(got):
-        return output_errors(want, got)[0].detail
-    for number, (error, kind, a, b) in enumerate(zip(output_errors(want, got), runs.kinds, want, got, strict=True)):
-        if Tolerance().accepts(error, kind):
-            continue
-        near = Neighbours(functools.partial(exact_results, unrounded(runs.graph), inputs, runs.frozen), runs.seed)
-        if differ_by_rounding(near, runs.kinds, want, got):
-            return ""
-        which = f"output {number}" if len(want) > 1 else "the output"
-        if error.detail:
-            return f"{which} differs from the original's: {error.detail}"
-        wide = np.result_type(a, np.float64)
-        gap, size = (float(np.max(np.abs(x))) for x in (b.astype(wide) - a.astype(wide), a.astype(wide)))
-        return f"{which} differs from the original's by {gap:.1e} where that is up to {size:.1e}"
-    return ""
+        return error.detail
+    which = f"output {number}" if len(want) > 1 else "the output"
+    if error.detail:
+        return f"{which} differs from the original's: {error.detail}"
+    a, b = want[number], got[number]
+    wide = np.result_type(a, np.float64)
+    gap, size = (float(np.max(np.abs(x))) for x in (b.astype(wide) - a.astype(wide), a.astype(wide)))
+    return f"{which} differs from the original's by {gap:.1e} where that is up to {size:.1e}"
 
 
 def differs_from_original(imported: Imported, program: Any, exact: bool = False) -> str:

@@ -26,7 +26,8 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from superopt.errors import InputError
+from superopt.errors import ArgumentError, InputError
+from superopt.files.reading import shown
 from superopt.foreign.onnx_calls import PREFIX, host_call, refusal
 from superopt.foreign.routine_calls import Asked, operations
 from superopt.foreign.routine_calls import refusal as call_refusal
@@ -47,8 +48,12 @@ _NOTES = {"jax.uses_shape_polymorphism", "jax.result_info", "mhlo.num_partitions
 """Attributes of other dialects without effect on one device."""
 
 
-def export(call: Callable[..., Sequence[Any]], operands: Sequence[TensorType], results: Sequence[TensorType]) -> bytes:
+def export(
+    call: Callable[..., Sequence[Any]], operands: Sequence[TensorType], results: Sequence[TensorType], vmap: str = ""
+) -> bytes:
     """The module of a function on operands of these types; empty where it has none.
+
+    `vmap` names the function's own rule for `vmap`, which no module holds.
 
     Functions without a module: those with effects, callbacks into Python, custom calls not known to be stable, and
     functions that are too large.
@@ -68,8 +73,15 @@ def export(call: Callable[..., Sequence[Any]], operands: Sequence[TensorType], r
         if exported.ordered_effects or exported.unordered_effects:
             return b""
         head = _Head(tuple(operands), tuple(results))
+<<<<<<< HEAD
         code = _without_places(exported.mlir_module_serialized, head)
         data = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results]}
+=======
+        code = _without_places(found.mlir_module_serialized, head)
+        data: dict[str, Any] = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results]}
+        if vmap:
+            data["vmap"] = vmap
+>>>>>>> main
         module = json.dumps(data).encode() + b"\n" + code
         if len(module) > MOST_BYTES:
             return b""
@@ -150,15 +162,19 @@ def require_modules(graph: Graph, known: Collection[Local] = ()) -> None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Head:
-    """Types of operands and results, and the name of a host call."""
+    """Types of operands and results, and the names of a host call and of the function's own rule for `vmap`."""
 
     operands: tuple[TensorType, ...]
     results: tuple[TensorType, ...]
     host: str = ""
+    vmap: str = ""
 
 
 class _Restored:
-    """The function of a module: exported code, called for each element where it is under `vmap`."""
+    """The function of a module: exported code, called for each element where it is under `vmap`.
+
+    Under `vmap` a function with its own rule raises an `ArgumentError`.
+    """
 
     def __init__(self, key: str, module: bytes, head: _Head) -> None:
         self.key, self.module, self.head = key, module, head
@@ -191,6 +207,9 @@ class _Restored:
             module_kept_var_idx=tuple(range(len(head.operands))),
         )
 
+        if head.vmap:
+            return without_vmap(lambda *arrays: tuple(exported.call(*arrays)), head.vmap)
+
         @jax.custom_batching.custom_vmap
         def call(*arrays: Any) -> tuple[Any, ...]:
             return tuple(exported.call(*arrays))
@@ -206,6 +225,23 @@ class _Restored:
             return jax.lax.map(one, moving), tuple(True for _ in head.results)
 
         return call
+
+
+def without_vmap(call: Callable[..., Sequence[Any]], rule: str) -> Callable[..., Sequence[Any]]:
+    """The function, which raises an `ArgumentError` under `vmap`: its own rule, named here, is in no module."""
+
+    @jax.custom_batching.custom_vmap
+    def run(*arrays: Any) -> tuple[Any, ...]:
+        return tuple(call(*arrays))
+
+    @run.def_vmap
+    def _(*_: Any) -> Any:
+        raise ArgumentError(
+            f"the function defines vmap itself ({shown(rule)}), and its rule is not in the file",
+            hint="call vmap on the function itself, or on the result of superopt.optimize",
+        )
+
+    return run
 
 
 def _checked(key: str, module: bytes, asked: Asked) -> _Head:
@@ -229,11 +265,13 @@ def _checked(key: str, module: bytes, asked: Asked) -> _Head:
 
 def _head(module: bytes) -> _Head:
     data = json.loads(module.partition(b"\n")[0])
-    host = data.get("host", "")
+    host, vmap = data.get("host", ""), data.get("vmap", "")
     if not isinstance(host, str) or len(host) > 100 or (host and not host.startswith(PREFIX)):
         raise ValueError("no call of the host")
+    if not isinstance(vmap, str):
+        raise ValueError("no name of a rule")
     operands, results = (tuple(_read_type(t) for t in data[name]) for name in ("operands", "results"))
-    return _Head(operands, results, host)
+    return _Head(operands, results, host, vmap)
 
 
 def _refused(code: bytes, head: _Head, asked: Asked) -> str:

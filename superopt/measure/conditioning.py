@@ -20,9 +20,11 @@ import numpy as np
 
 from superopt.ir.types import UNIT_ROUNDOFF
 from superopt.measure.numerics import FLOAT_TOLERANCE, QUANTISED, Tolerance, bound_of, output_errors
+from superopt.workshop.job import OutputError
 
 _DRAWS = 4
 _ALLOWED = 16.0  # times what one ulp in each input does: sums of 10,000 terms in another order stay below 4
+_USUAL = Tolerance()
 _FARTHER = 1.25  # times the farthest of the original and its draws: those of BERT-base in 8 bits differ by 1.07
 
 Change = Callable[[np.ndarray], np.ndarray]
@@ -65,8 +67,29 @@ class Neighbours:
         return [final(np.asarray(m[k], np.float64)) - final(self.truth[k]) for m in self._drawn]
 
 
+def beyond_rounding(
+    near: Neighbours,
+    kinds: Sequence[str],
+    want: Sequence[np.ndarray],
+    got: Sequence[np.ndarray],
+    tolerance: Tolerance = _USUAL,
+) -> tuple[int, OutputError] | None:
+    """Return the number and error of the first result beyond the tolerance; None where rounding explains all of them.
+
+    The arguments are those of `differ_by_rounding`.
+    """
+    for k, error in enumerate(output_errors(want, got)):
+        if not tolerance.accepts(error, kinds[k]):
+            return None if differ_by_rounding(near, kinds, want, got, tolerance) else (k, error)
+    return None
+
+
 def differ_by_rounding(
-    near: Neighbours, kinds: Sequence[str], want: Sequence[np.ndarray], got: Sequence[np.ndarray]
+    near: Neighbours,
+    kinds: Sequence[str],
+    want: Sequence[np.ndarray],
+    got: Sequence[np.ndarray],
+    tolerance: Tolerance = _USUAL,
 ) -> bool:
     """Whether every result is as near to the exact one as results of inputs are that differ in their last bit.
 
@@ -78,17 +101,18 @@ def differ_by_rounding(
         kinds: for each result, the type that it was computed in (`superopt.measure.numerics.computed_in`).
         want: results of the original.
         got: results of the program that is judged.
+        tolerance: accepted errors of results that need no explanation.
     """
     if len(want) != len(got) or near.truth is None:
         return False
     for k, (kind, a, b) in enumerate(zip(kinds, want, got, strict=True)):
         (error,) = output_errors([a], [b])
-        if not (Tolerance().accepts(error, kind) or _is_rounding(near, k, kind, a, b)):
+        if not (tolerance.accepts(error, kind) or _is_rounding(near, k, kind, a, b, tolerance.normwise)):
             return False
     return True
 
 
-def _is_rounding(near: Neighbours, k: int, kind: str, a: np.ndarray, b: np.ndarray) -> bool:
+def _is_rounding(near: Neighbours, k: int, kind: str, a: np.ndarray, b: np.ndarray, normwise: float) -> bool:
     """Whether result k of a program is as right as that of the original is, or as exact inputs nearby explain."""
     assert near.truth is not None
     t, whole = near.truth[k], str(a.dtype) not in FLOAT_TOLERANCE
@@ -107,7 +131,7 @@ def _is_rounding(near: Neighbours, k: int, kind: str, a: np.ndarray, b: np.ndarr
         allowed = 0.5 + np.minimum(_ALLOWED * np.maximum(spread, unit * np.abs(t)), 0.5)
     else:
         rms = np.sqrt(np.mean(np.square(spread)))
-        allowed = _ALLOWED * np.maximum(spread, rms) + bound_of(kind) * np.abs(t)
+        allowed = _ALLOWED * np.maximum(spread, rms) + normwise * bound_of(kind) * np.abs(t)
     return bool(np.all(np.abs(b.astype(np.float64) - t) <= allowed))  # NaN is neither
 
 

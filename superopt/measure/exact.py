@@ -5,6 +5,7 @@ There are none for programs with opaque operations or with loops of unknown trip
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -19,7 +20,7 @@ from superopt.ir.interp import evaluate
 from superopt.ir.ops.reduction import CUMULATIVE
 from superopt.ir.program import Program
 from superopt.ir.types import DTYPES
-from superopt.measure.conditioning import Change, wide
+from superopt.measure.conditioning import Change, Neighbours, wide
 from superopt.measure.rounding import unrounded
 
 LIMIT_FLOPS = 1e11
@@ -43,6 +44,19 @@ def exact_results_of(
     values = dict(zip(names, prepared, strict=True))
     arguments = [change(np.asarray(x)) for x in live]
     return exact_results(unrounded(program.hot), arguments, values, lambda x: x)
+
+
+def neighbours_of(graph: Graph, live: Sequence[Any], frozen: Mapping[str, Any], seed: int = 0) -> Neighbours:
+    """Return exact results of a graph for the values of its inputs, and of inputs nearby.
+
+    Results that are rounded to integers are their values before that (`superopt.measure.rounding`).
+    """
+    return Neighbours(functools.partial(exact_results, unrounded(graph), live, frozen), seed)
+
+
+def neighbours_of_kernel(graph: Graph, values: Mapping[str, Any]) -> Neighbours:
+    """Return the same for the graph of a kernel, all of whose inputs have their values by name."""
+    return neighbours_of(graph, [values[x["name"]] for x in graph.inputs if not x["frozen"]], values)
 
 
 def exact_results(

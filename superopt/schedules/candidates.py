@@ -45,7 +45,9 @@ from superopt.kernels.runtime.kernel import Code, GuardError, Kernel, Room, buil
 from superopt.kernels.schedule.trace import apply
 from superopt.machine.deadline import Stopwatch
 from superopt.measure import loop, rates
-from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, computed_in, output_errors
+from superopt.measure.conditioning import Neighbours, beyond_rounding
+from superopt.measure.exact import neighbours_of_kernel
+from superopt.measure.numerics import FLOAT_TOLERANCE, Tolerance, computed_in
 from superopt.workshop.job import Event
 
 _MOST_PACKED_BYTES = 512 << 20  # packed operands kept for other candidates, copies for turns included
@@ -64,6 +66,7 @@ class _Session:
     arrays: dict[str, np.ndarray]
     expected: list[np.ndarray]
     kinds: tuple[str, ...]
+    near: Neighbours
     threads: int
     calls: dict[str, Callable[[], Any]]
     footprint: int = 0
@@ -85,7 +88,8 @@ def open_graph(request: Mapping[str, Any]) -> Iterator[Event]:
     expected = [arrays[f"output {k}"] for k in range(len(graph.outputs))]
     program = from_graph(graph.outputs, name="kernel")
     kinds, threads = computed_in(graph), request["threads"]
-    session = _Session(program, arrays, expected, kinds, threads, {}, request.get("footprint", 0))
+    near = neighbours_of_kernel(graph, arrays)
+    session = _Session(program, arrays, expected, kinds, near, threads, {}, request.get("footprint", 0))
     session.bounds = [_bounds(x) for x in expected]
     _STATE[:] = [session]
     yield {"event": "opened"}
@@ -225,11 +229,12 @@ def _wrong(session: _Session, kernel: Kernel, values: Mapping[str, np.ndarray], 
         near = [_near(b, x, y) for b, x, y in zip(session.bounds, session.expected, found, strict=True)]
     if all(near):
         return None
-    errors = output_errors(session.expected, found)
-    for buffer, kind, error in zip(kernel.outputs, session.kinds, errors, strict=True):
-        if not TOLERANCE.accepts(error, kind):
-            return f"{buffer.name} is not XLA's: {error.detail or f'relative error {error.normwise:.2g}'}"
-    return None
+    far = beyond_rounding(session.near, session.kinds, session.expected, found, TOLERANCE)
+    if far is None:
+        return None
+    number, error = far
+    name = kernel.outputs[number].name
+    return f"{name} is not XLA's: {error.detail or f'relative error {error.normwise:.2g}'}"
 
 
 def time_candidates(request: Mapping[str, Any]) -> Iterator[Event]:

@@ -11,13 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.quantised import OTHERS, quantised
 
 import superopt
 from superopt.backends import made, mixed, native
 from superopt.backends.protocol import CompiledRegion
 from superopt.candidates.evidence import Measurement
 from superopt.certify import kernels, taking
-from superopt.certify.kernels import disagreeing, too_large, validate_code
+from superopt.certify.kernels import difference_from_xla, disagreeing, too_large, validate_code
 from superopt.certify.taking import take_kernels
 from superopt.files import seals
 from superopt.frontends.jax.jaxpr import import_function
@@ -62,6 +63,21 @@ def test_a_kernel_that_differs_is_named(tmp_path: Path, monkeypatch: pytest.Monk
     found = disagreeing(graph, choices)
     assert list(found) == [0]
     assert "differs from XLA's values" in found[0]
+
+
+def quantised_difference(**changes: Any) -> str:
+    """How the kernel of a changed quantised product differs from XLA's version of the product."""
+    made_of = native.compiled(quantised(**changes), native.default_trace(quantised(**changes)))
+    return difference_from_xla(native.Native(), CompiledRegion(made_of.hot, made_of.prepare, quantised()))
+
+
+def test_near_the_middle_between_two_integers_a_kernel_may_give_either() -> None:
+    assert [quantised_difference(off=off) for off in (-1e-5, 1e-5)] == ["", ""]
+
+
+@pytest.mark.parametrize("wrong", OTHERS)
+def test_kernels_with_other_quantised_results_differ(wrong: Any) -> None:
+    assert "values differ" in quantised_difference(**wrong)
 
 
 def test_what_is_proved_is_not_compared_with_xla(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -410,6 +410,30 @@ def test_loaded_programs_refuse_derivatives_that_a_function_defines_itself(inner
             derivative(w, x)
 
 
+@pytest.mark.parametrize("looped", [False, True])
+def test_loaded_programs_refuse_vmap_that_a_function_defines_itself(looped: bool, tmp_path) -> None:
+    @jax.custom_batching.custom_vmap
+    def twice(x: jax.Array) -> jax.Array:
+        return x * 2
+
+    @twice.def_vmap
+    def _(size: int, batched: list[bool], x: jax.Array) -> tuple[jax.Array, bool]:
+        return x * 20, True
+
+    def fn(x: jax.Array) -> jax.Array:
+        return jax.lax.fori_loop(0, 3, lambda i, y: twice(y), x) if looped else twice(x) + 1
+
+    x = jnp.arange(12.0).reshape(3, 4)
+    made = superopt.optimize(fn, x[0], **OPTIONS, store=False)
+    loaded = superopt.load(made.save(tmp_path / "own.superopt"))
+    np.testing.assert_array_equal(loaded(x[0]), fn(x[0]))
+    np.testing.assert_array_equal(jax.jit(loaded)(x[0]), fn(x[0]))
+    np.testing.assert_array_equal(jax.vmap(made)(x), jax.vmap(fn)(x))
+    for batched in (jax.vmap(loaded), jax.jit(jax.vmap(loaded))):
+        with pytest.raises(ArgumentError, match=r"defines vmap itself \(jax\.custom_batching\.custom_vmap of twice"):
+            batched(x)
+
+
 def test_derivatives_of_functions_of_jax_itself_are_those_of_their_operations(tmp_path) -> None:
     def fn(w: Any, x: Any) -> Any:
         return jnp.sum(jax.nn.softmax(jax.nn.relu(x @ w)) ** 2)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from support.quantised import OTHERS, quantised
 
 from superopt.errors import InputError
+from superopt.ir.graph import Graph, literal, mk
 from superopt.ir.text import print_graph
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Buffer
@@ -19,6 +20,7 @@ from superopt.kernels.runtime import kernel as runtime
 from superopt.kernels.runtime.kernel import GuardError, Room
 from superopt.machine import facts as machine
 from superopt.machine.deadline import Deadline
+from superopt.measure.exact import neighbours_of_kernel
 from superopt.measure.kernels import LARGEST_FOOTPRINT
 from superopt.schedules import candidates, features
 from superopt.schedules import tune as search
@@ -138,8 +140,8 @@ def test_candidates_go_through_copies_that_make_up_the_footprint(monkeypatch: py
     expected = candidates.reference(graph, arrays)
     for footprint, turns in ((0, 1), (3 * size, 3), (3 * size + 1, 4)):
         program = from_graph(graph.outputs, name="kernel")
-        kinds = tuple(str(x.dtype) for x in expected)
-        state = candidates._Session(program, arrays, expected, kinds, 1, {}, footprint)
+        kinds, near = tuple(str(x.dtype) for x in expected), neighbours_of_kernel(graph, arrays)
+        state = candidates._Session(program, arrays, expected, kinds, near, 1, {}, footprint)
         state.bounds = [candidates._bounds(x) for x in expected]
         bound.clear()
         assert candidates._candidate(state, [], False)["event"] == "built"
@@ -176,33 +178,40 @@ def test_near_values_are_told_from_others() -> None:
     assert not candidates._near(candidates._bounds(expected[:0]), expected, expected)
 
 
-@pytest.mark.parametrize("text", ["softmax f32 5x33", "dot s8 4x32x16"])
-def test_candidates_with_other_values_than_xla_are_refused(text: str, tmp_path: Path) -> None:
+def judged(graph: Graph, made: Graph, folder: Path) -> dict[str, Any]:
+    """What becomes of the kernel of one graph as a candidate for another."""
+    candidates.save_problem(folder / "problem", graph, 0)
+    asked = {"graph": print_graph(graph), "problem": str(folder / "problem"), "threads": 1}
+    assert list(candidates.open_graph(asked)) == [{"event": "opened"}]
+    (session,) = candidates._STATE
+    session.program = from_graph(made.outputs, name="kernel")
+    trace = space_of(session.program, threads=1)
+    return list(candidates.build_candidates({"indices": [0], "traces": [trace.trace(trace.start)]}))[-1]
+
+
+@pytest.mark.parametrize(
+    ("text", "op", "value"),
+    [("softmax f32 5x33", "mul", 1.001), ("softmax f32 5x33", "mul", np.nan), ("dot s8 4x32x16", "add", 1)],
+)
+def test_candidates_with_other_values_than_xla_are_refused(text: str, op: str, value: float, tmp_path: Path) -> None:
     graph = workload(text)
-    candidates.save_problem(tmp_path / "problem", graph, 0)
-    asked = {"graph": print_graph(graph), "problem": str(tmp_path / "problem"), "threads": 1}
-    space = space_of(from_graph(graph.outputs, name="kernel"), threads=1)
+    (out,) = graph.outputs
+    factor = mk("broadcast_in_dim", literal(value, out.dtype), shape=out.shape, broadcast_dimensions=())
+    assert judged(graph, graph, tmp_path)["event"] == "built"
+    found = judged(graph, Graph(graph.inputs, (mk(op, out, factor),)), tmp_path)
+    assert found["event"] == "wrong"
+    assert "is not XLA's" in found["detail"]
+    assert not candidates._STATE[0].calls, "it cannot be timed"
 
-    def built(change: Callable[[np.ndarray], np.ndarray]) -> dict[str, Any]:
-        assert list(candidates.open_graph(asked)) == [{"event": "opened"}]
-        (session,) = candidates._STATE
-        session.expected = [change(x.copy()) for x in session.expected]
-        session.bounds = [candidates._bounds(x) for x in session.expected]
-        return list(candidates.build_candidates({"indices": [0], "traces": [space.trace(space.start)]}))[-1]
 
-    def one_apart(x: np.ndarray) -> np.ndarray:
-        x.reshape(-1)[1] += 1 if x.dtype.kind == "i" else 1e-3
-        return x
+def test_near_the_middle_between_two_integers_a_candidate_may_give_either(tmp_path: Path) -> None:
+    found = [judged(quantised(), quantised(off=off), tmp_path)["event"] for off in (-1e-5, 1e-5)]
+    assert found == ["built", "built"]
 
-    def no_number(x: np.ndarray) -> np.ndarray:
-        return np.where(np.arange(x.size).reshape(x.shape) == 2, np.float32(np.nan), x)
 
-    assert built(lambda x: x)["event"] == "built"
-    for change in (one_apart, no_number) if text.startswith("softmax") else (one_apart,):
-        found = built(change)
-        assert found["event"] == "wrong"
-        assert "is not XLA's" in found["detail"]
-        assert not candidates._STATE[0].calls, "it cannot be timed"
+@pytest.mark.parametrize("wrong", OTHERS)
+def test_candidates_with_other_quantised_results_are_refused(wrong: Any, tmp_path: Path) -> None:
+    assert "values differ" in judged(quantised(), quantised(**wrong), tmp_path)["detail"]
 
 
 def test_workers_use_one_thread_of_numpy(monkeypatch: pytest.MonkeyPatch) -> None:

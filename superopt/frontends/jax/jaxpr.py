@@ -31,6 +31,7 @@ from superopt.files.trees import misfit, parameters_of, tree_data
 from superopt.foreign.onnx_calls import HostPart
 from superopt.frontends.jax.arguments import abstract, as_taken, as_weak, check_leaf, check_value, is_type, is_weak
 from superopt.frontends.jax.boundary import Inside, UserFunction, enter, is_static, user_function
+from superopt.frontends.jax.derivatives import own_vmap
 from superopt.frontends.jax.jit_settings import (
     NO_SETTINGS,
     JitSettings,
@@ -41,7 +42,7 @@ from superopt.frontends.jax.jit_settings import (
     wrap_static,
 )
 from superopt.frontends.jax.keys import is_key, with_kind
-from superopt.frontends.jax.opaque_eqns import keep_function
+from superopt.frontends.jax.opaque_eqns import equations, keep_function
 from superopt.frontends.jax.walk import Effect, Importer, KeptWhole, of_debugging
 from superopt.ir.graph import Graph, Node, bodies_of, make_input
 from superopt.ir.types import TensorType
@@ -354,7 +355,10 @@ def _outputs(
     importer: Importer, fn: UserFunction, closed: core.ClosedJaxpr, inputs: Sequence[Node]
 ) -> tuple[list[Node], str]:
     """The results and the operands of effects as nodes, and why the function is kept whole if it is."""
+    vmap = next(filter(None, map(own_vmap, equations(closed))), "")
     try:
+        if vmap:
+            raise KeptWhole(f"it defines vmap itself ({vmap})")
         if not of_debugging(closed.effects):  # these are ordered against each other
             raise KeptWhole("it has effects besides its results")
         results = importer.run(closed.jaxpr, [importer.constant(c) for c in closed.consts], inputs)
@@ -363,7 +367,7 @@ def _outputs(
         importer.constants.clear()
         importer.effects.clear()
         types = [TensorType(tuple(a.shape), str(a.dtype)) for a in closed.out_avals]
-        return list(keep_function(getattr(fn, "__name__", "function"), closed, inputs, types)), str(cause)
+        return list(keep_function(getattr(fn, "__name__", "function"), closed, inputs, types, vmap)), str(cause)
 
 
 def _trace(fn: UserFunction, avals: Any) -> tuple[Any, Any]:

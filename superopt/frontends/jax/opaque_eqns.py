@@ -7,7 +7,7 @@ process only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from jax import numpy as jnp
@@ -28,17 +28,20 @@ _CALLBACKS = frozenset({"pure_callback", "io_callback"})  # debugging callbacks 
 
 def calls_python(closed: core.ClosedJaxpr) -> bool:
     """Whether an equation, also within a body, calls a Python function of the user's."""
+    return any(eqn.primitive.name in _CALLBACKS for eqn in equations(closed))
+
+
+def equations(closed: core.ClosedJaxpr) -> Iterator[core.JaxprEqn]:
+    """Yield the equations of a jaxpr and of the bodies in it."""
     todo: list[Any] = [closed]
     while todo:
         x = todo.pop()
         if isinstance(x, core.ClosedJaxpr | core.Jaxpr):  # one type from jax 0.11 on
             for eqn in x.eqns:
-                if eqn.primitive.name in _CALLBACKS:
-                    return True
+                yield eqn
                 todo += eqn.params.values()
         elif isinstance(x, tuple | list):
             todo += x
-    return False
 
 
 def types_of(eqn: core.JaxprEqn) -> tuple[TensorType, ...]:
@@ -69,9 +72,9 @@ def keep(eqn: core.JaxprEqn, xs: Sequence[Node], out: Sequence[TensorType]) -> t
 
 
 def keep_function(
-    name: str, closed: core.ClosedJaxpr, xs: Sequence[Node], out: Sequence[TensorType]
+    name: str, closed: core.ClosedJaxpr, xs: Sequence[Node], out: Sequence[TensorType], vmap: str = ""
 ) -> tuple[Node, ...]:
-    """A whole jaxpr as one opaque node (it has effects whose order matters, or values that are not tensors)."""
+    """A whole jaxpr as one opaque node: it has effects whose order matters, or its own rule for `vmap`, named here."""
     kinds = [kind_of(a) for a in closed.in_avals]
     run = core.jaxpr_as_fun(closed)
 
@@ -79,7 +82,8 @@ def keep_function(
         given = [with_kind(x, kind) for x, kind in zip(operands, kinds, strict=True)]
         return [data_of(x) for x in run(*given)]
 
-    return _node(name, Same(closed), call, xs, out, pure=not closed.effects)
+    kept = modules.without_vmap(call, vmap) if vmap else call
+    return _node(name, Same(closed), kept, xs, out, not closed.effects, vmap=vmap)
 
 
 def keep_call(
@@ -97,6 +101,7 @@ def _node(
     out: Sequence[TensorType],
     pure: bool,
     host: bytes = b"",
+    vmap: str = "",
 ) -> tuple[Node, ...]:
     operands, results = tuple(x.type for x in xs), tuple(out)
     if not pure or any(has_symbols(t.shape) for t in (*operands, *results)):
@@ -106,7 +111,7 @@ def _node(
         key = _KNOWN.get(known)
         if key is None:
             exported = modules.export_model(host, name, operands, results) if host else None
-            module = modules.export(call, operands, results) if exported is None else exported
+            module = modules.export(call, operands, results, vmap) if exported is None else exported
             key = opaque.register_module(name, module, call) if module else opaque.register(name, identity, call)
             while len(_KNOWN) >= _MOST_KNOWN:
                 del _KNOWN[next(iter(_KNOWN))]

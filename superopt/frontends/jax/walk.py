@@ -26,7 +26,7 @@ from jax.extend import core
 
 from superopt.errors import ShapeError
 from superopt.frontends.jax.builders import broadcast, full, reshape, scalar, window
-from superopt.frontends.jax.derivatives import own_derivative, own_vmap
+from superopt.frontends.jax.derivatives import own_derivative
 from superopt.frontends.jax.keys import data_of, data_type, is_key, kind_of
 from superopt.frontends.jax.opaque_eqns import keep, keep_call, results_of, types_of
 from superopt.frontends.jax.ops import IMPORT
@@ -139,8 +139,6 @@ class Importer:
             frame.at += 1
             name = eqn.primitive.name
             xs = [self._read(frame, atom) for atom in eqn.invars]
-            if own := own_vmap(eqn):
-                raise KeptWhole(f"it defines vmap itself ({own})")
             if own := own_derivative(eqn):
                 self.own_derivatives.add(own)
             scope = "/".join(filter(None, (frame.scope, str(eqn.source_info.name_stack))))

@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from jax.errors import JAXIndexError, JAXTypeError
 from superopt.errors import ArgumentError, InputError, SuperoptError
 from superopt.frontends.jax.comparisons import SizeComparison, recorded
 from superopt.frontends.jax.sizes import sizes
-from superopt.frontends.jax.walk import Importer
+from superopt.frontends.jax.walk import Importer, KeptWhole
 from superopt.frontends.symbolic.paths import Path, followed, question
 from superopt.frontends.symbolic.specs import Specs
 from superopt.ir.graph import Graph, make_input
@@ -32,6 +32,10 @@ from superopt.ir.resize import resize
 from superopt.ir.types import TensorType
 
 _FRESH, _TRACES = 1 << 14, itertools.count(1, 30)
+_NEAR = 1 << 10
+"""Range in which numbers that constraints admit are looked for one by one."""
+_TRIED = 4
+"""Number of admitted sizes at which a function is traced to be compared with its trace at symbolic ones."""
 MOST_PRODUCTS = 4
 """Number of names up to which JAX is given these facts: its decisions take time in the number of facts."""
 
@@ -110,21 +114,26 @@ def _at(asked: SizeComparison, known: Mapping[Symbol, Size], shifted: Sequence[s
 def _other_way(fn: Callable[..., Any], specs: Specs, path: Path) -> SizeComparison | None:
     """The first comparison that a function decided otherwise at symbolic sizes than at some numbers.
 
-    The numbers are new ones each time where the constraints allow any, so that JAX has no cached trace for them.
+    Without numbers at which it can be traced, its kind of sizes stays a question.
     """
-    first = _FRESH + next(_TRACES) % _FRESH
-    count = len(specs.sizes)
-    for numbers in (range(first, first + 2 * count, 2), range(17, 17 + count), [24] * count, range(1, 1 + count)):
-        at = dict(zip(specs.sizes, numbers, strict=True))
-        if not specs.admits(at):
-            continue
+    for at in itertools.islice(filter(specs.admits, _numbers(specs.sizes)), _TRIED):
         try:
             with followed() as numbered:
                 trace_concrete(fn, specs, at)
         except ArgumentError:
             continue
         return question(path, numbered)
-    return None
+    return question(Path(), path)
+
+
+def _numbers(names: Sequence[str]) -> Iterator[dict[str, int]]:
+    """Yield numbers for sizes, of which constraints may admit some; JAX has no cached trace for the first ones."""
+    count, first = len(names), _FRESH + next(_TRACES) % _FRESH
+    for row in (range(first, first + 2 * count, 2), range(17, 17 + count), [24] * count, range(1, 1 + count)):
+        yield dict(zip(names, row, strict=True))
+    for k in (*range(first, first + _NEAR), *range(1, _NEAR), *(first + (1 << n) for n in range(15, 31))):
+        for row in (range(k, k + count), range(k + count, k, -1)):
+            yield dict(zip(names, row, strict=True))
 
 
 def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, int]) -> Traced:
@@ -157,7 +166,7 @@ def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], spec
     importer = Importer(reserved=specs.names)
     try:
         outputs = importer.run(closed.jaxpr, [importer.constant(c) for c in closed.consts], inputs)
-    except SuperoptError as error:
+    except (SuperoptError, KeptWhole) as error:
         raise UntracedError(f"the function cannot be imported: {error.args[0]}") from error
     constants = {node["name"]: array for node, array in importer.constants.items()}
     graph = inline(Graph((*inputs, *importer.constants), tuple(outputs), constants))

@@ -128,7 +128,8 @@ def has_branches(fn: Callable[..., Any]) -> bool:
     todo: list[Any] = [fn]
     while todo:
         x = todo.pop()
-        if id(x) in seen or is_own_name(getattr(x, "__module__", None) or ""):
+        own = is_own_name(getattr(x, "__module__", None) or "") and not isinstance(x, functools.partial)
+        if own or id(x) in seen:
             continue
         seen.add(id(x))
         if len(seen) > _MOST:
