@@ -46,11 +46,7 @@ def prove_by_steps(
         Graph((*graph.inputs, *apart.values()), tuple(done[n] for n in outputs))
         for graph, outputs in ((first, first.outputs), (second, begun.outputs))
     ]
-<<<<<<< HEAD
-    verdict = prove(both[0], both[1], *given, numerics, end_s)
-=======
-    found = prove(both[0], both[1], arrays, usable, end_s)
->>>>>>> main
+    verdict = prove(both[0], both[1], arrays, usable, end_s)
     outputs = tuple(
         own if have is want else back
         for own, have, want, back in zip(first.outputs, verdict.outputs, both[0].outputs, begun.outputs, strict=True)

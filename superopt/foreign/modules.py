@@ -73,15 +73,10 @@ def export(
         if exported.ordered_effects or exported.unordered_effects:
             return b""
         head = _Head(tuple(operands), tuple(results))
-<<<<<<< HEAD
         code = _without_places(exported.mlir_module_serialized, head)
-        data = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results]}
-=======
-        code = _without_places(found.mlir_module_serialized, head)
         data: dict[str, Any] = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results]}
         if vmap:
             data["vmap"] = vmap
->>>>>>> main
         module = json.dumps(data).encode() + b"\n" + code
         if len(module) > MOST_BYTES:
             return b""
