@@ -167,10 +167,10 @@ def difference_from_xla(backend: Backend, kernel: CompiledRegion) -> str:
     except SuperoptError as error:
         return str(error.args[0])
     near = neighbours_of_kernel(kernel.graph, values)
-    found = beyond_rounding(near, computed_in(kernel.graph), expected, got)
-    if found is None:
+    beyond = beyond_rounding(near, computed_in(kernel.graph), expected, got)
+    if beyond is None:
         return ""
-    _, error = found
+    _, error = beyond
     sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
     return f"it differs from XLA's values: {error.detail or sizes}"
 

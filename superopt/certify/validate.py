@@ -98,7 +98,7 @@ class _PlanRefused(Exception):
 
 @dataclass(slots=True)
 class _Proved:
-    """What a validation rests on: certificates of rules, and proofs of steps that take work out of loops."""
+    """Grounds of a validation: certificates of rules, and proofs of steps that take work out of loops."""
 
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
     loops: list[LoopProof] = field(default_factory=list[LoopProof])

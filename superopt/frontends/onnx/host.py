@@ -3,10 +3,10 @@
 Some operators work on strings or images, some give as many results as their data say.  Such a node is not evaluated
 where it stands: its results are `Deferred` values, and so are those of every node that reads one.  As soon as shape
 inference knows the type of a deferred value (a `Size` or a `ReduceSum` behind a `NonZero`), the nodes that lead to it
-become one call of the host inside the program: a primitive whose parameters are the bytes of a small ONNX model.  What
-is still deferred at the outputs of the model is computed after the program, from the values that the program gives and
-the arguments of the call.  What is made of strings that a call gives is computed before the program, which takes it as
-an argument (`Heads`).  Where everything that a node reads is known, it is run at conversion.
+become one call of the host inside the program.  It is a primitive whose parameters are the bytes of an ONNX model.
+What is still deferred at the outputs of the model is computed after the program, from the values that the program gives
+and the arguments of the call.  What is made of strings that a call gives is computed before the program, which takes it
+as an argument (`Heads`).  Where everything that a node reads is known, it is run at conversion.
 
 What runs them is `superopt.foreign.onnx_calls`.
 """
