@@ -201,6 +201,7 @@ class Catalogue:
         return self._table(loops, rows, walked, steps)
 
     def _table(self, loops: KernelLoops, rows: list[int], walked: list[int], steps: list[int]) -> FeatureTable:
+        """Return the features of kernels, gathered from the rows of their steps and loops."""
         counts = self._rows.values.take(rows, axis=0)
         facts = self._facts.values.take(rows, axis=0)
         at = np.array(walked, np.int64)

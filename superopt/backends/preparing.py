@@ -95,6 +95,7 @@ def run_pieces(
 
 
 def _run(piece: Piece, sources: Sequence[Any], to_jax: Callable[[Graph], Callable[..., Any]]) -> Sequence[Any]:
+    """Return the results of a piece: made before, found in shared memory, or computed now."""
     if any(isinstance(x, Tracer) for x in sources):
         return _compiled(piece.form, to_jax)(*sources)
     key = (piece.form.outputs, *map(id, sources))

@@ -304,6 +304,7 @@ class Archive:
         self._digests: dict[str, Any] = held  # pyright: ignore[reportUnknownMemberType]
 
     def _checked(self, allowed: Callable[[str], bool]) -> dict[str, zipfile.ZipInfo]:
+        """Return the members of an archive by name; refuse unknown, repeated, encrypted and oversized ones."""
         rows = self.zip.infolist()
         if len(rows) > self.limits.members:
             raise FileLimitError(f"it has {len(rows)} members; at most {self.limits.members} are accepted")

@@ -239,6 +239,7 @@ def _compiled(
     options: Mapping[str, Any],
     footprint: int,
 ) -> loop.Thunk:
+    """Return a call of a compiled kernel on random arrays, the frozen ones from several copies in turn."""
     import jax  # late: only where programs run
 
     given = loop.on_device([_random(node.shape, node.dtype, rng) for node in graph.inputs])

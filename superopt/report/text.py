@@ -254,6 +254,7 @@ def medians_line(report: Report) -> str:
 
 
 def _search_lines(report: Report) -> list[str]:
+    """Return the lines on growth, search and model."""
     if not report.growth:
         return []
     grown, searched = report.growth, report.search
@@ -296,6 +297,7 @@ def options_line(report: Report) -> str:
 
 
 def _rewrite_lines(report: Report) -> list[str]:
+    """Return a table of the rules used, the first of them with equation and place."""
     if not report.rewrites:
         return []
     timed = any(used.measured_gain_ms is not None for used in report.rewrites)
@@ -364,6 +366,7 @@ def _prices(k: NativeKernel) -> str:
 
 
 def _not_done_lines(report: Report) -> list[str]:
+    """Return the lines on what was slower, refused or nearly matched."""
     lines: list[str] = []
     for other in report.not_chosen[:_FEW]:
         lines.append(f"          {other.rule}: {loss_in_words(other.loss, report)} at {other.site}")

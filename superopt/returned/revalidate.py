@@ -83,6 +83,7 @@ def validate_file(
 
 
 def _validated(path: str | Path, original: Any, store: Store | None, most: float) -> Validation:
+    """Return the validation of a saved program, also against an original where one is given."""
     saved, source = read_whole(path)
     graph, program, plan, prepared = source.original, source.program, source.plan, saved.prepared
     notes: tuple[str, ...] = ()

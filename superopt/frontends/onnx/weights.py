@@ -105,6 +105,7 @@ def _fan_in(shape: tuple[int, ...], role: Role) -> int:
 
 
 def _draw(shape: tuple[int, ...], role: Role | None, rng: np.random.Generator) -> np.ndarray:
+    """Return random values of a weight, with the spread that its role needs."""
     if role is None:
         return rng.standard_normal(shape, np.float32) * np.float32(0.02)
     near_one = 1 + 0.1 * rng.standard_normal(shape, np.float32)

@@ -114,6 +114,7 @@ class _WireWalk:
         return b"".join([*parts, self._data[kept:end]]) if parts else None
 
     def _fields(self, at: int, end: int) -> Iterator[_Field]:
+        """Yield the fields of a message between two places; raise `_OddError` where it is malformed."""
         while at < end:
             self._left -= 1
             if self._left < 0:

@@ -448,6 +448,7 @@ class _Tile:
         return high
 
     def _step(self, shift: dict[Symbol, Size], accs: list[Value]) -> list[Value]:
+        """Write one step of the sum for all accumulators; return them."""
         f, out = self.f, list(accs)
         vectors: dict[Size, str] = {}
         scalars: dict[Size, str] = {}

@@ -174,6 +174,7 @@ class Emitter:
         return e.inner
 
     def _compute(self, e: Expr) -> None:
+        """Write an expression's code at the outermost level at which its operands are known."""
         if e.kind == "reduce":
             reduction(self, e)
             return

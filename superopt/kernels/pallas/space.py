@@ -290,6 +290,7 @@ _ROWS = ((1, 4), (1, 8), (2, 4), (4, 4), (4, 8), (8, 4), (16, 4), (1, 2), (1, 1)
 
 
 def _rows(stage: Stage, inner: str) -> Iterator[Trace]:
+    """Yield schedules of a stage that sums rows: of whole rows, or of chunks of long ones."""
     n = stage.axis(inner).extent
     others = [a for a in stage.axes if a.symbol.name != inner and a.extent > 1]
     beside = others[-1].symbol.name if others else ""

@@ -91,6 +91,7 @@ def _packed(program: LoopProgram, stage: Stage, target: Expr, new: Stage, at: Se
 
 
 def _copied(program: LoopProgram, stage: Stage, source: str, name: str | None) -> LoopProgram:
+    """Return the program with a stage that copies a buffer, which the given stage reads instead."""
     buffer = program.buffer(source)
     require(source in reads(stage), f"cache_read {source}: stage {stage.buffer} does not read it")
     require(buffer.scope != "local", f"cache_read {source}: it is local to {stage.buffer} already")
@@ -283,6 +284,7 @@ def parts_of(order: Sequence[str], names: Sequence[str]) -> list[tuple[str, str,
 def _ordered(
     whole: list[Symbol], index: list[Size], value: Expr, order: Sequence[str]
 ) -> tuple[list[Symbol], list[Size], Expr]:
+    """Return axes, index and value of a copy whose axes are split and ordered; it is 0 beyond the original."""
     axes: list[Symbol] = []
     places: list[Size] = []
     parts: dict[int, Size] = {}
