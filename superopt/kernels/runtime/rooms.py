@@ -90,6 +90,7 @@ def _own(f: Function) -> None:
     mine = _thread(f)
 
     def taken() -> str:
+        """Write the attempt to own the rooms; return the flag that says whether this thread owns them."""
         held = f.value(f"icmp eq i64 {relaxed(f, _at('owner'))}, {mine}")
         return f.value(f"or i1 {held}, {swapped(f, _at('owner'), 0, mine)}")
 
