@@ -23,7 +23,7 @@ FILES = "superopt_files"
 """Option of the configuration file: patterns of the names of files of rules."""
 
 
-class RuleNotProvedError(Exception):
+class NotProvedError(Exception):
     """Raised by the test of a rule that is not proved; `verdict` holds the counterexample or the cause."""
 
     def __init__(self, verdict: Verdict) -> None:
@@ -76,15 +76,15 @@ class RuleItem(pytest.Item):
         """Judge the rule.
 
         Raises:
-            RuleNotProvedError: it is not proved.
+            NotProvedError: it is not proved.
         """
         verdict = self.proposition.judged()
         if not verdict.proved:
-            raise RuleNotProvedError(verdict)
+            raise NotProvedError(verdict)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """Return the counterexample or the cause, in the names of the rule."""
-        if isinstance(excinfo.value, RuleNotProvedError):
+        if isinstance(excinfo.value, NotProvedError):
             return excinfo.value.verdict.told()
         return super().repr_failure(excinfo, style)
 

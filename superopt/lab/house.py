@@ -141,7 +141,7 @@ LIMITS = {
     "op_lists": 4,
     "long_signatures": 1,
     "long_calls": 0,
-    "constants": 256,
+    "constants": 255,
     "unexplained": 15,
     "unnamed": 98,
     "clocks": 0,
