@@ -1,9 +1,9 @@
 """Proofs of loops with work taken out of them: each step holds at its place, for every trip.
 
 A step replaces values of a body by what comes from outside (`superopt.ir.loops`).  Where the outside is computed for
-all trips at once, its row at a symbolic trip is proved equal to the body's value there; where a value of the body is
-replaced by another one of the same trip, the two are.  The rest is the meaning of a loop: bodies that are equal for
-every carry and trip make equal loops.
+all trips at once, its row at a symbolic trip is proved equal to the body's value there.  Where a value of the body is
+replaced by another one of the same trip, those two are proved equal.  The rest is the meaning of a loop: bodies that
+are equal for every carry and trip make equal loops.
 """
 
 from __future__ import annotations

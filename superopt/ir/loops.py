@@ -25,7 +25,7 @@ _COUNTERS = ("int32", "int64", "uint32", "uint64")  # a number of trips fits the
 _Given = list[tuple[Node, Node]]  # inputs of a body with their operands
 
 FIXED, ROW, CARRIED = range(3)
-"""What a value of a body depends on: on what is the same each trip, on the trip's row, or on a carry."""
+"""Kinds of inputs that a value of a body depends on: the same each trip, the row of the trip, or a carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class LoopParts:
         return list(values[:fixed]), list(values[fixed:carries]), list(values[carries:])
 
     def depends(self) -> dict[Node, int]:
-        """What each value of the body depends on; a value of control flow or of an unknown op counts as carried."""
-        found: dict[Node, int] = {}
+        """Return the kind of input that each value depends on; control flow and unknown ops count as carried."""
+        kinds: dict[Node, int] = {}
         for kind, inputs in enumerate(map(list, self._inputs())):
-            found |= dict.fromkeys(inputs, kind)
+            kinds |= dict.fromkeys(inputs, kind)
         for node in self.body.nodes():
-            if node not in found:
-                kind = max((found[x] for x in node.inputs), default=FIXED)
-                found[node] = CARRIED if _is_stuck(node) else kind
-        return found
+            if node not in kinds:
+                kind = max((kinds[x] for x in node.inputs), default=FIXED)
+                kinds[node] = CARRIED if _is_stuck(node) else kind
+        return kinds
 
     def _inputs(self) -> tuple[list[Node], list[Node], list[Node]]:
         fixed, carries, rows = self.split(self.body.inputs)

@@ -70,7 +70,7 @@ class ScheduleStage:
             seconds: estimated seconds of one run of each.
             deadline: the end of the stage, the start of processes included.
         """
-        found = dict(made)
+        kernels = dict(made)
         example = {r.graph: r for r in regions}
         weights = sum(frozen_bytes(r.graph) for r in regions)
         cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
@@ -91,10 +91,10 @@ class ScheduleStage:
                     judged=True,
                 )  # fmt: skip
                 try:
-                    found[graph] = self._tuned(example[graph], found[graph], how, processes, deadline)
+                    kernels[graph] = self._tuned(example[graph], kernels[graph], how, processes, deadline)
                 except (InputError, WorkerDiedError) as error:
-                    self.say(f"{found[graph].name}: no search of schedules: {error}")
-        return found
+                    self.say(f"{kernels[graph].name}: no search of schedules: {error}")
+        return kernels
 
     def _tuned(
         self, region: Region, default: Trial, how: ScheduleSearch, processes: Sequence[JobWorker], deadline: Deadline
@@ -148,12 +148,12 @@ def proved(
     backend: Backend, tried: Mapping[Graph, Trial], store: Store | None, say: Callable[[str], None]
 ) -> dict[Graph, Trial]:
     """The trials; those of kernels whose schedules are not proved as failed."""
-    ledger, found = ScheduleLedger(store), dict(tried)
+    ledger, verdicts = ScheduleLedger(store), dict(tried)
     for graph, trial in tried.items():
         if not trial.failure:
             verdict = backend.prove(graph, trial.trace, ledger)
             if not verdict.proved:
                 say(f"{trial.name}: its schedule is {verdict.status}")
                 cause = f"its schedule is {verdict.status}: {verdict.cause}"
-                found[graph] = replace(trial, failure=cause[:200])
-    return found
+                verdicts[graph] = replace(trial, failure=cause[:200])
+    return verdicts

@@ -121,7 +121,7 @@ class TrialPool:
         yielded has, after the end of the block, the schedule of each kernel that was made, or why there is none.  Jobs
         begun by then are waited for, but not long.
         """
-        found: dict[Graph, OptionalTrace | str] = {}
+        outcomes: dict[Graph, OptionalTrace | str] = {}
         halted = threading.Event()
         wanted: list[tuple[JobKind, Graph, OptionalTrace]] = []
         for region in regions:
@@ -138,14 +138,14 @@ class TrialPool:
 
         making = BackgroundCall(work)
         try:
-            yield found
+            yield outcomes
         finally:
             halted.set()
         with suppress(TimeOverError):  # a process that is still at it is waited for by the next that needs it
             done = making.result(Deadline.within(_WAIT_S).end_s)
             kernels = {n: result for n, result in done.items() if n < len(regions)}
             self._count(kernels.values())
-            found |= {regions[n]: _outcome(result) for n, result in kernels.items()}
+            outcomes |= {regions[n]: _outcome(result) for n, result in kernels.items()}
 
     def _job(self, kind: JobKind, region: Graph, trace: OptionalTrace, folder: str, number: int) -> Job:
         """The job that makes or validates the kernel of a region, described in a file of the folder."""

@@ -152,15 +152,15 @@ def fold(boxes: Sequence[DrawnBox]) -> list[DrawnBox]:
 
 def _repetition(signs: Sequence[int], i: int) -> tuple[int, int]:
     """Length and number of the repetitions at a place that save most boxes; (1, 1) where none are saved."""
-    best, found = _WORTH - 1, (1, 1)
+    best, repeated = _WORTH - 1, (1, 1)
     for period in range(1, min(_PERIOD, (len(signs) - i) // 2) + 1):
         times, end = 1, i + period
         while list(signs[end : end + period]) == list(signs[i : i + period]):
             times, end = times + 1, end + period
         saved = period * (times - 1) - 1
         if saved > best:
-            best, found = saved, (period, times)
-    return found
+            best, repeated = saved, (period, times)
+    return repeated
 
 
 def svg(boxes: Sequence[DrawnBox], side: str, other: set[int], label: str) -> str:

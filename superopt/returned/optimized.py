@@ -172,9 +172,9 @@ class Optimized(Unique, Generic[P, R]):
             head=self.imported.head,
             tail=self.imported.tail,
             weak=tuple(
-                (_positions(arguments), _positions(found))
-                for arguments, found in (self.imported.weakness or {}).items()
-                if found is not None
+                (_positions(arguments), _positions(weak))
+                for arguments, weak in (self.imported.weakness or {}).items()
+                if weak is not None
             ),
             own_derivatives=self.imported.own_derivatives,
         )
@@ -529,21 +529,21 @@ class Loaded(Unique):
 
     def _left_out(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Frozen arguments that a call by name leaves out, by name and without values."""
-        found: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         places = frozenset(i for i, *_ in self._frozen)
         for name, structure in held_back(self.in_tree.data, self._parameters, len(args), kwargs, places):
             leaves = [jax.ShapeDtypeStruct((), np.float32)] * structure.num_leaves
             try:
                 if any(kind in ADAPTED for kind in structure.types):
                     raise InputError("it holds functions or typed keys")
-                found[name] = jax.tree_util.tree_unflatten(structure.tree(), leaves)
+                kept[name] = jax.tree_util.tree_unflatten(structure.tree(), leaves)
             except Exception as error:  # that of the class of a node, which may look at its leaves
                 why = error.args[0] if isinstance(error, InputError) else in_one_line(error)
                 raise ArgumentError(
                     f"frozen argument {name} cannot be left out: {why}",
                     hint="pass it, with jax.ShapeDtypeStruct in place of its arrays if they are not at hand",
                 ) from error
-        return found
+        return kept
 
     @property
     def _hint(self) -> str:

@@ -61,18 +61,18 @@ def tune_and_compare(
     how = replace(how, workers=how.workers or min(4, len(cores)))
     with ExitStack() as stack:
         processes = [stack.enter_context(worker) for worker in builders(how.workers, executor)]
-        found = tune(graph, how, processes=processes, store=Store() if keep else None, say=say)
+        tuned = tune(graph, how, processes=processes, store=Store() if keep else None, say=say)
     return {
         "operator": operator,
         "threads": how.threads,
-        **_against_xla(graph, found.trace, how.threads, how.seed),
-        "over_default": found.default_seconds / found.seconds,
-        "candidates": found.candidates,
-        "candidates_per_s": found.candidates_per_s,
-        "compile_ms": found.compile_ms,
-        "space": float(found.space_size),
-        "trace": found.trace,
-        "refused": found.refused,
+        **_against_xla(graph, tuned.trace, how.threads, how.seed),
+        "over_default": tuned.default_seconds / tuned.seconds,
+        "candidates": tuned.candidates,
+        "candidates_per_s": tuned.candidates_per_s,
+        "compile_ms": tuned.compile_ms,
+        "space": float(tuned.space_size),
+        "trace": tuned.trace,
+        "refused": tuned.refused,
     }
 
 
@@ -97,6 +97,7 @@ def main() -> None:
 
 
 def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, Any]:
+    """Time a schedule beside XLA in interleaved rounds; return both with ratio and share of the peak."""
     import jax  # late: after the affinity is set
 
     arrays = example_arrays(graph, seed)

@@ -239,8 +239,8 @@ def tune(
 def _begun(search: _Search, pool: _Pool) -> _Search:
     """Measure the default schedule, and return the search."""
     pool.open()
-    found = _measure(search, pool, [_proposal(search, search.space.start)])
-    search.default = found[0] if found else None
+    measured = _measure(search, pool, [_proposal(search, search.space.start)])
+    search.default = measured[0] if measured else None
     return search
 
 
@@ -323,10 +323,10 @@ def builders(count: int, executor: Executor | None = None) -> list[JobWorker]:
         InputError: no host has the processor and the versions of this machine, whose timings count.
     """
     seats = (executor or LocalExecutor()).seats(count, _LIMITS)
-    found = [seat.worker for seat in seats if seat.native]
-    if not found:
+    workers = [seat.worker for seat in seats if seat.native]
+    if not workers:
         raise InputError("no host of the cluster has the processor and the versions of this machine")
-    return found
+    return workers
 
 
 class CandidateBuilder:
@@ -353,7 +353,7 @@ class CandidateBuilder:
         self, indices: Sequence[int], traces: Sequence[Steps], *, again: bool = False
     ) -> dict[int, dict[str, Any]]:
         """Return events by index; a candidate that kills the worker is `died`, and a new worker builds the rest."""
-        found: dict[int, dict[str, Any]] = {}
+        events: dict[int, dict[str, Any]] = {}
         left = dict(zip(indices, traces, strict=True))
         while left:
             current = None
@@ -363,17 +363,17 @@ class CandidateBuilder:
                 for event in self.worker.request(Job("make", f"{_JOBS}:build_candidates", data)):
                     current = event["index"]
                     if event["event"] != "begin":
-                        found[current] = event
+                        events[current] = event
                         left.pop(current)
             except WorkerDiedError as error:
-                lost = [i for i, event in found.items() if event["event"] == "built"]
+                lost = [i for i, event in events.items() if event["event"] == "built"]
                 for i in lost:  # their code went with the process
-                    found[i] = {"event": "lost"}
+                    events[i] = {"event": "lost"}
                 if current is None or current not in left:
                     raise
                 left.pop(current)
-                found[current] = {"event": "died", "detail": str(error)}
-        return found
+                events[current] = {"event": "died", "detail": str(error)}
+        return events
 
 
 @dataclass(frozen=True, slots=True)

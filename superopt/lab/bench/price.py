@@ -123,14 +123,14 @@ def run(
         Job("time" if measure else "make", call, asdict(PricedProgram(name, texts, steps, seed, measure)))
         for name in chosen
     ]
-    found: dict[int, dict[str, Any]] = {}
+    figures: dict[int, dict[str, Any]] = {}
     with Workshop((executor or LocalExecutor()).seats(jobs, _LIMITS)) as workshop:
         for number, result in workshop.each(todo):
             if isinstance(result, Failure):
                 raise WorkerDiedError(result)
-            row = found[number] = result[0]["row"]
+            row = figures[number] = result[0]["row"]
             say(f"{row['case']}: {row['library_ms']:.4g} ms, gain {row['ratio']:.3f} {row['used']}")
-    rows = [found[number] for number in sorted(found)]
+    rows = [figures[number] for number in sorted(figures)]
     ratios = [row["ratio"] for row in rows]
     summary = {
         "programs": float(len(rows)),

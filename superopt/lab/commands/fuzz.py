@@ -44,9 +44,9 @@ def fuzz(
 ) -> int:
     """Run random whole programs and kernels against oracles; reduce what fails to a few lines."""
     with executor_at(address) as executor:
-        found = run(seconds, seed, programs, kernels, store, progress(as_json), jobs, executor)
-    emit(found.summary()) if as_json else click.echo(str(found))
-    return INTERNAL if found.failed else OK
+        report = run(seconds, seed, programs, kernels, store, progress(as_json), jobs, executor)
+    emit(report.summary()) if as_json else click.echo(str(report))
+    return INTERNAL if report.failed else OK
 
 
 def run(
@@ -72,14 +72,14 @@ def run(
         executor: source of the workers; this machine where there is none.
     """
     given = seconds if kernels == 0 else seconds * (1 - KERNELS_S)
-    found = fuzz_programs(
+    report = fuzz_programs(
         given, seed, programs, corpus=corpus(), store=store, say=say, seats=seats_of(executor or LocalExecutor(), jobs)
     )
     if kernels != 0 and cpu.supported():
         begin = time.monotonic()
-        _count(found, run_kernels(seconds - found.seconds, seed, kernels, jobs, executor), say)
-        found.seconds += time.monotonic() - begin
-    return found
+        _count(report, run_kernels(seconds - report.seconds, seed, kernels, jobs, executor), say)
+        report.seconds += time.monotonic() - begin
+    return report
 
 
 def _count(found: Found, counts: FuzzCounts, say: Callable[[str], None]) -> None:

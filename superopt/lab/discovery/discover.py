@@ -183,10 +183,10 @@ def _enumerate(run: _DiscoveryRun, workshop: Workshop) -> dict[str, Draft] | Non
         universe = run.folder / f"universe-{level}.pickle"
         if not universe.exists():
             workers.save_universe(universe, leaves, made)
-        found = _level(run, workshop, universe, level)
-        if found is None:
+        level_rows = _level(run, workshop, universe, level)
+        if level_rows is None:
             return None
-        for part in found:
+        for part in level_rows:
             made += part.reps
             pairs.update(part.pairs)
             run.counts["terms"] += part.rows
@@ -215,12 +215,12 @@ def _level(run: _DiscoveryRun, workshop: Workshop, universe: Path, level: int) -
     last = level == settings.size
     reading = ((universe, ops, folder, p, last) for p in range(partitions))
     read = workers.in_turn(workshop, "make", workers.read, _until(run, reading))
-    found = [workers.rows_at(path) for path in read]
-    if len(found) < partitions:
+    rows = [workers.rows_at(path) for path in read]
+    if len(rows) < partitions:
         return None
     for p in range(partitions):
         shutil.rmtree(folder / f"{p:04d}", ignore_errors=True)  # read: the result is kept instead
-    return sorted(found, key=repr_of)
+    return sorted(rows, key=repr_of)
 
 
 def repr_of(found: PartitionRows) -> str:
