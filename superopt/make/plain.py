@@ -40,7 +40,7 @@ from superopt.make.trials import OptionalTrace, Trial, TrialPool, report_rows
 from superopt.report.data import NativeKernel
 from superopt.store import Store
 from superopt.workshop.process import Worker
-from superopt.workshop.scheduler import Executor
+from superopt.workshop.scheduler import LOCAL, Executor
 
 _ROUGH = Roofline(uncalibrated(), "uncalibrated")  # orders regions before anything is known of them
 
@@ -73,7 +73,7 @@ class KernelMaker:
 
     Args:
         known: a model for the report's predictions where there is no search, which would bring its own.
-        executor: source of the workers that search schedules; this machine where there is none.
+        executor: source of the workers that search schedules.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class KernelMaker:
         max_prepared_bytes: int | None = None,
         progress: Callable[[str], None] = lambda line: None,
         known: Joint | None = None,
-        executor: Executor | None = None,
+        executor: Executor = LOCAL,
     ) -> None:
         self._executor = executor
         self._pool, self._store, self._progress = pool, store, progress

@@ -36,7 +36,7 @@ from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
 from superopt.workshop.job import JobWorker, WorkerDiedError
 from superopt.workshop.process import Worker, ended_by_interrupts
-from superopt.workshop.scheduler import Executor
+from superopt.workshop.scheduler import LOCAL, Executor, Workers
 from verifier.schedules.ledger import ScheduleLedger
 
 
@@ -48,7 +48,7 @@ class ScheduleStage:
         pool: processes that make kernels.
         worker: the process that times them.
         most: largest number of candidates to time for a region.
-        executor: source of the workers that build and time candidates; this machine where there is none.
+        executor: source of the workers that build and time candidates.
     """
 
     pool: TrialPool
@@ -57,7 +57,7 @@ class ScheduleStage:
     store: Store | None = None
     say: Callable[[str], None] = lambda line: None
     most: int = 1_000_000
-    executor: Executor | None = None
+    executor: Executor = LOCAL
 
     def searched(
         self, regions: Sequence[Region], made: Mapping[Graph, Trial], seconds: Mapping[Graph, float], deadline: Deadline
@@ -75,7 +75,7 @@ class ScheduleStage:
         weights = sum(frozen_bytes(r.graph) for r in regions)
         cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
         with ExitStack() as stack:
-            every = builders(min(MOST_PROCESSES, usable_cores()), self.executor)
+            every = builders(Workers(min(MOST_PROCESSES, usable_cores()), self.executor))
             processes = [stack.enter_context(worker) for worker in every]
             with ThreadPoolExecutor(len(processes)) as executor, ended_by_interrupts(processes):
                 list(executor.map(lambda worker: worker.ready(), processes))

@@ -33,7 +33,7 @@ from superopt.measure.kernels import XLA
 from superopt.report.data import NativeKernel
 from superopt.workshop.job import Event, Failure, Job, JobKind
 from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import local
+from superopt.workshop.scheduler import Workers
 
 _WAIT_S = 0.3  # as long as most kernels take
 MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
@@ -80,7 +80,7 @@ class TrialPool:
     def __init__(self, processes: int | None = None, backend: Backend | None = None) -> None:
         self.backend = backend or for_device()
         count = processes or min(MOST_PROCESSES, usable_cores())
-        self._workshop = local(count, ONE_KERNEL, inline=True, loads=f"{_JOBS}:load")
+        self._workshop = Workers(count).workshop(ONE_KERNEL, inline=True, loads=f"{_JOBS}:load")
         self.spent_s = 0.0
 
     @property

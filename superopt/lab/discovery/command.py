@@ -16,7 +16,7 @@ from superopt.lab.discovery.implied import equations
 from superopt.lab.discovery.powers import discover_powers
 from superopt.lab.discovery.taso import covered, substitutions
 from superopt.machine.budget import parse_budget
-from superopt.workshop.scheduler import Executor
+from superopt.workshop.scheduler import Workers
 from verifier.rules.check import check
 
 
@@ -24,14 +24,14 @@ def run(
     *,
     ops: str | None,
     size: int,
-    workers: tuple[int, Executor | None],
+    workers: Workers,
     budget: str,
     library: bool,
     coverage: bool,
     folder: str | None,
     say: Say,
 ) -> tuple[dict[str, Any], str]:
-    """Run a discovery by so many workers, of an executor or here; return its summary and text.
+    """Run a discovery; return its summary and text.
 
     Raises:
         UsageError: there is no such op, or the budget is not a time.
@@ -44,8 +44,8 @@ def run(
     seconds = parse_budget(budget).seconds
     if seconds is None:
         raise UsageError("the budget of a discovery is a time", hint='write "600s" or "10min"')
-    settings = DiscoverySettings(names, size, workers[0], seconds, library)
-    outcome = discover(settings, Path(folder) if folder else None, say, workers[1])
+    settings = DiscoverySettings(names, size, seconds, library)
+    outcome = discover(settings, Path(folder) if folder else None, say, workers)
     summary: dict[str, Any] = {
         **outcome.summary,
         "texts": [*outcome.rules, *outcome.merges],
