@@ -21,7 +21,7 @@ from superopt.ir.program import type_bytes
 ENCODING_VERSION = 1
 OPCODES = ("other", *TABLE)  # weights on disk have the list of their card (`costmodel.model.learned_file`)
 OPCODE = {op: i for i, op in enumerate(OPCODES)}
-_REGISTER = 16
+_REGISTER = 16  # float32 values of 64 bytes
 _COMMON, _DOT, _CONV, _WINDOW, _REDUCE, _MOVE = 0, 20, 34, 52, 57, 62
 WIDTH = 72
 OUTPUT = WIDTH - 1  # set where the node is a result of the kernel

@@ -73,11 +73,12 @@ GROUPS: dict[str, tuple[str, str]] = {  # first and last name of each group
     "caches": ("program_l1", "scratch_share"), "threads": ("threads", "log_task_seconds"),
     "tiles": ("rows", "streams"), "writing": ("knob_rows", "cut"),
 }  # fmt: skip
-_LINE = 64
+_LINE = 64  # bytes of a cache line
 _COUNTED: tuple[str, ...] = ("simple", "quotients", "transcendentals", "converts", "choices", "indices", "loads")
 _BANDWIDTH = (NOMINAL.from_l2, NOMINAL.from_l3, NOMINAL.from_memory)
 _COST = {"load": 0.7, "op": 0.6, "convert": 0.8, "where": 0.8, "index": 0.8}  # cycles of a vector, corrected by fits
 _TRANSCENDENTAL, _QUOTIENT, _GATHER, _TRANSPOSE, _STORE, _SCATTER = 14.0, 8.0, 2.5, 5.0, 1.2, 3.0
+"""Cycles of a vector, or of a lane gathered, transposed, stored or scattered: corrected by fits as well."""
 _SHUFFLE, _NEAR = 1.5, 4  # cycles by stride of loads that are shuffled out of whole vectors, and the largest stride
 _SHORT = 512  # bytes of a run that no prefetcher follows
 _SCAN = 1.6  # cycles of an element of a prefix, whose lanes wait for each other

@@ -27,7 +27,7 @@ from superopt.measure import KernelTiming, time_kernels
 from superopt.store import Store
 
 LEAST_KERNELS = 60
-SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)
+SCALES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.25)  # from the roofline alone to beyond the network as it was trained
 _STEPS = 600
 
 

@@ -31,10 +31,10 @@ from costmodel.model.analytical import Coefficients, FeatureTable
 from costmodel.model.catalogue import Catalogue
 from superopt.ir.graph import Graph
 from superopt.machine import facts as machine
+from superopt.measure.kernels import MIN_SECONDS
 
 POSITIONS = 4  # operands after the third count as the last position
-UNIT_S = 5e-7
-LEAST_S = 2e-7
+UNIT_S = 1e-6 * analytical.NOISE_US  # components below the uncertainty of a label count in proportion
 BASIC = 8  # kernel features that do not belong to a component
 KERNEL_WIDTH = BASIC + 2 * len(INDEX)
 POOLED_WIDTH = 2 * WIDTH + len(OPCODES)  # ops last: those of weights on disk are taken from there
@@ -170,7 +170,7 @@ class KernelEncoder:
 
 def prior_seconds(table: FeatureTable, coefficients: Coefficients) -> PerKernel:
     """Return seconds by the roofline, at least the measurable minimum, which kernels without steps get."""
-    return np.maximum(analytical.seconds(table, coefficients), LEAST_S)
+    return np.maximum(analytical.seconds(table, coefficients), MIN_SECONDS)
 
 
 def kernel_features(

@@ -19,7 +19,7 @@ from costmodel.model.model import NetworkShape, Params
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-_ROWS = 1024
+BATCH_NODES = 1024  # nodes of a batch: its arrays stay in the L2 cache
 
 
 class Forward:
@@ -125,7 +125,7 @@ class Forward:
         """Return an array that is reused in the next batch: fresh memory costs more than the arithmetic on it."""
         found = self.rooms.get(name)
         if found is None or found.size < rows * width:
-            found = self.rooms[name] = np.empty(max(rows, _ROWS) * width, np.float32)
+            found = self.rooms[name] = np.empty(max(rows, BATCH_NODES) * width, np.float32)
         return found[: rows * width].reshape(rows, width)
 
 

@@ -66,7 +66,9 @@ class Priced(Objective, Protocol):
     """
 
     @property
-    def boundary(self) -> Boundary: ...
+    def boundary(self) -> Boundary:
+        """Costs between its kernels in a program."""
+        ...
 
     def can_run(self, region: Graph) -> bool:
         """Whether there is code for a region of these types and ops."""

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import jax
 
 Params: TypeAlias = "dict[str, np.ndarray | jax.Array]"
-CLIP = 4.0
+CLIP = 4.0  # standard deviations: a feature further out says that a kernel is far, not how far
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 REPRESENTATIVES = 512
-QUANTILE = 0.995
+QUANTILE = 0.995  # of the training kernels lie inside: in one of 200 the network's word already counts less
 LEAST_RADIUS = 0.25
 _SCALE_SIZE = 0.08  # weight of one unit of log time or log size against a share of one
 

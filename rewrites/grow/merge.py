@@ -56,7 +56,7 @@ def merge_siblings(run: Growth, rules: Sequence[Rule], near: Collection[int] | N
 
 
 def _siblings(eg: EGraph, cls: int, ops: frozenset[str], live: Set[int]) -> list[int]:
-    """Live classes with an op of these kinds on the class, merged products excepted."""
+    """Up to `MAX_SIBLINGS` live classes with an op of these kinds on the class, of one scale, none a merged product."""
     merged = {eg.find_class(c << PERM_BITS) for c in eg.merged}
     found = {eg.ref_of(node) >> PERM_BITS for node in eg.parents(cls) if eg.op_of(node) in ops}
     return _one_scale(eg, sorted(c for c in found if c in live and c not in merged))[:MAX_SIBLINGS]

@@ -5,9 +5,6 @@ dot-assoc: A[*b *m *k]  B[*b *k *l]  C[*b *l *n]
   dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
   prefer live(B) or live(C) or prod(k) * prod(n) <= (prod(k) + prod(n)) * prod(l)
 
-dot-assoc-batch: A[*b *c *m *k]  B[*b *c *k *l]  C[*b *l *n]
-  dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
-
 dot-distributes-frozen: A[*b *m *k]  B[*b *m *k]  C[*b *k *n]
   dot(A + B, C, k)  ==  dot(A, C, k) + dot(B, C, k)
   prefer frozen(B) and frozen(C)
@@ -55,12 +52,6 @@ dot-of-concat: A[*b *m i]  C[*b *m i2]  D[*b i3 *n]
 slice-of-dot: A[*b *m *k]  B[*b *k *n]
   slice(dot(A, B, k), n(s, e, t))  ==  dot(A, slice(B, n(s, e, t)), k)
   mode near
-
-sum-of-dot: A[*b *m *k]  B[*b *k *n *l]
-  sum(dot(A, B, k), l)  ==  dot(A, sum(B, l), k)
-
-mul-sum-to-dot: A[*b *m *k]  B[*b *k *n]
-  sum(A * B, k)  ==  dot(A, B, k)
 
 sum-as-dot: A[*a *k]
   sum(A, k)  ==  dot(A, bcast(1, k), k)

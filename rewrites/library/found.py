@@ -35,11 +35,6 @@ max-before-relu: A[*b *k]
   if k >= 1
   source superopt discover --ops relu,max
 
-dot-assoc-shared: A[*b *i *m *k]  B[*b *k *l]  C[*b *i *l *n]
-  dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
-  prefer frozen(B) and prod(n) < prod(m)
-  source superopt discover --ops dot,conv
-
 conv-apart-4-5: X[*b c s v]  W[o c s2 v2]  extra j
   conv(X, W, c, s(1, p, q), v(t, l, h, u, d))
     == slice(merge(concat(unit(P0 + P2 + P3 + P4 + P5 + 8 * P6 + 8 * P7, j), unit(P2 - P3 + 2 * P4 - 2 * P5 + 4 * P6 -

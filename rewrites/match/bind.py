@@ -91,6 +91,7 @@ def _distinct(rule: Rule, roles: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _acts(t: Term) -> Acts:
+    """Return the effects of a term's op."""
     under = frozenset(u["name"] for u in subterms((t,)) if u.op == "var")
     return Acts(frozenset(t.get("over", ())), dict(windows(t)), under)
 

@@ -178,6 +178,7 @@ def jit_with(fn: Callable[..., Any], options: Options, **arguments: Any) -> Call
 
     @functools.wraps(fn, updated=())
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call the function with the options, or without them inside of a transformation, which refuses them."""
         try:
             return tuned(*args, **kwargs)
         except ValueError as error:

@@ -56,7 +56,7 @@ def to_jax(graph: Graph) -> ArrayFunction:
     def run(*arrays: Any) -> tuple[Any, ...]:
         if len(arrays) != len(graph.inputs):
             raise ArgumentError(f"the graph has {len(graph.inputs)} inputs, got {len(arrays)} arrays")
-        with _x64(wide):
+        with enabled_x64(wide):
             values: dict[Node, Any] = dict(zip(graph.inputs, arrays, strict=True))
             for node, lower in steps:
                 values[node] = lower(node, *[values[x] for x in node.inputs])
@@ -206,14 +206,14 @@ class XlaExecutable:
 
     def compile(self, *live: Any) -> None:
         """Compile the hot part for such live inputs, and run nothing."""
-        with _x64(self._wide):
+        with enabled_x64(self._wide):
             self._packed_hot.lower(*live, *self.packed).compile()  # pyright: ignore[reportFunctionMemberAccess]
 
     def __call__(self, *live: Any) -> tuple[Any, ...]:
         """Return the results for these live inputs, with the prepared tensors of the build."""
         if not self._wide:  # nothing between the caller and jit: small programs run in microseconds
             return self._packed_hot(*live, *self.packed)
-        with _x64(True):
+        with enabled_x64(True):
             return self._packed_hot(*live, *self.packed)
 
     @property
@@ -230,7 +230,7 @@ class XlaExecutable:
         own = [node for node in graph.inputs if node["name"] not in self._constants]
         if len(own) != len(frozen):
             raise ArgumentError(f"the program has {len(own)} frozen inputs, got {len(frozen)} values")
-        with _x64(self._wide):
+        with enabled_x64(self._wide):
             values: dict[Node, Any] = {n: self._constants.get(n["name"]) for n in graph.inputs}
             values |= {node: _fitting(node, x) for node, x in zip(own, frozen, strict=True)}
             values |= {node: taken(values[node]) for node in graph.outputs if node.op == "input"}
@@ -241,7 +241,7 @@ class XlaExecutable:
         """Return prepared tensors in the form that `run_packed` takes: small ones in common buffers."""
         if not self._packing.buffers:
             return tuple(prepared)
-        with _x64(self._wide):
+        with enabled_x64(self._wide):
             return self._packing.pack(prepared)
 
     def run_packed(self, *arrays: Any) -> tuple[Any, ...]:
@@ -252,7 +252,7 @@ class XlaExecutable:
 
     def hot(self, live: Sequence[Any], prepared: Sequence[Any]) -> tuple[Any, ...]:
         """Return the results for these live inputs and prepared tensors."""
-        with _x64(self._wide):
+        with enabled_x64(self._wide):
             return self._hot(*live, *prepared)
 
     def jit(self, fn: Callable[..., Any], **given_away: Any) -> Callable[..., Any]:
@@ -267,14 +267,14 @@ class XlaExecutable:
             return jitted
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with _x64(True):
+            with enabled_x64(True):
                 return jitted(*args, **kwargs)
 
         return call
 
     def lower(self) -> jax.stages.Lowered:
         """Lower the hot part for its declared types (for its HLO, its cost or ahead-of-time compilation)."""
-        with _x64(self._wide):
+        with enabled_x64(self._wide):
             return jax_jit(self.run, compiler_options=self.options or None).lower(
                 *[jax.ShapeDtypeStruct(n.shape, dtype_of(n.dtype)) for n in self._parts.hot.inputs]  # pyright: ignore[reportArgumentType]
             )
@@ -299,7 +299,8 @@ def needs_x64(graph: Graph) -> bool:
     return any(d in _WIDE for d in kinds) or any(needs_x64(body) for node in graph.nodes() for body in bodies_of(node))
 
 
-def _x64(wide: bool) -> contextlib.AbstractContextManager[Any]:
+def enabled_x64(wide: bool) -> contextlib.AbstractContextManager[Any]:
+    """Return a context in which values of 64 bits keep their types, where there are any."""
     if not wide or jax.config.jax_enable_x64:  # pyright: ignore[reportAttributeAccessIssue]
         return contextlib.nullcontext()
     return jax.enable_x64(True)

@@ -4,7 +4,7 @@ An instance is a rule with a binding for everything that it leaves open: the axe
 attributes, the tensors of its variables, and the axes of its roots.  A tensor is the number of an output of `terms`, a
 graph over the original's inputs, with the axes that it has there.  Both sides of the step follow from that.  Instances
 are in the order in which they were found; nothing depends on it.  `bodies` are plans of their own, of bodies of control
-flow.
+flow.  `loops` are the steps that took work out of loops first.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rewrites.match.labels import Layout
+from superopt.certify.loops import LoopStep, read_step
 from superopt.errors import InputError
 from superopt.files.reading import Allowance, field, typed
 from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 
-FORMAT = 1
+FORMAT = 2
 _STEPS_OF_INSTANCE = 100  # steps of a file's allowance: about the tokens of an instance as text
 
 
@@ -61,6 +62,7 @@ class Plan:
         terms: the tensors that variables of the instances are bound to.
         instances: the steps.
         bodies: plans of bodies of control flow.
+        loops: loops with work taken out of them, before all other steps.
         note: the reason why there is no plan, where there is none (the original itself needs none).
     """
 
@@ -69,6 +71,7 @@ class Plan:
     terms: Graph
     instances: tuple[RuleInstance, ...]
     bodies: tuple[BodyPlan, ...] = ()
+    loops: tuple[LoopStep, ...] = ()
     note: str = ""
 
     def to_json(self) -> dict[str, Any]:
@@ -80,6 +83,7 @@ class Plan:
             "terms": print_graph(self.terms),
             "instances": [asdict(i) for i in self.instances],
             "bodies": [[print_graph(b.before), print_graph(b.after), b.plan.to_json()] for b in self.bodies],
+            "loops": [step.to_json() for step in self.loops],
             "note": self.note,
         }
 
@@ -118,6 +122,7 @@ def _plan(data: Mapping[str, Any], allowance: Allowance | None) -> Plan:
             BodyPlan(parse_graph(a, allowance=allowance), parse_graph(b, allowance=allowance), _plan(p, allowance))
             for a, b, p in data["bodies"]
         ),
+        tuple(read_step(step, allowance) for step in data["loops"]),
         str(data["note"]),
     )
 
@@ -147,7 +152,7 @@ def _value(x: Any) -> Any:
 
 def empty_plan(graph: Graph, numerics: str = "real", note: str = "") -> Plan:
     """Return the plan without steps."""
-    return Plan(numerics, {}, Graph(graph.inputs, (), graph.constants), (), (), note)
+    return Plan(numerics, {}, Graph(graph.inputs, (), graph.constants), (), note=note)
 
 
 __all__ = ["BodyPlan", "Layout", "Plan", "RuleInstance", "empty_plan", "read_plan"]

@@ -1,6 +1,6 @@
 """Validation of a returned program from its plan: no search, no e-graph, files suffice.
 
-    1. every rule of the plan is PROVED: by its certificate, or anew.
+    1. every rule of the plan is PROVED: by its certificate, or anew; so is every step that takes work out of a loop.
     2. every step is an instance of its rule. Premises, sizes and attributes are checked at its place, and both sides
        built from its bindings (`verifier.rules.instances`).
     3. element labels of the original, of all terms and sides, and of the returned program are computed. The two sides
@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,10 +26,12 @@ import numpy.typing as npt
 from rewrites.language.named import Env
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
+from superopt.certify.loops import LoopProof, LoopStep, NotProvedError, prove_step
 from superopt.certify.plan import Plan, RuleInstance
 from superopt.errors import FileLimitError, RuleError, SuperoptError
 from superopt.files.reading import shown
 from superopt.ir.graph import Graph, Node, topological
+from superopt.ir.loops import results_of
 from superopt.ir.program import Program, replace
 from superopt.ir.text import print_graph
 from superopt.machine.deadline import Stopwatch
@@ -51,7 +53,7 @@ class Validation:
     Attributes:
         valid: whether the program computes the same as the original, under the `assumptions`.
         cause: the reason why not, with the step or operation.
-        steps: number of rule instances of the plan.
+        steps: number of rule instances of the plan, and of steps of loops.
         rules: rule -> key of its certificate.
         exactness: the widest class of the rules: exact, real or range.
         assumptions: assumptions of the certificates.
@@ -94,6 +96,14 @@ class _PlanRefused(Exception):
     """The plan does not hold; the message names the step or operation."""
 
 
+@dataclass(slots=True)
+class _Proved:
+    """What a validation rests on: certificates of rules, and proofs of steps that take work out of loops."""
+
+    certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
+    loops: list[LoopProof] = field(default_factory=list[LoopProof])
+
+
 def validate(
     original: Graph,
     returned: Program,
@@ -116,16 +126,17 @@ def validate(
         FileLimitError: there are more.
     """
     watch = Stopwatch()
-    certificates: dict[str, Certificate] = {}
+    proved = _Proved()
     passes, cause = 0, ""
     try:
-        passes = _check(original, returned, plan, ledger or Ledger(), certificates, most, given)
+        passes = _check(original, returned, plan, ledger or Ledger(), proved, most, given)
     except _PlanRefused as refused:
         cause = shown(refused, 1000)
-    classes = [EXACTNESS.index(c.exactness) for c in certificates.values()]
-    assumptions = dict.fromkeys(a for c in certificates.values() for a in c.assumptions)
-    steps = len(plan.instances) + sum(len(b.plan.instances) for b in plan.bodies)
-    keys = {name: c.key for name, c in certificates.items()}
+    parts = [*proved.certificates.values(), *proved.loops]
+    classes = [EXACTNESS.index(part.exactness) for part in parts]
+    assumptions = dict.fromkeys(a for part in parts for a in part.assumptions)
+    steps = len(plan.instances) + sum(len(b.plan.instances) for b in plan.bodies) + len(proved.loops)
+    keys = {name: c.key for name, c in proved.certificates.items()}
     exactness = EXACTNESS[max(classes, default=0)]
     return Validation(not cause, cause, steps, keys, exactness, tuple(assumptions), passes, watch.elapsed_s)
 
@@ -135,14 +146,14 @@ def _check(
     returned: Program,
     plan: Plan,
     ledger: Ledger,
-    certificates: dict[str, Certificate],
+    proved: _Proved,
     most: float,
     given: Sequence[tuple[Node, Node]] = (),
 ) -> int:
     if plan.numerics not in EXACTNESS:
         raise _PlanRefused(f"the plan says numerics {plan.numerics!r}")
     outputs = _whole(original, returned)
-    rules = _proved(plan, ledger, certificates)
+    rules = _proved_rules(plan, ledger, proved.certificates)
     bodies: dict[str, str] = {}
     for number, body in enumerate(plan.bodies):
         if body.plan.numerics != plan.numerics:
@@ -150,7 +161,7 @@ def _check(
                 f"body {number}: its plan says {body.plan.numerics}, that of the program {plan.numerics}"
             )
         try:
-            _check(body.before, Program(None, body.after), body.plan, ledger, certificates, most)
+            _check(body.before, Program(None, body.after), body.plan, ledger, proved, most)
         except _PlanRefused as refused:
             raise _PlanRefused(f"body {number}: {refused}") from refused
         bodies[print_graph(body.after)] = print_graph(body.before)
@@ -158,6 +169,9 @@ def _check(
     for node in topological(plan.terms.outputs):
         if node.op == "input" and node not in known:
             raise _PlanRefused(f"the plan speaks of an input {node['name']!r}, which the original does not have")
+    opened = [_loop(number, step, plan, known) for number, step in enumerate(plan.loops)]
+    proved.loops += [proof for _, proof in opened]
+    given = [*given, *(pair for pairs, _ in opened for pair in pairs)]
     steps = [_sides(number, step, plan, rules) for number, step in enumerate(plan.instances)]
     terms = Graph(original.inputs, tuple(side for pair in given for side in pair))
     texts = [original, *(g for g in (returned.prepare, returned.hot) if g), *((terms,) if given else ())]
@@ -215,7 +229,7 @@ def _whole(original: Graph, returned: Program) -> tuple[Node, ...]:
     return outputs
 
 
-def _proved(plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) -> dict[str, Rule]:
+def _proved_rules(plan: Plan, ledger: Ledger, certificates: dict[str, Certificate]) -> dict[str, Rule]:
     rules: dict[str, Rule] = {}
     for name, text in plan.rules.items():
         try:
@@ -254,6 +268,21 @@ def _sides(number: int, step: RuleInstance, plan: Plan, rules: Mapping[str, Rule
         raise _PlanRefused(f"step {number} ({step.rule}): {error}") from error
     except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:
         raise _PlanRefused(f"step {number} ({step.rule}): {type(error).__name__}: {error}") from error
+
+
+def _loop(number: int, step: LoopStep, plan: Plan, known: Set[Node]) -> tuple[list[tuple[Node, Node]], LoopProof]:
+    """Return the results of a loop with those of a step that takes work out of it; refused where it is not proved."""
+    where = f"step {number} of loops ({step.kind})"
+    try:
+        proof = prove_step(step, plan.numerics)
+        before, after = results_of(step.loop), step.results()
+    except NotProvedError as error:
+        raise _PlanRefused(f"{where} is not proved: {error}") from error
+    except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:
+        raise _PlanRefused(f"{where}: {type(error).__name__}: {error}") from error
+    if any(node.op == "input" and node not in known for node in topological((*before, *after))):
+        raise _PlanRefused(f"{where} reads an input that the original does not have")
+    return list(zip(before, after, strict=True)), proof
 
 
 def _same(found: Mapping[Node, IdRow], want: Sequence[Node], have: Sequence[Node]) -> bool:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from rewrites.egraph.perm import PERM_BITS, PERM_MASK, compose, inverse, perm_of
 from rewrites.grow.growth import GrowthLimits, grow
 from rewrites.grow.proof import ProvingEGraph
 from rewrites.language.show import show
-from rewrites.language.term import Rule
+from superopt.certify.library import ProvedLibrary, ledger_of, proved_library
 from superopt.certify.plan import Plan, RuleInstance
 from superopt.certify.validate import Validation, validate
 from superopt.equivalence.constants import MOVES, Constants
@@ -35,10 +35,11 @@ from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.ops.table import CONTRACTIONS
 from superopt.ir.program import Program, map_nodes
 from superopt.machine.deadline import Deadline
+from superopt.store import Store
 from verifier.equal.equality import DEFINED
 from verifier.programs.elements import ElementLabels
 from verifier.programs.mixing import Ids
-from verifier.record.ledger import Certificate, Ledger
+from verifier.record.ledger import Ledger
 from verifier.rules.process import processor_s
 from verifier.verdict import EXACTNESS
 
@@ -72,26 +73,44 @@ class PairProof:
     stuck: dict[Node, str] = field(default_factory=dict[Node, str])
 
 
+@dataclass(frozen=True, slots=True)
+class UsableRules:
+    """Rules that a proof may use.
+
+    Attributes:
+        library: the rules, with their certificates.
+        ledger: the ledger that holds the certificates.
+        numerics: exact, real or range: the widest class that may be used.
+    """
+
+    library: ProvedLibrary
+    ledger: Ledger
+    numerics: str
+
+    @classmethod
+    def of(cls, store: Store | None, numerics: str) -> UsableRules:
+        """Return the rules of the library up to a class; certificates are looked up in the store."""
+        return cls(proved_library(store, numerics=numerics), ledger_of(store), numerics)
+
+    def exact(self) -> UsableRules:
+        """Return those of class exact alone."""
+        certificates = self.library.certificates
+        rules = tuple(rule for rule in self.library.rules if certificates[rule.name].exactness == "exact")
+        return replace(self, library=replace(self.library, rules=rules), numerics="exact")
+
+
 def prove(
-    first: Graph,
-    second: Graph,
-    arrays: Mapping[str, np.ndarray],
-    rules: Sequence[Rule],
-    certificates: Mapping[str, Certificate],
-    ledger: Ledger,
-    numerics: str = "real",
-    end_s: float = float("inf"),
+    first: Graph, second: Graph, arrays: Mapping[str, np.ndarray], usable: UsableRules, end_s: float = float("inf")
 ) -> PairProof:
     """Replace values of the second program by nodes of the first, as far as their equality is proved.
 
     Args:
         first, second: over the same input nodes.
         arrays: values of the frozen inputs.
-        rules: proved ones; `certificates` by their names, which `ledger` holds.
-        numerics: exact, real or range: the widest class that may be used.
+        usable: the rules, and the widest class that may be used.
         end_s: processor time (`verifier.rules.process.processor_s`) after which no further window is begun.
     """
-    run = _Run(first, second, arrays, rules, certificates, ledger, numerics)
+    run = _Run(first, second, arrays, usable)
     proof = PairProof(second.outputs, {n: n for n in second.nodes()})
     while processor_s() < end_s:
         open_nodes = run.unproved(proof)
@@ -117,19 +136,10 @@ def prove(
 class _Run:
     """State of a proof over all windows, and the last cause of failure."""
 
-    def __init__(
-        self,
-        first: Graph,
-        second: Graph,
-        arrays: Mapping[str, np.ndarray],
-        rules: Sequence[Rule],
-        certificates: Mapping[str, Certificate],
-        ledger: Ledger,
-        numerics: str,
-    ) -> None:
-        self.first, self.arrays, self.ledger, self.numerics = first, arrays, ledger, numerics
-        self.rules = [rule for rule in rules if rule.mode not in ("macro", "proof", "merge")]
-        self.certificates = certificates
+    def __init__(self, first: Graph, second: Graph, arrays: Mapping[str, np.ndarray], usable: UsableRules) -> None:
+        self.first, self.arrays, self.ledger, self.numerics = first, arrays, usable.ledger, usable.numerics
+        self.rules = [rule for rule in usable.library.rules if rule.mode not in ("macro", "proof", "merge")]
+        self.certificates = usable.library.certificates
         self.order = first.nodes()
         self.known = set(self.order)
         self.mine = {n for n in self.order if n.op == "input" and n["frozen"]}
@@ -438,4 +448,4 @@ def _digest(node: Node, ids: Ids) -> bytes:
     return hashlib.blake2b(f"{node.dtype}\0".encode() + np.ascontiguousarray(ids).tobytes(), digest_size=16).digest()
 
 
-__all__ = ["DEPTHS", "PairProof", "prove"]
+__all__ = ["DEPTHS", "PairProof", "UsableRules", "prove"]

@@ -11,14 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from rewrites.language.term import Rule
-from superopt.equivalence.cuts import PairProof, prove
+from superopt.equivalence.cuts import PairProof, UsableRules, prove
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.ops.reduction import ARG
 from superopt.ir.ops.table import CONTROL
 from superopt.ir.scalar import PREDICATES, SCALARS
 from superopt.ir.types import FLOATS
-from verifier.record.ledger import Certificate, Ledger
 
 STEPS = CONTROL | PREDICATES | ARG.keys() | {"round", "nextafter"} | {n for n, fn in SCALARS.items() if fn.steps}
 
@@ -35,29 +33,20 @@ def _step(node: Node) -> bool:
 
 
 def prove_by_steps(
-    first: Graph,
-    second: Graph,
-    arrays: Mapping[str, np.ndarray],
-    rules: Sequence[Rule],
-    certificates: Mapping[str, Certificate],
-    ledger: Ledger,
-    numerics: str,
-    end_s: float,
+    first: Graph, second: Graph, arrays: Mapping[str, np.ndarray], usable: UsableRules, end_s: float
 ) -> PairProof:
     """`superopt.equivalence.cuts.prove`, with the operands of steps replaced in class exact alone."""
-    given = (arrays, rules, certificates, ledger)
     steps = [n for n in topological((*first.outputs, *second.outputs)) if _step(n)]
-    if numerics == "exact" or all(_argument(x) for n in steps for x in n.inputs):
-        return prove(first, second, *given, numerics, end_s)
-    exact = [rule for rule in rules if certificates[rule.name].exactness == "exact"]
-    begun = prove(first, second, arrays, exact, certificates, ledger, "exact", end_s)
+    if usable.numerics == "exact" or all(_argument(x) for n in steps for x in n.inputs):
+        return prove(first, second, arrays, usable, end_s)
+    begun = prove(first, second, arrays, usable.exact(), end_s)
     apart: dict[Node, Node] = {}
     done = _apart(topological((*first.outputs, *begun.outputs)), apart)
     both = [
         Graph((*graph.inputs, *apart.values()), tuple(done[n] for n in outputs))
         for graph, outputs in ((first, first.outputs), (second, begun.outputs))
     ]
-    found = prove(both[0], both[1], *given, numerics, end_s)
+    found = prove(both[0], both[1], arrays, usable, end_s)
     outputs = tuple(
         own if have is want else back
         for own, have, want, back in zip(first.outputs, found.outputs, both[0].outputs, begun.outputs, strict=True)

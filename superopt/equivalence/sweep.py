@@ -26,9 +26,8 @@ import jax
 import numpy as np
 
 from superopt.backends.xla import to_jax
-from superopt.certify.library import ledger_of, proved_library
 from superopt.equivalence.constants import MOVES
-from superopt.equivalence.cuts import prove
+from superopt.equivalence.cuts import UsableRules, prove
 from superopt.equivalence.refute import EQUAL, inputs, widened
 from superopt.equivalence.sharing import differing_types, share
 from superopt.equivalence.steps import STEPS, reads_floats
@@ -118,11 +117,7 @@ def stored_alike(pair: Pair, graphs: Sequence[Graph], numerics: str, store: Stor
     if own[0].keys() == own[1].keys() or differing_types(*graphs):
         return Stored()
     shared = share(*graphs)
-    library = proved_library(store, numerics=numerics)
-    proof = prove(
-        shared.first, shared.second, shared.arrays, library.rules, library.certificates, ledger_of(store), numerics,
-        end_s,
-    )  # fmt: skip
+    proof = prove(shared.first, shared.second, shared.arrays, UsableRules.of(store, numerics), end_s)
     nodes = own[0] | own[1]
     frozen = {n for graph in (shared.first, shared.second) for n in graph.inputs if n["frozen"]}
     given = {n: nodes[key] for n in frozen if (key := _content(n, shared.arrays[n["name"]])) in nodes}

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from superopt.certify.library import ledger_of, proved_library
-from superopt.equivalence.cuts import PairProof
+from superopt.equivalence.cuts import PairProof, UsableRules
 from superopt.equivalence.folding import Folded
 from superopt.equivalence.refute import (
     REPORT,
@@ -168,11 +167,7 @@ def compare_graphs(
     if why:
         outputs = tuple(OutputVerdict(name, REFUTED, f"results differ in type: {why}") for name in titles)
         return PairVerdict(outputs, sizes, seconds=watch.elapsed_s)
-    library = proved_library(store, numerics=numerics)
-    proof = prove_by_steps(
-        shared.first, shared.second, shared.arrays, library.rules, library.certificates, ledger_of(store),
-        numerics, end_s,
-    )  # fmt: skip
+    proof = prove_by_steps(shared.first, shared.second, shared.arrays, UsableRules.of(store, numerics), end_s)
     wanted = {i: x is y for i, (x, y) in enumerate(zip(proof.outputs, shared.first.outputs, strict=True))}
     stated = by_statements(shared, [i for i in wanted if not wanted[i]], numerics, end_s)
     wanted |= dict.fromkeys(stated, True)
@@ -188,11 +183,8 @@ def compare_graphs(
     seen = vacuous(both, proved if exactness != EXACTNESS[0] else (), beyond, seed, later_s)
     never = {i: seen.missing(i) for i in seen.left}
     if never:
-        exact = proved_library(store, numerics=EXACTNESS[0])
-        again = prove_by_steps(
-            shared.first, shared.second, shared.arrays, exact.rules, exact.certificates, ledger_of(store),
-            EXACTNESS[0], later_s,
-        )  # fmt: skip
+        exact = UsableRules.of(store, EXACTNESS[0])
+        again = prove_by_steps(shared.first, shared.second, shared.arrays, exact, later_s)
         exactly = {i for i, d in stated.items() if d.exactness == EXACTNESS[0]}
         exactly |= {i for i in never if again.outputs[i] is shared.first.outputs[i]}
         for i in never.keys() & exactly & set(beyond):

@@ -118,7 +118,7 @@ def by_xla(found: Exploration, finalist: Finalist) -> State:
 
 
 def priced(found: Exploration, state: State) -> dict[int, tuple[Graph, float]]:
-    """Return the kernels of such a state by the class that each computes, with seconds, as timed where they were."""
+    """Return XLA's kernels of a state by the class that each computes, with seconds, as timed where they were."""
     roots = [(c, kernel_graph(node)) for c, node in state.kernels()]
     prices = found.model.xla.price([graph for _, graph in roots]).tolist() if roots else []
     return {c: (graph, seconds) for (c, graph), seconds in zip(roots, prices, strict=True)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -114,6 +115,9 @@ def _of_search(found: Exploration, choice: Chosen, library: ProvedLibrary, fallb
     statistics = {**found.statistics, "predicted_before_ms": 1e3 * found.by_xla_s(found.result.original)}
     return {
         "rewrites": fallback.around("the table of rules", lambda: _used(found, choice, library, fallback), ()),
+        "loop_steps": {}
+        if found.finalist(choice.candidate.finalist) is None
+        else dict(Counter(s.kind for s in found.loops)),
         "growth": found.growth,
         "search": statistics,
         "not_chosen": fallback.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),

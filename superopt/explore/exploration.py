@@ -2,7 +2,8 @@
 
 The e-graph is grown to saturation by the rules that cannot explode.  The rest, the rules of mode `near` and `merge`,
 are applied only around the best selection found so far, in rounds of growth and warm search.  Bodies of control flow
-are programs of their own: each is explored first and replaced by its best form.
+are programs of their own: each is explored first and replaced by its best form.  Before that, what a trip does not need
+from the trip before it is taken out of its loop (`superopt.explore.loops`).
 """
 
 from __future__ import annotations
@@ -20,10 +21,12 @@ from rewrites.egraph.graph import EGraph
 from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
 from rewrites.grow.proof import ProvingEGraph
 from rewrites.language.term import Rule
+from superopt.certify.loops import LoopStep
 from superopt.certify.plan import BodyPlan
 from superopt.explore.bodies import body_size, body_sizes, improve_bodies
 from superopt.explore.found import Exploration
 from superopt.explore.kernel_timer import KernelTimer
+from superopt.explore.loops import opened as opened_loops
 from superopt.explore.request import Request
 from superopt.explore.trace import make_plan
 from superopt.ir.graph import Graph
@@ -57,6 +60,7 @@ class Begun:
 
     imported: Graph
     graph: Graph
+    loops: tuple[LoopStep, ...]
     bodies: _Bodies
     expand: Expand
     run: _Exploring
@@ -81,14 +85,16 @@ def begin(
 
 
 def _begun(imported: Graph, rules: Sequence[Rule], request: Request, progress: Callable[[str], None]) -> Begun:
-    bodies = _Bodies(rules, request, body_sizes(imported))
-    graph = improve_bodies(imported, bodies.improved)
+    graph, loops = _opened(imported, request, products=False)
+    bodies = _Bodies(rules, request, body_sizes(graph))
+    graph, further = _opened(improve_bodies(graph, bodies.improved), request, products=True)
+    loops += further
     if bodies.interrupted:
         request = request.within(request.deadline.at_most(0.0))
     expand = library_expander(rules)
     model = Joint(request.objective, expand, request.own, frozen_bytes(graph))
     eg = import_into(ProvingEGraph(exact=request.exact), graph)
-    return Begun(imported, graph, bodies, expand, _Exploring(eg, rules, request, model, progress))
+    return Begun(imported, graph, loops, bodies, expand, _Exploring(eg, rules, request, model, progress))
 
 
 def explore(
@@ -142,7 +148,13 @@ def explore(
         notes=tuple(notes),
         interrupted=interrupted,
         bodies=tuple(bodies.plans),
+        loops=begun.loops,
     )
+
+
+def _opened(graph: Graph, request: Request, *, products: bool) -> tuple[Graph, tuple[LoopStep, ...]]:
+    """The graph with work taken out of its loops, where results need not agree in every bit."""
+    return (graph, ()) if request.exact else opened_loops(graph, request.deadline, products=products)
 
 
 @dataclass(slots=True)

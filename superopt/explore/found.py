@@ -7,6 +7,7 @@ from typing import Any
 
 from costmodel.model.joint import Joint
 from rewrites.build.expander import Expand
+from superopt.certify.loops import LoopStep
 from superopt.certify.plan import BodyPlan
 from superopt.explore.kernel_timer import KernelTimer
 from superopt.ir.graph import Graph
@@ -30,6 +31,7 @@ class Exploration:
     notes: tuple[str, ...]
     interrupted: bool
     bodies: tuple[BodyPlan, ...] = ()
+    loops: tuple[LoopStep, ...] = ()
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:

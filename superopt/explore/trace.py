@@ -40,7 +40,7 @@ def make_plan(found: Exploration, finalist: Finalist, rules: Iterable[Rule], num
             instances.append(rule_instance(match, {v: x for v, (x, _) in match.vars.items()}, terms))
     used = {i.rule: show(by_name[i.rule]) for i in instances}
     graph = Graph(found.graph.inputs, tuple(terms), found.graph.constants)
-    return Plan(numerics, used, graph, tuple(instances), found.bodies)
+    return Plan(numerics, used, graph, tuple(instances), found.bodies, found.loops)
 
 
 def whole(program: Program) -> tuple[Node, ...]:

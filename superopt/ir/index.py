@@ -318,6 +318,7 @@ def atom_key(atom: Atom) -> str:
 
 
 def _term_key(term: tuple[Mono, int]) -> list[str]:
+    """Return the keys of a term's atoms, whatever its coefficient."""
     return [a.key for a in term[0]]
 
 

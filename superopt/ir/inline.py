@@ -34,7 +34,7 @@ def _inlined(node: Node) -> tuple[Node, ...] | None:
     if node.op == "cond":
         return _choice(node, node.inputs)
     if node.op == "scan" and isinstance(node["length"], int) and node["length"] <= STEPS and not _rows(node):
-        return _steps(node, node.inputs)
+        return steps(node, node.inputs)
     return None
 
 
@@ -61,7 +61,8 @@ def _choice(node: Node, xs: Sequence[Node]) -> tuple[Node, ...]:
     return tuple([mk("select_n", index, *cases) for cases in zip(*sides, strict=True)])
 
 
-def _steps(node: Node, xs: Sequence[Node]) -> tuple[Node, ...]:
+def steps(node: Node, xs: Sequence[Node]) -> tuple[Node, ...]:
+    """Return the results of a `scan` on these operands as its steps, one after the other."""
     consts, carries, length = node["num_consts"], node["num_carry"], node["length"]
     fixed, carry, rows = list(xs[:consts]), list(xs[consts : consts + carries]), xs[consts + carries :]
     parts: list[list[Node]] = [[] for _ in node.types[carries:]]

@@ -40,9 +40,9 @@ from superopt.workshop.process import ProcessLimits, Worker
 XLA = "xla"
 """The backend of kernels for which none is named."""
 _BACKENDS = "superopt.backends.protocol:backend_of"  # a backend by its name
-MIN_SECONDS = 2e-7
+MIN_SECONDS = 2e-7  # of a label, whose logarithm is taken: the empty kernel may take as long as a short one
 LEFT_OUT = "left out: the budget was used up"
-_LEAST_ROUNDS = 3
+_LEAST_ROUNDS = 3  # the fewest whose median leaves a disturbed one out
 Alone = Callable[[Graph, Sequence[Any], Mapping[str, Any]], tuple[Callable[..., Any], Sequence[Any], Sequence[int]]]
 LARGEST_FOOTPRINT = 128 << 20  # beyond the caches of most machines more makes no difference
 MOST_COPIES = 64

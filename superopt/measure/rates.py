@@ -27,7 +27,7 @@ from superopt.machine.rates import NOMINAL, Rates
 from superopt.measure import loop
 from superopt.measure.loop import Thunk
 
-_STEPS, _CHAINS = 4096, 24
+_STEPS, _CHAINS = 4096, 24  # sums of four cycles in two units wait for nothing from 8 on; 98,304 take 16 us or more
 _PRODUCTS = 1 << 16  # enough that the call itself does not count
 _PRODUCT = 3  # cycles of a product of two integers of 64 bits
 _LOOKS = 40  # two milliseconds: the least of them is free of pauses

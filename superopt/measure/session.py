@@ -32,7 +32,7 @@ from superopt.measure.numerics import Tolerance, output_errors
 from superopt.workshop.job import Event, OutputError
 
 REFERENCE, AGAIN = -1, -2
-PRUNE_ROUNDS = 3
+PRUNE_ROUNDS = 3  # the best of which is compared: a disturbance of one or two of them ends no candidate
 _LONGEST = 4000  # characters of an exception of a program
 _NOT_APART = "a call of the original takes too long for rounds, and one call of each does not tell which is faster"
 ProgramCall = Callable[..., Any]

@@ -74,7 +74,10 @@ class _Checks:
         return checked
 
     def _settled(self, choice: Chosen, interrupted: bool) -> Chosen | None:
-        """The choice after its check; returns the original if the program's or its own calls do not end in time."""
+        """The choice after its check; None where that fails.
+
+        It is the original where a program's calls, or its own, do not end in time.
+        """
         if not choice.needs_check:
             return choice
         session, runs = self.session, self.session.runs

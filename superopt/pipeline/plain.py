@@ -70,7 +70,7 @@ def make_alone(session: Session, state: RunState) -> RunState:
 
 
 def times_plain(session: Session, state: RunState) -> bool:
-    """Whether the plain candidate is timed with the original, as nothing else is."""
+    """Whether the plain candidate, chosen without a search, is timed with the original: not where it must come back."""
     made = state.otherwise is not None and state.otherwise.needs_check
     return made and not (session.request.deterministic or session.request.keeps_plain)
 

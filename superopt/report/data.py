@@ -256,6 +256,7 @@ class Report:
     objective: str = ""
     environment: Mapping[str, Any] = field(default_factory=dict[str, Any])
     rules_proved: int = 0
+    loop_steps: Mapping[str, int] = field(default_factory=dict[str, int])
     notes: tuple[str, ...] = ()
     before_text: str = ""
     after_text: str = ""
@@ -388,7 +389,16 @@ def _rendering():
 
 _PLAIN = (
     *("program", "verdict", "growth", "search", "memory", "objective"),
-    *("environment", "rules_proved", "original_returned", "before_text", "after_text", "model", "compiler_options"),
+    *(
+        "environment",
+        "rules_proved",
+        "loop_steps",
+        "original_returned",
+        "before_text",
+        "after_text",
+        "model",
+        "compiler_options",
+    ),
     *("tuning", "exactness", "implementation", "baseline", "made", "command", "returned"),
 )
 

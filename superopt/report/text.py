@@ -77,14 +77,29 @@ def _proof(report: Report) -> str:
     schedules = f"; the schedules of {kernels} kernels of our own PROVED{_code(report)}" if kernels else ""
     if not report.rewrites:
         what = "the original was returned" if report.original_returned else "only frozen work is done ahead of time"
-        what = f", {what}" if not kernels else schedules
-        return f"nothing was rewritten{what}; {report.rules_proved} proved rules were available"
+        what = schedules or ("" if report.loop_steps else f", {what}")
+        return f"{_loops(report) or 'nothing was rewritten'}{what}; {report.rules_proved} proved rules were available"
     steps = sum(r.count for r in report.rewrites)
     exact = sum(1 for r in report.rewrites if r.exactness == "exact")
     return (
         f"{steps} rewrites by {len(report.rewrites)} rules, each PROVED by Z3 for all sizes"
         f" ({exact} bit-exact, {len(report.rewrites) - exact} over the reals){schedules}"
+        f"{'; ' if report.loop_steps else ''}{_loops(report)}"
     )
+
+
+_LOOPS = {
+    "counted": "counters as rows", "body": "products split", "hoisted": "values hoisted", "summed": "sums",
+    "unrolled": "loops unrolled",
+}  # fmt: skip
+
+
+def _loops(report: Report) -> str:
+    """The steps that took work out of loops; an empty text where there are none."""
+    if report.original_returned or not report.loop_steps:
+        return ""
+    kinds = ", ".join(f"{n} x {_LOOPS[kind]}" for kind, n in report.loop_steps.items())
+    return f"work was taken out of loops ({kinds}), each step PROVED at its place"
 
 
 def _code(report: Report) -> str:

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from jaxtyping import Float
 
 _MOST_SEARCHES, _MOST_OTHERS, _EACH = 64, 8, 40
+"""Searches in the store that are looked at, those of them that are read, and records of each.
+
+The model is conditioned on 320 of these beside at most 400 of the search itself, so those of its operator prevail.
+"""
 _MOST_ROWS = 1000  # records of an operator
 
 

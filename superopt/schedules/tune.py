@@ -42,6 +42,7 @@ from superopt.kernels.schedule.trace import apply
 from superopt.machine.deadline import Deadline, Stopwatch, process_s
 from superopt.machine.facts import beyond_caches, last_cache_bytes
 from superopt.measure.kernels import LARGEST_FOOTPRINT
+from superopt.measure.result import ENOUGH_ROUNDS
 from superopt.measure.stats import paired_ratio
 from superopt.schedules.candidates import save_problem
 from superopt.schedules.features import features
@@ -60,10 +61,10 @@ Strategy = Literal["model", "evolutionary", "random"]
 STRATEGIES: tuple[Strategy, ...] = ("model", "evolutionary", "random")
 _BATCH, _POOL, _PARENTS = 6, 48, 12
 _RANDOM_SHARE = 0.25
-_SAMPLE_S, _ROUNDS, _EACH_S = 1e-3, 5, 0.04
-_FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 5, 9, 3e-3
-_DUEL_ROUNDS, _LEAST_ROUNDS = 21, 5
-_FINAL_SHARE = 0.15
+_SAMPLE_S, _ROUNDS, _EACH_S = 1e-3, ENOUGH_ROUNDS, 0.04  # of a candidate, and its seconds in all for slow ones
+_FINAL, _FINAL_ROUNDS, _FINAL_SAMPLE_S = 5, 9, 3e-3  # leaders, timed beside the default: 0.16 s of samples
+_DUEL_ROUNDS = 21  # of the best with the default, in samples as long: 0.13 s
+_FINAL_SHARE = 0.15  # of the budget: both fit from 2 s on
 _REST_S, _RESTED = 0.005, 0.3  # polling interval, and the processors that a resting process uses at most
 _MOST_ROWS = 400  # measurements that the model is conditioned on
 _SPREAD = 0.5  # weight of the model's uncertainty in the order of points (exploration)
@@ -458,7 +459,7 @@ def _final(search: _Search, builder: CandidateBuilder, budget_s: float) -> tuple
     if default is None:
         return ordered[0], ordered[0].seconds, math.nan
     leaders = [c for c in ordered if c is not default and c.seconds < _SLOW * ordered[0].seconds]
-    most = int(budget_s / 2 / (_LEAST_ROUNDS * max(ordered[0].seconds, _FINAL_SAMPLE_S)))
+    most = int(budget_s / 2 / (ENOUGH_ROUNDS * max(ordered[0].seconds, _FINAL_SAMPLE_S)))
     leaders = leaders[: max(1, min(_FINAL, most))]
     times = dict[str, list[float]]()
     if len(leaders) > 1:
@@ -492,6 +493,6 @@ def _again(
     events = builder.build(range(len(candidates)), [c.trace for c in candidates], again=True)
     digests = [c.digest for i, c in enumerate(candidates) if events[i]["event"] == "built"]
     a_round = sum(max(_FINAL_SAMPLE_S, c.seconds) for c in candidates)
-    rounds = max(_LEAST_ROUNDS, min(rounds, int(budget_s / a_round)))
+    rounds = max(ENOUGH_ROUNDS, min(rounds, int(budget_s / a_round)))
     how = {"rounds": rounds, "sample_s": _FINAL_SAMPLE_S, "each_s": 1e9, "seed": seed, "limit_s": 1e9, "slow_s": 1e9}
     return _timed(search, builder, digests, how)

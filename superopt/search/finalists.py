@@ -34,6 +34,7 @@ from superopt.search.state import Problem, Record, State
 
 MOST_FLIPS = 4_000  # without a clock: all flips of one class at a time in a network of a thousand classes
 _GIVEN_UP, _OTHER, _OWN, _KEPT = 1e9, 1e3, 3.0, 1.0
+"""Costs of options without the rules given up, by preference alone: the dearest below a class counts, no sums do."""
 _REPAIR_STEPS = 2_000  # without a clock: 200 to 20,000 yield the same forms of five training programs
 
 

@@ -261,6 +261,7 @@ class AtomLabels:
         return Atom(label, tuple(x for pieces in ordered for _, coords, _ in pieces for x in coords))
 
     def _piece(self, m: Monomial) -> tuple[str, list[Poly], Monomial]:
+        """Return a monomial's text without its coordinates, the coordinates, and itself with its atoms in order."""
         atoms = tuple(sorted(m.atoms, key=atom_key))
         coords = [x for a in atoms for x in a.args]
         text = "*".join((str(m.coef), *(f"{a.label}^{a.exp}" for a in atoms)))

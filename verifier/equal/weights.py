@@ -482,6 +482,7 @@ class _Coordinates:
     facts: tuple[Cond, ...]
 
     def _weights(self, ms: NF, exists: bool) -> list[Weight]:
+        """Return the weights that monomials have at these coordinates, for each order of equal atoms; no empty ones."""
         starts = [0, *itertools.accumulate(n for _, _, n in self.sig)]
         out: list[Weight] = []
         for m in (piece for x in ms for piece in split_guards(x)):

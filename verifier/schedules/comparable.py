@@ -118,6 +118,7 @@ def _truth(e: Expr) -> Truth | None:
 
 
 def _opposite(guard: Truth | None) -> Truth | None:
+    """Return the negation; None where nothing is known or several conditions are joined."""
     if guard is None or isinstance(guard, bool):
         return None if guard is None else not guard
     assert isinstance(guard, Guard)
@@ -170,6 +171,7 @@ def _sees_rounding(e: Expr) -> bool:
 
 
 def _over(e: Expr, parts: list[Expr]) -> Expr:
+    """Return an expression on other operands, which are float32 where they were 16-bit floats."""
     half = e.dtype in HALVES
     match e.kind:
         case "const" if half:

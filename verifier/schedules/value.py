@@ -221,6 +221,7 @@ def _positive(_: str, dtype: str, code: Any) -> Any:
 
 
 def _extreme(_: str, dtype: str, code: Any) -> Any:
+    """Return least and greatest integers, by the parity of codes; small values of other types."""
     if dtype in FLOATS or dtype == "bool":
         return _mixed("", dtype, code // 2)
     info = np.iinfo(DTYPE[dtype])

@@ -151,6 +151,7 @@ def calls_of_import(imported: Imported, executable: Prepared) -> tuple[Direct | 
 
     @functools.wraps(imported.fn, updated=())
     def checked(*args: Any, **kwargs: Any) -> Any:
+        """Call with any arguments, in the general way, which checks them."""
         return general(args, kwargs)
 
     direct = None if imported.frozen else _without_frozen(imported, executable)
@@ -266,6 +267,7 @@ def direct_call(convention: Convention, executable: Prepared) -> Direct:
         return leave(results) if convention.returns_static else results
 
     def held_inside(*args: Any, **kwargs: Any) -> Any:
+        """Call inside of a transformation, which sees no static argument."""
         args, kwargs = wrap_static(args, kwargs, settings)
         return inside(*args, **kwargs)
 

@@ -219,6 +219,7 @@ def _extend() -> None:
         raise AttributeError(f"{kind.__name__!r} object has no attribute {name!r}", name=name, obj=self)
 
     def as_value(self: Any) -> Any:
+        """Return JAX's conversion of a size; record that code asks of what kind the size is."""
         _record_kind(lambda: f"the kind of {text(self)}")
         return functools.partial(value, self)
 

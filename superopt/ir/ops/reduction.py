@@ -132,14 +132,15 @@ def _arg(name: str, monoid: str) -> None:
 
         best = k.reduce(monoid, [x.shape[axis]], value, x.dtype)
 
-        def candidate(r: Any) -> Any:
+        def index_of_extreme(r: Any) -> Any:
+            """Return r where x[r] is the extreme value, else the largest index."""
             v = value(r)
             hit = k.op("eq", x.dtype, v, best)
             if is_float(x.dtype):
                 hit = k.op("or", "bool", hit, k.op("ne", x.dtype, v, v))
             return k.op("select_n", index, hit, k.const(identity("min", index), index), k.from_index(r, index))
 
-        return k.reduce("min", [x.shape[axis]], candidate, index)
+        return k.reduce("min", [x.shape[axis]], index_of_extreme, index)
 
     define(
         TABLE, name, "reduction", 1, rule, at,

@@ -28,7 +28,7 @@ from superopt.kernels.schedule.edit import parts, reductions
 from superopt.kernels.schedule.trace import Steps, apply
 
 _INTRINSICS = {"float32": "fma_f32", "float64": "fma_f64"}
-_LEAST_ROWS = 8
+_LEAST_ROWS = 8  # float32 lanes of a vector: lanes run along the queries
 _MOST_PARTS = 12  # stages that a chain is taken apart into
 
 
@@ -385,7 +385,7 @@ def _around(total: Expr, inner: Expr) -> Expr:
     return best
 
 
-_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
+_ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)  # of a tile that a search tries, where the registers hold them
 _LOCAL = 0.75  # share of a cache that the buffers of a task may take
 
 

@@ -32,8 +32,8 @@ _TRANSPOSE = 100.0  # cycles of a square of vectors transposed and stored
 _COPY = 1.5  # cycles to copy an element
 _LATENCY = 4  # steps of a tile with fewer accumulators take as long
 _LEAST = 1 << 12  # multiply-adds below which a tile is not worth its code
-# vectors and panels that one row reads at once
 _STREAMS = ((4, 4), (4, 3), (2, 4), (3, 4), (3, 3), (4, 2), (2, 3), (2, 2))
+"""Vectors and panels that one row reads at once, those preferred first of which the registers hold the accumulators."""
 _FEW_TILES = 4  # tiles that read a panel: below, the first one, which brings it into the cache, counts
 _SLOW_ROWS = 6  # rows of a tile from which B is prefetched
 _AHEAD = 3072  # bytes
@@ -41,7 +41,7 @@ _TILES = 8  # tiles of least work of which the grids are compared
 _SPLITS = (1, 2, 3, 4, 6, 8, 12, 16)  # parts of a sum
 _LEAST_PART = 128  # steps of a part
 _ROWS_OF_PARTS, _TASKS_PER_THREAD = 4, 4  # with more tasks of so many rows and one vector, sums are not cut
-_MOST_ROWS = 14
+_MOST_ROWS = 14  # with two vectors they fill 31 of 32 registers (`Intrinsic.registers`)
 _MOST_VECTORS = 12
 
 

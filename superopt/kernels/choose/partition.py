@@ -42,8 +42,7 @@ from superopt.kernels.loops.program import between_transforms
 
 VIEWS = table.VIEWS - {"pad"}  # a pad chooses between an element and a value
 
-_MOST_NODES = 96
-_MOST_VALUES = 96  # values of nodes at indices for one element: regions of whole networks take up to 94
+_MOST_VALUES = 96  # of nodes at indices for one element, so nodes too: regions of whole networks take up to 94
 _TRANSCENDENTAL = 8.0  # cost of a transcendental function, in operations
 _AGAIN = 1.3  # work of a joint kernel over that of two, at most
 _ROW_BYTES = 1 << 19  # bytes of a row that a kernel may read more than once
@@ -141,7 +140,7 @@ class _Partition:
             return False
         (root,) = readers
         members = self.members.get(root)
-        if members is None or len(members) >= _MOST_NODES or self._is_below(root, node):
+        if members is None or len(members) >= _MOST_VALUES or self._is_below(root, node):
             return False
         if is_contraction(node) and not all(_follows(n) for n in members):
             return False

@@ -217,7 +217,8 @@ def _emit_work(module: Module) -> None:
         def bound(share: Value) -> Value:  # rounded up: the first tasks are the caller's, who is there
             return f.div(f.add(f.mul(share, tasks), f.sub(shares, 1)), shares)
 
-        def one(turn: Value, _: list[Value]) -> None:
+        def take_tasks(turn: Value, _: list[Value]) -> None:
+            """Claim and run tasks of a share until none is left: in turn 0 the own share, then those of others."""
             share = f.rem(f.add("%number", turn), shares)
             begin, end = bound(share), bound(f.add(share, 1))
             length, claimed = f.sub(end, begin), f.element(done, f.mul(f.add(share, 1), LINE), "i8")
@@ -236,11 +237,12 @@ def _emit_work(module: Module) -> None:
             f.effect(f"br label %{look}")
             f.open(out)
 
-        f.for_(0, shares, 1, one)
+        f.for_(0, shares, 1, take_tasks)
         mine = f.load("i64", own)
         spent = f.sub(clock(f), start)
 
         def report() -> None:
+            """Add the tasks that this participant ran to those done in the phase."""
             f.value(f"atomicrmw add ptr {done}, i64 {mine} acq_rel")
 
         f.if_(f.less(0, mine), report)

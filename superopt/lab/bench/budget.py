@@ -126,7 +126,7 @@ def _interrupted(name: str, number: int, seed: int) -> dict[str, Any]:
     program, how, line, after_s, group = INTERRUPTS[number]
     mark = uuid.uuid4().hex
     command = [sys.executable, "-P", "-u", "-m", "superopt.lab.bench.budget", f"{CTRL_C}:{program}", how, str(seed)]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder, tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True,
             env={**os.environ, _MARK: mark, "XDG_CACHE_HOME": folder},
@@ -192,7 +192,7 @@ def measure_case(case: str, budget: str, seed: int) -> dict[str, Any]:
 
 def _timed(case: str, budget: str, call: Callable[[], Report]) -> tuple[dict[str, Any], Report]:
     """The part of a row that all cases have, and the report of the call."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         os.environ["XDG_CACHE_HOME"] = folder
         begin = time.perf_counter()
         report = call()

@@ -1,0 +1,41 @@
+"""Sums of products: the order of products, sums and broadcasts through factors, rows before or after a product.
+
+The index form of a term is a sum over roles of a product of tensors.  Each rule here moves a sum or a gather past
+factors that lack its roles, and is guarded by the work that it saves.
+"""
+
+RULES = """
+product-order: A[*b *c *i *m *k]  B[*b *c *j *p *k *l]  C[*b *i *j *n *l]
+  dot(dot(A, B, k), C, l)  ==  dot(A, dot(B, C, l), k)
+  prefer prod(n) * prod(k) * (prod(l) + prod(m)) < prod(m) * prod(l) * (prod(k) + prod(n))
+
+sum-of-product: A[*b *c *m *p *k]  B[*b *c *k *n *q]
+  sum(dot(A, B, k), c, m, n)  ==  dot(sum(A, m), sum(B, n), c, k)
+
+sum-of-mul: A[*b *k *m *p]  B[*b *k *n *q]
+  sum(A * B, k, m, n)  ==  dot(sum(A, m), sum(B, n), k)
+
+sum-of-bias: A[*b *p *m *k]  C[*b *k *q]
+  sum(A + C, m, k)  ==  sum(A, m, k) + sum(C, k) * count(m)
+  prefer prod(m) > 1
+
+product-with-broadcast: A[*b *m *k *j]  B[*b *k *n]
+  dot(A, bcast(B, j), k, j)  ==  dot(sum(A, j), B, k)
+  prefer prod(j) > 1 and (prod(k) > 1 or prod(n) > 1)
+
+rows-after-product: T[n *d *k]  I[*b]  W[*d *k *m]
+  dot(take(T, I, n), W, k)  ==  take(dot(T, W, k), I, n)
+  prefer n < prod(b)
+
+rows-before-product: T[n *d *k]  I[*b]  W[*d *k *m]
+  take(dot(T, W, k), I, n)  ==  dot(take(T, I, n), W, k)
+  prefer prod(b) < n
+
+rows-after-function: f/1  T[n *d]  I[*b]
+  f(take(T, I, n))  ==  take(f(T), I, n)
+  prefer n < prod(b)
+
+rows-before-function: f/1  T[n *d]  I[*b]
+  take(f(T), I, n)  ==  f(take(T, I, n))
+  prefer prod(b) < n
+"""

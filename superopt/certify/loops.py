@@ -1,0 +1,198 @@
+"""Proofs of loops with work taken out of them: each step holds at its place, for every trip.
+
+A step replaces values of a body by what comes from outside (`superopt.ir.loops`).  Where the outside is computed for
+all trips at once, its row at a symbolic trip is proved equal to the body's value there; where a value of the body is
+replaced by another one of the same trip, the two are.  The rest is the meaning of a loop: bodies that are equal for
+every carry and trip make equal loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from superopt.errors import InputError, SuperoptError
+from superopt.files.reading import Allowance
+from superopt.ir.graph import Graph, Node, make_input, mk, topological
+from superopt.ir.index import symbol
+from superopt.ir.loops import (
+    LoopParts,
+    adds_row,
+    counted,
+    counters,
+    hoisted,
+    results_of,
+    row_of,
+    summed,
+    sums,
+    unrolled,
+)
+from superopt.ir.program import replace
+from superopt.ir.text import parse_graph, print_graph
+from superopt.ir.types import INTEGERS
+from verifier.rules.prove import FINITE
+from verifier.statements.prove import Pair, Proof, Stop, prove_elsewhere
+from verifier.verdict import EXACTNESS
+
+LOOP_STEPS = ("counted", "body", "hoisted", "summed", "unrolled")
+
+
+@dataclass(frozen=True, slots=True)
+class LoopStep:
+    """A loop with less work in its body.
+
+    Attributes:
+        kind: one of `LOOP_STEPS`.
+        inputs: the inputs of the program.
+        loop: the loop, over these inputs.
+        values: values of its body.
+        instead: what comes in their place: of all trips, over the program's inputs, where they are hoisted; of the
+            same trip, over the body's inputs, where the body itself changes.
+        number: the carry that is counted or summed.
+    """
+
+    kind: str
+    inputs: tuple[Node, ...]
+    loop: Node
+    values: tuple[Node, ...] = ()
+    instead: tuple[Node, ...] = ()
+    number: int = 0
+
+    def results(self) -> tuple[Node, ...]:
+        """The nodes that give the loop's results after the step."""
+        if self.kind == "counted":
+            return counted(self.loop, self.number)
+        if self.kind == "summed":
+            return summed(self.loop, self.number)
+        if self.kind == "unrolled":
+            return unrolled(self.loop)
+        if self.kind == "hoisted":
+            return hoisted(self.loop, self.values, self.instead)
+        return _with_body(self.loop, dict(zip(self.values, self.instead, strict=True)))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return one JSON-serialisable object."""
+        body = self.loop["body"]
+        over = body.inputs if self.kind == "body" else self.inputs
+        return {
+            "kind": self.kind,
+            "loop": print_graph(Graph(self.inputs, results_of(self.loop))),
+            "values": print_graph(Graph(body.inputs, self.values)),
+            "instead": print_graph(Graph(over, self.instead)),
+            "number": self.number,
+        }
+
+
+def read_step(data: Mapping[str, Any], allowance: Allowance | None = None) -> LoopStep:
+    """Parse a step that `to_json` wrote.
+
+    Raises:
+        InputError: it is none.
+    """
+    graph = parse_graph(data["loop"], allowance=allowance)
+    loops = {x.inputs[0] if x.op == "result" else x for x in graph.outputs}
+    loop = next(iter(loops), None)
+    if len(loops) != 1 or loop is None or loop.op != "scan" or results_of(loop) != graph.outputs:
+        raise InputError("a step of loops is about something else than a loop")
+    if data["kind"] not in LOOP_STEPS:
+        raise InputError(f"there is no step {data['kind']!r} of loops")
+    values = parse_graph(data["values"], allowance=allowance)
+    instead = parse_graph(data["instead"], allowance=allowance)
+    if values.inputs != loop["body"].inputs or len(values.outputs) != len(instead.outputs):
+        raise InputError("the values of a step are not those of its loop")
+    return LoopStep(str(data["kind"]), graph.inputs, loop, values.outputs, instead.outputs, int(data["number"]))
+
+
+def _with_body(loop: Node, images: Mapping[Node, Node]) -> tuple[Node, ...]:
+    body: Graph = loop["body"]
+    changed = Graph(body.inputs, replace(body.outputs, images))
+    return results_of(mk(loop.op, *loop.inputs, **{**dict(loop.attrs), "body": changed}))
+
+
+@dataclass(frozen=True, slots=True)
+class LoopProof:
+    """The class in which a step keeps the values of its loop, and what it assumes."""
+
+    exactness: str
+    assumptions: tuple[str, ...] = ()
+
+
+class NotProvedError(SuperoptError):
+    """A step is not proved to keep the values of its loop; the message says why."""
+
+
+def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
+    """Prove that a step keeps the values of its loop, in a class no wider than `numerics`.
+
+    Raises:
+        NotProvedError: it is not proved.
+    """
+    if step.kind == "unrolled":
+        return LoopProof("exact")
+    if step.kind in ("counted", "summed"):
+        return _prove_carry(step, numerics)
+    proofs: list[LoopProof] = []
+    try:
+        for value, instead in zip(step.values, step.instead, strict=True):
+            proofs.append(_prove_value(step, value, instead))
+    except Stop as stop:
+        raise NotProvedError(stop.cause) from stop
+    widest = max((p.exactness for p in proofs), key=EXACTNESS.index, default="exact")
+    if EXACTNESS.index(widest) > EXACTNESS.index(numerics):
+        raise NotProvedError(f"it holds in the class {widest} alone")
+    return LoopProof(widest, tuple(dict.fromkeys(a for p in proofs for a in p.assumptions)))
+
+
+def _prove_carry(step: LoopStep, numerics: str) -> LoopProof:
+    """The proof of a carry that is counted or summed, which its form is."""
+    fits = step.number in (counters if step.kind == "counted" else sums)(step.loop)
+    if not fits or (step.kind == "summed" and not adds_row(step.loop, step.number)):
+        raise NotProvedError(f"carry {step.number} is not {step.kind}")
+    if step.kind == "counted" or step.loop.types[step.number].dtype in INTEGERS:
+        return LoopProof("exact")
+    if numerics == "exact":
+        raise NotProvedError("a sum has another order")
+    return LoopProof("real", (FINITE,))
+
+
+def _prove_value(step: LoopStep, value: Node, instead: Node) -> LoopProof:
+    """Prove that a value and what comes in its place are equal, on every trip.
+
+    Raises:
+        NotProvedError, Stop: they are not.
+    """
+    parts = LoopParts(step.loop)
+    if value not in parts.body.nodes():
+        raise NotProvedError("a value is not of the loop's body")
+    if step.kind == "body":
+        return _equal(Graph(parts.body.inputs, (value,)), Graph(parts.body.inputs, (instead,)))
+    _, carries, rows = parts.split(parts.body.inputs)
+    operands, trip = parts.operands(), symbol(_TRIP, 0, parts.length - 1)
+    below = topological((value,))
+    if any(x in carries for x in below):
+        raise NotProvedError("a hoisted value depends on a carry")
+    varies = any(x in rows for x in below)
+    own = {x: row_of(operands[x], trip) if x in rows else operands[x] for x in below if x.op == "input"}
+    left, right = replace((value,), own)[0], row_of(instead, trip) if varies else instead
+    if left is right:
+        return LoopProof("exact")
+    return _equal(*_cut_at(step, (left, right)), parts.length if varies else None)
+
+
+_TRIP = "trip"
+
+
+def _cut_at(step: LoopStep, sides: tuple[Node, Node]) -> tuple[Graph, Graph]:
+    """Both sides over inputs in place of the operands of the loop that the body reads, whatever they are."""
+    named = {x: make_input(f"x{i}", x.shape, x.dtype) for i, x in enumerate(dict.fromkeys(step.loop.inputs))}
+    inputs = tuple(named.values())
+    return Graph(inputs, replace((sides[0],), named)), Graph(inputs, replace((sides[1],), named))
+
+
+def _equal(left: Graph, right: Graph, trips: int | None = None) -> LoopProof:
+    """Prove two graphs equal, at each of so many trips."""
+    sizes = () if trips is None else (_TRIP,)
+    premises = () if trips is None else (trips - 1 - symbol(_TRIP, 0, trips - 1),)
+    domain, _ = prove_elsewhere(Pair(left, right, sizes, 0, premises), Proof())
+    return LoopProof(domain.exactness, domain.assumptions)

@@ -1,0 +1,197 @@
+"""Loops of a program before its search: what a trip does not need from the trip before it is taken out of the loop.
+
+    counted     a loop's own counter is a sequence, so that what is read at it is a row.
+    split       a product of parts, joined along the axis that it sums over, is the sum of their products.
+    hoisted     products of rows are one product of all rows; what is the same each trip is computed once.
+    summed      rows that a loop only adds up are a sum.
+    unrolled    a few trips, each a product with weights of its own (a stack of layers), are a program without a loop.
+
+Every step is proved at its place before it is taken (`superopt.certify.loops`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import jax
+
+from superopt.backends.xla import enabled_x64, needs_x64, to_jax
+from superopt.certify.loops import LoopStep, NotProvedError, prove_step
+from superopt.errors import SuperoptError
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph, Node, bodies_of, mk, topological
+from superopt.ir.inline import STEPS
+from superopt.ir.loops import (
+    CARRIED,
+    FIXED,
+    ROW,
+    LoopParts,
+    adds_row,
+    counters,
+    elements,
+    loops_of,
+    sums,
+    with_results,
+)
+from superopt.ir.ops.table import VIEWS, lookup
+from superopt.ir.program import replace
+from superopt.machine.deadline import Deadline
+
+_MOST_ELEMENTS = 1 << 23  # elements of what is computed for all trips at once: 32 MB of float32, the size of a cache
+
+
+def opened(
+    graph: Graph, deadline: Deadline, *, products: bool = True, prove: Callable[[LoopStep], object] = prove_step
+) -> tuple[Graph, tuple[LoopStep, ...]]:
+    """The graph with work taken out of its loops as far as there is time, and the steps that led there.
+
+    Args:
+        graph: the program.
+        deadline: no further step is begun after it.
+        products: whether products that are the same each trip are taken out; bodies may have better ones before that.
+        prove: raises where a step is not proved; it is left out then.
+    """
+    taken: list[LoopStep] = []
+    refused: set[LoopStep] = set()
+    while True:
+        step = next((s for s in _steps(graph, products) if s not in refused), None)
+        if step is None or deadline.is_over:
+            return graph, tuple(taken)
+        try:
+            prove(step)
+        except NotProvedError:
+            refused.add(step)
+        else:
+            graph = with_results(graph, step.loop, step.results())
+            taken.append(step)
+
+
+def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
+    """The steps that a graph's loops allow, in the order in which they are to be tried."""
+    for loop in loops_of(graph):
+        for number in counters(loop):
+            yield LoopStep("counted", graph.inputs, loop, number=number)
+        yield from _splits(graph, loop)
+        yield from _hoists(graph, loop, products)
+        for number in sums(loop):
+            if adds_row(loop, number):
+                yield LoopStep("summed", graph.inputs, loop, number=number)
+        if _is_layers(loop):
+            yield LoopStep("unrolled", graph.inputs, loop)
+
+
+def _is_product(node: Node) -> bool:
+    return lookup(node.op).family == "contraction"
+
+
+def _splits(graph: Graph, loop: Node) -> Iterator[LoopStep]:
+    """Products with a concatenation of parts, some of which depend on a carry and others do not."""
+    depends = LoopParts(loop).depends()
+    for node in loop["body"].nodes():
+        if not _is_product(node) or "window_strides" in dict(node.attrs) or depends[node] != CARRIED:
+            continue
+        for side in (0, 1):
+            joined, other = node.inputs[side], node.inputs[1 - side]
+            if joined.op != "concatenate" or len({depends[x] == CARRIED for x in joined.inputs}) == 1:
+                continue
+            contracted = [tuple(map(int, axes)) for axes in node["dimension_numbers"][0]]
+            if joined["dimension"] in contracted[side]:
+                axis = contracted[1 - side][contracted[side].index(joined["dimension"])]
+                yield LoopStep("body", graph.inputs, loop, (node,), (_parted(node, joined, other, side, axis),))
+
+
+def _parted(node: Node, joined: Node, other: Node, side: int, axis: int) -> Node:
+    """A product with a concatenation as the sum of products with its parts, neighbours of one kind together."""
+    total, begin = None, 0
+    for part in joined.inputs:
+        end = begin + int(part.shape[joined["dimension"]])  # pyright: ignore[reportArgumentType] -- a number
+        start, limit = [0] * len(other.shape), list(other.shape)
+        start[axis], limit[axis] = begin, end
+        piece = mk("slice", other, start_indices=start, limit_indices=limit)
+        operands = (part, piece) if side == 0 else (piece, part)
+        product = mk(node.op, *operands, **dict(node.attrs))
+        total, begin = product if total is None else mk("add", total, product), end
+    assert total is not None
+    return total
+
+
+def _hoists(graph: Graph, loop: Node, products: bool) -> Iterator[LoopStep]:
+    """Values of a body without carries that are worth computing for all trips at once."""
+    parts = LoopParts(loop)
+    depends = parts.depends()
+    outputs = parts.body.outputs[loop["num_carry"] :]
+    frontier: dict[Node, None] = {}
+    for node in parts.body.nodes():
+        if depends[node] == CARRIED:
+            frontier |= dict.fromkeys(x for x in node.inputs if depends[x] != CARRIED)
+    frontier |= dict.fromkeys(x for x in outputs if depends[x] == ROW)
+    added = {x for i in sums(loop) for x in parts.body.outputs[i].inputs}
+    values: dict[Node, None] = {}
+    for node in frontier:
+        root = node
+        while depends[root] == ROW and root.op in VIEWS and root not in outputs:
+            root = max(root.inputs, key=lambda x: depends[x])
+        if depends[root] == FIXED and not products and any(map(_is_product, topological((root,)))):
+            continue
+        if root.op not in ("input", "literal") and _pays(root, depends, parts.length, root in outputs, node in added):
+            values[root] = None
+    if values and (stacks := _stacked(loop, tuple(values), depends)) is not None:
+        yield LoopStep("hoisted", graph.inputs, loop, tuple(values), stacks)
+
+
+def _pays(root: Node, depends: dict[Node, int], length: int, is_output: bool, is_added: bool) -> bool:
+    """Whether a value is worth computing outside.
+
+    What is the same each trip is, unless it is larger than what it is made of.  Of rows, products are, outputs, and
+    what is only added up.  What lies in memory for all trips must fit there; a sum of elementwise values never does.
+    """
+    inside = [n for n in topological((root,)) if n.op not in ("input", "literal")]
+    if depends[root] == FIXED:
+        leaves = [n for n in topological((root,)) if n.op == "input"]
+        return elements([root]) <= elements(leaves) or any(map(_is_product, inside))
+    made = [n for n in inside if n.op not in VIEWS and depends[n] == ROW]
+    products = any(map(_is_product, made))
+    if is_added and not products and all(lookup(n.op).family == "elementwise" for n in made):
+        return True
+    return (products or is_added or (is_output and bool(made))) and length * elements(made) <= _MOST_ELEMENTS
+
+
+def _is_layers(loop: Node) -> bool:
+    """Whether a loop is a few trips with weights of their own: a product of what is carried with a row."""
+    parts = LoopParts(loop)
+    nodes, depends = parts.body.nodes(), parts.depends()
+    if parts.length > STEPS or any(bodies_of(n) or n.op == "opaque" for n in nodes):
+        return False
+
+    def kinds(node: Node) -> set[int]:
+        return {depends[x] for x in node.inputs}
+
+    return parts.length == 1 or any(_is_product(n) and kinds(n) == {ROW, CARRIED} for n in nodes)
+
+
+def _stacked(loop: Node, values: Sequence[Node], depends: dict[Node, int]) -> tuple[Node, ...] | None:
+    """Values of a body for all trips at once, over the loop's operands; None where they cannot be made."""
+    parts = LoopParts(loop)
+    operands, (_, _, rows) = parts.operands(), parts.split(parts.body.inputs)
+    same = [x for x in values if depends[x] == FIXED]
+    images = dict(zip(same, replace(same, operands), strict=True))
+    varying = tuple(x for x in values if depends[x] == ROW)
+    if varying:
+        read = tuple(dict.fromkeys(x for x in topological(varying) if x.op == "input"))
+        axes = tuple(0 if x in rows else None for x in read)
+        graph = Graph(read, varying)
+        try:
+            with enabled_x64(needs_x64(graph)):
+                specs = [jax.ShapeDtypeStruct(_sizes(operands[x]), x.dtype) for x in read]
+                batched = import_function(jax.vmap(to_jax(graph), in_axes=axes), specs).graph
+        except SuperoptError:
+            return None
+        if batched.constants or any(n.op == "opaque" for n in batched.nodes()):
+            return None
+        given = dict(zip(batched.inputs, (operands[x] for x in read), strict=True))
+        images |= dict(zip(varying, replace(batched.outputs, given), strict=True))
+    return tuple([images[x] for x in values])
+
+
+def _sizes(node: Node) -> tuple[int, ...]:
+    return tuple(map(int, node.shape))  # pyright: ignore[reportArgumentType] -- sizes are concrete here

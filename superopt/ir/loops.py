@@ -1,0 +1,247 @@
+"""Loops as programs: the parts of a `scan`, and the same results with less work in its body.
+
+    hoisted     Values of the body that do not depend on its carries come from outside: of all trips at once.
+    counted     A carry that grows by a literal each trip is a row of a sequence.
+    summed      A carry that only adds a row each trip is a sum over the rows.
+    unrolled    A loop of few trips is the trips, one after the other (`superopt.ir.inline`).
+
+Each function maps a loop to nodes for its results, in their order.  That `hoisted` keeps the values rests on the
+equality of the values with their stacks, which is proved elsewhere; the others hold by the meaning of a scan alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
+from superopt.ir.index import Poly
+from superopt.ir.inline import steps
+from superopt.ir.program import replace
+
+_COUNTERS = ("int32", "int64", "uint32", "uint64")  # a number of trips fits these
+_Given = list[tuple[Node, Node]]  # inputs of a body with their operands
+
+FIXED, ROW, CARRIED = range(3)
+"""What a value of a body depends on: on what is the same each trip, on the trip's row, or on a carry."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopParts:
+    """The operands of a scan and the inputs of its body, by role."""
+
+    loop: Node
+
+    @property
+    def body(self) -> Graph:
+        """The body."""
+        return self.loop["body"]
+
+    @property
+    def length(self) -> int:
+        """The number of trips."""
+        return int(self.loop["length"])
+
+    def split(self, values: Sequence[Node]) -> tuple[list[Node], list[Node], list[Node]]:
+        """Operands, or inputs of the body, as those that stay the same, carries and rows."""
+        fixed, carries = self.loop["num_consts"], self.loop["num_consts"] + self.loop["num_carry"]
+        return list(values[:fixed]), list(values[fixed:carries]), list(values[carries:])
+
+    def depends(self) -> dict[Node, int]:
+        """What each value of the body depends on; a value of control flow or of an unknown op counts as carried."""
+        found: dict[Node, int] = {}
+        for kind, inputs in enumerate(map(list, self._inputs())):
+            found |= dict.fromkeys(inputs, kind)
+        for node in self.body.nodes():
+            if node not in found:
+                kind = max((found[x] for x in node.inputs), default=FIXED)
+                found[node] = CARRIED if _is_stuck(node) else kind
+        return found
+
+    def _inputs(self) -> tuple[list[Node], list[Node], list[Node]]:
+        fixed, carries, rows = self.split(self.body.inputs)
+        return fixed, rows, carries
+
+    @property
+    def given(self) -> tuple[_Given, _Given, _Given]:
+        """Inputs of the body with their operands, by role."""
+        fixed, carries, rows = (
+            list(zip(inputs, operands, strict=True))
+            for inputs, operands in zip(self.split(self.body.inputs), self.split(self.loop.inputs), strict=True)
+        )
+        return fixed, carries, rows
+
+    def operands(self) -> dict[Node, Node]:
+        """Input of the body -> the operand that it stands for, whole where it is a row."""
+        return dict(zip(self.body.inputs, self.loop.inputs, strict=True))
+
+
+def _is_stuck(node: Node) -> bool:
+    return node.op in ("scan", "while", "cond", "opaque", "result", "macro")
+
+
+def results_of(loop: Node) -> tuple[Node, ...]:
+    """The nodes of a loop's results."""
+    return (loop,) if len(loop.types) == 1 else tuple([mk("result", loop, index=i) for i in range(len(loop.types))])
+
+
+def hoisted(loop: Node, values: Sequence[Node], stacks: Sequence[Node]) -> tuple[Node, ...]:
+    """The results of a loop whose body reads these values of it in place of computing them.
+
+    Args:
+        loop: a scan.
+        values: values of its body that depend on no carry.
+        stacks: the same for all trips, trips first; or for any, where a value is the same each trip.
+    """
+    parts, depends = LoopParts(loop), LoopParts(loop).depends()
+    fixed, carries, rows = parts.given
+    taken = {str(x["name"]) for x in parts.body.inputs}
+    fresh: dict[Node, Node] = {}
+    for value, stack in zip(values, stacks, strict=True):
+        name = next(f"h{k}" for k in range(len(taken) + 1) if f"h{k}" not in taken)
+        taken.add(name)
+        known = all(x["frozen"] for x in topological((value,)) if x.op == "input")
+        fresh[value] = make_input(name, value.shape, value.dtype, frozen=known and depends[value] == FIXED)
+        (rows if depends[value] == ROW else fixed).append((fresh[value], stack))
+    return _loop(loop, replace(parts.body.outputs, fresh), fixed, carries, rows)
+
+
+def _loop(loop: Node, outputs: Sequence[Node], fixed: _Given, carries: _Given, rows: _Given) -> tuple[Node, ...]:
+    """The results of a loop with this body; what needs no loop is taken out of it."""
+    count, length = len(carries), loop["length"]
+    kept = [i for i, (x, _) in enumerate(carries) if outputs[i] is not x]
+    fixed = [*fixed, *(pair for i, pair in enumerate(carries) if i not in kept)]
+    outside: dict[int, Node] = {i: carries[i][1] for i in range(count) if i not in kept}
+    stacks = dict(rows)
+    for i, y in enumerate(outputs[count:], count):
+        if y in stacks:
+            outside[i] = stacks[y]
+        elif y in (same := dict(fixed)):
+            shape = (length, *y.shape)
+            outside[i] = mk("broadcast_in_dim", same[y], shape=shape, broadcast_dimensions=range(1, len(shape)))
+    inside = [i for i in range(len(outputs)) if i not in outside]
+    if inside:
+        body_outputs = tuple([outputs[i] for i in inside])
+        read = {node for node in topological(body_outputs) if node.op == "input"}
+        fixed, rows = [p for p in fixed if p[0] in read], [p for p in rows if p[0] in read]
+        given = [*fixed, *(carries[i] for i in kept), *rows]
+        body = Graph(tuple([x for x, _ in given]), body_outputs)
+        made = mk(
+            "scan", *(operand for _, operand in given), body=body, num_consts=len(fixed), num_carry=len(kept),
+            length=length, reverse=loop["reverse"], unroll=loop["unroll"],
+        )  # fmt: skip
+        outside |= dict(zip(inside, results_of(made), strict=True))
+    return tuple([outside[i] for i in range(len(outputs))])
+
+
+def counters(loop: Node) -> tuple[int, ...]:
+    """The carries of a loop that grow by an integer literal each trip."""
+    parts = LoopParts(loop)
+    _, carries, _ = parts.split(parts.body.inputs)
+    return tuple([i for i, x in enumerate(carries) if _growth(parts.body.outputs[i], x) is not None])
+
+
+def _growth(result: Node, carry: Node) -> int | None:
+    """The integer that a carry of a body grows by; None where it is anything else."""
+    if carry.shape or carry.dtype not in _COUNTERS or result.op != "add" or carry not in result.inputs:
+        return None
+    other = result.inputs[1] if result.inputs[0] is carry else result.inputs[0]
+    return int(other["value"]) if other.op == "literal" else None
+
+
+def counted(loop: Node, number: int) -> tuple[Node, ...]:
+    """The results of a loop in which the carry of this number, which grows by a literal, is a row."""
+    parts = LoopParts(loop)
+    fixed, carries, rows = parts.given
+    carry, first = carries.pop(number)
+    growth = _growth(parts.body.outputs[number], carry)
+    assert growth is not None
+    length, dtype = loop["length"], carry.dtype
+    trips = mk("iota", shape=(length,), dtype=dtype, dimension=0)
+    if loop["reverse"]:
+        trips = mk("sub", _filled(literal(length - 1, dtype), length), trips)
+    sequence = mk("add", _filled(first, length), mk("mul", _filled(literal(growth, dtype), length), trips))
+    rows.append((carry, sequence))
+    outputs = parts.body.outputs
+    results = list(_loop(loop, (*outputs[:number], *outputs[number + 1 :]), fixed, carries, rows))
+    last = mk("add", first, literal(_wrapped(growth * length, dtype), dtype))
+    return (*results[:number], last, *results[number:])
+
+
+def _wrapped(value: int, dtype: str) -> int:
+    """An integer as its type keeps it."""
+    width = int(dtype.strip("uint"))
+    value %= 1 << width
+    return value - (1 << width) if not dtype.startswith("u") and value >> (width - 1) else value
+
+
+def _filled(x: Node, length: int) -> Node:
+    return mk("broadcast_in_dim", x, shape=(length,), broadcast_dimensions=())
+
+
+def sums(loop: Node) -> tuple[int, ...]:
+    """The carries of a loop to which each trip adds what depends on no carry, and which nothing else reads."""
+    parts = LoopParts(loop)
+    depends, (_, carries, _) = parts.depends(), parts.split(parts.body.inputs)
+    readers: dict[Node, int] = {}
+    for node in parts.body.nodes():
+        for x in node.inputs:
+            readers[x] = readers.get(x, 0) + 1
+    outputs = parts.body.outputs
+    return tuple(
+        i
+        for i, carry in enumerate(carries)
+        if outputs[i].op == "add"
+        and carry in outputs[i].inputs
+        and any(depends[x] == ROW for x in outputs[i].inputs)
+        and readers[carry] == 1
+        and readers.get(outputs[i], 0) == 0
+        and sum(x in (carry, outputs[i]) for x in outputs) == 1
+    )
+
+
+def adds_row(loop: Node, number: int) -> bool:
+    """Whether what is added to this carry of `sums` is a row itself."""
+    parts = LoopParts(loop)
+    return any(x in parts.split(parts.body.inputs)[2] for x in parts.body.outputs[number].inputs)
+
+
+def summed(loop: Node, number: int) -> tuple[Node, ...]:
+    """The results of a loop in which the carry of this number, to which a row is added, is a sum outside of it."""
+    parts = LoopParts(loop)
+    fixed, carries, rows = parts.given
+    carry, first = carries.pop(number)
+    outputs = parts.body.outputs
+    row = next(x for x in outputs[number].inputs if x is not carry)
+    total = mk("add", first, mk("reduce_sum", dict(rows)[row], axes=(0,)))
+    results = list(_loop(loop, (*outputs[:number], *outputs[number + 1 :]), fixed, carries, rows))
+    return (*results[:number], total, *results[number:])
+
+
+def unrolled(loop: Node) -> tuple[Node, ...]:
+    """The results of a loop as its trips, one after the other."""
+    return steps(loop, loop.inputs)
+
+
+def row_of(stack: Node, trip: Poly) -> Node:
+    """The row of a stack at a symbolic trip."""
+    rest = stack.shape[1:]
+    start, limit = (trip, *[0] * len(rest)), (trip + 1, *rest)
+    return mk("reshape", mk("slice", stack, start_indices=start, limit_indices=limit), new_sizes=rest)
+
+
+def elements(nodes: Sequence[Node]) -> float:
+    """Number of elements of these values, whose sizes are known."""
+    return float(sum(math.prod([int(n) for n in node.shape if isinstance(n, int)]) for node in nodes))
+
+
+def loops_of(graph: Graph) -> list[Node]:
+    """The scans of a graph with a known number of trips, operands first; those in bodies are not looked for."""
+    return [n for n in graph.nodes() if n.op == "scan" and isinstance(n["length"], int)]
+
+
+def with_results(graph: Graph, loop: Node, results: Sequence[Node]) -> Graph:
+    """The graph with the results of a loop replaced."""
+    mapping = {old: new for old, new in zip(results_of(loop), results, strict=True) if old is not new}
+    return Graph(graph.inputs, replace(graph.outputs, mapping), graph.constants)

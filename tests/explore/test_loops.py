@@ -1,0 +1,244 @@
+"""Work is taken out of loops by proved steps, and the results stay."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from jax import lax
+from jax import numpy as jnp
+
+from superopt.certify.loops import LoopStep, NotProvedError, prove_step, read_step
+from superopt.certify.plan import empty_plan, read_plan
+from superopt.certify.validate import validate
+from superopt.errors import InputError
+from superopt.explore.loops import opened
+from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph, Node, mk
+from superopt.ir.interp import evaluate
+from superopt.ir.loops import loops_of
+from superopt.ir.program import Program
+from superopt.machine.deadline import Deadline
+from tests.support.jax_programs import rand
+
+Fn = Callable[..., Any]
+
+
+def recurrence(reverse: bool) -> Fn:
+    def fn(xs: jax.Array, wx: jax.Array, wh: jax.Array) -> Any:
+        def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
+            h = jnp.tanh(x @ wx + h @ wh)
+            return h, h * 2
+
+        return lax.scan(step, jnp.zeros((xs.shape[1], wh.shape[0])), xs, reverse=reverse)
+
+    return fn
+
+
+def joined(xs: jax.Array, w: jax.Array, h: jax.Array) -> Any:
+    def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, None]:
+        return jnp.tanh(jnp.concatenate([x, h, x], axis=-1) @ w), None
+
+    return lax.scan(step, h, xs)
+
+
+def counting(x: jax.Array, w: jax.Array) -> Any:
+    def step(i: jax.Array, s: jax.Array) -> jax.Array:
+        return s + jnp.sum(x[i] @ w) * i
+
+    return lax.fori_loop(2, 7, step, jnp.float32(1.0))
+
+
+def backwards(xs: jax.Array) -> Any:
+    def step(c: tuple[jax.Array, jax.Array], x: jax.Array) -> Any:
+        i, s = c
+        return (i + 3, s * 0.5 + x), (i, s)
+
+    return lax.scan(step, (jnp.int32(-5), xs[0]), xs, reverse=True)
+
+
+def outer(xs: jax.Array, ys: jax.Array) -> Any:
+    return lax.scan(lambda c, p: (c + jnp.outer(*p), None), jnp.ones((xs.shape[1], ys.shape[1])), (xs, ys))[0]
+
+
+def layers(x: jax.Array, ws: jax.Array) -> Any:
+    return lax.scan(lambda x, w: (jnp.tanh(x @ w), x), x, ws)
+
+
+def rows(xs: jax.Array, w: jax.Array) -> Any:
+    return lax.map(lambda x: jnp.tanh(x @ w), xs)
+
+
+def invariant(a: jax.Array, x: jax.Array) -> Any:
+    return lax.fori_loop(0, 5, lambda _, v: v / 2 + a.T @ (a @ v), x)
+
+
+def nothing(x: jax.Array, w: jax.Array) -> Any:
+    return lax.fori_loop(0, 40, lambda _, v: jnp.tanh(v @ w), x)
+
+
+CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
+    "recurrence": (recurrence(False), (rand(5, 2, 3), rand(3, 4), rand(4, 4)), ("hoisted",), 1),
+    "reversed": (recurrence(True), (rand(5, 2, 3), rand(3, 4), rand(4, 4)), ("hoisted",), 1),
+    "joined": (joined, (rand(4, 2, 3), rand(10, 4), rand(2, 4)), ("body", "hoisted"), 1),
+    "counting": (counting, (rand(9, 3), rand(3, 3)), ("counted", "hoisted", "summed"), 0),
+    "backwards": (backwards, (rand(6, 3),), ("counted",), 1),
+    "outer": (outer, (rand(6, 3), rand(6, 2)), ("hoisted", "summed"), 0),
+    "layers": (layers, (rand(2, 3), rand(4, 3, 3)), ("unrolled",), 0),
+    "rows": (rows, (rand(6, 3), rand(3, 2)), ("hoisted",), 0),
+    "invariant": (invariant, (rand(4, 3), rand(3)), ("counted", "hoisted"), 1),
+    "nothing": (nothing, (rand(2, 3), rand(3, 3)), ("counted",), 1),
+}
+
+
+def graph_of(name: str) -> tuple[Graph, list[Any]]:
+    fn, args, _, _ = CASES[name]
+    imported = import_function(fn, args)
+    return imported.graph, imported.live_values
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_keep_the_results(name: str) -> None:
+    graph, values = graph_of(name)
+    after, steps = opened(graph, Deadline())
+    assert tuple(step.kind for step in steps) == CASES[name][2]
+    assert len(loops_of(after)) == CASES[name][3]
+    given = dict(zip((x["name"] for x in graph.inputs), values, strict=False)) | dict(graph.constants)
+    for a, b in zip(evaluate(graph, given), evaluate(after, given), strict=True):
+        np.testing.assert_allclose(a, b, rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_steps_survive_as_text(name: str) -> None:
+    for step in opened(graph_of(name)[0], Deadline())[1]:
+        assert read_step(step.to_json()) == step
+
+
+def steps_of(name: str) -> tuple[LoopStep, ...]:
+    return opened(graph_of(name)[0], Deadline())[1]
+
+
+def wrong(x: Node) -> Node:
+    return mk("add", x, x)
+
+
+def test_a_wrong_stack_is_refused() -> None:
+    (step,) = steps_of("recurrence")
+    prove_step(step)
+    with pytest.raises(NotProvedError):
+        prove_step(replace(step, instead=(wrong(step.instead[0]),)))
+
+
+def test_rows_in_another_order_are_refused() -> None:
+    (step,) = steps_of("recurrence")
+    turned = mk("rev", step.instead[0], dimensions=(0,))
+    with pytest.raises(NotProvedError):
+        prove_step(replace(step, instead=(turned,)))
+
+
+def test_a_wrong_body_is_refused() -> None:
+    step = steps_of("joined")[0]
+    with pytest.raises(NotProvedError):
+        prove_step(replace(step, instead=(wrong(step.instead[0]),)))
+
+
+def test_a_value_that_depends_on_a_carry_is_refused() -> None:
+    (step,) = steps_of("recurrence")
+    carried = step.loop["body"].outputs[0]
+    with pytest.raises(NotProvedError, match="carry"):
+        prove_step(replace(step, values=(carried,)))
+
+
+def test_a_value_of_another_body_is_refused() -> None:
+    (step,), (other, *_) = steps_of("recurrence"), steps_of("invariant")[1:]
+    with pytest.raises(NotProvedError, match="body"):
+        prove_step(replace(step, values=other.values))
+
+
+@pytest.mark.parametrize("kind", ["counted", "summed"])
+def test_a_carry_of_another_kind_is_refused(kind: str) -> None:
+    (step,) = steps_of("recurrence")
+    with pytest.raises(NotProvedError):
+        prove_step(replace(step, kind=kind, values=(), instead=()))
+
+
+def test_sums_of_floats_are_not_exact() -> None:
+    step = steps_of("outer")[-1]
+    assert prove_step(step).exactness == "real"
+    with pytest.raises(NotProvedError):
+        prove_step(step, "exact")
+
+
+def test_a_step_about_something_else_is_no_step() -> None:
+    (step,) = steps_of("recurrence")
+    text = step.to_json()
+    with pytest.raises(InputError):
+        read_step({**text, "kind": "other"})
+    with pytest.raises(InputError):
+        read_step({**text, "loop": text["instead"]})
+
+
+def test_products_that_stay_the_same_wait_for_better_bodies() -> None:
+    def fn(a: jax.Array, x: jax.Array) -> Any:
+        return lax.fori_loop(0, 5, lambda _, v: v / 2 + (a.T @ a) @ v, x)
+
+    graph = import_function(fn, (rand(4, 3), rand(3))).graph
+    assert [s.kind for s in opened(graph, Deadline(), products=False)[1]] == ["counted"]
+    assert [s.kind for s in opened(graph, Deadline())[1]] == ["counted", "hoisted"]
+
+
+def test_no_step_begins_after_the_deadline() -> None:
+    graph, _ = graph_of("recurrence")
+    assert opened(graph, Deadline.within(0.0)) == (graph, ())
+
+
+def test_a_refused_step_is_left_out() -> None:
+    graph, _ = graph_of("counting")
+
+    def prove(step: LoopStep) -> None:
+        if step.kind != "counted":
+            raise NotProvedError("not asked for")
+
+    _, steps = opened(graph, Deadline(), prove=prove)
+    assert [s.kind for s in steps] == ["counted"]
+
+
+def test_what_would_not_fit_in_memory_stays() -> None:
+    def fn(xs: jax.Array, w: jax.Array) -> Any:
+        return lax.map(lambda x: jnp.sum(jnp.tanh(jnp.outer(x, x) @ w)), xs)
+
+    wide = jax.ShapeDtypeStruct((4096, 512), jnp.float32), jax.ShapeDtypeStruct((512, 512), jnp.float32)
+    graph = import_function(fn, wide).graph
+    assert opened(graph, Deadline()) == (graph, ())
+
+
+def test_a_plan_of_steps_is_validated_and_a_changed_one_refused() -> None:
+    graph, _ = graph_of("joined")
+    after, steps = opened(graph, Deadline())
+    plan = replace(empty_plan(graph), loops=steps)
+    found = validate(graph, Program(None, after), plan)
+    assert (found.valid, found.exactness, found.steps) == (True, "real", 2)
+    assert not validate(graph, Program(None, after), empty_plan(graph)).valid
+    other = replace(steps[1], instead=(wrong(steps[1].instead[0]), *steps[1].instead[1:]))
+    refused = validate(graph, Program(None, after), replace(plan, loops=(steps[0], other)))
+    assert not refused.valid
+    assert "step 1 of loops (hoisted) is not proved" in refused.cause
+
+
+def test_a_plan_may_not_read_other_inputs() -> None:
+    graph, _ = graph_of("layers")
+    (step,) = steps_of("layers")
+    other = Graph((graph.inputs[0],), (graph.inputs[0],))
+    plan = replace(empty_plan(other), loops=(step,))
+    assert "reads an input" in validate(other, Program(None, other), plan).cause
+
+
+def test_plans_with_steps_survive_as_text() -> None:
+    graph, _ = graph_of("outer")
+    plan = replace(empty_plan(graph), loops=steps_of("outer"))
+    assert read_plan(json.loads(json.dumps(plan.to_json()))).loops == plan.loops
