@@ -1,4 +1,4 @@
-"""Selections with cycles: no phase of a search goes on from one."""
+"""Guards of the search: moves that close a cycle or have no price yet, and forms that are not worth measuring."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from rewrites.egraph.convert import import_graph
 from rewrites.egraph.perm import PERM_BITS
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.machine.deadline import Deadline
+from superopt.search.chains import AnnealingChain
+from superopt.search.descent import attempt
 from superopt.search.finalists import Finalist
 from superopt.search.meter import Meter
-from superopt.search.search import SearchSettings, _SearchRun
+from superopt.search.moves import Move
+from superopt.search.pricing import UNIT_S
+from superopt.search.search import OWN_OPERATIONS, POOL, SearchSettings, _SearchRun
 from superopt.search.snapshot import SHIFT, Selection, Snapshot
 from superopt.search.starts import LocalCosts, dynamic
 from superopt.search.state import RULE, State
-from tests.search.test_search_state import cyclic_problem
+from tests.search.test_search_state import cyclic_problem, snapshot_of
 
 STEPS = Deadline(steps=10)
 
@@ -82,3 +86,41 @@ def test_a_form_that_contains_its_own_class_is_no_option() -> None:
     snapshot = Snapshot(eg)
     assert {option.form.op for row in snapshot.options for option in row} == {"exp", "tanh", "input"}
     assert snapshot.cyclic_components == 0
+
+
+def test_a_move_that_closes_a_cycle_changes_nothing() -> None:
+    made = run()
+    state = State(made.problem)
+    before = snapshot_of(state)
+    assert attempt(state, Move(tuple(closing(made)))) is False
+    assert snapshot_of(state) == before
+
+
+def test_a_move_without_a_price_waits() -> None:
+    made = run()
+    state = State(made.problem)
+    before = snapshot_of(state)
+    move = Move((closing(made)[0],))
+    assert attempt(state, move) is None
+    chain = AnnealingChain(state, 0, made.groups)
+    chain.waiting = [move]
+    chain.retry(0.0)
+    assert chain.waiting == [move]
+    assert snapshot_of(state) == before
+    state.memo.flush()
+    chain.retry(0.0)
+    assert chain.waiting == []
+    assert attempt(State(made.problem), move) is not None
+
+
+def test_what_is_measured_is_neither_slower_than_the_original_nor_far_from_the_best() -> None:
+    made = run()
+    cost, *rest = made.records["original"]
+    parts = {"best": 0.5, "again": 0.5, "near": 0.95, "far": 1.02, OWN_OPERATIONS: 1.03, "slower": 1.2}
+    made.records = {name: (int(part * cost), *rest) for name, part in {"original": 1.0, **parts}.items()}
+    pool = [name for _, name in made._pool(cost * UNIT_S)]
+    assert pool == ["best", "near", OWN_OPERATIONS], "the original's own operations are measured whatever the best is"
+    made.records[OWN_OPERATIONS] = (int(1.2 * cost), *rest)
+    assert [name for _, name in made._pool(cost * UNIT_S)] == ["best", "near"]
+    made.records = {f"{k}": (cost - k, *rest) for k in range(POOL + 3)}
+    assert len(made._pool(cost * UNIT_S)) == POOL
