@@ -118,7 +118,7 @@ class LoopProof:
     assumptions: tuple[str, ...] = ()
 
 
-class NotProvedError(SuperoptError):
+class LoopStepError(SuperoptError):
     """A step is not proved to keep the values of its loop; the message says why."""
 
 
@@ -126,7 +126,7 @@ def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
     """Prove that a step keeps the values of its loop, in a class no wider than `numerics`.
 
     Raises:
-        NotProvedError: it is not proved.
+        LoopStepError: it is not proved.
     """
     if step.kind == "unrolled":
         return LoopProof("exact")
@@ -137,10 +137,10 @@ def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
         for value, instead in zip(step.values, step.instead, strict=True):
             proofs.append(_prove_value(step, value, instead))
     except Stop as stop:
-        raise NotProvedError(stop.cause) from stop
+        raise LoopStepError(stop.cause) from stop
     widest = max((p.exactness for p in proofs), key=EXACTNESS.index, default="exact")
     if EXACTNESS.index(widest) > EXACTNESS.index(numerics):
-        raise NotProvedError(f"it holds in the class {widest} alone")
+        raise LoopStepError(f"it holds in the class {widest} alone")
     return LoopProof(widest, tuple(dict.fromkeys(a for p in proofs for a in p.assumptions)))
 
 
@@ -148,11 +148,11 @@ def _prove_carry(step: LoopStep, numerics: str) -> LoopProof:
     """The proof of a carry that is counted or summed, which its form is."""
     fits = step.number in (counters if step.kind == "counted" else sums)(step.loop)
     if not fits or (step.kind == "summed" and not adds_row(step.loop, step.number)):
-        raise NotProvedError(f"carry {step.number} is not {step.kind}")
+        raise LoopStepError(f"carry {step.number} is not {step.kind}")
     if step.kind == "counted" or step.loop.types[step.number].dtype in INTEGERS:
         return LoopProof("exact")
     if numerics == "exact":
-        raise NotProvedError("a sum has another order")
+        raise LoopStepError("a sum has another order")
     return LoopProof("real", (FINITE,))
 
 
@@ -160,18 +160,18 @@ def _prove_value(step: LoopStep, value: Node, instead: Node) -> LoopProof:
     """Prove that a value and what comes in its place are equal, on every trip.
 
     Raises:
-        NotProvedError, Stop: they are not.
+        LoopStepError, Stop: they are not.
     """
     parts = LoopParts(step.loop)
     if value not in parts.body.nodes():
-        raise NotProvedError("a value is not of the loop's body")
+        raise LoopStepError("a value is not of the loop's body")
     if step.kind == "body":
         return _equal(Graph(parts.body.inputs, (value,)), Graph(parts.body.inputs, (instead,)))
     _, carries, rows = parts.split(parts.body.inputs)
     operands, trip = parts.operands(), symbol(_TRIP, 0, parts.length - 1)
     below = topological((value,))
     if any(x in carries for x in below):
-        raise NotProvedError("a hoisted value depends on a carry")
+        raise LoopStepError("a hoisted value depends on a carry")
     varies = any(x in rows for x in below)
     own = {x: row_of(operands[x], trip) if x in rows else operands[x] for x in below if x.op == "input"}
     left, right = replace((value,), own)[0], row_of(instead, trip) if varies else instead

@@ -26,7 +26,7 @@ import numpy.typing as npt
 from rewrites.language.named import Env
 from rewrites.language.parse import parse
 from rewrites.language.term import Rule
-from superopt.certify.loops import LoopProof, LoopStep, NotProvedError, prove_step
+from superopt.certify.loops import LoopProof, LoopStep, LoopStepError, prove_step
 from superopt.certify.plan import Plan, RuleInstance
 from superopt.errors import FileLimitError, RuleError, SuperoptError
 from superopt.files.reading import shown
@@ -97,7 +97,7 @@ class _PlanRefused(Exception):
 
 
 @dataclass(slots=True)
-class _Proved:
+class _ProvedParts:
     """What a validation rests on: certificates of rules, and proofs of steps that take work out of loops."""
 
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
@@ -126,7 +126,7 @@ def validate(
         FileLimitError: there are more.
     """
     watch = Stopwatch()
-    proved = _Proved()
+    proved = _ProvedParts()
     passes, cause = 0, ""
     try:
         passes = _check(original, returned, plan, ledger or Ledger(), proved, most, given)
@@ -146,7 +146,7 @@ def _check(
     returned: Program,
     plan: Plan,
     ledger: Ledger,
-    proved: _Proved,
+    proved: _ProvedParts,
     most: float,
     given: Sequence[tuple[Node, Node]] = (),
 ) -> int:
@@ -276,7 +276,7 @@ def _loop(number: int, step: LoopStep, plan: Plan, known: Set[Node]) -> tuple[li
     try:
         proof = prove_step(step, plan.numerics)
         before, after = results_of(step.loop), step.results()
-    except NotProvedError as error:
+    except LoopStepError as error:
         raise _PlanRefused(f"{where} is not proved: {error}") from error
     except (SuperoptError, KeyError, ValueError, TypeError, IndexError) as error:
         raise _PlanRefused(f"{where}: {type(error).__name__}: {error}") from error

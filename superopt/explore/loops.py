@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import jax
 
 from superopt.backends.xla import enabled_x64, needs_x64, to_jax
-from superopt.certify.loops import LoopStep, NotProvedError, prove_step
+from superopt.certify.loops import LoopStep, LoopStepError, prove_step
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, Node, bodies_of, mk, topological
@@ -28,16 +28,15 @@ from superopt.ir.loops import (
     LoopParts,
     adds_row,
     counters,
-    elements,
     loops_of,
     sums,
+    value_bytes,
     with_results,
 )
 from superopt.ir.ops.table import VIEWS, lookup
 from superopt.ir.program import replace
 from superopt.machine.deadline import Deadline
-
-_MOST_ELEMENTS = 1 << 23  # elements of what is computed for all trips at once: 32 MB of float32, the size of a cache
+from superopt.machine.facts import beyond_caches
 
 
 def opened(
@@ -59,7 +58,7 @@ def opened(
             return graph, tuple(taken)
         try:
             prove(step)
-        except NotProvedError:
+        except LoopStepError:
             refused.add(step)
         else:
             graph = with_results(graph, step.loop, step.results())
@@ -143,17 +142,18 @@ def _pays(root: Node, depends: dict[Node, int], length: int, is_output: bool, is
     """Whether a value is worth computing outside.
 
     What is the same each trip is, unless it is larger than what it is made of.  Of rows, products are, outputs, and
-    what is only added up.  What lies in memory for all trips must fit there; a sum of elementwise values never does.
+    what is only added up.  What lies in memory for all trips must fit into the last cache; a sum of elementwise values
+    never lies there.
     """
     inside = [n for n in topological((root,)) if n.op not in ("input", "literal")]
     if depends[root] == FIXED:
         leaves = [n for n in topological((root,)) if n.op == "input"]
-        return elements([root]) <= elements(leaves) or any(map(_is_product, inside))
+        return value_bytes([root]) <= value_bytes(leaves) or any(map(_is_product, inside))
     made = [n for n in inside if n.op not in VIEWS and depends[n] == ROW]
     products = any(map(_is_product, made))
     if is_added and not products and all(lookup(n.op).family == "elementwise" for n in made):
         return True
-    return (products or is_added or (is_output and bool(made))) and length * elements(made) <= _MOST_ELEMENTS
+    return (products or is_added or (is_output and bool(made))) and not beyond_caches(length * value_bytes(made))
 
 
 def _is_layers(loop: Node) -> bool:

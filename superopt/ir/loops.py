@@ -11,14 +11,13 @@ equality of the values with their stacks, which is proved elsewhere; the others 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Poly
 from superopt.ir.inline import steps
-from superopt.ir.program import replace
+from superopt.ir.program import replace, type_bytes
 
 _COUNTERS = ("int32", "int64", "uint32", "uint64")  # a number of trips fits these
 _Given = list[tuple[Node, Node]]  # inputs of a body with their operands
@@ -231,9 +230,9 @@ def row_of(stack: Node, trip: Poly) -> Node:
     return mk("reshape", mk("slice", stack, start_indices=start, limit_indices=limit), new_sizes=rest)
 
 
-def elements(nodes: Sequence[Node]) -> float:
-    """Number of elements of these values, whose sizes are known."""
-    return float(sum(math.prod([int(n) for n in node.shape if isinstance(n, int)]) for node in nodes))
+def value_bytes(nodes: Sequence[Node]) -> int:
+    """Bytes of these values together."""
+    return sum(type_bytes(node.type) for node in nodes)
 
 
 def loops_of(graph: Graph) -> list[Node]:

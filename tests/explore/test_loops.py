@@ -13,7 +13,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
-from superopt.certify.loops import LoopStep, NotProvedError, prove_step, read_step
+from superopt.certify.loops import LoopStep, LoopStepError, prove_step, read_step
 from superopt.certify.plan import empty_plan, read_plan
 from superopt.certify.validate import validate
 from superopt.errors import InputError
@@ -130,47 +130,47 @@ def wrong(x: Node) -> Node:
 def test_a_wrong_stack_is_refused() -> None:
     (step,) = steps_of("recurrence")
     prove_step(step)
-    with pytest.raises(NotProvedError):
+    with pytest.raises(LoopStepError):
         prove_step(replace(step, instead=(wrong(step.instead[0]),)))
 
 
 def test_rows_in_another_order_are_refused() -> None:
     (step,) = steps_of("recurrence")
     turned = mk("rev", step.instead[0], dimensions=(0,))
-    with pytest.raises(NotProvedError):
+    with pytest.raises(LoopStepError):
         prove_step(replace(step, instead=(turned,)))
 
 
 def test_a_wrong_body_is_refused() -> None:
     step = steps_of("joined")[0]
-    with pytest.raises(NotProvedError):
+    with pytest.raises(LoopStepError):
         prove_step(replace(step, instead=(wrong(step.instead[0]),)))
 
 
 def test_a_value_that_depends_on_a_carry_is_refused() -> None:
     (step,) = steps_of("recurrence")
     carried = step.loop["body"].outputs[0]
-    with pytest.raises(NotProvedError, match="carry"):
+    with pytest.raises(LoopStepError, match="carry"):
         prove_step(replace(step, values=(carried,)))
 
 
 def test_a_value_of_another_body_is_refused() -> None:
     (step,), (other, *_) = steps_of("recurrence"), steps_of("invariant")[1:]
-    with pytest.raises(NotProvedError, match="body"):
+    with pytest.raises(LoopStepError, match="body"):
         prove_step(replace(step, values=other.values))
 
 
 @pytest.mark.parametrize("kind", ["counted", "summed"])
 def test_a_carry_of_another_kind_is_refused(kind: str) -> None:
     (step,) = steps_of("recurrence")
-    with pytest.raises(NotProvedError):
+    with pytest.raises(LoopStepError):
         prove_step(replace(step, kind=kind, values=(), instead=()))
 
 
 def test_sums_of_floats_are_not_exact() -> None:
     step = steps_of("outer")[-1]
     assert prove_step(step).exactness == "real"
-    with pytest.raises(NotProvedError):
+    with pytest.raises(LoopStepError):
         prove_step(step, "exact")
 
 
@@ -202,7 +202,7 @@ def test_a_refused_step_is_left_out() -> None:
 
     def prove(step: LoopStep) -> None:
         if step.kind != "counted":
-            raise NotProvedError("not asked for")
+            raise LoopStepError("not asked for")
 
     _, steps = opened(graph, Deadline(), prove=prove)
     assert [s.kind for s in steps] == ["counted"]
