@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib import import_module
 
 import pytest
 
@@ -12,9 +13,9 @@ from superopt.ir.graph import Graph, make_input, mk
 from superopt.machine.deadline import Deadline
 from superopt.search.chains import AnnealingChain
 from superopt.search.descent import attempt
-from superopt.search.finalists import Finalist
+from superopt.search.finalists import Finalist, finalist, rival_kernels
 from superopt.search.meter import Meter
-from superopt.search.moves import Move
+from superopt.search.moves import Move, neighbours
 from superopt.search.pricing import UNIT_S
 from superopt.search.search import OWN_OPERATIONS, POOL, SearchSettings, _SearchRun
 from superopt.search.snapshot import SHIFT, Selection, Snapshot
@@ -93,6 +94,21 @@ def test_a_move_that_closes_a_cycle_changes_nothing() -> None:
     state = State(made.problem)
     before = snapshot_of(state)
     assert attempt(state, Move(tuple(closing(made)))) is False
+    assert snapshot_of(state) == before
+
+
+def test_neighbours_that_close_a_cycle_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run()
+    (c, i), *_ = closing(made)
+    state = State(made.problem)
+    assert state.flip([(c, i)]) is not None
+    state.settle()
+    assert any(State.at(made.problem, state.choice()).flip(m.options) is None for m in neighbours(state, made.groups))
+    before = snapshot_of(state)
+    assert rival_kernels(made.problem, finalist(made.problem, made.lowering, "", state.record()), 2.0) is not None
+    monkeypatch.setattr(import_module("superopt.search.search"), "MOST_STATES", 1)
+    made._keep_neighbours(state)
+    assert any(name.startswith("beside") for name in made.records)
     assert snapshot_of(state) == before
 
 
