@@ -3,7 +3,8 @@
 `save` writes a zip file with the program as text, the prepared tensors, the report, the original program and the plan
 from it to the returned one.  `load` makes the program callable again without the original function.  Derivatives then
 go through the optimised program itself; a function that defines or stops derivatives itself (`jax.custom_vjp`,
-`stop_gradient`) has none after `load`.  `validate` checks it from these files alone.
+`stop_gradient`) has none after `load`, and one with its own rule for `vmap` has none of these.  `validate` checks it
+from these files alone.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from rewrites.language.named import Env
 from rewrites.language.term import Rule
 from superopt.errors import ProverDefectError
 from superopt.machine.deadline import Stopwatch
+from superopt.machine.shared import paused_collector
 from verifier.equal.equality import NO_OVERFLOW
 from verifier.equal.solver import recorded
 from verifier.rules.instance import solved_envs
@@ -52,7 +53,7 @@ def check(
     attempts = Attempts()
     example = search(reading, before, attempts=attempts)
     suspects: list[Env] = []  # for a proved rule: environments where its conditions change
-    with recorded() as asked:
+    with recorded() as asked, paused_collector():  # terms that are freed give their numbers to others
         verdict = prove(rule, direction, suspects)
     if verdict.proved:
         verdict = replace(verdict, asked=tuple(asked))
