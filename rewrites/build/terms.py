@@ -33,6 +33,7 @@ from rewrites.build.arrange import (
     without,
 )
 from rewrites.build.target import IRTarget, Target
+from rewrites.language.kinds import bare, compares_positions
 from rewrites.language.named import Env, labels_of, per_axis
 from rewrites.language.shapes import shape
 from rewrites.language.term import PHYSICAL, Rule, Term, names_in, windows
@@ -40,7 +41,7 @@ from rewrites.match.labels import Axis, Layout
 from rewrites.match.matching import Match, matches
 from rewrites.match.space import IRSpace
 from superopt.ir.graph import Node
-from superopt.ir.types import FLOATS
+from superopt.ir.types import FLOATS, POSITIONS
 
 
 class Builder:
@@ -113,7 +114,12 @@ class Builder:
     def _ew(self, t: Term, hint: Layout | None, env: Env) -> Built:
         """Broadcast all operands to the layout of one: one that is in the hint's order if any is, else the largest."""
         target = self.target
-        kids = [None if a.op in ("bcast", "lit") else self.go(a, hint, env) for a in t.args]
+        whole = compares_positions(self.rule.kinds, t)
+
+        def made(a: Term, hint: Layout | None) -> Built:
+            return self._position(a, env, t) if whole and a.op in ("iota", "lit") else self.go(a, hint, env)
+
+        kids = [None if a.op in ("bcast", "lit") else made(a, hint) for a in t.args]
         full = [kid for kid in kids if kid is not None]
         if full:
             lay = max(full, key=lambda kid: (_follows(kid[1], hint), math.prod(target.shape(kid[0]))))[1]
@@ -125,8 +131,7 @@ class Builder:
         out: list[Any] = []
         for a, kid in zip(t.args, kids, strict=True):
             if kid is None:
-                inner = a.args[0] if a.op == "bcast" else a
-                out.append(broadcast(target, self.go(inner, None, env), lay))
+                out.append(broadcast(target, made(bare(a), None), lay))
             else:
                 out.append(arrange(target, kid, lay)[0])
         op, attrs = self.match.metas.get(t["f"], (t["f"], t["params"]))
@@ -415,8 +420,23 @@ class Builder:
 
     def _iota(self, t: Term, hint: Layout | None, env: Env) -> Built:
         """Build an iota along one axis, in the rule's dtype."""
+        return self._counted(t, env, self.match.dtype)
+
+    def _counted(self, t: Term, env: Env, dtype: str) -> Built:
         ((label, size),) = self.sizes(t, env).items()
-        return self.target.mk("iota", dtype=self.match.dtype, shape=(size,), dimension=0), (((label, size),),)
+        return self.target.mk("iota", dtype=dtype, shape=(size,), dimension=0), (((label, size),),)
+
+    def _position(self, t: Term, env: Env, beside: Term) -> Built:
+        """One side of a comparison of positions: its integers are those of the index that is compared, else int32."""
+        indices = [self.match.vars[a["name"]][0] for a in map(bare, beside.args) if a.op == "var"]
+        dtype = self.target.dtype(indices[0]) if indices else "int32"
+        if dtype not in POSITIONS:
+            raise BuildError(f"rule {self.rule.name}: {dtype} may not hold the positions along an axis")
+        if t.op == "iota":
+            return self._counted(t, env, dtype)
+        e = t["value"]
+        value = int(e[1] if e[0] == "n" else env.value(e))
+        return self.target.mk("literal", value=value, dtype=dtype), ()
 
     def _expand(self, t: Term, hint: Layout | None, env: Env) -> Built:
         """A broadcast to sizes given by expressions."""

@@ -7,6 +7,7 @@ are proved there; class `exact` unless marked.  (s: scalar; T: any permutation o
                     max(x, -inf) = x    min(x, inf) = x    x and true = x    x or false = x    x xor false = x
                     integer_pow(x, 1) = x    integer_pow(x, 2) = square(x)    convert to the own dtype = x
                     where(true, a, b) = a    where(p, a, a) = a
+                    a comparison of positions as a float = where(it, 1, 0)
                     scalar constants are folded (only correctly rounded functions)
                     a broadcast scalar operand is used as the scalar itself
                     f(bcast x, bcast y, s) = bcast(f(x, y, s)) over the axes that are new in all operands
@@ -202,6 +203,9 @@ def _simplify(eg: EGraph, op: str, operands: Sequence[Ref], v: dict[str, Any]) -
     (x, *rest) = operands
     if op == "convert_element_type" and v["new_dtype"] == eg.dtype(x):
         return x
+    if op == "convert_element_type" and v["new_dtype"] in FLOATS and _compares_positions(eg, x):
+        zero, one = (literal(eg, value, v["new_dtype"]) for value in (0, 1))
+        return elementwise(eg, "select_n", (x, zero, one), ())
     if op == "integer_pow" and v["y"] == 1:
         return x
     if op == "neg":
@@ -210,6 +214,18 @@ def _simplify(eg: EGraph, op: str, operands: Sequence[Ref], v: dict[str, Any]) -
     if op == "select_n" and rest and all(c == rest[0] for c in rest):
         return rest[0]
     return None
+
+
+def _compares_positions(eg: EGraph, x: Ref) -> bool:
+    """Whether one side of a comparison is the position along an axis: it is an indicator, which rules speak of."""
+    return any(
+        True
+        for op in COMPARISONS
+        for node, _ in eg.views(x, op)
+        for side in node[1:]
+        for source, _ in broadcast_views(eg, side)
+        for _ in eg.views(source, "iota")
+    )
 
 
 # ---- constants

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rewrites.language.kinds import loose_iota
 from rewrites.language.term import UNMATCHABLE, Rule, Term, TokenExpr, names_in, roles_of, subterms, touched, windows
 
 
@@ -43,6 +44,7 @@ def _swap(rule: Rule) -> Rule:
         many=rule.many, owner=rule.owner, sizes=rule.sizes, indices=rule.indices, metas=rule.metas,
         params=rule.params, extras=rule.extras, derived=rule.derived, kinds=rule.kinds, lhs=rule.rhs, rhs=rule.lhs,
         cond=rule.cond, prefer=(), mode="proof" if rule.mode == "proof" else "near", given=rule.given, dtype=rule.dtype,
+        numerics=rule.numerics,
     )  # fmt: skip
 
 
@@ -59,6 +61,8 @@ def unusable(rule: Rule) -> str | None:
     for t in left:
         if t.op in UNMATCHABLE:
             return f"{_spelled(t)} cannot be matched"
+        if t.op == "iota" and loose_iota(rule):
+            return "iota cannot be matched where no comparison of positions reads it"
         if t.op == "lit" and t["value"][0] != "n":
             return "count cannot be matched" if t["value"][0] == "prod" else "a computed integer cannot be matched"
     have, want = _tensors(left), _tensors(right)
@@ -81,7 +85,7 @@ def _unbound_integers(rule: Rule, left: list[Term], right: list[Term]) -> str | 
         used |= names
         alone |= bare
         roles |= set(roles_of(rule.vars, t)) | touched(t)
-        if t.op == "bcast" and not t["like"]:
+        if t.op in ("bcast", "iota") and not t.get("like"):
             alone |= set(t["size"])
     for t in right:
         used |= _integers(t)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rewrites.language.term import Rule, Term, subterms
-from superopt.ir.scalar import LOGICAL, PREDICATES
+from superopt.ir.scalar import COMPARISONS, LOGICAL, PREDICATES
 
 _PASS_ON = frozenset(
     # one name per word reads better than fifteen quoted strings
@@ -32,6 +32,33 @@ def kinds(names: Iterable[str], roots: tuple[Term, ...]) -> dict[str, str]:
         elif t.op == "take":
             demand(t.args[1], "int")
     return out
+
+
+def compares_positions(kinds: Mapping[str, str], t: Term) -> bool:
+    """Whether a term compares positions or indices with each other or with numbers: integers, all of them.
+
+    In all other places an iota and a number have the dtype of the rule.
+    """
+    if t.op != "ew" or t["f"] not in COMPARISONS:
+        return False
+    sides = [bare(a) for a in t.args]
+    found = [a.op == "iota" or (a.op == "var" and kinds[a["name"]] == "int") for a in sides]
+    return any(found) and all(ok or a.op == "lit" for ok, a in zip(found, sides, strict=True))
+
+
+def bare(t: Term) -> Term:
+    """The operand of a broadcast, or the term itself."""
+    return t.args[0] if t.op == "bcast" else t
+
+
+def loose_iota(rule: Rule) -> bool:
+    """Whether the left side holds an iota that no comparison of positions reads."""
+    return any(
+        bare(a).op == "iota" and not compares_positions(rule.kinds, t)
+        for t in subterms(rule.lhs)
+        if t.op != "bcast"
+        for a in t.args
+    ) or any(t.op == "iota" for t in rule.lhs)
 
 
 class Disagree(Exception):

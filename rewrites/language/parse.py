@@ -7,6 +7,7 @@
       prefer condition, ...    steers the engine; no part of the proof
       given term, ...          premise about values: Boolean terms that are true at every index
       dtype int                a rule about integers alone
+      numerics range           a rule that may lose digits where terms cancel
       mode saturate|near|merge|macro|proof
       source where the equation comes from.
 
@@ -30,7 +31,7 @@ from rewrites.language.term import MODES, REDUCERS, Rule, Term, roles_of, stem, 
 from superopt.errors import RuleError
 from superopt.machine.shared import parse_expression
 
-CLAUSES = ("with", "if", "given", "dtype", "prefer", "mode", "source")
+CLAUSES = ("with", "if", "given", "dtype", "numerics", "prefer", "mode", "source")
 _DECLARATION = re.compile(
     r"\s*(?:(?P<var>[A-Za-z]\w*)\[(?P<tokens>[^\]]*)\]|(?P<f>[A-Za-z]\w*)/(?P<arity>\d)"
     r"|(?P<name>[A-Za-z]\w*)\s+in\s+(?P<values>[\w|]+)|extra(?P<extra>(?:\s+\*?[a-z]\w*(?![\w\[/])(?!\s+in\b))+))"
@@ -90,7 +91,7 @@ def parse(text: str, where: str = "<text>") -> Rule:
         "if": reader.condition, "prefer": reader.preference, "given": reader.premise
     }  # fmt: skip
     clauses: dict[str, list[Any]] = {kind: [] for kind in read}
-    told = {"mode": "saturate", "source": "", "dtype": ""}
+    told = {"mode": "saturate", "source": "", "dtype": "", "numerics": ""}
     for section in sections:
         if section.kind in read:
             clauses[section.kind] += map(read[section.kind], section.elements(reader))
@@ -98,6 +99,8 @@ def parse(text: str, where: str = "<text>") -> Rule:
             told[section.kind] = section.text.strip()
     if told["dtype"] not in ("", "int"):
         raise RuleError(f"{context}: dtype {told['dtype']!r} is not int; without the clause a rule is about floats")
+    if told["numerics"] not in ("", "range"):
+        raise RuleError(f"{context}: numerics {told['numerics']!r} is not range; without the clause it is computed")
     if told["mode"] not in MODES:
         raise RuleError(f"{context}: mode {told['mode']!r} is not one of {', '.join(MODES)}")
     rule = Rule(
@@ -107,6 +110,7 @@ def parse(text: str, where: str = "<text>") -> Rule:
         extras=tuple(declared.extras), derived=reader.derived, kinds=kinds(declared.vars, lhs + rhs), lhs=lhs, rhs=rhs,
         cond=tuple(clauses["if"]), prefer=tuple(clauses["prefer"]), given=tuple(clauses["given"]),
         mode=told["mode"], source=told["source"], dtype=told["dtype"],
+        numerics=told["numerics"],
     )  # fmt: skip
     _check(rule, context)
     return rule

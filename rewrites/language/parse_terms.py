@@ -77,6 +77,7 @@ class TermReader:
         self.lets: dict[str, Term] = {}
         self.left = True
         self.left_vars: set[str] = set()
+        self.left_roles: set[str] = set()
 
     def fail(self, message: str) -> NoReturn:
         """Raise a `RuleError` at the present place."""
@@ -85,7 +86,9 @@ class TermReader:
     def left_done(self, lhs: Sequence[Term]) -> None:
         """End the left side: from here on only names bound by it may be used."""
         self.left = False
-        self.left_vars = {t["name"] for t in subterms(tuple(lhs)) if t.op == "var"}
+        terms = subterms(tuple(lhs))
+        self.left_vars = {t["name"] for t in terms if t.op == "var"}
+        self.left_roles = {r for t in terms if t.op == "iota" for r in t["over"]}
 
     def let(self, name: str, tree: ast.expr) -> None:
         """Bind a shared subterm of the right side."""
@@ -383,7 +386,7 @@ class TermReader:
         """Fail unless the term can get the role; a new role has as many axes as `of`."""
         if role in roles_of(self.d.vars, x):
             self.fail(f"{f}: the operand already has the role {role}")
-        if role in self.d.extras and role != of:
+        if role in self.d.extras and role != of and role not in self.left_roles:
             self._derive(role, of)
         elif (role in self.d.many) != (of in self.d.many):
             self.fail(f"{role} and {of} must both be single-axis or both many-axis roles")

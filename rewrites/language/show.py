@@ -88,6 +88,8 @@ def _body(rule: Rule) -> list[str]:
         out.append(f"  given {', '.join(text(rule, t) for t in rule.given)}")
     if rule.dtype:
         out.append(f"  dtype {rule.dtype}")
+    if rule.numerics:
+        out.append(f"  numerics {rule.numerics}")
     return out
 
 

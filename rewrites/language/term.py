@@ -58,7 +58,7 @@ Windows: TypeAlias = tuple[tuple[str, tuple[Any, ...]], ...]
 MODES = ("saturate", "near", "merge", "macro", "proof")
 REDUCERS = ("sum", "max", "min", "prod")
 UNMATCHABLE = frozenset(
-    {"fold", "stack", "lay", "at", "split", "merge", "ren", "unit", "diag", "iota", "expand", "dynslice", "dynupdate"}
+    {"fold", "stack", "lay", "at", "split", "merge", "ren", "unit", "diag", "expand", "dynslice", "dynupdate"}
 )
 
 
@@ -140,6 +140,7 @@ class Rule:
         mode: how the engine applies it, one of `MODES`; `proof`: not at all, the equation is only proved.
         given: premises about values: Boolean terms, true at every index.
         dtype: `int` for a rule about integers alone, else empty.
+        numerics: `range` for a rule that may lose digits where terms cancel, else empty.
     """
 
     name: str
@@ -163,6 +164,7 @@ class Rule:
     mode: str = "saturate"
     given: tuple[Term, ...] = ()
     dtype: str = ""
+    numerics: str = ""
     cache: dict[Any, Any] = field(default_factory=dict[Any, Any])
     """Facts computed once per rule (what matching asks of it); never part of its meaning."""
 
@@ -292,6 +294,7 @@ PHYSICAL = {
     "rev": "rev",
     "bcast": "broadcast_in_dim",
     "take": "gather",
+    "iota": "iota",
 }
 
 

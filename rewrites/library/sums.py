@@ -17,15 +17,27 @@ sum-of-mul: A[*b *k *m *p]  B[*b *k *n *q]
 
 sum-of-bias: A[*b *p *m *k]  C[*b *k *q]
   sum(A + C, m, k)  ==  sum(A, m, k) + sum(C, k) * count(m)
-  prefer prod(m) > 1
+  prefer prod(m) > 1 or prod(k) > 1 and prod(p) > 1
 
 product-with-broadcast: A[*b *m *k *j]  B[*b *k *n]
   dot(A, bcast(B, j), k, j)  ==  dot(sum(A, j), B, k)
   prefer prod(j) > 1 and (prod(k) > 1 or prod(n) > 1)
 
+product-of-broadcast: A[*b *m *k]  B[*b *k *n]  extra *j
+  dot(bcast(A, j), B, k)  ==  bcast(dot(A, B, k), j)
+  prefer prod(j) > 1
+
+product-of-outer-sum: A[*b *i *m *k]  B[*b *j *m *k]  W[*b *k *n]
+  dot(A + B, W, k)  ==  dot(A, W, k) + dot(B, W, k)
+  prefer prod(i) > 1 and prod(j) > 1
+
+product-of-outer-difference: A[*b *i *m *k]  B[*b *j *m *k]  W[*b *k *n]
+  dot(A - B, W, k)  ==  dot(A, W, k) - dot(B, W, k)
+  prefer prod(i) > 1 and prod(j) > 1
+
 rows-after-product: T[n *d *k]  I[*b]  W[*d *k *m]
   dot(take(T, I, n), W, k)  ==  take(dot(T, W, k), I, n)
-  prefer n < prod(b)
+  prefer n <= prod(b)
 
 rows-before-product: T[n *d *k]  I[*b]  W[*d *k *m]
   take(dot(T, W, k), I, n)  ==  dot(take(T, I, n), W, k)
@@ -38,4 +50,29 @@ rows-after-function: f/1  T[n *d]  I[*b]
 rows-before-function: f/1  T[n *d]  I[*b]
   take(f(T), I, n)  ==  f(take(T, I, n))
   prefer prod(b) < n
+
+product-with-one-hot: I[*b]  T[n *d]
+  dot(where(eq(I, iota(n)), 1, 0), T, n)
+    == where(logical_and(ge(I, 0), lt(I, count(n))), take(T, I, n), 0)
+  if n >= 1
+
+product-with-triangle: X[j *m]  extra i
+  dot(where(ge(iota(i), iota(j)), 1, 0), X, j)  ==  cumsum(ren(X, j, i), i)
+  if i == j
+  prefer i > 256
+
+product-with-upper-triangle: X[j *m]  extra i
+  dot(where(le(iota(i), iota(j)), 1, 0), X, j)  ==  rev(cumsum(rev(ren(X, j, i), i), i), i)
+  if i == j
+  prefer i > 256
+
+square-of-outer-difference: A[*b *i *k]  B[*b *j *k]
+  sum(square(A - B), k)  ==  sum(square(A), k) + sum(square(B), k) - 2 * dot(A, B, k)
+  numerics range
+  prefer prod(i) > 1 and prod(j) > 1
+
+quotient-of-outer-difference: A[*b *i *k]  B[*b *j *k]  V[*b *j *k]
+  sum(square(A - B) / V, k)  ==  dot(square(A), 1 / V, k) + sum(square(B) / V, k) - 2 * dot(A, B / V, k)
+  numerics range
+  prefer prod(i) > 1 and prod(j) > 1
 """

@@ -352,7 +352,9 @@ class Printer:
         return ", ".join(out)
 
 
-RESERVED = frozenset({"in", "is", "if", "or", "as", "prefer", "with", "extra", "given", "mode", "source", "dtype"})
+RESERVED = frozenset(
+    {"in", "is", "if", "or", "as", "prefer", "with", "extra", "given", "mode", "source", "dtype", "numerics"}
+)
 
 
 def _letters(i: int) -> str:

@@ -124,7 +124,7 @@ def _parts(rule: Rule, role: str) -> tuple[frozenset[str], ...]:
     return tuple(frozenset(g) for g in groups.values())
 
 
-SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take"})
+SETS = frozenset({"dot", "red", "concat", "bcast", "rev", "cum", "take", "iota"})
 """Pattern ops that act on roles as sets; the others carry attributes per axis."""
 
 Resolved = dict[int, Any]
@@ -456,16 +456,16 @@ class _Binder:
         return None
 
     def _broadcast_sizes(self) -> str | None:
-        """Sizes of roles that exist only under an explicit broadcast."""
+        """Sizes of roles that exist only under an explicit broadcast or as positions."""
         for t, marks in self.found.marks:
-            if t.op != "bcast" or t["like"]:
+            if t.op not in ("bcast", "iota") or t.get("like"):
                 continue
             named = {self.name(x): n for x, n in marks.items()}
             for r, token in zip(t["over"], t["size"], strict=True):
                 for label in self.labels[r]:
                     n = named.get(label, 1)
                     if isinstance(n, int) and self.tok.setdefault((token, label), n) != n:
-                        return f"size {token} differs between broadcasts"
+                        return f"size {token} differs between broadcasts or positions"
         return None
 
     def _attributes(self) -> str | None:

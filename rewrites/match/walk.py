@@ -23,9 +23,10 @@ from rewrites.match.labels import Labels, Layout
 from rewrites.match.space import VIEW, Alternative, Class, Perm, Space
 from superopt.ir.ops import table
 from superopt.ir.scalar import COMMUTATIVE
+from superopt.ir.types import POSITIONS
 
 VIEWS_PER_EDGE = 2
-_IDENTITY = ((0,), (0, 1), (0, 1, 2), (0, 1, 2, 3))
+_IDENTITY = ((), (0,), (0, 1), (0, 1, 2), (0, 1, 2, 3))
 
 
 class Pattern:
@@ -103,7 +104,7 @@ class Pattern:
             return
         kids, children = self.kids, a.children
         if all(k.op == "var" or k.quick(space, c[0]) for k, c in zip(kids, children, strict=True)):
-            yield _IDENTITY[self.arity - 1]
+            yield _IDENTITY[self.arity]
         if self.swaps and (self.op == "dot" or a.op in COMMUTATIVE):
             first, second = children
             if kids[0].quick(space, second[0]) and kids[1].quick(space, first[0]):
@@ -311,6 +312,8 @@ class Walk:
             if s.metas.setdefault(pattern.name, bound) != bound:
                 return
         if pattern.op == "cum" and a.site.values["reverse"] != t["reverse"]:
+            return
+        if pattern.op == "iota" and a.site.values["dtype"] not in POSITIONS:
             return
         own = below(lay, a.perm)
         flowed = flow(a.op, a.site, own, s.labels)

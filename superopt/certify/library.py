@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rewrites.language.term import Rule
 from rewrites.library import load
@@ -31,6 +31,12 @@ class ProvedLibrary:
     rules: tuple[Rule, ...]
     certificates: Mapping[str, Certificate]
     unproved: int = 0
+
+    def with_instances(self, other: ProvedLibrary) -> ProvedLibrary:
+        """Return these rules and those made for a program."""
+        return replace(
+            self, rules=(*self.rules, *other.rules), certificates={**self.certificates, **other.certificates}
+        )
 
 
 def ledger_of(store: Store | None) -> Ledger:
@@ -96,7 +102,22 @@ def proved_library(
         why = unusable(rule, certificates[rule.name])
         if why and strict:
             raise VerificationError(f"the rule {rule.name} cannot be used: {why}", hint="a site may be of any rank")
-    proved = tuple(rule for rule in proved if not unusable(rule, certificates[rule.name]))
+    return _usable(proved, certificates, numerics, unproved)
+
+
+def prove_instances(rules: Sequence[Rule], numerics: str, deadline: Deadline) -> ProvedLibrary:
+    """Prove rules that were made for one program; what is not proved in the time is left out."""
+    return _usable(*require_proved(rules, _of_this_process(), end_s=deadline.end_s), numerics)
+
+
+def _usable(
+    rules: Sequence[Rule], certificates: Mapping[str, Certificate], numerics: str, unproved: int = 0
+) -> ProvedLibrary:
+    """Return the proved rules that hold at every rank and whose class `numerics` allows."""
     widest = EXACTNESS.index(numerics)
-    kept = tuple(rule for rule in proved if EXACTNESS.index(certificates[rule.name].exactness) <= widest)
+    kept = tuple(
+        rule
+        for rule in rules
+        if not unusable(rule, certificates[rule.name]) and EXACTNESS.index(certificates[rule.name].exactness) <= widest
+    )
     return ProvedLibrary(kept, {rule.name: certificates[rule.name] for rule in kept}, unproved)

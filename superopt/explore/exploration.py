@@ -1,9 +1,10 @@
 """Explores the programs equal to a graph by proved rules, and proposes a few that are worth measuring.
 
 The e-graph is grown to saturation by the rules that cannot explode.  The rest, the rules of mode `near` and `merge`,
-are applied only around the best selection found so far, in rounds of growth and warm search.  Bodies of control flow
-are programs of their own: each is explored first and replaced by its best form.  Before that, what a trip does not need
-from the trip before it is taken out of its loop (`superopt.explore.loops`).
+are applied only around the best selection found so far, in rounds of growth and warm search.  Sums of products get
+rules of their own, proved when they are made (`rewrites.contraction`).  Bodies of control flow are programs of their
+own: each is explored first and replaced by its best form.  Before that, what a trip does not need from the trip before
+it is taken out of its loop (`superopt.explore.loops`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any
 
 from costmodel.model.joint import Joint
 from rewrites.build.expander import Expand, library_expander
+from rewrites.contraction.instance import contraction_rules
 from rewrites.egraph.convert import import_into
 from rewrites.egraph.graph import EGraph
 from rewrites.grow.growth import GrowthLimits, GrowthReport, grow
 from rewrites.grow.proof import ProvingEGraph
 from rewrites.language.term import Rule
+from superopt.certify.library import ProvedLibrary, prove_instances
 from superopt.certify.loops import LoopStep
 from superopt.certify.plan import BodyPlan
 from superopt.explore.bodies import body_size, body_sizes, improve_bodies
@@ -149,6 +152,8 @@ def explore(
         interrupted=interrupted,
         bodies=tuple(bodies.plans),
         loops=begun.loops,
+        rules=tuple(run.rules),
+        instances=run.instances,
     )
 
 
@@ -173,6 +178,7 @@ class _Exploring:
     growth: list[GrowthReport] = field(default_factory=list[GrowthReport])
     searches: list[Statistics] = field(default_factory=list[Statistics])
     result: SearchResult | None = None
+    instances: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
     pricer: Pricer = field(init=False)
     imported: int = 0  # e-nodes
     round_deadline: Deadline = field(init=False)  # of the current round
@@ -181,9 +187,23 @@ class _Exploring:
 
     def __post_init__(self) -> None:
         self.pricer, self.imported = Pricer(self.model), self.eg.enode_count
+        self._saturate()
+        self.progress(f"e-graph: {self.growth[0].enodes[-1]} e-nodes, {self.growth[0].stop}")
+        if self.request.rules is None and not self.request.exact:
+            self._contract()
+
+    def _saturate(self) -> None:
         saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
         self.growth.append(self._grown(saturating, self.deadline.share()))
-        self.progress(f"e-graph: {self.growth[0].enodes[-1]} e-nodes, {self.growth[0].stop}")
+
+    def _contract(self) -> None:
+        """Give sums of products their cheapest orders, by rules that are proved now."""
+        made = contraction_rules(self.eg)
+        if made:
+            self.instances = prove_instances(made, self.request.numerics, self.deadline.share())
+            self.rules = (*self.rules, *self.instances.rules)
+            self._saturate()
+            self.progress(f"{len(self.instances.rules)} of {len(made)} orders of sums of products proved")
 
     @property
     def deadline(self) -> Deadline:
@@ -392,5 +412,5 @@ class _Bodies:
         program = found.program(best)
         if program.prepare is not None:
             return body
-        self.plans.append(BodyPlan(body, program.hot, make_plan(found, best, self.rules, self.request.numerics)))
+        self.plans.append(BodyPlan(body, program.hot, make_plan(found, best, self.request.numerics)))
         return program.hot

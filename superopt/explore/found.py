@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from costmodel.model.joint import Joint
 from rewrites.build.expander import Expand
+from rewrites.language.term import Rule
+from superopt.certify.library import ProvedLibrary
 from superopt.certify.loops import LoopStep
 from superopt.certify.plan import BodyPlan
 from superopt.explore.kernel_timer import KernelTimer
@@ -18,7 +20,12 @@ from superopt.search.search import Finalist, SearchResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exploration:
-    """Programs worth measuring, cheapest first by prediction, with the figures of the search that found them."""
+    """Programs worth measuring, cheapest first by prediction, with the figures of the search that found them.
+
+    Attributes:
+        rules: all rules of the search.
+        instances: those of them that were made for this program.
+    """
 
     imported: Graph
     graph: Graph
@@ -32,6 +39,8 @@ class Exploration:
     interrupted: bool
     bodies: tuple[BodyPlan, ...] = ()
     loops: tuple[LoopStep, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    instances: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:

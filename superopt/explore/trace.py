@@ -6,7 +6,6 @@ rule at the node that it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from rewrites.build.expander import plain_op
@@ -24,13 +23,13 @@ from superopt.search.search import Finalist
 from superopt.search.snapshot import SHIFT, frozen_leaf
 
 
-def make_plan(found: Exploration, finalist: Finalist, rules: Iterable[Rule], numerics: str = "real") -> Plan:
+def make_plan(found: Exploration, finalist: Finalist, numerics: str = "real") -> Plan:
     """The plan of a finalist."""
     eg = found.result.problem.snapshot.eg
     if not isinstance(eg, ProvingEGraph):
         return empty_plan(found.imported, numerics, "the e-graph kept no proofs")
     terms: dict[Node, int] = {}
-    by_name = {rule.name: rule for rule in rules}
+    by_name = {rule.name: rule for rule in found.rules}
     instances: list[RuleInstance] = []
     for step in eg.explain(_pairs(eg, found, finalist)):
         instances.append(rule_instance(step.match, {v: eg.term(ref) for v, (ref, _) in step.match.vars.items()}, terms))

@@ -20,6 +20,8 @@ FLOATS = ("float16", "bfloat16", "float32", "float64")
 SIGNED = ("int8", "int16", "int32", "int64")
 UNSIGNED = ("uint8", "uint16", "uint32", "uint64")
 INTEGERS = (*SIGNED, *UNSIGNED)
+POSITIONS = ("int32", "int64", "uint32", "uint64")
+"""Integers that hold every position along an axis."""
 DTYPES = (*FLOATS, *INTEGERS, "bool")
 UNIT_ROUNDOFF = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24, "float64": 2.0**-53}
 """Half of a last place of numbers from 1 to 2: how far rounding to the nearest moves a number, relative to it."""

@@ -69,4 +69,4 @@ def search(session: Session, state: RunState) -> RunState:
         None if maker is None else maker.meanwhile,
         state.begun,
     )
-    return replace(state, found=found)
+    return replace(state, found=found, library=state.proved.with_instances(found.instances))

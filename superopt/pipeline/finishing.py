@@ -78,7 +78,7 @@ def _plan(session: Session, state: RunState, choice: Chosen) -> Plan:
     winner = None if state.found is None else state.found.finalist(choice.candidate.finalist)
     if winner is None or state.found is None:
         return empty_plan(session.imported.graph, session.request.numerics)
-    return make_plan(state.found, winner, state.proved.rules, session.request.numerics)
+    return make_plan(state.found, winner, session.request.numerics)
 
 
 def _report(session: Session, state: RunState, choice: Chosen, name: str) -> Report:

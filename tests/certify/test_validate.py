@@ -272,24 +272,63 @@ def test_merged_labels_are_found_however_many_there_are() -> None:
 # ---- plans
 
 
-def explored(name: str) -> tuple[Exploration, Any]:
+def explored(name: str) -> Exploration:
     net = BUILDERS[name]()
     imported = import_function(net.fn, (net.params, *net.inputs), frozen=0)
-    library = proved_library(None)
-    return explore(imported.graph, library.rules, steps(300, TableObjective())), library
+    return explore(imported.graph, proved_library(None).rules, steps(300, TableObjective()))
 
 
 @pytest.mark.parametrize("name", ["convnet", "bert", "lstm", "grouped"])
 def test_finalists_are_validated_from_their_plans(name: str) -> None:
-    found, library = explored(name)
+    found = explored(name)
     some = 0
     for finalist in found.result.finalists[:3]:
-        plan = make_plan(found, finalist, library.rules)
+        plan = make_plan(found, finalist)
         told = validate(found.imported, found.program(finalist), read_plan(json.loads(json.dumps(plan.to_json()))),
                         LEDGER)  # fmt: skip
         assert told.valid, told.cause
         some += told.steps
     assert some > 0
+
+
+def by_kronecker(a: jax.Array, b: jax.Array, x: jax.Array) -> jax.Array:
+    return jnp.kron(a, b) @ x
+
+
+def between_diagonals(d: jax.Array, w: jax.Array, e: jax.Array) -> jax.Array:
+    return jnp.diag(d) @ w @ jnp.diag(e)
+
+
+@pytest.mark.parametrize(
+    ("fn", "shapes"),
+    [(by_kronecker, [(24, 24), (24, 24), (576, 4)]), (between_diagonals, [(80,), (80, 96), (96,)])],
+)
+def test_an_order_that_was_proved_for_the_program_is_validated_from_its_text(
+    fn: Callable[..., jax.Array], shapes: list[tuple[int, ...]]
+) -> None:
+    imported = import_function(fn, [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes])
+    found = explore(imported.graph, proved_library(None).rules, steps(200, TableObjective()))
+    best = found.result.best
+    assert any(name in found.instances.certificates for name in best.rules), best.rules
+    assert best.predicted_s < found.result.original.predicted_s / 2
+    plan = read_plan(json.loads(json.dumps(make_plan(found, best).to_json())))
+    told = validate(found.imported, found.program(best), plan, LEDGER)
+    assert told.valid, told.cause
+    assert told.steps > 0
+
+
+def test_a_product_with_one_hot_rows_is_validated() -> None:
+    def fn(i: jax.Array, table: jax.Array) -> jax.Array:
+        return jax.nn.one_hot(i, 512) @ table
+
+    imported = import_function(
+        fn, [jax.ShapeDtypeStruct((200,), jnp.int32), jax.ShapeDtypeStruct((512, 64), jnp.float32)]
+    )
+    found = explore(imported.graph, proved_library(None).rules, steps(200, TableObjective()))
+    best = found.result.best
+    assert "product-with-one-hot" in best.rules
+    told = validate(found.imported, found.program(best), make_plan(found, best), LEDGER)
+    assert told.valid, told.cause
 
 
 def test_the_square_of_a_constant_is_a_product_of_constants() -> None:
@@ -312,7 +351,7 @@ def small() -> tuple[Graph, Program, Plan]:
     found = explore(imported.graph, library.rules, steps(200, TableObjective()))
     best = found.result.best
     assert "dot-assoc" in best.rules
-    return imported.graph, found.program(best), make_plan(found, best, library.rules)
+    return imported.graph, found.program(best), make_plan(found, best)
 
 
 def check(graph: Graph, program: Program, plan: Plan) -> str:

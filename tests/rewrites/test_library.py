@@ -40,6 +40,31 @@ def rows(table: Node, indices: Node) -> Node:
     )  # fmt: skip
 
 
+def triangle(order: str, n: int) -> Node:
+    """Ones where the row's position has this order to the column's, as `jnp.tril` traces."""
+    down, right = (mk("iota", dtype="int32", shape=(n, n), dimension=d) for d in (0, 1))
+    return mk("select_n", mk(order, down, right), fill(0.0, n, n), fill(1.0, n, n))
+
+
+def one_hot_rows() -> Node:
+    """A table read by one-hot rows, as `jax.nn.one_hot(i, 5) @ t` traces."""
+    places = mk("iota", dtype="int32", shape=(1, 5), dimension=1)
+    equal = mk(
+        "eq", spread(var("i", 7, dtype="int32"), (7, 5), 0), spread(mk("reshape", places, new_sizes=(5,)), (7, 5), 1)
+    )
+    return dot(mk("convert_element_type", equal, new_dtype="float64"), var("t", 5, 3))
+
+
+def mapped(x: Node, w: Node) -> Node:
+    """The last axis of a tensor of rank 3 through a matrix."""
+    return mk("dot_general", x, w, dimension_numbers=(((2,), (0,)), ((), ())))
+
+
+def pairs(op: str) -> Node:
+    """All pairs of rows of two tensors, joined by an op."""
+    return ew(op, spread(var("a", 5, 4), (5, 3, 4), 0, 2), spread(var("b", 3, 4), (5, 3, 4), 1, 2))
+
+
 def batch_norm(y: Node) -> Node:
     def channel(name: str) -> Node:
         return spread(frozen(name, y.shape[1]), y.shape, 1)
@@ -210,6 +235,25 @@ PROGRAMS: dict[str, tuple[Callable[[], Node], tuple[str, ...]]] = {
             dimension_numbers=(((1, 2), (0, 1)), ((), ())),
         ),
         ("product-with-broadcast",),
+    ),
+    "rows by a product with one-hot rows": (one_hot_rows, ("product-with-one-hot",)),
+    "product of repeated rows": (
+        lambda: mapped(spread(var("a", 5, 4), (3, 5, 4), 1, 2), var("b", 4, 2)), ("product-of-broadcast",),
+    ),
+    "product of sums of pairs": (lambda: mapped(pairs("add"), var("w", 4, 2)), ("product-of-outer-sum",)),
+    "product of differences of pairs": (lambda: mapped(pairs("sub"), var("w", 4, 2)), ("product-of-outer-difference",)),
+    "squared distances of pairs": (
+        lambda: total(ew("square", pairs("sub")), 2), ("square-of-outer-difference",),
+    ),
+    "scaled squared distances of pairs": (
+        lambda: total(ew("div", ew("square", pairs("sub")), spread(var("v", 3, 4), (5, 3, 4), 1, 2)), 2),
+        ("quotient-of-outer-difference",),
+    ),
+    "product with a triangle of ones": (
+        lambda: dot(triangle("ge", 260), var("x", 260, 2)), ("product-with-triangle",),
+    ),
+    "product with an upper triangle of ones": (
+        lambda: dot(triangle("le", 260), var("x", 260, 2)), ("product-with-upper-triangle",),
     ),
     "many rows of a small table": (
         lambda: ew("exp", dot(rows(var("t", 3, 4), var("i", 7, dtype="int32")), var("w", 4, 4))),

@@ -33,8 +33,9 @@ from verifier.programs.mixing import Ids, Merges, Tags, add, mix, ordered
 LAWS = (
     "x + 0 = x and x - 0 = x (bit-exact only as x + -0 and x - 0)", "x * 1 = x", "x / 1 = x", "neg(neg x) = x",
     "max(x, -inf) = x", "min(x, inf) = x", "x and true = x", "x or false = x", "x xor false = x",
-    "where(true, a, b) = a", "where(p, a, a) = a", "integer_pow(x, 1) = x", "integer_pow(x, 2) = square(x)",
-    "convert to the own dtype = x", "a fold over one element = that element", "scalar constants are folded",
+    "where(true, a, b) = a", "where(p, a, a) = a", "integer_pow(x, 1) = x",
+    "integer_pow(x, 2) = square(x)", "a truth value as a float = where(it, 1, 0)", "convert to the own dtype = x",
+    "a fold over one element = that element", "scalar constants are folded",
 )  # fmt: skip
 """The laws that are used in addition to the denotations of the op table."""
 
@@ -154,6 +155,8 @@ class ElementLabels:
 
     def _function(self, node: Node, op: str, attrs: dict[str, Any], dtypes: list[str], xs: list[Ids]) -> Ids:
         """Labels of an elementwise function; operands have one element along axes that are only broadcast."""
+        if op == "convert_element_type" and dtypes[0] == "bool" and node.dtype in FLOATS:
+            return self._select(node, "bool", [xs[0], *(self.literal(node.dtype, value) for value in (0.0, 1.0))])
         if op == "convert_element_type":
             return xs[0] if dtypes[0] == node.dtype else ordered(self.tag(op, dtypes[0], node.dtype), xs[0])
         if op == "integer_pow" and attrs["y"] in (1, 2):

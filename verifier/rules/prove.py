@@ -130,8 +130,9 @@ def _prove(rule: Rule, done: Proof) -> ValidityDomain:
     for premise in rule.given:
         done.assume(f"given: {text(rule, premise)}")
     return ValidityDomain(
-        ORDER[done.laws], ranks, _dtypes(rule, done), tuple(map(readable, done.assumptions or ())), done.sizes
-    )
+        rule.numerics or ORDER[done.laws], ranks, _dtypes(rule, done), tuple(map(readable, done.assumptions or ())),
+        done.sizes,
+    )  # fmt: skip
 
 
 def _dtypes(rule: Rule, done: Proof) -> tuple[str, ...]:

@@ -340,8 +340,8 @@ class _Counted(AxisRule):
     """The result has only new axes, and its elements are positions along one of them."""
 
     def flow(self, v: Values, shapes: Shapes, shape: Sequence[Any]) -> Flow:
-        """Return axes of the result alone."""
-        return Flow((), runs(singly(len(shape))), complete=False)
+        """Return axes of the result alone; along one axis no attribute says more."""
+        return Flow((), runs(singly(len(shape))), complete=len(shape) == 1)
 
     def laid(self, v: Values, orders: Sequence[Order], wanted: Order | None = None) -> Laid:
         """Lay the result as wanted."""
