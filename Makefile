@@ -2,6 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 XDIST ?= auto
+export PYTHONDONTWRITEBYTECODE =  # or every process of the tests compiles the modules again
 
 .PHONY: demo test slow venv lint types layers docs mutants check clean
 

@@ -138,10 +138,10 @@ class Verdict:
 
     def told(self) -> str:
         """The verdict as text, with the test of a refutation to paste; of a long test only where to find it."""
-        found = self.counterexample
-        if found is None or not found.code:
+        example = self.counterexample
+        if example is None or not example.code:
             return str(self)
-        lines = [line for line in found.code.splitlines() if line]
+        lines = [line for line in example.code.splitlines() if line]
         if len(lines) > _TEST_LINES:
             return f"{self}\n  as a test to paste ({len(lines)} lines): counterexample.code of --json"
         return "\n".join([str(self), "  as a test to paste:", *(f"    {line}" for line in lines)])

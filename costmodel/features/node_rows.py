@@ -48,6 +48,7 @@ def _log(x: float) -> float:
 
 
 def _common(out: list[float], node: Node) -> None:
+    """Fill in the columns that all ops have: sizes, type, alignment, operands."""
     kind = node.types[0]
     shape = [int(n) for n in kind.shape]  # pyright: ignore[reportArgumentType] (kernel shapes are concrete)
     size = math.prod(shape)

@@ -169,15 +169,15 @@ def stage_rows(
         if 0 in [a.extent for a in stage.axes] or stage.guard is False:
             continue
         facts = _tiled(program, stage, cpu) if stage.tile is not None else _nest(program, stage, cpu)
-        found = _described(program, stage, facts, _MemoryBytes(caches, total, weights), threads)
-        found |= {
+        columns = _described(program, stage, facts, _MemoryBytes(caches, total, weights), threads)
+        columns |= {
             "phases": math.log2(len(phases)), "stages": math.log2(len(program.stages)), "first": float(number == 0),
             "log_program_bytes": _log(total), "threads": math.log2(threads),
             **{f"program_l{k + 1}": _log(total / c) for k, c in enumerate(caches)},
             "log_rate": _log(NOMINAL.fma_s / cpu.rates.fma_s),
             "weights_l2": _log(weights / caches[1]), "weights_l3": _log(weights / caches[2]),
         }  # fmt: skip
-        rows.append([found.get(name, 0.0) for name in NAMES])
+        rows.append([columns.get(name, 0.0) for name in NAMES])
     return np.asarray(rows, np.float32).reshape(-1, len(NAMES))
 
 
@@ -200,6 +200,7 @@ def _log(x: float) -> float:
 
 
 def _nest(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
+    """Return the loops, accesses and cycles of a stage that is emitted as a loop nest."""
     under = 0 if stage.at is None else stage.at[1]
     nest = plan(program, stage, cpu, under=under)
     sizes = {b.name: ITEMSIZE_BYTES[b.dtype] for b in program.buffers}
@@ -258,8 +259,9 @@ def _nest(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
 
 
 def _tiled(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
-    tile, found = stage.tile, find(stage)
-    if tile is None or found is None:
+    """Return the loops, accesses and cycles of a tensorized stage, with the features of its tile."""
+    tile, contraction = stage.tile, find(stage)
+    if tile is None or contraction is None:
         raise InputError(f"stage {stage.buffer} is not tensorized")
     kind = intrinsic(tile.intrinsic)
     buffers = {b.name: b for b in program.buffers}
@@ -270,7 +272,7 @@ def _tiled(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
     inner = [_Loop(a.symbol, a.extent, 1, "lane" if a.symbol is lane else "points") for a in stage.axes
              if a.symbol.name in held]  # fmt: skip
     block = int(stage.knob("block", 0))
-    depth = list(found.depth)
+    depth = list(contraction.depth)
     if block and block < _trips(depth[0]):
         first = depth.pop(0)
         sums = [_Loop(first, block, 1, "reduce")]
@@ -293,7 +295,7 @@ def _tiled(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
     passes = math.prod(x.trips for x in outer)
     a_step = max(rows * tile.vectors, 4.0, rows / 2 + tile.vectors) + 0.01 * (rows + tile.vectors)
     apart = 1.0 if accesses[-1].strides.get(lane) == accesses[-1].size else 15.0
-    epilogue = [e for e in parts if not e.symbols.intersection(found.depth) and lane in e.symbols]
+    epilogue = [e for e in parts if not e.symbols.intersection(contraction.depth) and lane in e.symbols]
     there, waste, waste_columns = _existing(stage, tile, lane, lanes)
     final = there * passes / max(1, math.prod(x.trips for x in outer if x.how == "block"))
     per_element = sum(_cycles(e) for e in epilogue) + _STORE * apart
@@ -311,7 +313,7 @@ def _tiled(program: LoopProgram, stage: Stage, cpu: Cpu) -> _Facts:
         "panel_l2": _log(panel / (cpu.l2 or 1 << 20)),
         "a_unit": float(a is not None and bool(sums) and a.strides.get(sums[-1].symbol, 0) <= a.size),
         "a_moved": _moved(a, buffers), "b_moved": _moved(b, buffers),
-        "blocks": _log(_trips(found.depth[0]) / block) if block else 0.0,
+        "blocks": _log(_trips(contraction.depth[0]) / block) if block else 0.0,
         "prefetch": float(int(stage.knob("prefetch", 0))) / 8,
         "streams": float(sum(s.name.endswith("q") for s in (x.symbol for x in inner))),
     }  # fmt: skip
@@ -328,10 +330,10 @@ def _trips(s: Symbol) -> int:
 
 
 def _totals(loops: Iterable[_Loop]) -> dict[Symbol, int]:
-    found: dict[Symbol, int] = {}
+    totals: dict[Symbol, int] = {}
     for loop in loops:
-        found[loop.symbol] = found.get(loop.symbol, 1) * loop.trips
-    return found
+        totals[loop.symbol] = totals.get(loop.symbol, 1) * loop.trips
+    return totals
 
 
 def _shares(value: Expr, cut: bool) -> dict[Expr, float]:
@@ -339,8 +341,8 @@ def _shares(value: Expr, cut: bool) -> dict[Expr, float]:
     parts = subexpressions(value)
     if not cut or all(e.kind != "where" for e in parts):
         return dict.fromkeys(parts, 1.0)
-    found = dict.fromkeys(parts, 0.0)
-    found[value] = 1.0
+    by_part = dict.fromkeys(parts, 0.0)
+    by_part[value] = 1.0
     for e in reversed(parts):  # the users of a part come before it
         shares = [1.0] * len(e.operands)
         if e.kind == "where":
@@ -348,8 +350,8 @@ def _shares(value: Expr, cut: bool) -> dict[Expr, float]:
             shares = [held, 1 - held]
         read = [v for index in e.indices for v in values_of(index)]
         for operand, share in (*zip(e.operands, shares, strict=True), *[(v, 1.0) for v in read]):
-            found[operand] = min(1.0, found[operand] + found[e] * share)
-    return found
+            by_part[operand] = min(1.0, by_part[operand] + by_part[e] * share)
+    return by_part
 
 
 def _held(guard: Guard) -> float:
@@ -386,11 +388,11 @@ def _counts(value: Expr, axes: Sequence[Symbol], trips: Mapping[Symbol, int], cu
         total *= trips.get(s, 1)
         around[s] = total
     shares = _shares(value, cut)
-    found: dict[Expr, float] = {}
+    counts: dict[Expr, float] = {}
     for e, share in shares.items():
         turns = max([around[s] for s in e.symbols if s in around], default=1.0)
-        found[e] = share * turns * math.prod(trips.get(s, 1) for s in e.symbols if s not in around)
-    return found
+        counts[e] = share * turns * math.prod(trips.get(s, 1) for s in e.symbols if s not in around)
+    return counts
 
 
 def _loads(parts: Iterable[Expr]) -> list[Expr]:
@@ -461,20 +463,20 @@ def _differences(at: Poly, size: int) -> dict[Symbol, int]:
     """Return the strides of a place with divisions: that of a first step, else the mean over all."""
     values = dict.fromkeys([s.name for s in at.symbols], 0)
     base = concrete(at, values)
-    found: dict[Symbol, int] = {}
+    differences: dict[Symbol, int] = {}
     for s in at.symbols:
         last = max(1, _trips(s) - 1)
         step = concrete(at, values | {s.name: 1}) - base
         if not step:
             step = -(-(concrete(at, values | {s.name: last}) - base) // last)
-        found[s] = step * size
-    return found
+        differences[s] = step * size
+    return differences
 
 
 def _stored(buffer: str, at: Size, size: int, trips: Mapping[Symbol, int], loops: Sequence[_Loop]) -> _Access:
-    found = _access(buffer, at, size, 0.0)
+    access = _access(buffer, at, size, 0.0)
     count = float(math.prod(x.trips for x in loops if x.how not in ("reduce", "block")))
-    return _Access(buffer, found.strides, size, count, found.gathered, stored=True)
+    return _Access(buffer, access.strides, size, count, access.gathered, stored=True)
 
 
 def _footprint(x: _Access, loops: Sequence[_Loop]) -> float:
@@ -529,7 +531,7 @@ def _traffic(
     sums = [sum(level) for level in levels]
     first = next((k for k, loop in enumerate(loops) if loop.how in ("reduce", "points", "lane")), len(loops))
     runs = [_run(x, loops) for x, _ in accesses]
-    found, short, cold = list[float](), list[float](), list[float]()
+    bytes_moved, short, cold = list[float](), list[float](), list[float]()
     once: dict[str, tuple[float, float]] = {}  # of frozen operands: bytes, and their runs
     for (x, _), bytes_, run in zip(accesses, levels[0], runs, strict=True):
         if x.buffer in frozen:
@@ -538,7 +540,7 @@ def _traffic(
         streamed = list(once.values()) if memory.weights > cache else []
         cold.append(sum(bytes_ for bytes_, _ in streamed))
         if memory.resident <= cache:
-            found.append(cold[-1])
+            bytes_moved.append(cold[-1])
             short.append(sum(bytes_ for bytes_, run in streamed if run < _SHORT))
             continue
         k = next((k for k, total in enumerate(sums) if total <= cache), len(loops))
@@ -552,11 +554,11 @@ def _traffic(
                 times *= loop.trips if moving else 1
             total += times * bytes_
             apart += times * bytes_ if run < _SHORT or x.gathered else 0.0
-        found.append(total)
+        bytes_moved.append(total)
         short.append(apart)
     registers = next((k for k, loop in enumerate(loops) if loop.how in ("points", "lane")), len(loops))
     body = sums[max(0, registers - 1)] if sums else 0.0
-    return found, short, [_log(body / c) for c in memory.caches], cold
+    return bytes_moved, short, [_log(body / c) for c in memory.caches], cold
 
 
 # ---- work
@@ -603,6 +605,7 @@ def _work(parts: Sequence[Expr], counts: Mapping[Expr, float], lane: _Lane, acce
 def _described(
     program: LoopProgram, stage: Stage, facts: _Facts, memory: _MemoryBytes, threads: int
 ) -> dict[str, float]:
+    """Return the features of a stage by name, from facts on its loops and accesses."""
     loops, accesses = facts.loops, facts.accesses
     store = accesses[-1]
     trips = _totals(loops)

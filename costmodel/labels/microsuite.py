@@ -246,6 +246,7 @@ def _loops() -> Iterator[MicroCase]:
 
 
 def _reductions() -> Iterator[MicroCase]:
+    """Yield sums, maxima and their like over rows, columns and all elements."""
     for shape in ((128, 768), (12 * 128, 128), (1024, 1024), (64, 128), (16, 50000)):
         size = "x".join(map(str, shape))
         x = tensor("x", *shape)
@@ -281,6 +282,7 @@ def _reductions() -> Iterator[MicroCase]:
 
 
 def _moves() -> Iterator[MicroCase]:
+    """Yield kernels that only move data: transposes, slices, pads, concatenations."""
     for shape, permutation in (
         ((1024, 1024), (1, 0)), ((128, 768), (1, 0)), ((3072, 768), (1, 0)), ((64, 64), (1, 0)), ((1, 64, 56, 56),
         (0, 2, 3, 1)),

@@ -73,9 +73,9 @@ def adapt(model: Model, cases: Sequence[MicroCase], measured_s: PerKernel) -> Mo
     weights = analytical.long_ones(measured_s)
     prior = analytical.fit(table, measured_s, weights, steps=_STEPS, start=model.prior)
     moved = replace(model, prior=prior, scale=1.0)
-    found = predict(moved, table, structures, encoder.rows)
-    step = np.log(found.seconds / found.prior_s)
-    gap = np.log(measured_s / found.prior_s)
+    predicted = predict(moved, table, structures, encoder.rows)
+    step = np.log(predicted.seconds / predicted.prior_s)
+    gap = np.log(measured_s / predicted.prior_s)
     errors = [float((weights * np.abs(gap - scale * step)).mean()) for scale in SCALES]
     return replace(moved, scale=SCALES[int(np.argmin(errors))])
 

@@ -165,9 +165,9 @@ def fit(
     def slope(params: dict[str, jax.Array]) -> dict[str, jax.Array]:
         return {k: jnp.zeros_like(v) if held[k] else v for k, v in jax.grad(loss)(params).items()}
 
-    found = jax.tree.map(np.asarray, _descended(params, slope, 0.03, steps))
-    theta = origin * np.exp((found["log"] + found["block"][_BLOCK]).astype(float))
-    return Coefficients(theta, 1.0 + float(np.exp(found["p"])), float(1.0 / (1.0 + np.exp(-found["g"]))))
+    fitted = jax.tree.map(np.asarray, _descended(params, slope, 0.03, steps))
+    theta = origin * np.exp((fitted["log"] + fitted["block"][_BLOCK]).astype(float))
+    return Coefficients(theta, 1.0 + float(np.exp(fitted["p"])), float(1.0 / (1.0 + np.exp(-fitted["g"]))))
 
 
 def _huber(gap: jax.Array, delta: float) -> jax.Array:
@@ -192,9 +192,9 @@ def _descended(
 
     def step(carry: Any, at: jax.Array) -> tuple[Any, None]:
         params, mean, square = carry
-        found = slope(params)
-        mean = jax.tree.map(lambda m, g: first * m + (1 - first) * g, mean, found)
-        square = jax.tree.map(lambda v, g: second * v + (1 - second) * g * g, square, found)
+        gradient = slope(params)
+        mean = jax.tree.map(lambda m, g: first * m + (1 - first) * g, mean, gradient)
+        square = jax.tree.map(lambda v, g: second * v + (1 - second) * g * g, square, gradient)
         now = rate * 0.5 * (1 + jnp.cos(jnp.pi * at / steps))
         to_mean, to_square = 1 - first ** (at + 1), 1 - second ** (at + 1)  # both began at zero
         params = jax.tree.map(
@@ -226,9 +226,9 @@ def _least_squares(table: FeatureTable, measured_s: PerKernel, weights: PerKerne
     a = np.concatenate([rows * scale[:, None], np.diag(1.0 / (_FAR * DEFAULT_S))])
     wanted = np.concatenate([measured_s * scale, np.full(COUNT, 1.0 / _FAR)])
     norm = np.linalg.norm(a, axis=0)
-    found = nnls(a / norm, wanted, maxiter=50 * COUNT)[0] / norm
+    theta = nnls(a / norm, wanted, maxiter=50 * COUNT)[0] / norm
     # the most a feature may cost without exceeding any kernel that has it; a small share of that is the floor
     bound = np.full(rows.shape, np.inf)
     np.divide((measured_s + 1e-6)[:, None], rows, out=bound, where=rows > 0)
     least = bound.min(axis=0, initial=np.inf)
-    return np.maximum(found, np.minimum(0.02 * least, DEFAULT_S))
+    return np.maximum(theta, np.minimum(0.02 * least, DEFAULT_S))

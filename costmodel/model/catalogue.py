@@ -69,9 +69,9 @@ class Catalogue:
     def entry(self, node: Node) -> NodeFacts:
         """Return the facts about a node."""
         entries = self.entries
-        found = entries.get(id(node))
-        if found is not None:
-            return found
+        entry = entries.get(id(node))
+        if entry is not None:
+            return entry
         stack = [node]
         while stack:
             top = stack[-1]
@@ -85,9 +85,9 @@ class Catalogue:
             if stack[-1] is top:
                 stack.pop()
                 if id(top) not in entries:
-                    found = entries[id(top)] = self._entry(top, tuple(inputs))
-        assert found is not None
-        return found
+                    entry = entries[id(top)] = self._entry(top, tuple(inputs))
+        assert entry is not None
+        return entry
 
     def _entry(self, node: Node, inputs: tuple[NodeFacts, ...]) -> NodeFacts:
         op = node.op
@@ -134,11 +134,11 @@ class Catalogue:
         return self._row(counts, (*[0.0] * len(VECTORS), 0.0, 1.0, 1.0, repeat))
 
     def _root(self, kind: Kind) -> int:
-        found = self._loop.get(kind.number)
-        if found is None:
+        entry = self._loop.get(kind.number)
+        if entry is None:
             root = features.root(kind.example)
-            found = self._loop[kind.number] = self._row(root.counts, (*root.rests, root.written, root.parts, 1.0, 1.0))
-        return found
+            entry = self._loop[kind.number] = self._row(root.counts, (*root.rests, root.written, root.parts, 1.0, 1.0))
+        return entry
 
     def _routine(self, entry: NodeFacts, node: Node) -> tuple[int, ...]:
         """Return the rows of a heavy op; they depend on its operands' kinds, and on which operands are the same."""
@@ -164,15 +164,15 @@ class Catalogue:
 
     def _control(self, node: Node) -> tuple[int, ...]:
         counts, trips = features.control(node)
-        found = [self._finished(counts)]
+        costs = [self._finished(counts)]
         for _, value in node.attrs:
             for body in value if isinstance(value, tuple) else (value,):
                 if isinstance(body, Graph):
                     table = self.table(self.reached([body]))
                     for row, spread, repeat in zip(table.counts, table.spread, table.repeat, strict=True):
                         self._facts.append((*[0.0] * len(VECTORS), 0.0, 1.0, spread, repeat * trips))
-                        found.append(self._rows.append([*row, 0.0]))
-        return tuple(found)
+                        costs.append(self._rows.append([*row, 0.0]))
+        return tuple(costs)
 
     # ---- kernels
 
@@ -189,18 +189,19 @@ class Catalogue:
         steps: list[int] = []
         for kernel in kernels:
             before = len(rows)
-            found = roots(kernel)
-            for root in found:
+            tops = roots(kernel)
+            for root in tops:
                 if root.kind.heavy:
                     rows += root.rows
                 else:
                     walked.append(len(rows))
                     rows.append(self._root(root.kind))
-                    loops.add(root, found, kernel)
+                    loops.add(root, tops, kernel)
             steps.append(len(rows) - before)
         return self._table(loops, rows, walked, steps)
 
     def _table(self, loops: KernelLoops, rows: list[int], walked: list[int], steps: list[int]) -> FeatureTable:
+        """Return the features of kernels, gathered from the rows of their steps and loops."""
         counts = self._rows.values.take(rows, axis=0)
         facts = self._facts.values.take(rows, axis=0)
         at = np.array(walked, np.int64)

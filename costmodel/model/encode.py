@@ -154,18 +154,18 @@ class KernelEncoder:
         return KernelStructure(rows, kernel.operands, size)
 
     def _row(self, kind: Kind) -> int:
-        found = self._inner.get(kind)
-        if found is None:
+        number = self._inner.get(kind)
+        if number is None:
             node = kind.example
-            found = self._inner[kind] = self.rows.add(opcode(node), row(node), len(node.inputs))
-        return found
+            number = self._inner[kind] = self.rows.add(opcode(node), row(node), len(node.inputs))
+        return number
 
     def _output(self, kind: Kind) -> int:
         node = kind.example
         values = self.rows.values[self._row(kind)].copy()
         values[OUTPUT] = 1.0
-        found = self._outer[kind] = self.rows.add(opcode(node), values, len(node.inputs))
-        return found
+        number = self._outer[kind] = self.rows.add(opcode(node), values, len(node.inputs))
+        return number
 
 
 def prior_seconds(table: FeatureTable, coefficients: Coefficients) -> PerKernel:
@@ -255,15 +255,15 @@ def pack(structures: Sequence[KernelStructure], rows: NodeRows, size: int) -> Pa
         ValueError: the kernels do not fit.
     """
     room, lanes = size * NODES, size * EDGES
-    found = join(structures, rows)
-    nodes, edges = len(found.rows), len(found.sources)
+    joined = join(structures, rows)
+    nodes, edges = len(joined.rows), len(joined.sources)
     if len(structures) > size or nodes > room or edges > lanes:
         raise ValueError(f"{len(structures)} kernels of {nodes} nodes do not fit a batch of {size}")
     ops, at, owner = np.zeros(room, np.int32), np.full(room, len(rows.values), np.int32), np.full(room, size, np.int32)
-    at[:nodes] = found.rows
-    ops[:nodes] = rows.ops[found.rows]
-    owner[:nodes] = np.repeat(np.arange(len(structures)), found.counts)
+    at[:nodes] = joined.rows
+    ops[:nodes] = rows.ops[joined.rows]
+    owner[:nodes] = np.repeat(np.arange(len(structures)), joined.counts)
     sources, readers = np.full(lanes, room, np.int32), np.full(lanes, room, np.int32)
     positions = np.zeros(lanes, np.int32)
-    sources[:edges], readers[:edges], positions[:edges] = found.sources, found.readers, found.positions
+    sources[:edges], readers[:edges], positions[:edges] = joined.sources, joined.readers, joined.positions
     return PackedBatch(ops, at, owner, sources, readers, positions, size)

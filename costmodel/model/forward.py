@@ -123,10 +123,10 @@ class Forward:
 
     def _room(self, name: str, rows: int, width: int) -> np.ndarray:
         """Return an array that is reused in the next batch: fresh memory costs more than the arithmetic on it."""
-        found = self.rooms.get(name)
-        if found is None or found.size < rows * width:
-            found = self.rooms[name] = np.empty(max(rows, BATCH_NODES) * width, np.float32)
-        return found[: rows * width].reshape(rows, width)
+        room = self.rooms.get(name)
+        if room is None or room.size < rows * width:
+            room = self.rooms[name] = np.empty(max(rows, BATCH_NODES) * width, np.float32)
+        return room[: rows * width].reshape(rows, width)
 
 
 def _heard(batch: JoinedKernels) -> csr_matrix:

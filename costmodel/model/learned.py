@@ -129,12 +129,12 @@ def predict(
     kernel = kernel_features(table, model.prior, structures, prior_s)
     gate = model.domain.gate(kernel) if gated else np.ones(len(kernel), np.float32)
     bound = model.shape.bound
-    found = np.zeros((len(kernel), model.shape.members))
+    members = np.zeros((len(kernel), model.shape.members))
     for start, end in _batches(structures):
         batch = join(structures[start:end], rows)
         raw = forward(batch, model.standard(np.hstack([kernel[start:end], pooled_features(batch, rows)])))
-        found[start:end] = (model.scale * gate[start:end, None] * bound) * np.tanh(raw / bound)
-    return Predicted(prior_s[:, None] * np.exp(found), prior_s, gate)
+        members[start:end] = (model.scale * gate[start:end, None] * bound) * np.tanh(raw / bound)
+    return Predicted(prior_s[:, None] * np.exp(members), prior_s, gate)
 
 
 def _batches(structures: Sequence[KernelStructure]) -> Iterator[tuple[int, int]]:

@@ -92,9 +92,9 @@ def _ops(card: Mapping[str, Any]) -> list[str]:
 
 
 def _tensors(model: Model) -> dict[str, np.ndarray]:
-    found = {f"network.{name}": np.asarray(value) for name, value in model.params.items()}
+    tensors = {f"network.{name}": np.asarray(value) for name, value in model.params.items()}
     prior = model.prior
-    return found | {
+    return tensors | {
         "prior.log_theta": np.log(prior.theta), "prior.powers": np.array([prior.sharpness, prior.sharing]),
         "input.mean": model.mean, "input.std": model.std, "hull.centres": model.domain.centres,
         "hull.radius": np.array([model.domain.radius]),
@@ -102,6 +102,7 @@ def _tensors(model: Model) -> dict[str, np.ndarray]:
 
 
 def _model(tensors: Mapping[str, np.ndarray], shape: NetworkShape, ops: Sequence[str]) -> Model:
+    """Return the model of these tensors; refuse missing, unknown, misshapen and unreasonable ones."""
     centres = tensors.get("hull.centres", np.zeros((0, 0)))
     inputs = _BEFORE_OPS + len(ops)
     wanted = {f"network.{name}": size for name, size in shapes(shape).items()} | {

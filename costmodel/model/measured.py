@@ -96,10 +96,10 @@ class Measured:
 
     def _expanded(self, kernel: Graph) -> Graph:
         output = kernel.outputs[0]
-        found = self._plain.get(output)
-        if found is None:
-            found = self._plain[output] = expand_graph(kernel, self.expand)
-        return found
+        expanded = self._plain.get(output)
+        if expanded is None:
+            expanded = self._plain[output] = expand_graph(kernel, self.expand)
+        return expanded
 
 
 def _shrunken(logs: Collection[float]) -> float:

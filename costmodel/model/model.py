@@ -63,7 +63,7 @@ class Model:
 def shapes(shape: NetworkShape) -> dict[str, tuple[int, ...]]:
     """Return the name and size of every parameter array of a network."""
     w, t = shape.width, shape.trunk
-    found: dict[str, tuple[int, ...]] = {
+    sizes: dict[str, tuple[int, ...]] = {
         "op": (len(OPCODES), w), "row": (WIDTH, w), "row_bias": (w,), "pool": (3 * w, t), "kernel": (KERNEL_WIDTH, t),
         "trunk_bias": (t,), "hidden": (t, t), "hidden_bias": (t,), "heads": (t, shape.heads),
         "heads_bias": (shape.heads,),
@@ -71,8 +71,8 @@ def shapes(shape: NetworkShape) -> dict[str, tuple[int, ...]]:
         "flat_heads": (t, shape.heads), "flat_heads_bias": (shape.heads,),
     }  # fmt: skip
     for k in range(shape.layers):
-        found |= {
+        sizes |= {
             f"own{k}": (w, w), f"operand{k}": (w, w), f"reader{k}": (w, w), f"bias{k}": (w,),
             f"position{k}": (POSITIONS, w),
         }  # fmt: skip
-    return found
+    return sizes

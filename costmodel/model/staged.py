@@ -118,7 +118,7 @@ def read(path: Path = SHIPPED) -> Staged:
         if card["format"] != FORMAT or card["features"] != stages.VERSION or card["names"] != list(stages.NAMES):
             raise WeightsError(f"{path.name} is for other features")
         tensors = load(data)
-        found = Staged(**{name: tensors[name] for name in _TENSORS}, interval=float(card["interval"]))
-        if not all(np.isfinite(tensors[name]).all() for name in _TENSORS) or found.w1.shape[1] != 2 * len(stages.NAMES):
+        model = Staged(**{name: tensors[name] for name in _TENSORS}, interval=float(card["interval"]))
+        if not all(np.isfinite(tensors[name]).all() for name in _TENSORS) or model.w1.shape[1] != 2 * len(stages.NAMES):
             raise WeightsError(f"{path.name} holds values that cannot be used")
-        return found
+        return model

@@ -224,6 +224,7 @@ class EGraph:
         return spec.canon(self, node[0], spec, children)
 
     def _new_class(self, node: ENode) -> Ref:
+        """Make a class of one e-node; raise where the limits of the graph are reached."""
         if self.max_enodes is not None and len(self._hashcons) >= self.max_enodes:
             raise LimitReachedError("enodes")
         if self.deadline is not None and not len(self._hashcons) & 63 and self.deadline.is_over:

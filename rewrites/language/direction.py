@@ -76,6 +76,7 @@ def unusable(rule: Rule) -> str | None:
 
 
 def _unbound_integers(rule: Rule, left: list[Term], right: list[Term]) -> str | None:
+    """Return which integers or role the left side leaves unbound, in words; None where all are bound."""
     alone: set[str] = {t for x in left if x.op == "var" for t in rule.vars[x["name"]]}
     used: set[str] = set()
     roles: set[str] = set()

@@ -209,6 +209,7 @@ def _elements(text: str, context: str) -> list[ast.expr]:
 
 
 def _declarations(text: str, context: str) -> Declared:
+    """Return the tensors, roles and attributes that the first lines of a rule declare."""
     d = Declared()
 
     def role(token: str) -> str:

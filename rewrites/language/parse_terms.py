@@ -191,6 +191,7 @@ class TermReader:
         return term("var", name=name)
 
     def _call(self, f: str, args: list[ast.expr]) -> Term:
+        """Return the term of a call by name."""
         if f == "where":
             p, x, y = self._tensors(f, args, 3)
             return self.elementwise("select_n", [p, y, x])
@@ -219,6 +220,8 @@ class TermReader:
         return self._structural(f, xs, rest)
 
     def _structural(self, f: str, xs: list[Term], rest: list[ast.expr]) -> Term:
+        """Return the term of an op that is not elementwise, with its roles and attributes."""
+
         def arity(n: int) -> None:
             if len(xs) != n:
                 self.fail(f"{f} takes {n} tensor operands, got {len(xs)}")

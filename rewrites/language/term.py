@@ -247,6 +247,7 @@ def roles_of(rule_vars: Mapping[str, tuple[str, ...]], t: Term) -> tuple[str, ..
 
 
 def _roles(rule_vars: Mapping[str, tuple[str, ...]], t: Term, of: Callable[[Term], tuple[str, ...]]) -> tuple[str, ...]:
+    """Return the roles of a term's result in the order of its axes; `of` gives those of operands."""
     op = t.op
     if op == "var":
         return tuple(stem(x) for x in rule_vars[t["name"]])

@@ -412,6 +412,7 @@ class _Binder:
         return None
 
     def _pair_parts(self, r: str, groups: dict[frozenset[str], list[int]], full: list[int]) -> str | None:
+        """Pair the axes of the parts into which a role is split; return why they do not fit, or None."""
         rule = self.rule
         parts = [p - self.s.wild for p in self.plan.parts[r]]
         many = r in rule.many

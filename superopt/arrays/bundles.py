@@ -40,11 +40,11 @@ def load(path: Path) -> dict[str, np.ndarray]:
     """Return the arrays that `save` wrote, as read-only views of the mapped file."""
     manifest = json.loads(Path(f"{path}.json").read_text(encoding="utf-8"))
     raw = mapped(path)
-    found: dict[str, np.ndarray] = {}
+    arrays: dict[str, np.ndarray] = {}
     for name, dtype_name, shape, offset in manifest:
         kind = dtype(dtype_name)
-        found[name] = raw[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
-    return found
+        arrays[name] = raw[offset : offset + math.prod(shape) * kind.itemsize].view(kind).reshape(shape)
+    return arrays
 
 
 def dtype(name: str) -> np.dtype:
@@ -72,16 +72,16 @@ def random_values(
         signed, unsigned: lowest integer and the one after the highest; by default so small that they may be indices.
     """
     rng = np.random.default_rng(seed)
-    found: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
     for name, (shape, dtype_name) in types.items():
         kind, sizes = dtype(dtype_name), tuple(map(int, shape))
         if kind.kind == "b":
-            found[name] = rng.random(sizes) < 0.5
+            values[name] = rng.random(sizes) < 0.5
         elif kind.kind in "iu":
-            found[name] = rng.integers(*(unsigned if kind.kind == "u" else signed), sizes).astype(kind)
+            values[name] = rng.integers(*(unsigned if kind.kind == "u" else signed), sizes).astype(kind)
         else:
-            found[name] = rng.standard_normal(sizes).astype(kind)
-    return found
+            values[name] = rng.standard_normal(sizes).astype(kind)
+    return values
 
 
 def scratch_folder(nbytes: int) -> contextlib.AbstractContextManager[str]:

@@ -70,11 +70,11 @@ def pieces(array: np.ndarray) -> Iterator[memoryview]:
     Raises:
         ShortenedError: the file is shorter by now.
     """
-    found = _map_of(array) if array.flags.c_contiguous else None
-    if found is not None:
+    memory = _map_of(array) if array.flags.c_contiguous else None
+    if memory is not None:
         for at in range(0, array.nbytes, _PIECE):
             piece = np.empty(min(_PIECE, array.nbytes - at), np.uint8)
-            _read(found[2], found[3] + at, piece)
+            _read(memory[2], memory[3] + at, piece)
             yield piece.data
         return
     raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -179,10 +179,10 @@ class FileBytes:
 
 def release(x: Any) -> None:
     """Release the pages of a NumPy array that lies in the map of a file; any other array is left alone."""
-    found = _map_of(x)
-    if found is None or not x.flags.c_contiguous or not hasattr(found[0], "madvise"):
+    memory = _map_of(x)
+    if memory is None or not x.flags.c_contiguous or not hasattr(memory[0], "madvise"):
         return
-    pages, at, *_ = found
+    pages, at, *_ = memory
     begin, end = -(-at // mmap.PAGESIZE) * mmap.PAGESIZE, (at + x.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
     if end > begin:
         pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
@@ -201,12 +201,12 @@ def owned(x: Shaped[np.ndarray, "*shape"]) -> Shaped[np.ndarray, "*shape"]:
     Raises:
         ShortenedError: the file is shorter by now.
     """
-    found = _map_of(x)
-    if found is None:
+    memory = _map_of(x)
+    if memory is None:
         return x
     copy = aligned(x.shape, x.dtype)
     if x.flags.c_contiguous:
-        _read(found[2], found[3], copy.reshape(-1).view(np.uint8))
+        _read(memory[2], memory[3], copy.reshape(-1).view(np.uint8))
     else:
         copy[...] = x
         release(x)

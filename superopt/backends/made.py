@@ -74,8 +74,8 @@ def keep(key: str, parts: KernelParts, cache: Path | None = None) -> None:
 
 def objects(*kernels: object) -> list[str]:
     """Return digests that identify the object bytes of kernels; calls that are no native kernel are skipped."""
-    found = [k for k in kernels if isinstance(k, Kernel)]
-    return [f"{k.digest} {hashlib.sha256(k.compiled.object).hexdigest()}" for k in found]
+    own = [k for k in kernels if isinstance(k, Kernel)]
+    return [f"{k.digest} {hashlib.sha256(k.compiled.object).hexdigest()}" for k in own]
 
 
 def agrees(key: str, of: Sequence[str] | None = None, cache: Path | None = None) -> bool:

@@ -130,11 +130,11 @@ class Native(Backend):
         if [k.digest for k in runs] != [build_kernel(code).digest for code in _written(region, trace) if code]:
             return KernelVerdict(REFUTED, "the object that is kept for it is not made of its code", 0.0)
         before = from_graph(region.outputs)
-        found = validate(before, parts_of(region, trace), known(), 0, 1, self.machine(region, trace))
+        verdict = validate(before, parts_of(region, trace), known(), 0, 1, self.machine(region, trace))
         key = key_of(region, trace)
-        if key and version() and found.status != REFUTED:
-            made.keep_verdict(key, version(), made.objects(*runs), found.status, found.cause)
-        return found
+        if key and version() and verdict.status != REFUTED:
+            made.keep_verdict(key, version(), made.objects(*runs), verdict.status, verdict.cause)
+        return verdict
 
     def recorded(self, region: Graph, trace: OptionalTrace = None) -> KernelVerdict | None:
         """Return the stored verdict of this validation version on the objects that run; None where there is none."""

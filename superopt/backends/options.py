@@ -80,15 +80,15 @@ CHOICES = (
 
 def options_of(choices: Iterable[OptionChoice]) -> dict[str, Value]:
     """Return the options of several choices together."""
-    found: dict[str, Value] = {}
+    values: dict[str, Value] = {}
     drops: set[str] = set()
     for choice in choices:
-        found.update(choice.options)
+        values.update(choice.options)
         drops.update(choice.library_drops)
     if drops:
         kinds = [kind for kind in _LIBRARY_DEFAULT if kind not in drops]
-        found[LIBRARY] = ",".join(f"LIBRARY_FUSION_TYPE_{kind}" for kind in kinds)
-    return found
+        values[LIBRARY] = ",".join(f"LIBRARY_FUSION_TYPE_{kind}" for kind in kinds)
+    return values
 
 
 @functools.cache

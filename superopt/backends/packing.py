@@ -48,13 +48,13 @@ class Packing:
 
     def unpack(self, passed: Sequence[Any]) -> list[Any]:
         """Return the tensors in order, from the result of `pack` (traced into the program that reads them)."""
-        found: list[Any] = [None] * self.count
+        trees: list[Any] = [None] * self.count
         for i, x in zip(self.alone, passed[len(self.buffers) :], strict=True):
-            found[i] = x
+            trees[i] = x
         for buffer, places in zip(passed, self.buffers, strict=False):
             for i, start, shape in places:
-                found[i] = lax.reshape(lax.slice(buffer, (start,), (start + math.prod(shape),)), shape)
-        return found
+                trees[i] = lax.reshape(lax.slice(buffer, (start,), (start + math.prod(shape),)), shape)
+        return trees
 
 
 def packing_of(nodes: Sequence[Node], apart: Container[Node] = ()) -> Packing:

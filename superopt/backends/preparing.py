@@ -83,18 +83,19 @@ def run_pieces(
     pieces: Sequence[Piece], values: Mapping[Node, Any], to_jax: Callable[[Graph], Callable[..., Any]]
 ) -> dict[Node, Any]:
     """Compute all pieces for these values of the inputs (arrays, `Later` ones or traced)."""
-    found: dict[Node, Any] = {}
+    computed: dict[Node, Any] = {}
     freed = 0
     for piece in pieces:
-        found |= zip(piece.gives, _run(piece, [values[node] for node in piece.reads], to_jax), strict=True)
+        computed |= zip(piece.gives, _run(piece, [values[node] for node in piece.reads], to_jax), strict=True)
         freed += _bytes(piece.gives)
         if freed >= _GIVE_BACK_BYTES:
             give_back()
             freed = 0
-    return found
+    return computed
 
 
 def _run(piece: Piece, sources: Sequence[Any], to_jax: Callable[[Graph], Callable[..., Any]]) -> Sequence[Any]:
+    """Return the results of a piece: made before, found in shared memory, or computed now."""
     if any(isinstance(x, Tracer) for x in sources):
         return _compiled(piece.form, to_jax)(*sources)
     key = (piece.form.outputs, *map(id, sources))
@@ -157,14 +158,14 @@ def _code(form: Graph) -> str | None:
 
 def _found(stem: Path, piece: Piece) -> Sequence[Any] | None:
     """Return the results of a piece that another process computed; None where there are none."""
-    found: list[Any] = []
+    pieces: list[Any] = []
     for i, node in enumerate(piece.gives):
         raw = map_file(Path(f"{stem}-{i}"))
         if raw is None or raw.size != type_bytes(node.type):
             return None
         shape: tuple[int, ...] = node.shape  # pyright: ignore[reportAssignmentType] (sizes of programs are concrete)
-        found.append(jax.device_put(raw.view(numpy_dtype(node.dtype)).reshape(shape)))
-    return found
+        pieces.append(jax.device_put(raw.view(numpy_dtype(node.dtype)).reshape(shape)))
+    return pieces
 
 
 def _given(stem: Path, piece: Piece, results: Sequence[Any]) -> Sequence[Any]:

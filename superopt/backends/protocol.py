@@ -237,7 +237,7 @@ def default_trace(backend: Backend, region: Graph) -> tuple[Any, ...]:
     Raises:
         InputError: no kernel can be made of it.
     """
-    found = next(backend.default_traces(region), None)
-    if found is None:
+    trace = next(backend.default_traces(region), None)
+    if trace is None:
         raise InputError("no default schedule of the region has code")
-    return found
+    return trace

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from superopt.candidates.candidate import Candidate
 from superopt.candidates.evidence import UNMEASURED, Gain, JudgedFinalist, Measurement, NumericCheck
 
-E = TypeVar("E", bound="Event")
+E = TypeVar("E", bound="LedgerEvent")
 C = TypeVar("C", bound="CandidateEvent")
 
 
@@ -74,12 +74,12 @@ class Why:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class LedgerEvent:
     """Something that happened."""
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateEvent(Event):
+class CandidateEvent(LedgerEvent):
     """Something that happened to a candidate."""
 
     candidate: Candidate
@@ -113,7 +113,7 @@ class Validated(CandidateEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed(Event):
+class Timed(LedgerEvent):
     """One batch of rounds, in which candidates were timed interleaved with a baseline.
 
     Attributes:
@@ -200,13 +200,13 @@ class RunLedger:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        self._events: list[Event] = []
+        self._events: list[LedgerEvent] = []
 
-    def add(self, event: Event) -> None:
+    def add(self, event: LedgerEvent) -> None:
         """Append an event."""
         self._events.append(event)
 
-    def __iter__(self) -> Iterator[Event]:
+    def __iter__(self) -> Iterator[LedgerEvent]:
         return iter(tuple(self._events))
 
     def of(self, kind: type[E]) -> list[E]:

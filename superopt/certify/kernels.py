@@ -82,7 +82,7 @@ def too_large(hot: Graph, specs: Sequence[KernelSpec], live: int) -> dict[int, s
         live: how many of the inputs are arguments; the others are in the file, and allow as many elements more.
     """
     given = sum(_size(n) for n in hot.inputs[live:])
-    found: dict[int, str] = {}
+    reasons: dict[int, str] = {}
     known: dict[tuple[Graph, tuple[Any, ...] | None, str], str] = {}
     left = MOST_SECONDS + given / _ELEMENTS_PER_S
     for number, (region, spec) in enumerate(zip(regions_of(hot, specs), specs, strict=True)):
@@ -96,8 +96,8 @@ def too_large(hot: Graph, specs: Sequence[KernelSpec], live: int) -> dict[int, s
                 else:
                     left -= takes
         if known[case]:
-            found[number] = known[case]
-    return found
+            reasons[number] = known[case]
+    return reasons
 
 
 def _elements(graph: Graph) -> int:
@@ -167,10 +167,10 @@ def difference_from_xla(backend: Backend, kernel: CompiledRegion) -> str:
     except SuperoptError as error:
         return str(error.args[0])
     near = neighbours_of_kernel(kernel.graph, values)
-    found = beyond_rounding(near, computed_in(kernel.graph), expected, got)
-    if found is None:
+    beyond = beyond_rounding(near, computed_in(kernel.graph), expected, got)
+    if beyond is None:
         return ""
-    _, error = found
+    _, error = beyond
     sizes = f"normwise {error.normwise:.1e}, elementwise {error.elementwise:.1e}"
     return f"it differs from XLA's values: {error.detail or sizes}"
 
@@ -322,10 +322,10 @@ def _recorded(case: CodeCase) -> KernelVerdict | None:
 
 def _cases(hot: Graph, specs: Sequence[KernelSpec]) -> dict[CodeCase, list[int]]:
     """Return the distinct kernels of a program, each with the numbers of its specs."""
-    found: dict[CodeCase, list[int]] = {}
+    groups: dict[CodeCase, list[int]] = {}
     for number, (region, spec) in enumerate(zip(regions_of(hot, specs), specs, strict=True)):
-        found.setdefault((region.graph, spec.trace, spec.backend), []).append(number)
-    return found
+        groups.setdefault((region.graph, spec.trace, spec.backend), []).append(number)
+    return groups
 
 
 def _field_s(graph: Graph) -> float:

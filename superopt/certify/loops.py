@@ -1,9 +1,9 @@
 """Proofs of loops with work taken out of them: each step holds at its place, for every trip.
 
 A step replaces values of a body by what comes from outside (`superopt.ir.loops`).  Where the outside is computed for
-all trips at once, its row at a symbolic trip is proved equal to the body's value there; where a value of the body is
-replaced by another one of the same trip, the two are.  The rest is the meaning of a loop: bodies that are equal for
-every carry and trip make equal loops.
+all trips at once, its row at a symbolic trip is proved equal to the body's value there.  Where a value of the body is
+replaced by another one of the same trip, those two are proved equal.  The rest is the meaning of a loop: bodies that
+are equal for every carry and trip make equal loops.
 """
 
 from __future__ import annotations
@@ -22,6 +22,8 @@ from superopt.ir.loops import (
     counted,
     counters,
     hoisted,
+    powered,
+    powers,
     results_of,
     row_of,
     summed,
@@ -35,7 +37,7 @@ from verifier.rules.prove import FINITE
 from verifier.statements.prove import Pair, Proof, Stop, prove_elsewhere
 from verifier.verdict import EXACTNESS
 
-LOOP_STEPS = ("counted", "body", "hoisted", "summed", "unrolled")
+LOOP_STEPS = ("counted", "body", "hoisted", "summed", "powered", "unrolled")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,7 @@ class LoopStep:
         values: values of its body.
         instead: what comes in their place: of all trips, over the program's inputs, where they are hoisted; of the
             same trip, over the body's inputs, where the body itself changes.
-        number: the carry that is counted or summed.
+        number: the carry that is counted, summed or powered.
     """
 
     kind: str
@@ -65,6 +67,8 @@ class LoopStep:
             return counted(self.loop, self.number)
         if self.kind == "summed":
             return summed(self.loop, self.number)
+        if self.kind == "powered":
+            return powered(self.loop, self.number)
         if self.kind == "unrolled":
             return unrolled(self.loop)
         if self.kind == "hoisted":
@@ -130,7 +134,7 @@ def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
     """
     if step.kind == "unrolled":
         return LoopProof("exact")
-    if step.kind in ("counted", "summed"):
+    if step.kind in _CARRIES:
         return _prove_carry(step, numerics)
     proofs: list[LoopProof] = []
     try:
@@ -144,15 +148,19 @@ def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
     return LoopProof(widest, tuple(dict.fromkeys(a for p in proofs for a in p.assumptions)))
 
 
+_CARRIES = {"counted": counters, "summed": sums, "powered": powers}
+"""Kinds of steps about one carry -> the carries of a loop that they are for."""
+
+
 def _prove_carry(step: LoopStep, numerics: str) -> LoopProof:
-    """The proof of a carry that is counted or summed, which its form is."""
-    fits = step.number in (counters if step.kind == "counted" else sums)(step.loop)
+    """The proof of a carry that is counted, summed or powered, which its form is."""
+    fits = step.number in _CARRIES[step.kind](step.loop)
     if not fits or (step.kind == "summed" and not adds_row(step.loop, step.number)):
         raise LoopStepError(f"carry {step.number} is not {step.kind}")
     if step.kind == "counted" or step.loop.types[step.number].dtype in INTEGERS:
         return LoopProof("exact")
     if numerics == "exact":
-        raise LoopStepError("a sum has another order")
+        raise LoopStepError("sums and products have another order")
     return LoopProof("real", (FINITE,))
 
 

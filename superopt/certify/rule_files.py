@@ -244,13 +244,13 @@ def _read(file: str, *, needed: bool = True) -> Iterator[Rule | Misread]:
     if Path(file).suffix != ".py":
         yield from parse_each(text_file(file), where=f"{file}:1")
         return
-    found = _rules_text(file)
-    if found is None and needed:
+    rules = _rules_text(file)
+    if rules is None and needed:
         raise InputError(
             f"{file} defines no RULES text and makes no statement",
             hint='write RULES = """...""", or superopt.statement(...)',
         )
-    text, first, aligned = found or ("", 1, True)
+    text, first, aligned = rules or ("", 1, True)
     for read in parse_each(text, where=f"{file}:{first}"):
         yield read if aligned else replace(read, where=f"{file}:{first}")
 
@@ -285,8 +285,8 @@ def chosen_rules(rules: Sequence[Named], names: Sequence[str] = ()) -> list[Name
 def _proved_and_tried(rule: Rule) -> Verdict:
     """Return the verdict on a rule; a proved rule is also evaluated by XLA where that is installed."""
     verdict = explained(rule, verify_rules([rule])[0])
-    if verdict.domain is not None and not isinstance(found := _xla(), ImportError):
-        told = found.by_xla(rule, verdict.domain)
+    if verdict.domain is not None and not isinstance(reason := _xla(), ImportError):
+        told = reason.by_xla(rule, verdict.domain)
         if told:
             raise ProverDefectError(f"{rule.name} is proved and yet refuted: {told}")
     return verdict

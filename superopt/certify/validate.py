@@ -98,7 +98,7 @@ class _PlanRefused(Exception):
 
 @dataclass(slots=True)
 class _ProvedParts:
-    """What a validation rests on: certificates of rules, and proofs of steps that take work out of loops."""
+    """Grounds of a validation: certificates of rules, and proofs of steps that take work out of loops."""
 
     certificates: dict[str, Certificate] = field(default_factory=dict[str, Certificate])
     loops: list[LoopProof] = field(default_factory=list[LoopProof])
@@ -150,6 +150,7 @@ def _check(
     most: float,
     given: Sequence[tuple[Node, Node]] = (),
 ) -> int:
+    """Label both programs until their labels agree; return the number of rounds, or refuse the plan."""
     if plan.numerics not in EXACTNESS:
         raise _PlanRefused(f"the plan says numerics {plan.numerics!r}")
     outputs = _whole(original, returned)
@@ -187,8 +188,8 @@ def _check(
         )
     for count in range(1, _PASSES + 1):
         before = labels.merges.united
-        found = sweep(labels, order)
-        if _same(found, original.outputs, outputs):
+        covered = sweep(labels, order)
+        if _same(covered, original.outputs, outputs):
             return count
         if labels.merges.united == before:
             if not labels.merges.sampling:
@@ -236,10 +237,10 @@ def _proved_rules(plan: Plan, ledger: Ledger, certificates: dict[str, Certificat
             rule = parse(text, where="<plan>")
         except RuleError as error:
             raise _PlanRefused(f"rule {name} of the plan cannot be read: {error}") from error
-        kept, found = require_proved([rule], ledger)
+        kept, proved = require_proved([rule], ledger)
         if not kept or rule.name != name:
             raise _PlanRefused(f"rule {name} of the plan is not proved")
-        certificate = found[name]
+        certificate = proved[name]
         if EXACTNESS.index(certificate.exactness) > EXACTNESS.index(plan.numerics):
             raise _PlanRefused(f"rule {name} is {certificate.exactness}, the plan says {plan.numerics}")
         why = unusable(rule, certificate)

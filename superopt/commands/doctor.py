@@ -93,9 +93,9 @@ def _store() -> str:
     store = Store()
     try:
         store.put("runs", "doctor", {"ok": True})
-        found = store.get("runs", "doctor")
+        record = store.get("runs", "doctor")
         store.delete("runs", "doctor")
-        if found != {"ok": True}:
+        if record != {"ok": True}:
             raise RuntimeError("a value written was not read back")
         return str(store.summary())
     finally:
@@ -103,10 +103,10 @@ def _store() -> str:
 
 
 def _rates() -> str:
-    found = rates.measured()
+    measured = rates.measured()
     return (
-        f"{1e-9 * found.hertz:.2f} GHz, a vector multiply-add in {1e9 * found.fma_s:.3f} ns, "
-        f"{found.from_l2:.0f}, {found.from_l3:.0f}, {found.from_memory:.0f} bytes a cycle from L2, L3, memory"
+        f"{1e-9 * measured.hertz:.2f} GHz, a vector multiply-add in {1e9 * measured.fma_s:.3f} ns, "
+        f"{measured.from_l2:.0f}, {measured.from_l3:.0f}, {measured.from_memory:.0f} bytes a cycle from L2, L3, memory"
     )
 
 

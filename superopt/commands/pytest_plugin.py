@@ -58,10 +58,10 @@ class RuleFile(pytest.File):
         from superopt.certify import rule_files  # late: pytest loads this module wherever it runs
 
         try:
-            found = rule_files.chosen_rules(rule_files.propositions(os.path.relpath(self.path)))
+            rules = rule_files.chosen_rules(rule_files.propositions(os.path.relpath(self.path)))
         except SuperoptError as error:
             raise self.CollectError(str(error)) from error
-        for proposition in found:
+        for proposition in rules:
             yield RuleItem.from_parent(self, name=proposition.name, proposition=proposition)
 
 

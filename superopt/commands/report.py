@@ -25,11 +25,11 @@ def report(file: str, out: str | None, verbose: bool, as_json: bool) -> int:
     path = str(check_report_path(Path(file).with_suffix(".html") if out is None else out))
     check_folder(path)
     with typed(f"the report in {file} cannot be read", "save the program again with this version"):
-        found = read_report(read_report_data(file))
-        text = to_text(found) if verbose else to_summary(found)
-        write(path, found.save)
+        read = read_report(read_report_data(file))
+        text = to_text(read) if verbose else to_summary(read)
+        write(path, read.save)
     if as_json:
-        emit(found.to_json())
+        emit(read.to_json())
     else:
         click.echo(text)
         click.echo(f"  report  {path}")

@@ -34,8 +34,8 @@ def status(place: Path | None, as_json: bool) -> None:
     path = place or default_path()
     if not path.exists():
         raise UsageError(f"there is no store at {path}", hint="an optimisation makes one")
-    with _opened(path) as found:
-        summary = found.summary()
+    with _opened(path) as opened:
+        summary = opened.summary()
     summary["bytes"] = path.stat().st_size
     rows = ", ".join(f"{table} {count}" for table, count in summary["rows"].items())
     emit(summary) if as_json else click.echo(f"{path}: {summary['bytes'] / 1e6:.1f} MB\n{rows}")
@@ -107,10 +107,10 @@ def _opened(path: Path) -> Store:
     Raises:
         InputError: it cannot be used.
     """
-    found = Store(path)
-    if found.path is None:
-        raise InputError(f"{path} cannot be used as a store: {'; '.join(found.notices)}")
-    return found
+    held = Store(path)
+    if held.path is None:
+        raise InputError(f"{path} cannot be used as a store: {'; '.join(held.notices)}")
+    return held
 
 
 def _told(rows: dict[str, Any], as_json: bool) -> None:

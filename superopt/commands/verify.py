@@ -69,9 +69,9 @@ def verify(files: Sequence[str], dims: tuple[str, ...], numerics: str, as_json: 
         from superopt.returned.revalidate import validate_file  # late: jax takes a second to load
 
         with Store() as store:
-            found = validate_file(asked["program"], asked["original"], store, limited=not asked["no_limit"])
-        emit(found.to_json()) if as_json else click.echo(str(found))
-        return OK if found.valid else UNVERIFIED
+            validation = validate_file(asked["program"], asked["original"], store, limited=not asked["no_limit"])
+        emit(validation.to_json()) if as_json else click.echo(str(validation))
+        return OK if validation.valid else UNVERIFIED
     summary, text, good = _verified(one, files, as_json, **asked)
     emit(summary) if as_json else click.echo(text)
     return OK if good else UNVERIFIED
@@ -119,9 +119,9 @@ def _compared(kind: str, files: Sequence[str], dims: dict[str, int], options: di
     if kind == "modules":
         return compare.compare_modules(*files, dims=dims, **options)
     (first, args, frozen), (second, _, _) = map(import_module("superopt.pipeline.target").made_by, files)
-    found = compare.compare_functions(first, second, *args, frozen=frozen, sizes=dims, **options)
+    verdict = compare.compare_functions(first, second, *args, frozen=frozen, sizes=dims, **options)
     # where some are frozen the text to paste would need to split these from the rest
-    return found if frozen else replace(found, code=found.code.replace(compare.LOAD, compare.loading(*files)))
+    return verdict if frozen else replace(verdict, code=verdict.code.replace(compare.LOAD, compare.loading(*files)))
 
 
 def _verified(
@@ -145,8 +145,8 @@ def _verified(
     check_folder(asked["junit_path"])
     if asked["annotations"] and as_json:
         raise UsageError("--json and --annotations both print to the standard output", hint="give one of them")
-    found = rule_files.verify_library(names) if library else rule_files.verify_files(files, names)
+    verified = rule_files.verify_library(names) if library else rule_files.verify_files(files, names)
     if asked["junit_path"]:
-        write_text(asked["junit_path"], junit(found))
-    told = FORMATS[asked["annotations"]](found) if asked["annotations"] else ""
-    return found.to_json(), "\n".join(filter(None, (str(found), told))), found.good
+        write_text(asked["junit_path"], junit(verified))
+    told = FORMATS[asked["annotations"]](verified) if asked["annotations"] else ""
+    return verified.to_json(), "\n".join(filter(None, (str(verified), told))), verified.good

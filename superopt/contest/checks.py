@@ -268,10 +268,10 @@ def _difference(
 ) -> str:
     """The output that is farther from the original's than rounding explains, or an empty text."""
     near = neighbours_of(runs.graph, inputs, runs.frozen, runs.seed)
-    found = beyond_rounding(near, runs.kinds, want, got)
-    if found is None:
+    beyond = beyond_rounding(near, runs.kinds, want, got)
+    if beyond is None:
         return ""
-    number, error = found
+    number, error = beyond
     if len(want) != len(got):
         return error.detail
     which = f"output {number}" if len(want) > 1 else "the output"

@@ -94,6 +94,7 @@ def _moved(node: Node, xs: list[Enclosed]) -> Enclosed | None:
 
 
 def _computed(node: Node, xs: list[Enclosed]) -> Enclosed | None:
+    """Return the value of an op on enclosed operands with a bound of its rounding; None without a bound."""
     unit = UNIT_ROUNDOFF[node.dtype]
     if not all(x.dtype in FLOATS for x in node.inputs):
         return None

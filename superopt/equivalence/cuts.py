@@ -276,19 +276,19 @@ class _Island:
         saturating = [rule for rule in self.run.rules if rule.mode == "saturate"]
         useful = [rule for rule in self.run.rules if rule.name in self.proof.rules]
         self._fold()
-        found = self._validated(self._alike(wanted, back), back)
-        if not found:
+        proof = self._validated(self._alike(wanted, back), back)
+        if not proof:
             self._open()
         for rules, matches in ((useful, _MATCHES[0]), (saturating, _MATCHES[0]), (self.run.rules, _MATCHES[1])):
-            if found or not rules or (cheap and rules is not useful):
+            if proof or not rules or (cheap and rules is not useful):
                 continue
             limits = GrowthLimits(matches=matches)
             near = None if rules is saturating else self.eg.classes()
             grow(self.eg, rules, limits, near, Deadline())
             while self._fold():
                 grow(self.eg, rules if rules is useful else saturating, limits, None, Deadline())
-            found = self._validated(self._equal(wanted, back), back)
-        return found
+            proof = self._validated(self._equal(wanted, back), back)
+        return proof
 
     def _alike(self, wanted: set[Node], back: Mapping[Node, Node]) -> dict[Node, Node]:
         """Map nodes of the second program to nodes of the first with equal labels in order, whatever their shapes."""
@@ -370,11 +370,11 @@ class _Island:
         for numerics in EXACTNESS[least : EXACTNESS.index(run.numerics) + 1]:
             graph = Graph(self.inputs, tuple(terms))
             plan = Plan(numerics, {name: show(rule) for name, rule in used.items()}, graph, tuple(steps))
-            found: Validation = validate(ours, Program(None, theirs), plan, run.ledger, given=given)
-            if found.valid:
-                self._record(numerics, found, given)
+            validation: Validation = validate(ours, Program(None, theirs), plan, run.ledger, given=given)
+            if validation.valid:
+                self._record(numerics, validation, given)
                 return True
-            self.reason = found.cause
+            self.reason = validation.cause
         return False
 
     def _record(self, numerics: str, found: Validation, given: Sequence[tuple[Node, Node]]) -> None:
@@ -410,11 +410,11 @@ class _Island:
             others = run.theirs if leaf in run.mine else run.mine
             theirs = (t for t, leaves in terms if leaves <= others and may_hold(leaf, t) and not self._known(t, leaf))
             moved = (t for t, leaves in terms if leaves == {leaf} and t is not leaf)
-            found = fold(leaf, run.arrays[leaf["name"]], list(theirs), list(moved), self.constants)
-            if found is not None:
-                for one, two in ((leaf, found.term), *found.also):
+            folded = fold(leaf, run.arrays[leaf["name"]], list(theirs), list(moved), self.constants)
+            if folded is not None:
+                for one, two in ((leaf, folded.term), *folded.also):
                     eg.union(self._ref(one), self._ref(two))
-                self.folded[leaf] = found
+                self.folded[leaf] = folded
                 changed = True
         if changed:
             eg.rebuild()

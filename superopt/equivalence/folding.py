@@ -66,10 +66,10 @@ def fold(
     for place, at in places:
         stored = array.reshape(-1)[at]
         for term in terms:
-            found = _same(stored, leaf.dtype, term, constants)
-            if found is not None:
-                back = _turned_back(place, found[0])
-                return Folded(leaf, back, found[1], () if place is leaf else ((place, found[0]),))
+            folded = _same(stored, leaf.dtype, term, constants)
+            if folded is not None:
+                back = _turned_back(place, folded[0])
+                return Folded(leaf, back, folded[1], () if place is leaf else ((place, folded[0]),))
     return _side_by_side(leaf, array, terms, constants)
 
 
@@ -156,12 +156,12 @@ def _side_by_side(leaf: Node, array: npt.NDArray[Any], terms: Sequence[Node], co
         pieces: list[Node] = []
         worst, at = 0.0, 0
         while at < size and len(pieces) < _PIECES and fitting:
-            found = _piece(array, leaf.dtype, axis, at, fitting, constants)
-            if found is None:
+            piece = _piece(array, leaf.dtype, axis, at, fitting, constants)
+            if piece is None:
                 break
-            pieces.append(found[0])
-            worst = max(worst, found[1])
-            at += _ints(found[0])[axis]
+            pieces.append(piece[0])
+            worst = max(worst, piece[1])
+            at += _ints(piece[0])[axis]
         if at == size and any(p.op != "broadcast_in_dim" or p.inputs[0].op != "literal" for p in pieces):
             return Folded(leaf, mk("concatenate", *pieces, dimension=axis), worst, _parts(leaf, pieces, axis))
     return None

@@ -84,15 +84,15 @@ def compare_models(
         else:
             try:
                 sizes = {} if left else {of[key]: n for of in names for key, n in given.items() if key in of}
-                found = _for_all_sizes(models, fixed, sources, sizes, numerics, store)
-                return _at(found, fixed[0] | fixed[1])
+                verdict = _for_all_sizes(models, fixed, sources, sizes, numerics, store)
+                return _at(verdict, fixed[0] | fixed[1])
             except InputError as error:
                 if left:
                     raise
                 refused = f"; for all sizes it is open: {error.args[0]}"
     models = [load_model(x, dims=some) for x, some in zip(sources, own, strict=True)]
-    found = _at(_at_sizes(models, own, sources, (numerics, seconds, seed, store)), given)
-    return replace(found, sizes=found.sizes + refused)
+    verdict = _at(_at_sizes(models, own, sources, (numerics, seconds, seed, store)), given)
+    return replace(verdict, sizes=verdict.sizes + refused)
 
 
 def _open(
@@ -135,11 +135,11 @@ def _at_sizes(
     graphs = [_of_inputs(graph, kept) for graph, kept in zip(graphs, places, strict=True)]
     names = [o.name for o in models[0].outputs]
     seconds *= max(1.0, max(sum(model.op_counts.values()) for model in models) / NODES)
-    found = compare_graphs(
+    verdict = compare_graphs(
         graphs[0], graphs[1], Spoken(names, _loading(sources, dims, places), lambda: origins(models[1])),
         numerics=numerics, seconds=seconds, seed=seed, store=store,
     )  # fmt: skip
-    return _without(found, taken, places)
+    return _without(verdict, taken, places)
 
 
 def _without(found: PairVerdict, taken: Sequence[Sequence[str]], places: Sequence[Sequence[int]]) -> PairVerdict:
@@ -186,10 +186,10 @@ def _for_all_sizes(
     taken, places = _taken(models)
     with jax.enable_x64(True):
         one, two, of = as_functions(models, dims, sources)
-        found = compare_symbolic(one, two, of, at, numerics, store)
-    if PROVED in {o.status for o in found.outputs}:
-        found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
-    return _without(found, taken, places)
+        verdict = compare_symbolic(one, two, of, at, numerics, store)
+    if PROVED in {o.status for o in verdict.outputs}:
+        verdict = replace(verdict, assumptions=(*verdict.assumptions, NO_OVERFLOW))
+    return _without(verdict, taken, places)
 
 
 def _taken(models: Sequence[OnnxModel]) -> tuple[list[list[str]], list[list[int]]]:

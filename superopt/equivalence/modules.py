@@ -71,10 +71,10 @@ def _for_all_sizes(
     modules: Sequence[StableHloModule], dims: Mapping[str, int], numerics: str, store: Store | None, load: str
 ) -> PairVerdict:
     """The verdict on modules that leave sizes open."""
-    found = compare_symbolic(modules[0].fn, modules[1].fn, arguments_of(modules, load), dims, numerics, store)
-    if PROVED in {o.status for o in found.outputs}:
-        found = replace(found, assumptions=(*found.assumptions, NO_OVERFLOW))
-    return found
+    verdict = compare_symbolic(modules[0].fn, modules[1].fn, arguments_of(modules, load), dims, numerics, store)
+    if PROVED in {o.status for o in verdict.outputs}:
+        verdict = replace(verdict, assumptions=(*verdict.assumptions, NO_OVERFLOW))
+    return verdict
 
 
 def arguments_of(modules: Sequence[StableHloModule], load: str = "") -> SizedArguments:

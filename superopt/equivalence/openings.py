@@ -17,7 +17,7 @@ from superopt.ir.ops.table import PRODUCTS
 
 def opened(nodes: Iterable[Node]) -> dict[Node, Node]:
     """Map nodes, operands first, to an alternative form where there is one."""
-    found: dict[Node, Node] = {}
+    openings: dict[Node, Node] = {}
     for node in nodes:
         if len(node.types) != 1:
             continue
@@ -26,12 +26,12 @@ def opened(nodes: Iterable[Node]) -> dict[Node, Node]:
         elif node.op in PRODUCTS:
             other = _product(node)
         elif node.op == "reshape":
-            other = _shaped(node, found.get(node.inputs[0]))
+            other = _shaped(node, openings.get(node.inputs[0]))
         else:
-            other = _elements(node, found) if node.op in names.ELEMENTWISE else None
+            other = _elements(node, openings) if node.op in names.ELEMENTWISE else None
         if other is not None:
-            found[node] = other
-    return found
+            openings[node] = other
+    return openings
 
 
 def _sliced(node: Node, x: Node) -> Node | None:

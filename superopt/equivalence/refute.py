@@ -236,11 +236,11 @@ class Evaluation:
 
     def leaving(self, live: Sequence[np.ndarray], outputs: Collection[int]) -> set[int]:
         """Those outputs that depend on an op whose operands are finite and whose result is not, in float64."""
-        found = set[int]()
+        leaving = set[int]()
         for side in (0, 1) if outputs else ():
             graph, kinds = self._kinds(side, live)
-            found |= {i for i in outputs if leaves_numbers(topological([graph.outputs[i]]), kinds)}
-        return found
+            leaving |= {i for i in outputs if leaves_numbers(topological([graph.outputs[i]]), kinds)}
+        return leaving
 
     def _kinds(self, side: int, live: Sequence[np.ndarray]) -> tuple[Graph, dict[Node, tuple[bool, bool]]]:
         """One program in float64, and for each of its values whether it has NaN and whether it has infinities."""
@@ -256,8 +256,8 @@ class Evaluation:
         graph, nodes, watched = self._watched[side]
         arrays = map(np.asarray, (*live, *(self.shared.arrays[n["name"]] for n in graph.inputs[len(live) :])))
         with jax.enable_x64(True):
-            found = watched(*(x.astype(np.float64) if x.dtype.name in FLOATS else x for x in arrays))
-        return graph, {n: (bool(a), bool(b)) for n, (a, b) in zip(nodes, found, strict=True)}
+            watched_kinds = watched(*(x.astype(np.float64) if x.dtype.name in FLOATS else x for x in arrays))
+        return graph, {n: (bool(a), bool(b)) for n, (a, b) in zip(nodes, watched_kinds, strict=True)}
 
 
 class Look:
@@ -295,7 +295,7 @@ class Look:
 
     def differing(self, outputs: Iterable[int]) -> dict[int, Gap]:
         """Those outputs that differ by more than rounding explains, with the difference."""
-        found: dict[int, Gap] = {}
+        gaps: dict[int, Gap] = {}
         try:
             one, two = self.plain
         except UnevaluatedError:
@@ -318,8 +318,8 @@ class Look:
                 continue
             gap = np.abs(np.nan_to_num(wide[0][i].astype(np.float64) - wide[1][i].astype(np.float64)))
             place = tuple(int(k) for k in np.unravel_index(int(np.argmax(gap)), gap.shape))
-            found[i] = place, (one[i][place].item(), two[i][place].item()), apart, rounding
-        return found
+            gaps[i] = place, (one[i][place].item(), two[i][place].item()), apart, rounding
+        return gaps
 
 
 def vacuous(both: Evaluation, proved: Sequence[int], strict: Collection[int], seed: int, end_s: float) -> Observations:
@@ -382,24 +382,24 @@ def differences(both: Evaluation, seed: int, wanted: Mapping[int, bool]) -> dict
         seed: seed of the inputs.
         wanted: numbers of outputs -> whether they are claimed equal (then one look at numbers suffices).
     """
-    found: dict[int, PairDifference] = {}
+    by_output: dict[int, PairDifference] = {}
     valued = set[int]()
     told = literals((both.shared.first, both.shared.second))
     kinds = [(scale, "") for scale in SCALES] + [(1.0, kind) for kind in ("negative", "halves")]
     kinds += [(1.0, "beside")] if told else []
     for number, (scale, kind) in enumerate(kinds):
-        left = [i for i in wanted if i not in found and not (wanted[i] and i in valued)]
+        left = [i for i in wanted if i not in by_output and not (wanted[i] and i in valued)]
         for numbers in dict.fromkeys((both.numbers, ())):  # masks are 0 and 1, and others may leave no numbers
             if not left:
                 break
             given = kind, told if kind == "beside" else ()
             look = Look(both, inputs(both.types, seed + number, scale, numbers, *given), seed + number)
             for i, gap in look.differing(left).items():
-                found[i] = PairDifference(i, seed + number, scale, *gap, numbers, *given)
+                by_output[i] = PairDifference(i, seed + number, scale, *gap, numbers, *given)
             now = look.valued(left)
             valued |= now
-            left = [i for i in left if i not in found and i not in now]
-    return found
+            left = [i for i in left if i not in by_output and i not in now]
+    return by_output
 
 
 def contradiction(both: Evaluation, proved: Sequence[int], exactness: str, seed: int) -> str:
@@ -456,16 +456,16 @@ def _by_xla(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarra
 
 def _small(both: Evaluation, live: Sequence[np.ndarray]) -> list[list[np.ndarray]]:
     """Results by the interpreter; empty where a program is too large or contains ops that it does not evaluate."""
-    found: list[list[np.ndarray]] = []
+    results: list[list[np.ndarray]] = []
     for graph in (both.shared.first, both.shared.second):
         if sum(math.prod(map(int, map(str, t.shape))) for node in graph.nodes() for t in node.types) > _SMALL:
             return []
         values = dict(zip((n["name"] for n in graph.inputs), live, strict=False)) | dict(both.shared.arrays)
         try:
-            found.append([np.asarray(x) for x in evaluate(graph, values)])
+            results.append([np.asarray(x) for x in evaluate(graph, values)])
         except SuperoptError:
             return []
-    return found
+    return results
 
 
 def _same_kinds(a: np.ndarray, b: np.ndarray) -> bool:

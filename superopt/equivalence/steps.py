@@ -46,19 +46,19 @@ def prove_by_steps(
         Graph((*graph.inputs, *apart.values()), tuple(done[n] for n in outputs))
         for graph, outputs in ((first, first.outputs), (second, begun.outputs))
     ]
-    found = prove(both[0], both[1], arrays, usable, end_s)
+    verdict = prove(both[0], both[1], arrays, usable, end_s)
     outputs = tuple(
         own if have is want else back
-        for own, have, want, back in zip(first.outputs, found.outputs, both[0].outputs, begun.outputs, strict=True)
+        for own, have, want, back in zip(first.outputs, verdict.outputs, both[0].outputs, begun.outputs, strict=True)
     )
     now = {n: done.get(x, x) for n, x in begun.image.items()}
     return replace(
-        found,
+        verdict,
         outputs=outputs,
-        image={n: found.image.get(x, x) for n, x in now.items()},
-        rules=begun.rules | found.rules,
-        assumptions=begun.assumptions | found.assumptions,
-        folded=begun.folded | found.folded,
+        image={n: verdict.image.get(x, x) for n, x in now.items()},
+        rules=begun.rules | verdict.rules,
+        assumptions=begun.assumptions | verdict.assumptions,
+        folded=begun.folded | verdict.folded,
     )
 
 

@@ -208,14 +208,14 @@ def sweep(
         reasons[fresh] = _NOTHING
         for other in _alike(node, first, values):
             plain = node not in read and other not in read
-            found = _equal(pair, done, other, fresh, numerics, plain) if processor_s() < end_s else "time is up"
-            if isinstance(found, ValidityDomain):
+            status = _equal(pair, done, other, fresh, numerics, plain) if processor_s() < end_s else "time is up"
+            if isinstance(status, ValidityDomain):
                 image[node] = other
-                done.exactness = max(done.exactness, found.exactness, key=EXACTNESS.index)
-                done.assumptions |= dict.fromkeys(found.assumptions)
+                done.exactness = max(done.exactness, status.exactness, key=EXACTNESS.index)
+                done.assumptions |= dict.fromkeys(status.assumptions)
                 break
             if values is None or (reasons[fresh] == _NOTHING and _apart(values[node], values[other]) <= _ROUNDED):
-                reasons[fresh] = "; ".join(filter(None, (found, _gap(node, other, fresh, values))))
+                reasons[fresh] = "; ".join(filter(None, (status, _gap(node, other, fresh, values))))
     done.outputs = tuple(image[n] for n in second.outputs)
     left = [n for n, want in zip(done.outputs, first.outputs, strict=True) if n is not want]
     done.stuck = next(((n, reasons[n]) for n in _stuck(left, reasons)), None)
@@ -301,10 +301,10 @@ def _values(pair: Pair, sizes: Mapping[str, int]) -> dict[Node, np.ndarray]:
         taken = [np.asarray((drawn | arrays)[n["name"]]) for n in graph.inputs]
         wide = [x.astype(np.float64) if str(x.dtype) in FLOATS else x for x in taken]
         with jax.enable_x64(True):
-            found = jax_jit(to_jax(widened(graph)))(*wide)
+            results = jax_jit(to_jax(widened(graph)))(*wide)
     except (SuperoptError, TypeError, ValueError):  # without values nothing is looked for
         return {}
-    return dict(zip(nodes, map(np.asarray, found), strict=True))
+    return dict(zip(nodes, map(np.asarray, results), strict=True))
 
 
 def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray] | None) -> list[Node]:
@@ -314,7 +314,7 @@ def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray] | None) -
     have = values.get(node)
     if have is None:
         return []
-    found: list[tuple[bool, bool, int]] = []
+    marks: list[tuple[bool, bool, int]] = []
     nodes = first.nodes()
     for number, other in enumerate(nodes):
         value = values.get(other)
@@ -322,8 +322,8 @@ def _alike(node: Node, first: Graph, values: Mapping[Node, np.ndarray] | None) -
             continue
         apart = _apart(have, value)
         if apart <= _NEAR:
-            found.append((apart > EQUAL, other.op != node.op, number))
-    return [nodes[number] for _, _, number in sorted(found)[:_TRIED]]
+            marks.append((apart > EQUAL, other.op != node.op, number))
+    return [nodes[number] for _, _, number in sorted(marks)[:_TRIED]]
 
 
 def _apart(have: np.ndarray, value: np.ndarray) -> float:

@@ -118,16 +118,16 @@ def compare_symbolic(
     if alike:
         text += f" where {', '.join(alike)}"
     both, problem = traced_pair(whole)
-    found = PairVerdict(tuple(OutputVerdict(name, UNKNOWN, problem) for name in names), text)
+    verdict = PairVerdict(tuple(OutputVerdict(name, UNKNOWN, problem) for name in names), text)
     if sum(len(x.graph.nodes()) for x in traced) <= MOST:
-        found = asked.by_statements(found)
-    if both.traced is not None and found.status != PROVED and _left(found):
-        found = asked.by_sweep(found, both, end_s)
-    elif _left(found) and len(traced[0].graph.nodes()) > MOST:
-        found = asked.by_values(found, [])
-    if _left(found) and given:
-        found = _at_sizes(found, traced, names, ", ".join(f"{k} = {n}" for k, n in at.items()), numerics, store)
-    return replace(found, seconds=watch.elapsed_s)
+        verdict = asked.by_statements(verdict)
+    if both.traced is not None and verdict.status != PROVED and _left(verdict):
+        verdict = asked.by_sweep(verdict, both, end_s)
+    elif _left(verdict) and len(traced[0].graph.nodes()) > MOST:
+        verdict = asked.by_values(verdict, [])
+    if _left(verdict) and given:
+        verdict = _at_sizes(verdict, traced, names, ", ".join(f"{k} = {n}" for k, n in at.items()), numerics, store)
+    return replace(verdict, seconds=watch.elapsed_s)
 
 
 def proved_alone(
@@ -269,16 +269,16 @@ class _Asked:
     def samples(self) -> list[dict[str, int]]:
         """Sizes at which both functions have values, distinct ones first."""
         tiny = list(itertools.islice(tiny_sizes(self.whole.specs, 1), _SIZES))
-        found: list[dict[str, int]] = []
+        sizes: list[dict[str, int]] = []
         for at in sorted(tiny, key=lambda at: -len(set(at.values()) - {1})):
             try:
                 self.traced(at)
             except ArgumentError:
                 continue
-            found.append(at)
-            if len(found) == _SAMPLES:
+            sizes.append(at)
+            if len(sizes) == _SAMPLES:
                 break
-        return found
+        return sizes
 
     def by_values(self, found: PairVerdict, proved: Sequence[int], later_s: float = 0.0) -> PairVerdict:
         """The verdict with open results refuted by values at small sizes, if they can be.

@@ -86,8 +86,8 @@ class PairVerdict:
     @property
     def status(self) -> str:
         """The status of all results together."""
-        found = {o.status for o in self.outputs}
-        return REFUTED if REFUTED in found else UNKNOWN if UNKNOWN in found else PROVED
+        statuses = {o.status for o in self.outputs}
+        return REFUTED if REFUTED in statuses else UNKNOWN if UNKNOWN in statuses else PROVED
 
     def to_json(self) -> dict[str, Any]:
         """The verdict as one JSON-serialisable object."""
@@ -174,8 +174,8 @@ def compare_graphs(
     exactness = max((proof.exactness, *(d.exactness for d in stated.values())), key=EXACTNESS.index)
     both = Evaluation(shared)
     proved = [i for i in wanted if wanted[i]]
-    found = differences(both, seed, wanted)
-    beyond = beyond_finite(both, {i: found[i] for i in proved if i in found}, exactness, titles)
+    different = differences(both, seed, wanted)
+    beyond = beyond_finite(both, {i: different[i] for i in proved if i in different}, exactness, titles)
     told = contradiction(both, proved, exactness, seed)
     if told:
         raise ProverDefectError(f"what was proved differs: {told}", hint=REPORT)
@@ -188,13 +188,13 @@ def compare_graphs(
         exactly = {i for i, d in stated.items() if d.exactness == EXACTNESS[0]}
         exactly |= {i for i in never if again.outputs[i] is shared.first.outputs[i]}
         for i in never.keys() & exactly & set(beyond):
-            raise defect(titles[i], found[i])
+            raise defect(titles[i], different[i])
         wanted |= dict.fromkeys(never.keys() - exactly, False)
-    found = {i: d for i, d in found.items() if not wanted[i]}
+    different = {i: d for i, d in different.items() if not wanted[i]}
     differs = "" if all(wanted.values()) else _first_stuck(proof, shared, words.origins)
     differs = differs or ("time is up" if processor_s() >= end_s else "the result itself")
-    outputs = tuple(_verdict(titles[i], wanted[i], found.get(i), differs, never.get(i, "")) for i in wanted)
-    one = next(iter(found.values()), None)
+    outputs = tuple(_verdict(titles[i], wanted[i], different.get(i), differs, never.get(i, "")) for i in wanted)
+    one = next(iter(different.values()), None)
     folded = tuple(folding_text(fold, shared) for fold in proof.folded.values())
     return PairVerdict(
         outputs,

@@ -28,7 +28,7 @@ def by_statements(shared: Shared, left: Sequence[int], numerics: str, end_s: flo
         end_s: processor time after which no further question is begun.
     """
     taken = tuple(dict.fromkeys((*shared.first.inputs, *shared.second.inputs)))
-    found: dict[int, ValidityDomain] = {}
+    proved: dict[int, ValidityDomain] = {}
     for i in left:
         pair = [Graph(taken, (graph.outputs[i],)) for graph in (shared.first, shared.second)]
         counted = [n for graph in pair for n in graph.nodes() if n.op not in ("input", "literal")]
@@ -39,8 +39,8 @@ def by_statements(shared: Shared, left: Sequence[int], numerics: str, end_s: flo
         except Stop:
             continue
         if EXACTNESS.index(domain.exactness) <= EXACTNESS.index(numerics):
-            found[i] = domain
-    return found
+            proved[i] = domain
+    return proved
 
 
 __all__ = ["MOST", "by_statements"]

@@ -89,6 +89,7 @@ class _Fused:
 
 
 def _side(state: State, other: State, fused: _Fused) -> tuple[DrawnNode, ...]:
+    """Return the nodes of a program's drawing, with what changed against the other one."""
     out: list[DrawnNode] = []
     for c in _order(state):
         option = state.chosen(c)

@@ -129,12 +129,12 @@ class _RegionRun:
 def _runs(candidate: Candidate, rows: Sequence[NativeKernel]) -> dict[Node, _RegionRun]:
     """Return the regions of the returned program by root, with the figures of its table."""
     by_key: Mapping[str, NativeKernel] = {row.key: row for row in rows}
-    found: dict[Node, _RegionRun] = {}
+    runs: dict[Node, _RegionRun] = {}
     for region in candidate.regions:
         row = by_key[key_of(region.graph)]
         us = None if row.takes_ms is None else 1e3 * row.takes_ms
-        found[region.root] = _RegionRun(row.backend if row.used else XLA, us, row.is_timed)
-    return found
+        runs[region.root] = _RegionRun(row.backend if row.used else XLA, us, row.is_timed)
+    return runs
 
 
 @dataclass(slots=True)
@@ -163,18 +163,18 @@ class _RegionValues:
         self, nodes: Iterable[Node], given: Mapping[Node, tuple[int, tuple[int, ...]]]
     ) -> dict[Node, tuple[int, tuple[int, ...]]]:
         """Return the number of each node's value, and the order in which its axes lie in the node."""
-        found = dict(given)
+        laid = dict(given)
         for node in nodes:
-            if node in found:
+            if node in laid:
                 continue
             if node.op == "transpose":
-                number, order = found[node.inputs[0]]
-                found[node] = number, tuple(order[axis] for axis in node["permutation"])
+                number, order = laid[node.inputs[0]]
+                laid[node] = number, tuple(order[axis] for axis in node["permutation"])
                 continue
-            sign = (node.op, node.attrs, node.types, tuple(found[x] for x in node.inputs))
+            sign = (node.op, node.attrs, node.types, tuple(laid[x] for x in node.inputs))
             rank = len(node.shape) if len(node.types) == 1 else 0
-            found[node] = self.known.setdefault(sign, len(self.known)), tuple(range(rank))
-        return found
+            laid[node] = self.known.setdefault(sign, len(self.known)), tuple(range(rank))
+        return laid
 
 
 def _classes(found: Exploration, candidate: Candidate) -> dict[Node, int]:
@@ -281,12 +281,12 @@ def _at_home(nodes: Mapping[int, DrawnNode]) -> tuple[DrawnNode, ...]:
 
 def _constants(order: Sequence[Node]) -> set[Node]:
     """Return the nodes that no live input leads to: literals, frozen inputs, and values computed of these alone."""
-    found: set[Node] = set()
+    constants: set[Node] = set()
     for node in topological(order):
         given = node.op == "literal" or (node.op == "input" and node["frozen"])
-        if given or (node.inputs and all(x in found for x in node.inputs)):
-            found.add(node)
-    return found
+        if given or (node.inputs and all(x in constants for x in node.inputs)):
+            constants.add(node)
+    return constants
 
 
 def _given(node: Node) -> str:

@@ -151,9 +151,9 @@ def explore(
         notes=tuple(notes),
         interrupted=interrupted,
         bodies=tuple(bodies.plans),
+        loops=begun.loops,
         rules=tuple(run.rules),
         instances=run.instances,
-        loops=begun.loops,
     )
 
 

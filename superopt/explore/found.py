@@ -38,9 +38,9 @@ class Exploration:
     notes: tuple[str, ...]
     interrupted: bool
     bodies: tuple[BodyPlan, ...] = ()
+    loops: tuple[LoopStep, ...] = ()
     rules: tuple[Rule, ...] = ()
     instances: ProvedLibrary = field(default_factory=lambda: ProvedLibrary((), {}))
-    loops: tuple[LoopStep, ...] = ()
 
     @property
     def finalists(self) -> tuple[Finalist, ...]:

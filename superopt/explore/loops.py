@@ -3,7 +3,9 @@
     counted     a loop's own counter is a sequence, so that what is read at it is a row.
     split       a product of parts, joined along the axis that it sums over, is the sum of their products.
     hoisted     products of rows are one product of all rows; what is the same each trip is computed once.
+    folded      two matrices that stay the same, one times the other times what is carried, are one matrix.
     summed      rows that a loop only adds up are a sum.
+    powered     products with one matrix, trip by trip, are one with a power of it.
     unrolled    a few trips, each a product with weights of its own (a stack of layers), are a program without a loop.
 
 Every step is proved at its place before it is taken (`superopt.certify.loops`).
@@ -19,7 +21,8 @@ from superopt.backends.xla import enabled_x64, needs_x64, to_jax
 from superopt.certify.loops import LoopStep, LoopStepError, prove_step
 from superopt.errors import SuperoptError
 from superopt.frontends.jax.jaxpr import import_function
-from superopt.ir.graph import Graph, Node, bodies_of, mk, topological
+from superopt.ir.counters import node_cost
+from superopt.ir.graph import Graph, Node, bodies_of, mk, topological, with_inputs
 from superopt.ir.inline import STEPS
 from superopt.ir.loops import (
     CARRIED,
@@ -29,6 +32,7 @@ from superopt.ir.loops import (
     adds_row,
     counters,
     loops_of,
+    powers,
     sums,
     value_bytes,
     with_results,
@@ -54,7 +58,8 @@ def opened(
     refused: set[LoopStep] = set()
     while True:
         step = next((s for s in _steps(graph, products) if s not in refused), None)
-        if step is None or deadline.is_over:
+        begun = bool(taken) and taken[-1].kind == "body"  # what it leaves the same each trip is taken out next
+        if step is None or (deadline.is_over and not begun):
             return graph, tuple(taken)
         try:
             prove(step)
@@ -71,10 +76,15 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
         for number in counters(loop):
             yield LoopStep("counted", graph.inputs, loop, number=number)
         yield from _splits(graph, loop)
+        if products:
+            yield from _folds(graph, loop)
         yield from _hoists(graph, loop, products)
         for number in sums(loop):
             if adds_row(loop, number):
                 yield LoopStep("summed", graph.inputs, loop, number=number)
+        for number in powers(loop):
+            if products and _is_power_cheaper(loop, number):
+                yield LoopStep("powered", graph.inputs, loop, number=number)
         if _is_layers(loop):
             yield LoopStep("unrolled", graph.inputs, loop)
 
@@ -112,6 +122,76 @@ def _parted(node: Node, joined: Node, other: Node, side: int, axis: int) -> Node
         total, begin = product if total is None else mk("add", total, product), end
     assert total is not None
     return total
+
+
+def _folds(graph: Graph, loop: Node) -> Iterator[LoopStep]:
+    """Products of two matrices, the same each trip, with what is carried: their product with it, where that pays."""
+    parts = LoopParts(loop)
+    depends = parts.depends()
+    for node in parts.body.nodes():
+        if depends[node] != CARRIED or not _is_plain(node):
+            continue
+        for side in (0, 1):
+            matrix, inner = node.inputs[side], node.inputs[1 - side]
+            if depends[matrix] != FIXED or matrix.type.rank != 2:
+                continue
+            inner, shift = _shifted(inner, depends)
+            if not _is_plain(inner) or depends[inner.inputs[side]] != FIXED or inner.inputs[side].type.rank != 2:
+                continue
+            made = _folded(node, inner, side)
+            if made is None or not _saves(node, inner, made, parts.length):
+                continue
+            if shift is not None:
+                other = [shift, matrix] if side else [matrix, shift]
+                operands = [made, with_inputs(node, other)]
+                if node.inputs[1 - side].inputs[0] is shift:
+                    operands.reverse()
+                made = mk(node.inputs[1 - side].op, *operands)
+            yield LoopStep("body", graph.inputs, loop, (node,), (made,))
+
+
+def _is_plain(node: Node) -> bool:
+    """Whether a node is a product over one axis of each operand, with no axis that both share."""
+    if not _is_product(node) or "window_strides" in dict(node.attrs):
+        return False
+    contracted, batch = node["dimension_numbers"]
+    return len(contracted[0]) == 1 and not batch[0]
+
+
+def _shifted(node: Node, depends: dict[Node, int]) -> tuple[Node, Node | None]:
+    """A carried value, and what is added to it or it is subtracted from, where that is the same each trip."""
+    if node.op in ("add", "sub"):
+        for value, shift in (node.inputs, node.inputs[::-1]):
+            if depends[value] == CARRIED and depends[shift] == FIXED and shift.type == node.type:
+                return value, shift
+    return node, None
+
+
+def _folded(outer: Node, inner: Node, side: int) -> Node | None:
+    """`F (G x)` as `(F G) x`, or `(x G) F` as `x (G F)` where the matrices are on the right (`side` 1)."""
+    rounding = [[dict(x.attrs)[name] for name in ("precision", "preferred_element_type")] for x in (outer, inner)]
+    if rounding[0] != rounding[1]:
+        return None
+    matrix, within = outer.inputs[side], inner.inputs[side]
+    ((of_matrix,), (of_inner,)) = outer["dimension_numbers"][0][:: -1 if side else 1]
+    ((of_within,), (of_carried,)) = inner["dimension_numbers"][0][:: -1 if side else 1]
+    if of_inner != (inner.type.rank - 1 if side else 0):  # the axis that is summed over is not one of the inner matrix
+        return None
+    pair = ((1 - of_within,), (of_matrix,)) if side else ((of_matrix,), (1 - of_within,))
+    attrs = dict(outer.attrs)
+    both = (within, matrix) if side else (matrix, within)
+    product = mk(outer.op, *both, **{**attrs, "dimension_numbers": (pair, ((), ()))})
+    carried = inner.inputs[1 - side]
+    last = ((of_carried,), (0,)) if side else ((1,), (of_carried,))
+    operands = (carried, product) if side else (product, carried)
+    return mk(outer.op, *operands, **{**attrs, "dimension_numbers": (last, ((), ()))})
+
+
+def _saves(outer: Node, inner: Node, made: Node, trips: int) -> bool:
+    """Whether one product with the matrices' product does less work in all trips, that product included."""
+    product = next(x for x in made.inputs if x not in inner.inputs)
+    before = node_cost(outer).flops + node_cost(inner).flops
+    return trips * (before - node_cost(made).flops) > node_cost(product).flops
 
 
 def _hoists(graph: Graph, loop: Node, products: bool) -> Iterator[LoopStep]:
@@ -154,6 +234,15 @@ def _pays(root: Node, depends: dict[Node, int], length: int, is_output: bool, is
     if is_added and not products and all(lookup(n.op).family == "elementwise" for n in made):
         return True
     return (products or is_added or (is_output and bool(made))) and not beyond_caches(length * value_bytes(made))
+
+
+def _is_power_cheaper(loop: Node, number: int) -> bool:
+    """Whether the power of a matrix, by squares, takes less work than a product each trip."""
+    length = LoopParts(loop).length
+    step = loop["body"].outputs[number]
+    size = max(int(n) for x in step.inputs for n in x.shape if isinstance(n, int))
+    squares = 2.0 * size**3 * (length.bit_length() - 1)
+    return squares + length.bit_count() * node_cost(step).flops < length * node_cost(step).flops
 
 
 def _is_layers(loop: Node) -> bool:

@@ -208,10 +208,10 @@ def json_of(data: bytes | str, what: str = "the object", limits: FileLimits = LI
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    entries = dict(pairs)
+    if len(entries) < len(pairs):
         raise ValueError("an object names a key twice")
-    return found
+    return entries
 
 
 def depth_of(value: Any, what: str = "the value", most: int = LIMITS.depth) -> int:
@@ -269,9 +269,9 @@ def bytes_of(shape: Sequence[int], itemsize: int, what: str = "a tensor", limits
 
 def digest(name: str, data: bytes | memoryview) -> str:
     """Digest of a name and the bytes stored under it; the same bytes under another name have another digest."""
-    found = _begun(name, len(data))
-    found.update(data)
-    return found.hexdigest()
+    hasher = _begun(name, len(data))
+    hasher.update(data)
+    return hasher.hexdigest()
 
 
 def _begun(name: str, size: int) -> Any:
@@ -304,28 +304,29 @@ class Archive:
         self._digests: dict[str, Any] = held  # pyright: ignore[reportUnknownMemberType]
 
     def _checked(self, allowed: Callable[[str], bool]) -> dict[str, zipfile.ZipInfo]:
+        """Return the members of an archive by name; refuse unknown, repeated, encrypted and oversized ones."""
         rows = self.zip.infolist()
         if len(rows) > self.limits.members:
             raise FileLimitError(f"it has {len(rows)} members; at most {self.limits.members} are accepted")
-        found: dict[str, zipfile.ZipInfo] = {}
+        entries: dict[str, zipfile.ZipInfo] = {}
         for row in rows:
             name = shown(row.filename)
             if row.filename != DIGESTS and not allowed(row.filename):
                 raise InputError(f"it holds {name!r}, which is no part of the format")
-            if row.filename in found:
+            if row.filename in entries:
                 raise InputError(f"it holds {name!r} twice")
             if row.flag_bits & 1:
                 raise InputError(f"its {name!r} is encrypted")
             if row.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 raise InputError(f"its {name!r} is packed in a way that is not accepted")
-            found[row.filename] = row
-        if DIGESTS not in found:
+            entries[row.filename] = row
+        if DIGESTS not in entries:
             raise InputError("it holds no digests")
         if sum(row.file_size for row in rows) > self.limits.inflated * self.size_bytes + 2**16:
             raise FileLimitError(
                 f"its {self.size_bytes} bytes unpack to more than {self.limits.inflated} times as many"
             )
-        return found
+        return entries
 
     def __contains__(self, name: str) -> bool:
         return name in self._members
@@ -388,16 +389,16 @@ class Archive:
             raise InputError(f"its {name!r} is packed, and should not be")
         if row.file_size != len(buffer):
             raise InputError(f"its {name!r} has {row.file_size} bytes, the program needs {len(buffer)}")
-        found, at = _begun(name, len(buffer)), 0
+        hasher, at = _begun(name, len(buffer)), 0
         self.handle.seek(self._begin(row))
         while at < len(buffer):
             block = buffer[at : at + _BLOCK]
             count = self.handle.readinto(block)  # pyright: ignore[reportAttributeAccessIssue]
             if not count:
                 raise InputError(f"its {name!r} ends too soon")
-            found.update(block[:count])
+            hasher.update(block[:count])
             at += count
-        if found.hexdigest() != self._digests.get(name):
+        if hasher.hexdigest() != self._digests.get(name):
             raise InputError(f"its {name!r} is not what its digest says")
 
     def _begin(self, row: zipfile.ZipInfo) -> int:

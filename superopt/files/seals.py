@@ -65,8 +65,8 @@ def _private(path: Path) -> bytes | None:
     with os.fdopen(handle, "rb") as file:
         facts = os.fstat(handle)
         mine = not hasattr(os, "getuid") or (facts.st_uid == os.getuid() and not facts.st_mode & 0o077)
-        found = file.read(_BYTES + 1) if stat.S_ISREG(facts.st_mode) and mine else b""
-    return found if len(found) == _BYTES else None
+        content = file.read(_BYTES + 1) if stat.S_ISREG(facts.st_mode) and mine else b""
+    return content if len(content) == _BYTES else None
 
 
 def _make(path: Path) -> None:

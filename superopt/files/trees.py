@@ -175,8 +175,8 @@ def places_of(data: Any, kind: str) -> tuple[list[int], list[str]]:
     of_kind = [isinstance(child, dict) and child.get("type") == kind for child in (*positions, *keywords.values())]
     names = list(keywords)
     return (
-        [i for i, found in enumerate(of_kind[: len(positions)]) if found],
-        [names[i] for i, found in enumerate(of_kind[len(positions) :]) if found],
+        [i for i, is_kind in enumerate(of_kind[: len(positions)]) if is_kind],
+        [names[i] for i, is_kind in enumerate(of_kind[len(positions) :]) if is_kind],
     )
 
 
@@ -194,8 +194,8 @@ def misfit(data: Any, parameters: Sequence[str], args: Sequence[Any], kwargs: Ma
     if unknown:
         return f"there is no argument {shown(unknown[0])} to be given by name; {takes}"
     pairs = [*zip(parameters, args, positions, strict=True), *((k, kwargs[k], child) for k, child in keywords.items())]
-    found = (text for name, value, wanted in pairs if (text := _differs(str(name), value, wanted)))
-    return next(found, "the arguments have another structure than the program was made for")
+    misfits = (text for name, value, wanted in pairs if (text := _differs(str(name), value, wanted)))
+    return next(misfits, "the arguments have another structure than the program was made for")
 
 
 def _call(data: Any) -> tuple[list[Any], dict[Any, Any]]:
@@ -216,14 +216,14 @@ def _call(data: Any) -> tuple[list[Any], dict[Any, Any]]:
 
 def parameters_of(data: Any, names: Sequence[str]) -> list[str]:
     """The name of each positional argument: the common first part of its leaves' names; empty where it has none."""
-    found: list[str] = []
+    missing: list[str] = []
     at = 0
     for child in _call(data)[0]:
         count = _leaves(child)
         alone = child == _LEAF
-        found.append("" if not count else names[at] if alone else names[at].partition(".")[0])
+        missing.append("" if not count else names[at] if alone else names[at].partition(".")[0])
         at += count
-    return found
+    return missing
 
 
 def _differs(name: str, value: Any, wanted: Any) -> str:
@@ -298,16 +298,16 @@ def _leaves(data: Any) -> int:
 
 
 def _dictionary(items: list[Any]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    entries: dict[Any, Any] = {}
     for item in items:
         match item:
-            case [str() | int() as key, child] if not isinstance(key, bool) and key not in found:
-                found[key] = child
+            case [str() | int() as key, child] if not isinstance(key, bool) and key not in entries:
+                entries[key] = child
             case _:
                 raise InputError(f"{shown(item)} is no entry of a dictionary of arguments")
-    if len({type(key) for key in found}) > 1:
+    if len({type(key) for key in entries}) > 1:
         raise InputError("a dictionary of arguments has keys of two kinds")
-    return found
+    return entries
 
 
 def _types(data: Any) -> Iterator[str]:
@@ -326,6 +326,7 @@ def _types(data: Any) -> Iterator[str]:
 
 
 def _built(data: Any, nodes: dict[str, Any]) -> Any:
+    """Return the structure of arguments that plain data describes."""
     import jax  # late: importing this module costs nothing
 
     util = jax.tree_util
@@ -356,15 +357,15 @@ def _built(data: Any, nodes: dict[str, Any]) -> Any:
 def _type(name: str) -> type:
     """A class that the process has imported already; looking it up imports and runs nothing."""
     module, _, path = name.partition(":")
-    found: Any = sys.modules.get(module)
+    kind: Any = sys.modules.get(module)
     for part in path.split("."):
-        found = None if found is None else vars(found).get(part) if hasattr(found, "__dict__") else None
-    if not isinstance(found, type):
+        kind = None if kind is None else vars(kind).get(part) if hasattr(kind, "__dict__") else None
+    if not isinstance(kind, type):
         raise InputError(
             f"its results hold nodes of the type {shown(name)}, which this process has not imported",
             hint=f"import {module} before the program is called" if module != "__main__" else "define the type first",
         )
-    return found
+    return kind
 
 
 def _held(aux: Any, name: str) -> Any:
@@ -472,10 +473,10 @@ def _is_finite(value: Any) -> bool:
 
 def _is_found(value: Any) -> bool:
     """Whether a value is what its module has under its name, so that the name identifies it."""
-    found: Any = sys.modules.get(getattr(value, "__module__", None) or "")
+    owner: Any = sys.modules.get(getattr(value, "__module__", None) or "")
     for part in str(getattr(value, "__qualname__", "<none>")).split("."):
-        found = getattr(found, part, None)
-    return found is not None and found is value
+        owner = getattr(owner, part, None)
+    return owner is not None and owner is value
 
 
 def _contents(value: Any) -> list[Any]:

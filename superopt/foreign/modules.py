@@ -67,11 +67,13 @@ def export(
 
     try:
         with _x64(types):
-            found = jax.export.export(jax_jit(main, keep_unused=True), platforms=(PLATFORM,))(*map(_struct, operands))
-        if found.ordered_effects or found.unordered_effects:
+            exported = jax.export.export(jax_jit(main, keep_unused=True), platforms=(PLATFORM,))(
+                *map(_struct, operands)
+            )
+        if exported.ordered_effects or exported.unordered_effects:
             return b""
         head = _Head(tuple(operands), tuple(results))
-        code = _without_places(found.mlir_module_serialized, head)
+        code = _without_places(exported.mlir_module_serialized, head)
         data: dict[str, Any] = {"operands": [_type(t) for t in operands], "results": [_type(t) for t in results]}
         if vmap:
             data["vmap"] = vmap
@@ -108,8 +110,8 @@ def _typed(node: Node) -> Local:
 
 def carried(graphs: Iterable[Graph], known: Iterable[Local] = ()) -> dict[str, str] | None:
     """The modules of these graphs as text; None where an operation, not `known`, is of this process alone."""
-    found = opaque.carry(graphs, {key for key, _, _ in known})
-    return None if found is None else {key: base64.b64encode(x).decode() for key, x in sorted(found.items())}
+    modules = opaque.carry(graphs, {key for key, _, _ in known})
+    return None if modules is None else {key: base64.b64encode(x).decode() for key, x in sorted(modules.items())}
 
 
 def restore(modules: Mapping[str, str]) -> None:

@@ -64,10 +64,10 @@ def primitive_of(name: str) -> Any:
         def call(*arrays: Any) -> tuple[Any, ...]:
             return tuple(_checked(model, results, arrays))
 
-        found, _, _ = mlir.emit_python_callback(
+        lowered, _, _ = mlir.emit_python_callback(
             ctx, call, None, list(operands), ctx.avals_in, ctx.avals_out, has_side_effect=False, returns_token=False
         )
-        return found
+        return lowered
 
     primitive.def_abstract_eval(abstract)
     primitive.def_impl(run)
@@ -77,13 +77,13 @@ def primitive_of(name: str) -> Any:
 
 def _checked(model: bytes, results: ResultTypes, operands: Sequence[Any]) -> list[np.ndarray]:
     arrays = evaluate(model, [np.asarray(x) for x in operands])
-    found: list[np.ndarray] = []
+    checked: list[np.ndarray] = []
     for array, (shape, dtype) in zip(arrays, results, strict=True):
         value = np.asarray(array)
         if value.shape != shape or value.dtype.name != dtype:
             raise InputError(f"the host gave {value.dtype}{list(value.shape)} for {dtype}{list(shape)}")
-        found.append(np.ascontiguousarray(value).reshape(shape))
-    return found
+        checked.append(np.ascontiguousarray(value).reshape(shape))
+    return checked
 
 
 def known_types(model: bytes) -> list[tuple[tuple[int, ...], int] | None]:
@@ -94,8 +94,8 @@ def known_types(model: bytes) -> list[tuple[tuple[int, ...], int] | None]:
         FileLimitError: inferring them takes more time or memory than allowed.
     """
     need("onnx", _PURPOSE)
-    found = EVALUATOR.ask(model, task="types")
-    return [None if kind is None else (tuple(kind[0].tolist()), int(kind[1])) for kind in found]
+    types = EVALUATOR.ask(model, task="types")
+    return [None if kind is None else (tuple(kind[0].tolist()), int(kind[1])) for kind in types]
 
 
 def spent_s() -> float:
@@ -187,8 +187,8 @@ class HostPart:
                 hint="call the program outside of jit, vmap and grad",
             )
         hosted = any(host for host, _ in self.places)
-        found = evaluate(self.model, [_as_numbers_or_objects(x) for x in needed]) if hosted else []
-        return tuple(found[i] if host else values[i] for host, i in self.places)
+        results = evaluate(self.model, [_as_numbers_or_objects(x) for x in needed]) if hosted else []
+        return tuple(results[i] if host else values[i] for host, i in self.places)
 
     def to_json(self) -> dict[str, Any]:
         """The part as plain data, which `read_part` reads."""

@@ -55,10 +55,10 @@ class _LoopRun(op_loop.Loop):
         while goes_on and (trips is None or step < int(np.asarray(trips).item())):
             given = {**(context or {}), names[0]: np.array(step, np.int64), names[1]: np.array(True)}
             given |= zip(names[2:], carried, strict=True)
-            going, *found = self._run_body(given, attributes=attributes, bindings=bindings)
+            going, *results = self._run_body(given, attributes=attributes, bindings=bindings)
             goes_on, step = bool(np.all(going)), step + 1
-            carried = found[: self.N]
-            for row, value in zip(rows, found[self.N :], strict=True):
+            carried = results[: self.N]
+            for row, value in zip(rows, results[self.N :], strict=True):
                 row.append(value)
         kinds = self.body.proto_.output[1 + self.N :]
         made = [np.stack(row) if row else no_rows(kind) for row, kind in zip(rows, kinds, strict=True)]
@@ -181,10 +181,10 @@ def _asked(node: Any, inputs: Sequence[Any]) -> int | None:
     types = {name: helper.make_tensor_type_proto(_kind(x), x.shape) for name, x in named}
     data = {name: numpy_helper.from_array(x, name) for name, x in named if x.size <= _SMALL and x.dtype != object}
     try:
-        found = onnx.shape_inference.infer_node_outputs(schema, node.onnx_node, types, data)
+        inferred = onnx.shape_inference.infer_node_outputs(schema, node.onnx_node, types, data)
     except Exception:  # inference may raise anything: the size is unknown
         return None
-    tensors = [kind.tensor_type for kind in found.values()]
+    tensors = [kind.tensor_type for kind in inferred.values()]
     if not all(t.HasField("shape") and all(d.HasField("dim_value") for d in t.shape.dim) for t in tensors):
         return None
     return sum(math.prod(d.dim_value for d in t.shape.dim) for t in tensors)

@@ -83,6 +83,7 @@ class HostProcess:
         return results
 
     def _exchange(self, process: subprocess.Popen[bytes], pieces: Sequence[Any], until: Deadline) -> Any:
+        """Send a request and return its answer; raise EOFError where none comes in time."""
         assert process.stdin is not None
         for piece in pieces:
             process.stdin.write(piece)

@@ -234,6 +234,7 @@ class _Walk:
         self.seen: set[tuple[Expr, tuple[Symbol, ...]]] = set()
 
     def visit(self, e: Expr, around: tuple[Symbol, ...], share: float) -> None:
+        """Count an expression once for each value of the iterators around it that it depends on."""
         level = max((j + 1 for j, it in enumerate(around) if it in e.symbols), default=0)
         key = (e, around[:level])
         if key in self.seen:
@@ -287,13 +288,13 @@ class _Walk:
     def _along(self, inner: tuple[Symbol, ...], around: tuple[Symbol, ...], body: Expr) -> tuple[Symbol, ...]:
         """Return the iterators of a reduction, replaced by those of a kept row where there is one."""
         free = [it for it in self.rows if it not in around and it not in body.symbols]
-        found: list[Symbol] = []
+        symbols: list[Symbol] = []
         for r in inner:
             it = next((it for it in free if it.extent == r.extent), r)
-            found.append(it)
+            symbols.append(it)
             if it is not r:
                 free.remove(it)
-        return tuple(found)
+        return tuple(symbols)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -69,10 +69,10 @@ class _Denotation:
         self.values: dict[tuple[Node, tuple[Any, ...]], tuple[Index, Any]] = {}
 
     def reader(self, node: Node) -> Reader:
-        found = self.readers.get(node)
-        if found is None:
-            found = self.readers[node] = self._make(node)
-        return found
+        reader = self.readers.get(node)
+        if reader is None:
+            reader = self.readers[node] = self._make(node)
+        return reader
 
     def _make(self, node: Node) -> Reader:
         if node.op == "input" or node in self.stop:
@@ -82,12 +82,12 @@ class _Denotation:
 
         def at(*i: Any) -> Any:
             key = _key(i)
-            found = self.values.get((node, key))
-            if found is None:
+            value = self.values.get((node, key))
+            if value is None:
                 for inner in self._pointwise(node, key):
                     self._compute(inner, i, key)
-                found = self.values[node, key]
-            return found[1]
+                value = self.values[node, key]
+            return value[1]
 
         return at
 
@@ -166,7 +166,7 @@ def regroup(index: Sequence[Any], outer: Shape, inner: Shape) -> list[Any]:
     An axis of one element is always read at 0.  Under a guard its index may be larger (a part of a concatenation at its
     place there), and where the guard holds it is 0.
     """
-    found: list[Any] = [0] * len(inner)
+    places: list[Any] = [0] * len(inner)
     for ins, outs in common_groups(outer, inner):
         flat: Any = 0
         for d in ins:
@@ -175,8 +175,8 @@ def regroup(index: Sequence[Any], outer: Shape, inner: Shape) -> list[Any]:
         last = next((d for d in outs if not (isinstance(inner[d], int) and inner[d] == 1)), None)
         for d in reversed(outs):
             if d == last or (isinstance(inner[d], int) and inner[d] == 1):
-                found[d] = flat if d == last else 0
+                places[d] = flat if d == last else 0
             else:
-                found[d] = flat % inner[d]
+                places[d] = flat % inner[d]
                 flat = flat // inner[d]
-    return found
+    return places

@@ -113,6 +113,7 @@ _FRESH = itertools.count()  # names of iterators until they are named by their h
 
 
 def _make(kind: str, dtype: str, *args: Any) -> Expr:
+    """Return the one expression of this content, made now if there is none yet."""
     key = (kind, dtype, repr(args[0]) if kind == "const" else args)  # 0.0 == -0.0 == False
     known = _TABLE.get(key)
     if known is not None:
@@ -291,15 +292,15 @@ def block(root: Node, stop: Set[Node] = frozenset(), most: float = math.inf) -> 
 
 def buffers(root: Node, stop: Set[Node] = frozenset()) -> dict[Node, str]:
     """Return the buffer names that `block` uses."""
-    found: dict[Node, str] = {}
+    names: dict[Node, str] = {}
     count = 0
     for node in topological((root,)):
         if node.op == "input":
-            found[node] = node["name"]
+            names[node] = node["name"]
         elif node in stop:
-            found[node] = f"t{count}"
+            names[node] = f"t{count}"
             count += 1
-    return found
+    return names
 
 
 # ---- walking

@@ -501,6 +501,7 @@ def divide(a: Size, b: Size) -> tuple[Size, Size]:
 
 
 def _divide_by_int(a: Poly, b: int) -> tuple[Size, Size]:
+    """Return the quotient of a polynomial by a positive number, rounded down, and the rest."""
     if b == 1:
         return a, 0
     whole: dict[Mono, int] = {}
@@ -534,6 +535,7 @@ def _divide_by_int(a: Poly, b: int) -> tuple[Size, Size]:
 
 
 def _divide_by_poly(a: Size, b: Poly) -> tuple[Size, Size]:
+    """Return the quotient of a size by a polynomial, rounded down, and the rest."""
     whole: dict[Mono, int] = {}
     left: dict[Mono, int] = {}
     lead, k = b.terms[0]
@@ -545,12 +547,12 @@ def _divide_by_poly(a: Size, b: Poly) -> tuple[Size, Size]:
             whole[part] = whole.get(part, 0) + c // k
     quotient, rest = make(whole), make(left)
     for _ in range(_STEPS if len(b.terms) > 1 else 0):  # take out multiples of a sum, led by its first term
-        found = next(
+        divided = next(
             ((p, c // k) for m, c in terms_of(rest) if c % k == 0 and (p := _without(m, lead)) is not None), None
         )
-        if found is None:
+        if divided is None:
             break
-        step = make({found[0]: found[1]})
+        step = make({divided[0]: divided[1]})
         fewer = rest - step * b
         if len(terms_of(fewer)) >= len(terms_of(rest)):
             break
@@ -698,10 +700,10 @@ def coefficient(x: Size, s: Symbol) -> int | None:
     """Return the integer factor of a symbol in an index; None where the index is not affine in it."""
     if isinstance(x, int) or s not in x.symbols:
         return 0
-    found = 0
+    factor = 0
     for mono, c in x.terms:
         if mono == (s,):
-            found = c
+            factor = c
         elif any(s in atom.symbols for atom in mono):
             return None
-    return found
+    return factor

@@ -134,11 +134,11 @@ class Numbers:
         return denote.regroup(index, outer, inner)
 
     def _arrays(self, args: Iterable[Array]) -> tuple[Array, ...]:
-        found = tuple(args)
-        for x in found:
+        arrays = tuple(args)
+        for x in arrays:
             if isinstance(x, Product) and self.depth and x.size > self.limit:
                 raise _TooLarge
-        return tuple([x.array() if isinstance(x, Product) else x for x in found])
+        return tuple([x.array() if isinstance(x, Product) else x for x in arrays])
 
     def _checked(self, value: Array) -> Array:
         if self.depth and np.size(value) > self.limit:
@@ -193,11 +193,11 @@ def _read(array: Array, index: list[Array]) -> Array:
         array = _take(array, k.ravel(), axis)
         order += axes
         sizes += [k.shape[d - rank + k.ndim] for d in axes]
-    found = array.reshape(sizes).transpose(sorted(range(len(order)), key=order.__getitem__))
+    read = array.reshape(sizes).transpose(sorted(range(len(order)), key=order.__getitem__))
     shape = [1] * rank
     for d, n in zip(order, sizes, strict=True):
         shape[d] = n
-    return found.reshape(shape)
+    return read.reshape(shape)
 
 
 def _take(array: Array, k: Array, axis: int) -> Array:

@@ -3,6 +3,7 @@
     hoisted     Values of the body that do not depend on its carries come from outside: of all trips at once.
     counted     A carry that grows by a literal each trip is a row of a sequence.
     summed      A carry that only adds a row each trip is a sum over the rows.
+    powered     A carry that each trip multiplies by one matrix is multiplied by a power of it.
     unrolled    A loop of few trips is the trips, one after the other (`superopt.ir.inline`).
 
 Each function maps a loop to nodes for its results, in their order.  That `hoisted` keeps the values rests on the
@@ -17,13 +18,14 @@ from dataclasses import dataclass
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Size
 from superopt.ir.inline import steps
+from superopt.ir.ops.table import lookup
 from superopt.ir.program import replace, type_bytes
 
 _COUNTERS = ("int32", "int64", "uint32", "uint64")  # a number of trips fits these
 _Given = list[tuple[Node, Node]]  # inputs of a body with their operands
 
 FIXED, ROW, CARRIED = range(3)
-"""What a value of a body depends on: on what is the same each trip, on the trip's row, or on a carry."""
+"""Kinds of inputs that a value of a body depends on: the same each trip, the row of the trip, or a carry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,15 @@ class LoopParts:
         return list(values[:fixed]), list(values[fixed:carries]), list(values[carries:])
 
     def depends(self) -> dict[Node, int]:
-        """What each value of the body depends on; a value of control flow or of an unknown op counts as carried."""
-        found: dict[Node, int] = {}
+        """Return the kind of input that each value depends on; control flow and unknown ops count as carried."""
+        kinds: dict[Node, int] = {}
         for kind, inputs in enumerate(map(list, self._inputs())):
-            found |= dict.fromkeys(inputs, kind)
+            kinds |= dict.fromkeys(inputs, kind)
         for node in self.body.nodes():
-            if node not in found:
-                kind = max((found[x] for x in node.inputs), default=FIXED)
-                found[node] = CARRIED if _is_stuck(node) else kind
-        return found
+            if node not in kinds:
+                kind = max((kinds[x] for x in node.inputs), default=FIXED)
+                kinds[node] = CARRIED if _is_stuck(node) else kind
+        return kinds
 
     def _inputs(self) -> tuple[list[Node], list[Node], list[Node]]:
         fixed, carries, rows = self.split(self.body.inputs)
@@ -216,6 +218,50 @@ def summed(loop: Node, number: int) -> tuple[Node, ...]:
     total = mk("add", first, mk("reduce_sum", dict(rows)[row], axes=(0,)))
     results = list(_loop(loop, (*outputs[:number], *outputs[number + 1 :]), fixed, carries, rows))
     return (*results[:number], total, *results[number:])
+
+
+def powers(loop: Node) -> tuple[int, ...]:
+    """The carries of a loop that each trip multiplies by one and the same matrix, and which nothing else reads."""
+    parts = LoopParts(loop)
+    fixed, carries, _ = parts.split(parts.body.inputs)
+    outputs, nodes = parts.body.outputs, parts.body.nodes()
+
+    def is_power(carry: Node, result: Node) -> bool:
+        if lookup(result.op).family != "contraction" or "window_strides" in dict(result.attrs):
+            return False
+        left, right = result.inputs
+        if carry is right and left in fixed:
+            contracted = ((1,), (0,))
+        elif carry is left and right in fixed:
+            contracted = ((carry.type.rank - 1,), (0,))
+        else:
+            return False
+        matrix = left if carry is right else right
+        plain = result["dimension_numbers"] == (contracted, ((), ())) and result.type == carry.type
+        alone = sum(carry in n.inputs for n in nodes) == 1 and not any(result in n.inputs for n in nodes)
+        return plain and alone and matrix.type.rank == 2 and sum(x in (carry, result) for x in outputs) == 1
+
+    return tuple([i for i, carry in enumerate(carries) if is_power(carry, outputs[i])])
+
+
+def powered(loop: Node, number: int) -> tuple[Node, ...]:
+    """The results of a loop in which the carry of this number is multiplied by a power of its matrix outside of it."""
+    parts = LoopParts(loop)
+    fixed, carries, rows = parts.given
+    carry, first = carries.pop(number)
+    outputs = parts.body.outputs
+    step = outputs[number]
+    matrix, left = next((dict(fixed)[x], i == 0) for i, x in enumerate(step.inputs) if x is not carry)
+    square = {**dict(step.attrs), "dimension_numbers": (((1,), (0,)), ((), ()))}
+    result, power, trips = first, matrix, parts.length
+    while trips:
+        if trips % 2:
+            result = mk(step.op, *((power, result) if left else (result, power)), **dict(step.attrs))
+        trips //= 2
+        if trips:
+            power = mk(step.op, power, power, **square)
+    results = list(_loop(loop, (*outputs[:number], *outputs[number + 1 :]), fixed, carries, rows))
+    return (*results[:number], result, *results[number:])
 
 
 def unrolled(loop: Node) -> tuple[Node, ...]:

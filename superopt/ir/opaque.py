@@ -95,16 +95,16 @@ def carry(graphs: Iterable[Graph], known: Container[str] = ()) -> dict[str, byte
 
     None where one has no module, unless it is one of the `known`, which are left out.
     """
-    found: dict[str, bytes] = {}
+    modules: dict[str, bytes] = {}
     for node in nodes_of(graphs):
         key = node["params_key"]
-        if key not in found:
+        if key not in modules:
             module = module_of(key)
             if module:
-                found[key] = module
+                modules[key] = module
             elif key not in known:
                 return None
-    return found
+    return modules
 
 
 def resolve(key: str) -> Opaque:
@@ -113,10 +113,10 @@ def resolve(key: str) -> Opaque:
     Raises:
         InputError: the key is unknown in this process.
     """
-    found = _BY_KEY.get(key)
-    if found is None:
+    operation = _BY_KEY.get(key)
+    if operation is None:
         raise InputError(
             f"the opaque operation {key!r} is not known in this process",
             hint="import the program again from its function or model",
         )
-    return found
+    return operation

@@ -76,12 +76,12 @@ class _Parser:
 
     def advance(self) -> str:
         """Take the current token and move to the next."""
-        taken, found = self.token, _TOKEN.match(self.text, self.position)
-        assert found is not None  # `bad` takes any character
+        taken, match = self.token, _TOKEN.match(self.text, self.position)
+        assert match is not None  # `bad` takes any character
         self.spent += 1
         if self.allowance is not None and self.spent % _STEP == 0:
             self.allowance.spend(_STEP)
-        self.kind, self.start, self.position = found.lastgroup or "", found.end("skip"), found.end()
+        self.kind, self.start, self.position = match.lastgroup or "", match.end("skip"), match.end()
         self.token = self.text[self.start : self.position]
         if self.kind == "bad":
             raise self.wrong("a token")
@@ -119,12 +119,12 @@ class _Parser:
 
     def items(self, close: str, item: Callable[[], T]) -> list[T]:
         """Parse items between commas up to a closing mark, which is taken."""
-        found: list[T] = []
+        items: list[T] = []
         while not self.accept(close):
-            found.append(item())
+            items.append(item())
             if not self.at(close):
                 self.take(",")
-        return found
+        return items
 
     def integer(self) -> int:
         if self.kind != "number" or not self.token.lstrip("-").isdigit() or len(self.token) > LIMITS.digits:
@@ -150,9 +150,9 @@ class _Parser:
         self.depth += 1
         if self.depth > LIMITS.depth:
             raise FileLimitError(f"values and bodies are nested more than {LIMITS.depth} deep")
-        found = read()
+        item = read()
         self.depth -= 1
-        return found
+        return item
 
     def value(self) -> Any:
         if self.kind == "number":
@@ -176,6 +176,7 @@ class _Parser:
         return name
 
     def graph(self) -> Graph:
+        """Read the statements and results of a program."""
         known: dict[str, Node] = {}
         inputs: list[Node] = []
         constants: dict[str, Any] = {}
@@ -210,6 +211,7 @@ class _Parser:
         return known[self.advance()]
 
     def statement(self, known: Mapping[str, Node], constants: dict[str, Any]) -> Node:
+        """Read the right side of a statement."""
         self.nodes += 1
         if self.nodes > LIMITS.nodes:
             raise FileLimitError(f"a program of more than {LIMITS.nodes} nodes")

@@ -97,7 +97,7 @@ def mutants_of(path: str, source: str) -> list[OperatorMutant]:
     def inside(place: tuple[int, int], some: Sequence[tuple[tuple[int, int], tuple[int, int]]]) -> bool:
         return any(begin <= place < end for begin, end in some)
 
-    found = [
+    mutants = [
         OperatorMutant(path, *_span(node), ast.get_source_segment(source, node) or "", NEVER) for node in _guards(tree)
     ]
     tokens = [
@@ -120,8 +120,8 @@ def mutants_of(path: str, source: str) -> list[OperatorMutant]:
             continue  # of a loop
         if word in ("+", "-", "*", "/", "//", "%") and not _is_binary(before, binary):
             continue
-        found.append(OperatorMutant(path, (line, column), (line, end), word, INSTEAD[word]))
-    return found
+        mutants.append(OperatorMutant(path, (line, column), (line, end), word, INSTEAD[word]))
+    return mutants
 
 
 def _span(node: ast.AST) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -140,14 +140,14 @@ def _is_binary(before: tokenize.TokenInfo, binary: set[tuple[int, int]]) -> bool
 
 def _compared(tree: ast.AST) -> list[tuple[tuple[int, int], tuple[int, int]]]:
     """Source ranges between the operands of comparisons."""
-    found: list[tuple[tuple[int, int], tuple[int, int]]] = []
+    ranges: list[tuple[tuple[int, int], tuple[int, int]]] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             left = node.left
             for right in node.comparators:
-                found.append((_after(left), (right.lineno, right.col_offset)))
+                ranges.append((_after(left), (right.lineno, right.col_offset)))
                 left = right
-    return found
+    return ranges
 
 
 def _left_out(tree: ast.AST) -> Iterator[ast.AST]:
@@ -177,7 +177,7 @@ def _guards(tree: ast.AST) -> Iterator[ast.expr]:
 
 def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[OperatorMutant]:
     """A random sample of `count` mutants of each room: of operators, or of guards."""
-    found: list[OperatorMutant] = []
+    mutants: list[OperatorMutant] = []
     for room in rooms:
         files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]
         every = [
@@ -186,8 +186,8 @@ def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) 
             for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
             if mutant.is_guard == guards
         ]
-        found += random.Random(f"{seed} {room}").sample(every, min(count, len(every)))
-    return found
+        mutants += random.Random(f"{seed} {room}").sample(every, min(count, len(every)))
+    return mutants
 
 
 def suite_of(path: str, *, own: bool = False) -> list[str]:

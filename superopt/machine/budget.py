@@ -61,10 +61,10 @@ def parse_budget(budget: str | float) -> Budget:
     if isinstance(budget, bool) or not isinstance(budget, str | int | float):
         raise UsageError(f"a budget cannot be a {type(budget).__name__}", hint=hint)
     text = str(budget).strip().lower()
-    found = re.fullmatch(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?(?:e-?\d+)?)\s*([a-z]*)", text)
+    if match is None:
         raise UsageError(f"{budget!r} is not a positive budget", hint=hint)
-    amount, unit = float(found[1]), found[2] or "s"
+    amount, unit = float(match[1]), match[2] or "s"
     if amount <= 0 or not math.isfinite(amount):
         raise UsageError(f"a budget must be positive, got {budget!r}", hint=hint)
     if unit in ("step", "steps"):

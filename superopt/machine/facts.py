@@ -119,13 +119,13 @@ def versions() -> dict[str, str]:
     """Return the versions of Python and of libraries that affect a measurement; a missing one reads "absent"."""
     from importlib import metadata  # late: 10 ms that `import superopt` does not have
 
-    found = {"python": platform.python_version()}
+    known = {"python": platform.python_version()}
     for name in LIBRARIES:
         try:
-            found[name] = metadata.version(name)
+            known[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
-            found[name] = "absent"
-    return found
+            known[name] = "absent"
+    return known
 
 
 def fingerprint(machine: Machine | None = None) -> str:
@@ -183,12 +183,12 @@ def _memory_bytes() -> int:
 
 def _caches_bytes() -> tuple[tuple[str, int], ...]:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for index in range(8):
         base = f"/sys/devices/system/cpu/cpu0/cache/index{index}"
         level, kind, size = _read(f"{base}/level"), _read(f"{base}/type"), _read(f"{base}/size")
         if level and size and kind in ("Data", "Unified"):
             scale = units.get(size[-1], 1)
             digits = size[:-1] if size[-1] in units else size
-            found[f"L{level}"] = int(digits) * scale
-    return tuple(sorted(found.items()))
+            sizes[f"L{level}"] = int(digits) * scale
+    return tuple(sorted(sizes.items()))

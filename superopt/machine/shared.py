@@ -1,4 +1,4 @@
-"""Helpers for state that threads of one process share: functions evaluated once, and Python's parser behind a lock.
+"""Helpers for state that threads share: functions evaluated once, a paused collector, Python's parser behind a lock.
 
 Up to CPython 3.11 `ast.parse` counts its depth in a place that all threads share, and fails with SystemError where
 another thread parses at the same time.  Parsers of others cannot be locked out, so it is tried again.
@@ -9,8 +9,9 @@ from __future__ import annotations
 import ast
 import contextlib
 import functools
+import gc
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -48,6 +49,33 @@ def once(function: Callable[[], T]) -> Callable[[], T]:
         return results[0]
 
     return result
+
+
+class _Collector:
+    """Python's collector of cycles, as it was before the first of several threads paused it."""
+
+    def __init__(self) -> None:
+        self.lock, self.pauses, self.ran = threading.Lock(), 0, True
+
+
+_COLLECTOR = _Collector()
+
+
+@contextlib.contextmanager
+def paused_collector() -> Generator[None]:
+    """Disable the collection of cycles inside the block, also with several threads inside at once."""
+    with _COLLECTOR.lock:
+        if not _COLLECTOR.pauses:
+            _COLLECTOR.ran = gc.isenabled()
+            gc.disable()
+        _COLLECTOR.pauses += 1
+    try:
+        yield
+    finally:
+        with _COLLECTOR.lock:
+            _COLLECTOR.pauses -= 1
+            if not _COLLECTOR.pauses and _COLLECTOR.ran:
+                gc.enable()
 
 
 def parse_module(text: str) -> ast.Module:

@@ -45,8 +45,8 @@ def forms_of(found: Exploration) -> list[Candidate]:
 
 def priced(model: Joint, forms: Sequence[Candidate]) -> list[Candidate]:
     """The forms with their predicted seconds, each region on the backend chosen for it, the cheapest first."""
-    found = [replace(form, predicted_s=_predicted_s(model, form)) for form in forms]
-    return sorted(found, key=lambda form: form.predicted_s or 0.0)
+    with_prices = [replace(form, predicted_s=_predicted_s(model, form)) for form in forms]
+    return sorted(with_prices, key=lambda form: form.predicted_s or 0.0)
 
 
 def that_differ(model: Joint, order: Sequence[Candidate], made: Sequence[Candidate]) -> list[Candidate]:

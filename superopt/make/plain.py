@@ -40,7 +40,7 @@ from superopt.make.trials import OptionalTrace, Trial, TrialPool, report_rows
 from superopt.report.data import NativeKernel
 from superopt.store import Store
 from superopt.workshop.process import Worker
-from superopt.workshop.scheduler import Executor
+from superopt.workshop.scheduler import LOCAL, Executor
 
 _ROUGH = Roofline(uncalibrated(), "uncalibrated")  # orders regions before anything is known of them
 
@@ -73,7 +73,7 @@ class KernelMaker:
 
     Args:
         known: a model for the report's predictions where there is no search, which would bring its own.
-        executor: source of the workers that search schedules; this machine where there is none.
+        executor: source of the workers that search schedules.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class KernelMaker:
         max_prepared_bytes: int | None = None,
         progress: Callable[[str], None] = lambda line: None,
         known: Joint | None = None,
-        executor: Executor | None = None,
+        executor: Executor = LOCAL,
     ) -> None:
         self._executor = executor
         self._pool, self._store, self._progress = pool, store, progress
@@ -114,11 +114,11 @@ class KernelMaker:
 
     def rows(self, form: Candidate) -> tuple[NativeKernel, ...]:
         """The regions of a program for the report."""
-        found = {**self._made, **self._searched.get(form.form, {})}
+        rows = {**self._made, **self._searched.get(form.form, {})}
         for region in form.regions:
-            if region.graph not in found:
-                found[region.graph] = _made(region, self._why_not(region))
-        return report_rows(form.regions, form.chosen, found, self.backend.name, self.model or self._known)
+            if region.graph not in rows:
+                rows[region.graph] = _made(region, self._why_not(region))
+        return report_rows(form.regions, form.chosen, rows, self.backend.name, self.model or self._known)
 
     def refuse(self, regions: Sequence[Region], cause: str) -> None:
         """Mark the kernels of some regions as unusable."""
@@ -157,9 +157,9 @@ class KernelMaker:
         )
         if not fits(form.name, form.program, kernels, self._most_bytes, self._progress):
             return None
-        found = replace(form, name=f"{form.name}, schedules searched", kernels=kernels, plain=False, searched=True)
-        self._searched[found.name] = tried
-        return self.predicted(found)
+        searched = replace(form, name=f"{form.name}, schedules searched", kernels=kernels, plain=False, searched=True)
+        self._searched[searched.name] = tried
+        return self.predicted(searched)
 
     def _seconds(self, graphs: Sequence[Graph]) -> dict[Graph, float]:
         """Predicted seconds per run of each region; a rough roofline where there is no model of our kernels yet."""
@@ -198,11 +198,11 @@ class KernelMaker:
         fresh = [g for g in dict.fromkeys(regions) if g not in self._made and g not in self._written]
         usable = [(graph, trial.trace) for graph, trial in self._made.items() if not trial.failure]
         made = [(graph, trace) for graph, trace in usable if not was_validated(self.backend, graph, trace)]
-        with self._pool.meanwhile(fresh, made) as found:
+        with self._pool.meanwhile(fresh, made) as outcomes:
             yield
-        self._written |= {graph for graph, said in found.items() if not isinstance(said, str)}
-        if found:
-            self._progress(f"{len(found)} of {len(fresh)} kernels made beside the search")
+        self._written |= {graph for graph, said in outcomes.items() if not isinstance(said, str)}
+        if outcomes:
+            self._progress(f"{len(outcomes)} of {len(fresh)} kernels made beside the search")
 
     def _left(self, form: Candidate) -> list[Region]:
         """The regions whose kernels are still to be made, each once."""
@@ -233,7 +233,7 @@ class KernelMaker:
             jobs = [(region.graph, None) for region in batch]
             making = BackgroundCall(lambda jobs=jobs: self._pool.make_all(jobs, deadline.end_s))
             proof_s += self._prove(waiting)
-            waiting = {r.graph: _made(r, found) for r, found in zip(batch, making.result(), strict=True)}
+            waiting = {r.graph: _made(r, outcome) for r, outcome in zip(batch, making.result(), strict=True)}
             done += len(batch)
         proof_s += self._prove(waiting)
         operations = sum(len(region.nodes) for region in order[:done])
@@ -259,8 +259,8 @@ class KernelMaker:
             refused = failed.trace or default_trace(self.backend, region.graph)
             for trace in self.backend.default_traces(region.graph):
                 if trace != refused and not deadline.is_over:
-                    (found,) = self._pool.make_all([(region.graph, trace)], deadline.end_s)
-                    made = {region.graph: _made(region, found)}
+                    (outcome,) = self._pool.make_all([(region.graph, trace)], deadline.end_s)
+                    made = {region.graph: _made(region, outcome)}
                     trial = proved(self.backend, made, self._store, self._progress)[region.graph]
                     if not trial.failure:
                         return trial

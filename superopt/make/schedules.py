@@ -36,7 +36,7 @@ from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.store import Store
 from superopt.workshop.job import JobWorker, WorkerDiedError
 from superopt.workshop.process import Worker, ended_by_interrupts
-from superopt.workshop.scheduler import Executor
+from superopt.workshop.scheduler import LOCAL, Executor, Workers
 from verifier.schedules.ledger import ScheduleLedger
 
 
@@ -48,7 +48,7 @@ class ScheduleStage:
         pool: processes that make kernels.
         worker: the process that times them.
         most: largest number of candidates to time for a region.
-        executor: source of the workers that build and time candidates; this machine where there is none.
+        executor: source of the workers that build and time candidates.
     """
 
     pool: TrialPool
@@ -57,7 +57,7 @@ class ScheduleStage:
     store: Store | None = None
     say: Callable[[str], None] = lambda line: None
     most: int = 1_000_000
-    executor: Executor | None = None
+    executor: Executor = LOCAL
 
     def searched(
         self, regions: Sequence[Region], made: Mapping[Graph, Trial], seconds: Mapping[Graph, float], deadline: Deadline
@@ -70,12 +70,12 @@ class ScheduleStage:
             seconds: estimated seconds of one run of each.
             deadline: the end of the stage, the start of processes included.
         """
-        found = dict(made)
+        kernels = dict(made)
         example = {r.graph: r for r in regions}
         weights = sum(frozen_bytes(r.graph) for r in regions)
         cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
         with ExitStack() as stack:
-            every = builders(min(MOST_PROCESSES, usable_cores()), self.executor)
+            every = builders(Workers(min(MOST_PROCESSES, usable_cores()), self.executor))
             processes = [stack.enter_context(worker) for worker in every]
             with ThreadPoolExecutor(len(processes)) as executor, ended_by_interrupts(processes):
                 list(executor.map(lambda worker: worker.ready(), processes))
@@ -91,10 +91,10 @@ class ScheduleStage:
                     judged=True,
                 )  # fmt: skip
                 try:
-                    found[graph] = self._tuned(example[graph], found[graph], how, processes, deadline)
+                    kernels[graph] = self._tuned(example[graph], kernels[graph], how, processes, deadline)
                 except (InputError, WorkerDiedError) as error:
-                    self.say(f"{found[graph].name}: no search of schedules: {error}")
-        return found
+                    self.say(f"{kernels[graph].name}: no search of schedules: {error}")
+        return kernels
 
     def _tuned(
         self, region: Region, default: Trial, how: ScheduleSearch, processes: Sequence[JobWorker], deadline: Deadline
@@ -148,12 +148,12 @@ def proved(
     backend: Backend, tried: Mapping[Graph, Trial], store: Store | None, say: Callable[[str], None]
 ) -> dict[Graph, Trial]:
     """The trials; those of kernels whose schedules are not proved as failed."""
-    ledger, found = ScheduleLedger(store), dict(tried)
+    ledger, verdicts = ScheduleLedger(store), dict(tried)
     for graph, trial in tried.items():
         if not trial.failure:
             verdict = backend.prove(graph, trial.trace, ledger)
             if not verdict.proved:
                 say(f"{trial.name}: its schedule is {verdict.status}")
                 cause = f"its schedule is {verdict.status}: {verdict.cause}"
-                found[graph] = replace(trial, failure=cause[:200])
-    return found
+                verdicts[graph] = replace(trial, failure=cause[:200])
+    return verdicts

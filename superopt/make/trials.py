@@ -33,7 +33,7 @@ from superopt.measure.kernels import XLA
 from superopt.report.data import NativeKernel
 from superopt.workshop.job import Event, Failure, Job, JobKind
 from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import local
+from superopt.workshop.scheduler import Workers
 
 _WAIT_S = 0.3  # as long as most kernels take
 MOST_PROCESSES = 4  # that make kernels at once: one that has made some takes 0.28 GB
@@ -80,7 +80,7 @@ class TrialPool:
     def __init__(self, processes: int | None = None, backend: Backend | None = None) -> None:
         self.backend = backend or for_device()
         count = processes or min(MOST_PROCESSES, usable_cores())
-        self._workshop = local(count, ONE_KERNEL, inline=True, loads=f"{_JOBS}:load")
+        self._workshop = Workers(count).workshop(ONE_KERNEL, inline=True, loads=f"{_JOBS}:load")
         self.spent_s = 0.0
 
     @property
@@ -121,7 +121,7 @@ class TrialPool:
         yielded has, after the end of the block, the schedule of each kernel that was made, or why there is none.  Jobs
         begun by then are waited for, but not long.
         """
-        found: dict[Graph, OptionalTrace | str] = {}
+        outcomes: dict[Graph, OptionalTrace | str] = {}
         halted = threading.Event()
         wanted: list[tuple[JobKind, Graph, OptionalTrace]] = []
         for region in regions:
@@ -138,14 +138,14 @@ class TrialPool:
 
         making = BackgroundCall(work)
         try:
-            yield found
+            yield outcomes
         finally:
             halted.set()
         with suppress(TimeOverError):  # a process that is still at it is waited for by the next that needs it
             done = making.result(Deadline.within(_WAIT_S).end_s)
             kernels = {n: result for n, result in done.items() if n < len(regions)}
             self._count(kernels.values())
-            found |= {regions[n]: _outcome(result) for n, result in kernels.items()}
+            outcomes |= {regions[n]: _outcome(result) for n, result in kernels.items()}
 
     def _job(self, kind: JobKind, region: Graph, trace: OptionalTrace, folder: str, number: int) -> Job:
         """The job that makes or validates the kernel of a region, described in a file of the folder."""

@@ -130,7 +130,7 @@ def ran(
         end_s: instant of `time.monotonic` at which the worker is killed.
         take: called with the results of each call and its seconds as soon as they are there.
     """
-    found = Ran()
+    result = Ran()
     every = [x for given in inputs for x in given]
     with arrays.scratch_folder(_nbytes((*every, *frozen.values()))) as name:
         folder = Path(name)
@@ -140,15 +140,15 @@ def ran(
         try:
             for event in worker.request(Job("compare", "superopt.measure.programs:call_program", request), end_s):
                 if event["event"] == "failed":
-                    found.raised = (event["cause"], event["detail"])
+                    result.raised = (event["cause"], event["detail"])
                     continue
-                at = folder / f"arrays{len(found.results)}"
-                found.results.append([np.array(x) for x in arrays.load(at).values()])
-                found.seconds.append(event["seconds"])
-                take(found.results[-1], found.seconds[-1])
+                at = folder / f"arrays{len(result.results)}"
+                result.results.append([np.array(x) for x in arrays.load(at).values()])
+                result.seconds.append(event["seconds"])
+                take(result.results[-1], result.seconds[-1])
         except WorkerDiedError as death:
-            found.lost = death.failure
-    return found
+            result.lost = death.failure
+    return result
 
 
 def _nbytes(values: Sequence[Any]) -> int:
@@ -172,17 +172,17 @@ def pooled(first: Comparison, second: Comparison, *, seed: int = 0) -> Compariso
     assert isinstance(two, Timing)
     floor = Speedup(1.0, min(one.ratio.low, two.ratio.low), max(one.ratio.high, two.ratio.high))
     reference = replace(one, samples_s=one.samples_s + two.samples_s, ratio=floor)
-    found: list[Timing | Failure] = []
+    timings: list[Timing | Failure] = []
     for a, b in pairs:
         if isinstance(a, Failure) or isinstance(b, Failure):
-            found.append(a if isinstance(a, Failure) else b)
+            timings.append(a if isinstance(a, Failure) else b)
             continue
         n, m = len(a.samples_s), len(b.samples_s)
         base = one.samples_s[:n] + two.samples_s[:m]
         middle = paired_ratio(base, a.samples_s + b.samples_s, seed=seed).ratio
         ratio = Speedup(middle, min(a.ratio.low, b.ratio.low), max(a.ratio.high, b.ratio.high))
-        found.append(replace(a, samples_s=a.samples_s + b.samples_s, ratio=ratio))
-    return Comparison(reference, tuple(found), first.isolated, first.notes)
+        timings.append(replace(a, samples_s=a.samples_s + b.samples_s, ratio=ratio))
+    return Comparison(reference, tuple(timings), first.isolated, first.notes)
 
 
 def serialisable(program: Program) -> bool:
@@ -254,15 +254,15 @@ class _Record:
         base, again = self.samples[REFERENCE], self.samples.get(AGAIN, [])
         itself = paired_ratio(again, base, seed=seed) if again else Speedup(1.0, 0.0, math.inf)
         reference = self._timing(REFERENCE, itself)
-        found: list[Timing | Failure] = []
+        results: list[Timing | Failure] = []
         for i in range(self.count):
             if i in self.failures:
-                found.append(self.failures[i])
+                results.append(self.failures[i])
             elif i in self.samples:
-                found.append(self._timing(i, paired_ratio(base, self.samples[i], seed=seed)))
+                results.append(self._timing(i, paired_ratio(base, self.samples[i], seed=seed)))
             else:
-                found.append(Failure("run", "no round was completed"))
-        return Comparison(reference, tuple(found), isolated, notes, tuple(again))
+                results.append(Failure("run", "no round was completed"))
+        return Comparison(reference, tuple(results), isolated, notes, tuple(again))
 
     def _timing(self, index: int, ratio: Speedup) -> Timing:
         ready = self.ready[index]
@@ -298,6 +298,7 @@ def _request(
     backend: str,
     folder: Path,
 ) -> dict[str, Any]:
+    """Return a comparison as data for a worker; arrays that it needs are written into the folder."""
     bundle: dict[str, np.ndarray] = {}
     placed: dict[str, placing.Place] = {}
     keys: dict[int, str] = {}

@@ -108,14 +108,14 @@ def time_kernels(
         backends: per graph, the name of a backend; all XLA by default.
     """
     settings = settings or KernelSettings()
-    found: dict[int, KernelTiming | Failure] = {}
+    timings: dict[int, KernelTiming | Failure] = {}
     tasks = list(zip(graphs, options or [{}] * len(graphs), backends or [XLA] * len(graphs), strict=True))
     if worker is not None:
-        _collect(worker, tasks, settings, budget_s, found, progress)
+        _collect(worker, tasks, settings, budget_s, timings, progress)
     else:
         with Worker(limits, inline=True) as own:
-            _collect(own, tasks, settings, budget_s, found, progress)
-    return [found.get(i, Failure("timeout", LEFT_OUT)) for i in range(len(graphs))]
+            _collect(own, tasks, settings, budget_s, timings, progress)
+    return [timings.get(i, Failure("timeout", LEFT_OUT)) for i in range(len(graphs))]
 
 
 def _collect(
@@ -126,6 +126,7 @@ def _collect(
     found: dict[int, KernelTiming | Failure],
     progress: Callable[[int, int], None] | None,
 ) -> None:
+    """Time kernels in the worker, again without each one at which it died, and put the results into `found`."""
     deadline = time.monotonic() + budget_s if budget_s else float("inf")
     texts = [print_graph(graph) for graph, _, _ in tasks]
     with arrays.scratch_folder(sum(map(len, texts))) as folder:
@@ -203,6 +204,7 @@ def _empty(x: Any) -> Any:
 def _time_chunk(
     thunks: Mapping[int, loop.Thunk], dispatch: loop.Thunk, settings: KernelSettings, seed: int, end_s: float
 ) -> Iterator[dict[str, Any]]:
+    """Time compiled kernels in shuffled rounds; yield the result of each at the end."""
     calls = {i: min(settings.max_calls, loop.calls_for(thunk, settings.sample_s)) for i, thunk in thunks.items()}
     rounds: dict[int, list[float]] = {i: [] for i in thunks}
     floors: list[float] = []
@@ -237,6 +239,7 @@ def _compiled(
     options: Mapping[str, Any],
     footprint: int,
 ) -> loop.Thunk:
+    """Return a call of a compiled kernel on random arrays, the frozen ones from several copies in turn."""
     import jax  # late: only where programs run
 
     given = loop.on_device([_random(node.shape, node.dtype, rng) for node in graph.inputs])

@@ -66,11 +66,11 @@ def interleaved(
 def samples(thunks: Sequence[Thunk], min_time_s: float, rounds: int, seed: int) -> list[list[float]]:
     """Seconds per call of each thunk in every round, in samples of at least `min_time_s`."""
     calls = [calls_for(thunk, min_time_s) for thunk in thunks]
-    found: list[list[float]] = [[] for _ in thunks]
+    samples_s: list[list[float]] = [[] for _ in thunks]
     for _, i, seconds in interleaved(thunks, calls, rounds, seed, set(range(len(thunks)))):
         if seconds is not None:
-            found[i].append(seconds)
-    return found
+            samples_s[i].append(seconds)
+    return samples_s
 
 
 def seconds_each(thunk: Thunk, calls: int) -> list[float]:

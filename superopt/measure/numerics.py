@@ -88,6 +88,7 @@ def output_errors(reference: Sequence[np.ndarray], candidate: Sequence[np.ndarra
 
 
 def _error(r: np.ndarray, c: np.ndarray) -> OutputError:
+    """Return the error of a result against the reference: infinite where type or shape is another one."""
     if r.shape != c.shape or r.dtype != c.dtype:
         text = f"{c.dtype}{list(c.shape)} instead of {r.dtype}{list(r.shape)}"
         return OutputError(math.inf, math.inf, text)

@@ -110,13 +110,13 @@ def _kept(
 
 def _digest(values: Mapping[str, Any]) -> str:
     """Digest of arrays; for one that lies in a file, of its place instead of its values."""
-    found = hashlib.blake2b()
+    hasher = hashlib.blake2b()
     for name in sorted(values):
         array, place = np.ascontiguousarray(values[name]), placing.place_of(values[name])
-        found.update(f"{name} {array.dtype} {array.shape} {place} ".encode())
+        hasher.update(f"{name} {array.dtype} {array.shape} {place} ".encode())
         if place is None:
-            found.update(array.reshape(-1).view(np.uint8).data)
-    return found.hexdigest()
+            hasher.update(array.reshape(-1).view(np.uint8).data)
+    return hasher.hexdigest()
 
 
 def _bytes(kept: session.Kept) -> int:

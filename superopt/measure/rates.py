@@ -52,10 +52,10 @@ def measured() -> Rates:
 def measure_again() -> Rates:
     """Measure the rates of this processor, and keep them for all processes."""
     measured.cache_clear()
-    found = _measure()
+    rates = _measure()
     path = _path()
-    jit.write_beside(path, sealed(path, json.dumps(asdict(found)).encode()))
-    return found
+    jit.write_beside(path, sealed(path, json.dumps(asdict(rates)).encode()))
+    return rates
 
 
 def _path() -> Path:
@@ -68,10 +68,10 @@ def _kept(path: Path) -> Rates | None:
     if content is None:
         return None
     try:
-        found = Rates(**{name: float(x) for name, x in json.loads(content).items()})
+        rates = Rates(**{name: float(x) for name, x in json.loads(content).items()})
     except (ValueError, TypeError, AttributeError):  # of another version
         return None
-    return found if all(0 < getattr(found, f.name) < math.inf for f in fields(Rates)) else None
+    return rates if all(0 < getattr(rates, f.name) < math.inf for f in fields(Rates)) else None
 
 
 def _measure() -> Rates:

@@ -179,6 +179,7 @@ def run_events(make: Make, inputs: Sequence[Sequence[Any]]) -> Iterator[Event]:
 
 
 def _rounds(thunks: dict[int, loop.Thunk], calls: dict[int, int], settings: ComparisonSettings) -> Iterator[Event]:
+    """Time programs in interleaved rounds; yield a round's seconds, and drop programs that are hopeless."""
     index_of = sorted(thunks)
     active = set(range(len(index_of)))
     slowness: dict[int, list[float]] = {i: [] for i in active}

@@ -6,9 +6,9 @@ is new, refuses.  Only then are the arguments looked at one by one here.  Progra
 function (with options of the compiler, frozen arguments or large prepared tensors) are found by the types of the
 arguments.
 
-The budget is one for all types: each new one has a half of what is left, and where that is too little it is left to
-`jax.jit`, which is also where sharded arguments and such that are written to go, and functions that call back into
-Python: what these print or count is seen as often as their user calls them.
+The budget is one for all types: each new one has half of what is left.  Where that is too little, the call is left to
+`jax.jit`.  So are sharded arguments, arguments that are written to, and functions that call back into Python: what
+these print or count is seen as often as their user calls them.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ from superopt.returned.optimized import Optimized
 from superopt.returned.remember import is_in_doubt, recall, run_key
 from superopt.store import Store
 from superopt.workshop import forks
-from superopt.workshop.cluster import RayExecutor
+from superopt.workshop.cluster import executor_at
 from superopt.workshop.process import ONE_KERNEL, Worker
 from verifier.verdict import EXACTNESS
 
@@ -213,7 +213,7 @@ def optimize(
             return _told(known, program=name, command=command)
         asked = imported
         imported = fallback.around("the file of the weights", lambda: shelf.imported(asked), asked)
-        executor = None if workers is None else stack.enter_context(RayExecutor(workers))
+        executor = stack.enter_context(executor_at(workers))
         worker, pool = Worker(), TrialPool(backend=backend)
         kernels_alone = Worker(ONE_KERNEL, inline=True)
         stack.callback(fallback.around, "the end of processes", worker.end, None)

@@ -360,16 +360,16 @@ class Account:
 
 def accounts(report: Report) -> dict[str, Account]:
     """Time breakdowns of the program before and after, where drawn or priced; the original alone where returned."""
-    found: dict[str, Account] = {}
+    by_name: dict[str, Account] = {}
     if report.drawing is not None:
         drawn = [node for node in report.drawing.before if node.kernel == node.id and node.backend]
         priced = [node.us for node in drawn if node.us is not None]
         kernels_ms = 1e-3 * sum(priced) if priced else None
-        found["before"] = _account(len(drawn), kernels_ms, None, report.measured.before_ms)
+        by_name["before"] = _account(len(drawn), kernels_ms, None, report.measured.before_ms)
     if report.kernels and not report.original_returned:
         kernels_ms, count = sum(k.ms for k in report.kernels), sum(k.count for k in report.kernels)
-        found["after"] = _account(count, kernels_ms, report.predicted_ms, report.measured.after_ms)
-    return found
+        by_name["after"] = _account(count, kernels_ms, report.predicted_ms, report.measured.after_ms)
+    return by_name
 
 
 def _account(count: int, kernels_ms: float | None, predicted_ms: float | None, measured_ms: float | None) -> Account:

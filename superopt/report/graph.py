@@ -1,11 +1,14 @@
 """A program as an SVG drawing: one box per kernel, with the operations fused into it, operands above readers.
 
 Boxes that differ between before and after are outlined and link to their counterpart on the other side.  Operations
-that a rewrite introduced carry its name.  Repeated stretches can be folded into one box.
+that a rewrite introduced carry its name.  Repeated stretches can be folded into one box.  A drawing is cut between
+layers into bands, so that a browser lays out only those in view.
 """
 
 from __future__ import annotations
 
+import itertools
+from bisect import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,11 +17,12 @@ from markupsafe import escape
 from superopt.ir.ops.table import PRODUCTS, TABLE
 from superopt.report.data import DrawnNode
 from superopt.report.figures import ms, percent
-from superopt.report.layers import place
+from superopt.report.layers import GAP_Y, place
 
 WIDTH = 220.0
 _HEAD, _ROW, _PAD = 22.0, 15.0, 6.0
 _SMALLEST = 0.8  # drawings shrink to this before they scroll
+_BAND = 800.0  # height of a band, about that of a screen
 _ROWS = 7  # operations listed in a box
 _PERIOD = 48  # longest stretch of kernels whose repetition is looked for
 _WORTH = 3  # kernels that a fold must save
@@ -152,15 +156,15 @@ def fold(boxes: Sequence[DrawnBox]) -> list[DrawnBox]:
 
 def _repetition(signs: Sequence[int], i: int) -> tuple[int, int]:
     """Length and number of the repetitions at a place that save most boxes; (1, 1) where none are saved."""
-    best, found = _WORTH - 1, (1, 1)
+    best, repeated = _WORTH - 1, (1, 1)
     for period in range(1, min(_PERIOD, (len(signs) - i) // 2) + 1):
         times, end = 1, i + period
         while list(signs[end : end + period]) == list(signs[i : i + period]):
             times, end = times + 1, end + period
         saved = period * (times - 1) - 1
         if saved > best:
-            best, found = saved, (period, times)
-    return found
+            best, repeated = saved, (period, times)
+    return repeated
 
 
 def svg(boxes: Sequence[DrawnBox], side: str, other: set[int], label: str) -> str:
@@ -172,23 +176,43 @@ def svg(boxes: Sequence[DrawnBox], side: str, other: set[int], label: str) -> st
     total = sum(box.us for box in boxes) or 1.0
     width, height = placed.width + 16, placed.height + 16
     out = [
-        f'<svg class="graph" role="group" aria-label="{escape(label)}" width="{width:.0f}" '
-        f'style="min-width: {_SMALLEST * width:.0f}px" viewBox="-8 -8 {width:.0f} {height:.0f}">'
+        f'<div class="graph" role="group" aria-label="{escape(label)}" style="min-width: {_SMALLEST * width:.0f}px">'
     ]
-    out += [f'<path class="edge" d="{_curve(points)}"/>' for points in placed.edges]
+    cuts = _cuts([y for _, y in placed.boxes])
+    bands: list[list[str]] = [[] for _ in range(len(cuts) + 1)]
+    limits = list(itertools.pairwise((-8.0, *cuts, height - 8)))
+    for points in placed.edges:
+        for n in range(bisect(cuts, points[0][1]), bisect(cuts, points[-1][1]) + 1):
+            bands[n].append(f'<path class="edge" d="{_curve(points, *limits[n])}"/>')
     for box, (x, y) in zip(boxes, placed.boxes, strict=True):
-        out.append(_box(box, side, x, y, total, box.id in other))
-    return "".join(out) + "</svg>"
+        bands[bisect(cuts, y)].append(_box(box, side, x, y, total, box.id in other))
+    for band, (top, end) in zip(bands, limits, strict=True):
+        view = f'width="{width:.0f}" viewBox="-8 {top:.0f} {width:.0f} {end - top:.0f}"'
+        rest = f"contain-intrinsic-height: auto {end - top:.0f}px"
+        out += [f'<div class="band" style="{rest}"><svg {view}>', *band, "</svg></div>"]
+    return "".join(out) + "</div>"
 
 
-def _curve(points: Sequence[tuple[float, float]]) -> str:
-    (x, y), *rest = points
-    parts = [f"M{x:.0f} {y:.0f}"]
-    for u, v in rest:
+def _cuts(tops: Sequence[float]) -> list[float]:
+    """Heights at which a drawing with boxes at these heights is cut, in the gaps above layers."""
+    cuts, last = list[float](), 0.0
+    for top in sorted(set(tops)):
+        if top - last > _BAND:
+            last = top
+            cuts.append(top - GAP_Y / 2)
+    return cuts
+
+
+def _curve(points: Sequence[tuple[float, float]], top: float, end: float) -> str:
+    """The parts of an edge that enter a band, as a path."""
+    parts: list[str] = []
+    for (x, y), (u, v) in itertools.pairwise(points):
+        if v < top or y > end:
+            continue
         middle = (y + v) / 2
         straight = abs(u - x) < 0.5
+        parts += [] if parts else [f"M{x:.0f} {y:.0f}"]
         parts.append(f"L{u:.0f} {v:.0f}" if straight else f"C{x:.0f} {middle:.0f} {u:.0f} {middle:.0f} {u:.0f} {v:.0f}")
-        x, y = u, v
     return "".join(parts)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 _SWEEPS = 4
 _NARROW = 12.0
 _FAR = 12  # edges over more layers than this go straight
-_GAP_X, _GAP_Y = 18.0, 30.0
+_GAP_X, GAP_Y = 18.0, 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def place(
         tall = max((sizes[n][1] for n in row if n < len(sizes)), default=0.0)
         tops.append(top)
         bottoms.append(top + tall)
-        top += tall + _GAP_Y
+        top += tall + GAP_Y
     left = min((x[n] - widths[n] / 2 for n in range(len(x))), default=0.0)
     boxes = tuple((x[n] - widths[n] / 2 - left, tops[layer[n]]) for n in range(len(sizes)))
     paths: list[tuple[tuple[float, float], ...]] = []
@@ -64,7 +64,7 @@ def place(
             points += [(x[n] - left, tops[layer_of[n]]), (x[n] - left, bottoms[layer_of[n]])]
         paths.append((*points, (x[last] - left, tops[layer[last]])))
     right = max((x[n] + widths[n] / 2 - left for n in range(len(x))), default=0.0)
-    return PlacedBoxes(boxes, tuple(paths), right, max(0.0, top - _GAP_Y))
+    return PlacedBoxes(boxes, tuple(paths), right, max(0.0, top - GAP_Y))
 
 
 def _layers(count: int, edges: Sequence[tuple[int, int]], floating: Collection[int]) -> list[int]:

@@ -89,8 +89,8 @@ def _proof(report: Report) -> str:
 
 
 _LOOPS = {
-    "counted": "counters as rows", "body": "products split", "hoisted": "values hoisted", "summed": "sums",
-    "unrolled": "loops unrolled",
+    "counted": "counters as rows", "body": "products changed", "hoisted": "values hoisted", "summed": "sums",
+    "powered": "powers", "unrolled": "loops unrolled",
 }  # fmt: skip
 
 
@@ -165,12 +165,12 @@ def model_line(report: Report) -> str:
 def near_misses(report: Report) -> list[tuple[str, str, int]]:
     """(rule, condition that failed, how often) for unused rules that stopped at a condition, most frequent first."""
     used = {r.rule for r in report.rewrites}
-    found: dict[str, tuple[str, int]] = {}
+    nearest: dict[str, tuple[str, int]] = {}
     for key, count in report.growth.get("near_misses", {}).items():
         rule, _, reason = str(key).partition(": ")
-        if "needs " in reason and rule not in used and count > found.get(rule, ("", 0))[1]:
-            found[rule] = reason.removeprefix("not preferred: "), count
-    return sorted(((r, reason, n) for r, (reason, n) in found.items()), key=lambda x: (-x[2], x[0]))
+        if "needs " in reason and rule not in used and count > nearest.get(rule, ("", 0))[1]:
+            nearest[rule] = reason.removeprefix("not preferred: "), count
+    return sorted(((r, reason, n) for r, (reason, n) in nearest.items()), key=lambda x: (-x[2], x[0]))
 
 
 def peer_line(peer: PeerTiming) -> str:
@@ -254,6 +254,7 @@ def medians_line(report: Report) -> str:
 
 
 def _search_lines(report: Report) -> list[str]:
+    """Return the lines on growth, search and model."""
     if not report.growth:
         return []
     grown, searched = report.growth, report.search
@@ -296,6 +297,7 @@ def options_line(report: Report) -> str:
 
 
 def _rewrite_lines(report: Report) -> list[str]:
+    """Return a table of the rules used, the first of them with equation and place."""
     if not report.rewrites:
         return []
     timed = any(used.measured_gain_ms is not None for used in report.rewrites)
@@ -364,6 +366,7 @@ def _prices(k: NativeKernel) -> str:
 
 
 def _not_done_lines(report: Report) -> list[str]:
+    """Return the lines on what was slower, refused or nearly matched."""
     lines: list[str] = []
     for other in report.not_chosen[:_FEW]:
         lines.append(f"          {other.rule}: {loss_in_words(other.loss, report)} at {other.site}")

@@ -3,7 +3,8 @@
 `save` writes a zip file with the program as text, the prepared tensors, the report, the original program and the plan
 from it to the returned one.  `load` makes the program callable again without the original function.  Derivatives then
 go through the optimised program itself; a function that defines or stops derivatives itself (`jax.custom_vjp`,
-`stop_gradient`) has none after `load`.  `validate` checks it from these files alone.
+`stop_gradient`) has none after `load`, and one with its own rule for `vmap` has none of these.  `validate` checks it
+from these files alone.
 """
 
 from __future__ import annotations
@@ -172,9 +173,9 @@ class Optimized(Unique, Generic[P, R]):
             head=self.imported.head,
             tail=self.imported.tail,
             weak=tuple(
-                (_positions(arguments), _positions(found))
-                for arguments, found in (self.imported.weakness or {}).items()
-                if found is not None
+                (_positions(arguments), _positions(weak))
+                for arguments, weak in (self.imported.weakness or {}).items()
+                if weak is not None
             ),
             own_derivatives=self.imported.own_derivatives,
         )
@@ -529,21 +530,21 @@ class Loaded(Unique):
 
     def _left_out(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Frozen arguments that a call by name leaves out, by name and without values."""
-        found: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         places = frozenset(i for i, *_ in self._frozen)
         for name, structure in held_back(self.in_tree.data, self._parameters, len(args), kwargs, places):
             leaves = [jax.ShapeDtypeStruct((), np.float32)] * structure.num_leaves
             try:
                 if any(kind in ADAPTED for kind in structure.types):
                     raise InputError("it holds functions or typed keys")
-                found[name] = jax.tree_util.tree_unflatten(structure.tree(), leaves)
+                kept[name] = jax.tree_util.tree_unflatten(structure.tree(), leaves)
             except Exception as error:  # that of the class of a node, which may look at its leaves
                 why = error.args[0] if isinstance(error, InputError) else in_one_line(error)
                 raise ArgumentError(
                     f"frozen argument {name} cannot be left out: {why}",
                     hint="pass it, with jax.ShapeDtypeStruct in place of its arrays if they are not at hand",
                 ) from error
-        return found
+        return kept
 
     @property
     def _hint(self) -> str:

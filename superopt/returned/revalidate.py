@@ -55,8 +55,8 @@ def validate_optimized(result: Optimized, original: Any = None, store: Store | N
         difference = _difference(graph, other.graph, {k: digest_of(v) for k, v in graph.constants.items()})
         if difference:
             return _refused(difference)
-    found = validate(graph, result.program, result.plan, ledger_of(store))
-    return _with_kernels(found, result.program.hot, result.kernels, store, math.inf)
+    validation = validate(graph, result.program, result.plan, ledger_of(store))
+    return _with_kernels(validation, result.program.hot, result.kernels, store, math.inf)
 
 
 def validate_file(
@@ -83,6 +83,7 @@ def validate_file(
 
 
 def _validated(path: str | Path, original: Any, store: Store | None, most: float) -> Validation:
+    """Return the validation of a saved program, also against an original where one is given."""
     saved, source = read_whole(path)
     graph, program, plan, prepared = source.original, source.program, source.plan, saved.prepared
     notes: tuple[str, ...] = ()
@@ -97,15 +98,15 @@ def _validated(path: str | Path, original: Any, store: Store | None, most: float
             difference = "the original takes or returns another structure than the file says"
         if difference:
             return _refused(difference)
-    found = validate(graph, program, plan, ledger_of(store), most)
-    if found.valid and program.prepare is not None and program.prepare.outputs:
+    validation = validate(graph, program, plan, ledger_of(store), most)
+    if validation.valid and program.prepare is not None and program.prepare.outputs:
         constants = other.graph.constants if other is not None else {}
         if any(node["name"] not in constants for node in program.prepare.inputs):
             notes = (_NOT_COMPUTED,)
         elif not _prepares(program, constants, prepared):
             return _refused("the prepared tensors in the file are not what the original's constants give")
     most_s = math.inf if most == math.inf else MOST_VALIDATION_S
-    return _with_kernels(replace(found, notes=notes), program.hot, saved.kernels, store, most_s)
+    return _with_kernels(replace(validation, notes=notes), program.hot, saved.kernels, store, most_s)
 
 
 def _with_kernels(

@@ -220,9 +220,9 @@ def _is_member(name: str) -> bool:
 def _meta(archive: Archive) -> Any:
     """The contents of meta.json, in the format of this version."""
     meta: Any = archive.json("meta.json")
-    found = field(meta, "format", int)
-    if found != FORMAT:
-        raise InputError(f"it has format {found}, this version reads {FORMAT}", hint="save the program again")
+    version = field(meta, "format", int)
+    if version != FORMAT:
+        raise InputError(f"it has format {version}, this version reads {FORMAT}", hint="save the program again")
     return meta
 
 
@@ -244,6 +244,7 @@ def _read(path: str | Path, files: ExitStack | None) -> tuple[Saved, ValidationS
 
 
 def _saved(archive: Archive, meta: Any, allowance: Allowance, later: str) -> Saved:
+    """Return a saved program from its archive; refuse one whose parts contradict each other."""
     hot = _graph(archive, "hot.txt", allowance)
     trees: Any = archive.json("trees.json")
     in_tree, out_tree = read_tree(field(trees, "arguments", _ANY)), read_tree(field(trees, "results", _ANY))
@@ -396,16 +397,16 @@ def _prepared(archive: Archive, nodes: Sequence[Node], later: str, lock: Lock) -
         with typed(f"{later} is not a saved program", _HINT):
             return _tensor(archive, member, node, lock)
 
-    found: list[Any] = []
+    arrays: list[Any] = []
     for number, node in enumerate(nodes):
         member = f"prepared/{number}"
         _fits(archive, member, node)
         if later:
             read_it = functools.partial(postponed, member, node)
-            found.append(Later(read_it, node.shape, dtype(node.dtype)))  # pyright: ignore[reportArgumentType] -- sizes in a text are numbers
+            arrays.append(Later(read_it, node.shape, dtype(node.dtype)))  # pyright: ignore[reportArgumentType] -- sizes in a text are numbers
         else:
-            found.append(_tensor(archive, member, node, lock))
-    return tuple(found)
+            arrays.append(_tensor(archive, member, node, lock))
+    return tuple(arrays)
 
 
 def _fits(archive: Archive, member: str, node: Node) -> None:
@@ -432,10 +433,10 @@ def digest_of(value: Any, kind: str | None = None) -> str:
     """Digest of an array with its type, as one of this dtype where that is given."""
     array = np.asarray(value)
     array = array if kind is None else array.astype(dtype(kind), copy=False)
-    found = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
+    hasher = hashlib.sha256(f"{array.dtype}{array.shape}".encode())
     for piece in pieces(array):
-        found.update(piece)
-    return found.hexdigest()[:32]
+        hasher.update(piece)
+    return hasher.hexdigest()[:32]
 
 
 _ANY = (str, dict, list, type(None))

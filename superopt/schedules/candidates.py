@@ -84,12 +84,12 @@ _STATE: list[_Session] = []
 def open_graph(request: Mapping[str, Any]) -> Iterator[Event]:
     """Set up an operator, in place of an earlier one."""
     graph = parse_graph(request["graph"])
-    found = load(Path(request["problem"]))
-    expected = [found[f"output {k}"] for k in range(len(graph.outputs))]
+    arrays = load(Path(request["problem"]))
+    expected = [arrays[f"output {k}"] for k in range(len(graph.outputs))]
     program = from_graph(graph.outputs, name="kernel")
     kinds, threads = computed_in(graph), request["threads"]
-    near = neighbours_of_kernel(graph, found)
-    session = _Session(program, found, expected, kinds, near, threads, {}, request.get("footprint", 0))
+    near = neighbours_of_kernel(graph, arrays)
+    session = _Session(program, arrays, expected, kinds, near, threads, {}, request.get("footprint", 0))
     session.bounds = [_bounds(x) for x in expected]
     _STATE[:] = [session]
     yield {"event": "opened"}
@@ -127,6 +127,7 @@ def build_candidates(request: Mapping[str, Any]) -> Iterator[Event]:
 
 
 def _candidate(session: _Session, trace: Any, again: bool) -> Event:
+    """Build a schedule and compare its results; the event says how that ended."""
     watch = Stopwatch()
     try:
         scheduled = apply(session.program, trace)

@@ -63,15 +63,15 @@ class Records:
 
     def rows(self) -> Rows:
         """Return measurements of other searches on this machine: of the newest, the fastest and some others."""
-        found = Rows.empty()
+        rows = Rows.empty()
         for _, value in reversed(self._others()[:_MOST_OTHERS]):
             ranked = sorted(value["rows"], key=lambda r: r["seconds"])
             rest = ranked[_EACH // 2 :]
             kept = ranked[: _EACH // 2] + rest[:: max(1, 2 * len(rest) // _EACH)]
             x = np.asarray([r["features"] for r in kept], np.float32).reshape(-1, len(NAMES))
             y = np.log2([r["seconds"] for r in kept]).astype(np.float32)
-            found = found.join(Rows(x, y, np.zeros(len(y), np.int32)))
-        return found
+            rows = rows.join(Rows(x, y, np.zeros(len(y), np.int32)))
+        return rows
 
     def _others(self) -> list[tuple[str, dict[str, Any]]]:
         if self.store is None:

@@ -29,7 +29,7 @@ from superopt.schedules.native import kernel_calls
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.schedules.workload import workload
 from superopt.store import Store
-from superopt.workshop.scheduler import Executor
+from superopt.workshop.scheduler import LOCAL, Executor, Workers
 
 _ROUNDS, _SAMPLE_S = 15, 5e-3  # each kernel is timed for 75 ms in all, the median of which is told
 
@@ -40,7 +40,7 @@ def tune_and_compare(
     *,
     keep: bool,
     say: Callable[[str], None],
-    executor: Executor | None = None,
+    executor: Executor = LOCAL,
 ) -> dict[str, Any]:
     """Tune an operator given by name and time the winner against XLA, interleaved, in fresh rounds.
 
@@ -49,7 +49,7 @@ def tune_and_compare(
         how: settings of the search; with 0 workers, as many as there are cores, at most 4.
         keep: learn from earlier searches and keep this one's timings.
         say: called with a line per round.
-        executor: source of the workers; this machine where there is none.
+        executor: source of the workers.
 
     Raises:
         UsageError: the operator is not understood, or more threads are asked for than there are cores.
@@ -60,19 +60,19 @@ def tune_and_compare(
     graph = workload(operator)
     how = replace(how, workers=how.workers or min(4, len(cores)))
     with ExitStack() as stack:
-        processes = [stack.enter_context(worker) for worker in builders(how.workers, executor)]
-        found = tune(graph, how, processes=processes, store=Store() if keep else None, say=say)
+        processes = [stack.enter_context(worker) for worker in builders(Workers(how.workers, executor))]
+        tuned = tune(graph, how, processes=processes, store=Store() if keep else None, say=say)
     return {
         "operator": operator,
         "threads": how.threads,
-        **_against_xla(graph, found.trace, how.threads, how.seed),
-        "over_default": found.default_seconds / found.seconds,
-        "candidates": found.candidates,
-        "candidates_per_s": found.candidates_per_s,
-        "compile_ms": found.compile_ms,
-        "space": float(found.space_size),
-        "trace": found.trace,
-        "refused": found.refused,
+        **_against_xla(graph, tuned.trace, how.threads, how.seed),
+        "over_default": tuned.default_seconds / tuned.seconds,
+        "candidates": tuned.candidates,
+        "candidates_per_s": tuned.candidates_per_s,
+        "compile_ms": tuned.compile_ms,
+        "space": float(tuned.space_size),
+        "trace": tuned.trace,
+        "refused": tuned.refused,
     }
 
 
@@ -97,6 +97,7 @@ def main() -> None:
 
 
 def _compared(graph: Graph, trace: Any, threads: int, seed: int) -> dict[str, Any]:
+    """Time a schedule beside XLA in interleaved rounds; return both with ratio and share of the peak."""
     import jax  # late: after the affinity is set
 
     arrays = example_arrays(graph, seed)

@@ -118,17 +118,17 @@ class ScheduleSpace:
 
     def mutate(self, point: SchedulePoint, rng: random.Random, most: int = 2) -> dict[str, Any]:
         """Return a point that differs in one decision or a few; sizes mostly move to neighbouring options."""
-        found, decisions = dict(point), self.decisions
+        mutated, decisions = dict(point), self.decisions
         movable = [name for name, d in decisions.items() if len(d.options) > 1]
         for name in rng.sample(movable, min(len(movable), rng.randint(1, most))):
             options = decisions[name].options
-            here = options.index(found[name]) if found[name] in options else rng.randrange(len(options))
+            here = options.index(mutated[name]) if mutated[name] in options else rng.randrange(len(options))
             if rng.random() < 0.5:
                 there = min(max(here + rng.choice((-1, 1)), 0), len(options) - 1)
             else:
                 there = rng.randrange(len(options))
-            found[name] = options[there]
-        return found
+            mutated[name] = options[there]
+        return mutated
 
     def cross(self, a: SchedulePoint, b: SchedulePoint, rng: random.Random) -> dict[str, Any]:
         """Return a point with each decision from one of two."""
@@ -160,9 +160,9 @@ def space_of(program: LoopProgram, cpu: Cpu | None = None, threads: int = 1) -> 
     if part is not None:
         return ScheduleSpace(program, (part,), threads, base, [])
     try:
-        found = _around(program, cpu, threads, base)
-        if digest(apply(program, found.trace(found.start))) == digest(apply(program, base)):
-            return found
+        space = _around(program, cpu, threads, base)
+        if digest(apply(program, space.trace(space.start))) == digest(apply(program, base)):
+            return space
     except InputError:
         pass  # its first steps need those between them
     return ScheduleSpace(program, (), threads, base, base)
@@ -181,11 +181,11 @@ def _around(program: LoopProgram, cpu: Cpu, threads: int, base: Steps) -> Schedu
     parts: list[StageDecisions] = []
     for stage in program.stages:
         tile, own = tiles.get(stage.buffer), after[stage.buffer]
-        found = analyse(program, stage, tile.merge_columns, tile.lane) if tile else analyse(program, stage)
-        kinds = fitting(found.a, found.b, cpu) if found is not None else []
-        if found is not None and kinds:
+        contraction = analyse(program, stage, tile.merge_columns, tile.lane) if tile else analyse(program, stage)
+        kinds = fitting(contraction.a, contraction.b, cpu) if contraction is not None else []
+        if contraction is not None and kinds:
             kind = next((k for k in kinds if tile and k.name == tile.intrinsic), kinds[0])
-            parts.append(_contraction_space(program, stage, found, kind, cpu, threads, tile, own))
+            parts.append(_contraction_space(program, stage, contraction, kind, cpu, threads, tile, own))
         else:
             chosen = {step[2]: step[3] for step in own if step[1] == stage.buffer}
             parts.append(_nest_space(program, stage, threads, chosen))
@@ -395,14 +395,14 @@ class _Tiling:
         """Return the steps of a point."""
         if point["tile"] is None:
             return [step for step in self.after if step[1] == self.stage]
-        found, kind = self.found, self.kind
+        contraction, kind = self.found, self.kind
         vectors, rows = point["tile"]
-        batch, sizes = {s.name for s in found.batch}, dict(rows)
-        extents = {a.symbol.name: a.extent for a in found.stage.axes}
+        batch, sizes = {s.name for s in contraction.batch}, dict(rows)
+        extents = {a.symbol.name: a.extent for a in contraction.stage.axes}
         tasks: list[list[Any]] = []
         for name, value in point.items():
             axis = name.partition(".")[2]
-            if axis == found.lane.name:
+            if axis == contraction.lane.name:
                 panels = max(1, value // vectors)
                 all_panels = -(-extents[axis] // kind.lanes(self.cpu))
                 if value < all_panels and panels * vectors < all_panels:
@@ -416,7 +416,7 @@ class _Tiling:
         width = vectors * kind.lanes(self.cpu)
         streams = point["streams"]
         fit = kind.registers(math.prod(sizes.values()) * streams, vectors) <= self.cpu.registers
-        fit = fit and extents[found.lane.name] % (width * streams) == 0
+        fit = fit and extents[contraction.lane.name] % (width * streams) == 0
         decisions = [
             ["intrinsic", kind.name],
             ["rows", [list(r) for r in rows]],
@@ -550,15 +550,15 @@ def _chain_space(program: LoopProgram, name: str, cpu: Cpu, threads: int, base: 
     """
     parts = parted(program, name, cpu)
     default = None if parts is None else chosen(parts.sizes, cpu, threads)
-    found = None if parts is None or default is None else built(parts, default)
-    if parts is None or default is None or found is None:
+    space = None if parts is None or default is None else built(parts, default)
+    if parts is None or default is None or space is None:
         return None
-    after = base[len(found[1]) :]
-    if base[: len(found[1])] != found[1] or any(step[0] != "set_knob" for step in after):
+    after = base[len(space[1]) :]
+    if base[: len(space[1])] != space[1] or any(step[0] != "set_knob" for step in after):
         return None
     named = options(parts.sizes, cpu, threads)
     start = _point(default)
-    steps: dict[int, Steps] = {default.block: found[1]}
+    steps: dict[int, Steps] = {default.block: space[1]}
     for block in {block for block, _ in named["queries"]} - {default.block}:
         made = built(parts, ChainDecisions(block, 1, 1, 1))
         if made is not None:

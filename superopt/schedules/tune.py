@@ -52,7 +52,7 @@ from superopt.schedules.space import ScheduleSpace, Steps, space_of
 from superopt.store import Store
 from superopt.workshop.job import Event, Job, JobWorker, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, ended_by_interrupts
-from superopt.workshop.scheduler import Executor, LocalExecutor
+from superopt.workshop.scheduler import NONE_ALIKE, Workers
 
 if TYPE_CHECKING:
     from jaxtyping import Float
@@ -71,7 +71,8 @@ _SPREAD = 0.5  # weight of the model's uncertainty in the order of points (explo
 _HOPELESS = 4.0  # a first call that takes this much longer than the best so far is timed once more and left
 _SLOW = 1.4  # so is a candidate whose first two samples take this much longer
 _JOBS = "superopt.schedules.candidates"
-_LIMITS = ProcessLimits(silence_s=30.0, memory_bytes=6 << 30)
+BUILDING = ProcessLimits(silence_s=30.0, memory_bytes=6 << 30)
+"""Limits of a worker that builds candidates."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +201,7 @@ def tune(
     """
     watch, deadline = Stopwatch(), Deadline.within(how.budget_s * (1 - _FINAL_SHARE))
     with ExitStack() as stack:
-        own = processes or [stack.enter_context(worker) for worker in builders(how.workers)]
+        own = processes or [stack.enter_context(worker) for worker in builders(Workers(how.workers))]
         executor = stack.enter_context(ThreadPoolExecutor(len(own)))
         stack.enter_context(ended_by_interrupts(own))
         started = [executor.submit(worker.ready) for worker in own]
@@ -239,8 +240,8 @@ def tune(
 def _begun(search: _Search, pool: _Pool) -> _Search:
     """Measure the default schedule, and return the search."""
     pool.open()
-    found = _measure(search, pool, [_proposal(search, search.space.start)])
-    search.default = found[0] if found else None
+    measured = _measure(search, pool, [_proposal(search, search.space.start)])
+    search.default = measured[0] if measured else None
     return search
 
 
@@ -316,16 +317,16 @@ def _rows(measured: Sequence[MeasuredSchedule]) -> Rows:
 # ---- processes that build
 
 
-def builders(count: int, executor: Executor | None = None) -> list[JobWorker]:
-    """Return workers that build candidates, at most `count` a host, for several searches; the caller closes them.
+def builders(workers: Workers) -> list[JobWorker]:
+    """Return workers that build candidates, for several searches; the caller closes them.
 
     Raises:
         InputError: no host has the processor and the versions of this machine, whose timings count.
     """
-    seats = (executor or LocalExecutor()).seats(count, _LIMITS)
+    seats = workers.executor.seats(workers.count, BUILDING)
     found = [seat.worker for seat in seats if seat.native]
     if not found:
-        raise InputError("no host of the cluster has the processor and the versions of this machine")
+        raise InputError(NONE_ALIKE)
     return found
 
 
@@ -353,7 +354,7 @@ class CandidateBuilder:
         self, indices: Sequence[int], traces: Sequence[Steps], *, again: bool = False
     ) -> dict[int, dict[str, Any]]:
         """Return events by index; a candidate that kills the worker is `died`, and a new worker builds the rest."""
-        found: dict[int, dict[str, Any]] = {}
+        events: dict[int, dict[str, Any]] = {}
         left = dict(zip(indices, traces, strict=True))
         while left:
             current = None
@@ -363,17 +364,17 @@ class CandidateBuilder:
                 for event in self.worker.request(Job("make", f"{_JOBS}:build_candidates", data)):
                     current = event["index"]
                     if event["event"] != "begin":
-                        found[current] = event
+                        events[current] = event
                         left.pop(current)
             except WorkerDiedError as error:
-                lost = [i for i, event in found.items() if event["event"] == "built"]
+                lost = [i for i, event in events.items() if event["event"] == "built"]
                 for i in lost:  # their code went with the process
-                    found[i] = {"event": "lost"}
+                    events[i] = {"event": "lost"}
                 if current is None or current not in left:
                     raise
                 left.pop(current)
-                found[current] = {"event": "died", "detail": str(error)}
-        return found
+                events[current] = {"event": "died", "detail": str(error)}
+        return events
 
 
 @dataclass(frozen=True, slots=True)

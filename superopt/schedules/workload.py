@@ -86,6 +86,7 @@ def _dot(dtype: str, m: int, n: int, k: int) -> Graph:
 
 
 def _conv(dtype: str, image: tuple[int, ...], rest: list[str], text: str) -> Graph:
+    """Return the convolution that a workload's words describe."""
     from jax import lax  # late: see above
 
     height, width, channels = image

@@ -64,6 +64,7 @@ class Chain:
             yield
 
     def _perturb(self) -> list[int]:
+        """Change the state at random; return the classes that were touched."""
         state, rng, problem, step = self.state, self.rng, self.state.problem, self.meter.step
         touched: list[int] = []
         step()  # a round without a proposal counts as well, so that a budget of steps ends

@@ -132,11 +132,11 @@ class Wants:
     def fixed(self, fid: int, d: int) -> tuple[int, tuple[int, ...]]:
         """(number, interned orders) of a form that does not depend on the layouts of its operands."""
         key = fid << perm.PERM_BITS | d
-        found = self.plain.get(key)
-        if found is None:
+        wish = self.plain.get(key)
+        if wish is None:
             form = self.forms[fid]
-            found = self.plain[key] = self._new(form, d, (None,) * len(form.shapes))
-        return found
+            wish = self.plain[key] = self._new(form, d, (None,) * len(form.shapes))
+        return wish
 
     def following(
         self, option: Option, d: int, layouts: Sequence[int] | Mapping[int, int]
@@ -144,13 +144,13 @@ class Wants:
         """(number, interned orders) of a form that depends on its operands, given the layout of every class."""
         form = option.form
         key = (option.fid, d, *[perm.compose(perm.inverse(p), layouts[k]) for _, k, p in option.live])
-        found = self.by_current.get(key)
-        if found is None:
+        wish = self.by_current.get(key)
+        if wish is None:
             current: list[Order | None] = [None] * len(form.shapes)
             for (position, _, _), lies in zip(option.live, key[2:], strict=True):
                 current[position] = perm.perm_of(lies, len(form.shapes[position]))
-            found = self.by_current[key] = self._new(form, d, tuple(current))
-        return found
+            wish = self.by_current[key] = self._new(form, d, tuple(current))
+        return wish
 
     def of(self, option: Option, d: int, layouts: Sequence[int]) -> tuple[int, tuple[int, ...]]:
         """(number, interned orders) for a result in order `d`."""

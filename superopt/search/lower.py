@@ -189,8 +189,8 @@ class Lowering:
         self, selection: Selection, graph: Graph, expand: Expand | None = None
     ) -> tuple[Program, frozenset[Node]]:
         """The program of a selection, and the nodes of its hot part that are materialised."""
-        program, found = self._lowered(selection, graph, expand, selection.materialised)
-        return program, frozenset(found)
+        program, outputs = self._lowered(selection, graph, expand, selection.materialised)
+        return program, frozenset(outputs)
 
     def lower_classes(
         self, selection: Selection, graph: Graph, expand: Expand | None = None
@@ -236,5 +236,5 @@ class Lowering:
                 values = dict(zip(standins.values(), prepared, strict=True))
                 prepared, hot = replace(inner.prepare.outputs, values), inner.hot
         prepare = Graph(frozen, prepared, graph.constants) if frozen or prepared else None
-        found = dict(zip(hot.outputs[count:], marked.values(), strict=True))
-        return Program(prepare, Graph(hot.inputs, hot.outputs[:count])), found
+        lowered = dict(zip(hot.outputs[count:], marked.values(), strict=True))
+        return Program(prepare, Graph(hot.inputs, hot.outputs[:count])), lowered

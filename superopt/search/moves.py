@@ -218,7 +218,7 @@ def _draw(state: State, classes: list[int], rng: random.Random) -> int:
 def every_state(start: State, most: int) -> tuple[list[State], bool]:
     """All states reachable by single options and layouts, each program once; False if there are more than `most`."""
     problem = start.problem
-    found = {_program(start): start}
+    programs = {_program(start): start}
     queue = [start]
     for state in queue:  # grows while it is walked
         for c in state.active():
@@ -229,12 +229,12 @@ def every_state(start: State, most: int) -> tuple[list[State], bool]:
                 if change is None:
                     continue
                 key = _program(state)
-                if key not in found:
-                    if len(found) >= most:
+                if key not in programs:
+                    if len(programs) >= most:
                         state.undo(change)
                         return queue, False
-                    found[key] = State(problem, state.selection, state.layouts, state.bits)
-                    queue.append(found[key])
+                    programs[key] = State(problem, state.selection, state.layouts, state.bits)
+                    queue.append(programs[key])
                 state.undo(change)
     return queue, True
 

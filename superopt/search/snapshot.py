@@ -300,6 +300,7 @@ class Snapshot:
         return leaf
 
     def _options(self, cls: int) -> list[Option]:
+        """Return the e-nodes of a class as options, those of the original program first."""
         eg, first, later = self.eg, list[Option](), list[Option]()
         for enode in list(eg.enodes(cls)):
             children = [eg.find(x) for x in enode[1:]]

@@ -74,6 +74,7 @@ class LocalCosts:
         return out
 
     def _node(self, option: Option, number: int, d: int, orders: Sequence[int]) -> Node | None:
+        """Return an option's op alone as a node; None where it costs nothing."""
         if number in self._nodes:
             return self._nodes[number]
         form = option.form

@@ -289,6 +289,7 @@ def _tables(path: Path) -> set[str]:
 
 
 def _prepare(path: str) -> sqlite3.Connection:
+    """Open a database, with its tables made or made anew where their version is older."""
     conn = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     conn.text_factory = _text  # else one damaged letter is an error of the whole file
     try:

@@ -30,7 +30,7 @@ from superopt.machine import facts
 from superopt.machine.extras import need
 from superopt.workshop.job import ALONE, LOST, Event, Failure, Job, WorkerDiedError
 from superopt.workshop.process import TIME_OVER, ProcessLimits, Worker
-from superopt.workshop.scheduler import Executor, LocalExecutor, Seat
+from superopt.workshop.scheduler import LOCAL, Executor, Seat
 from superopt.workshop.turns import turn
 
 _MORE_S = 1.0  # an actor answers after this time, whether there are events or not
@@ -190,7 +190,7 @@ class RayExecutor:
 
 def executor_at(address: str | None) -> AbstractContextManager[Executor]:
     """Open the cluster at an address, as `RayExecutor`; this machine's processes where there is none."""
-    return nullcontext(LocalExecutor()) if address is None else RayExecutor(address)
+    return nullcontext(LOCAL) if address is None else RayExecutor(address)
 
 
 class RayWorker:

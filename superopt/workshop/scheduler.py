@@ -14,14 +14,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
+from superopt.errors import InputError
 from superopt.machine.deadline import Deadline
-from superopt.workshop.job import ALONE, LOST, Event, Failure, Job, JobWorker, WorkerDiedError
+from superopt.workshop.job import ALONE, LOST, Event, Failure, Job, JobKind, JobWorker, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, Worker
 
+JobItem = TypeVar("JobItem")
+DialogueResult = TypeVar("DialogueResult")
 HERE = "here"
 """The host of workers that are processes of this machine."""
+NONE_ALIKE = "no host of the cluster has the processor and the versions of this machine"
 _POLL_S = 0.05
 _MOST_LOSSES = 3  # workers that one job may lose
 
@@ -57,6 +61,10 @@ class LocalExecutor:
     def seats(self, count: int, limits: ProcessLimits, *, inline: bool = False, loads: str = "") -> list[Seat]:
         """Return that many workers; no process starts before its first job."""
         return [Seat(Worker(limits, inline=inline, loads=loads)) for _ in range(count)]
+
+
+LOCAL = LocalExecutor()
+"""The executor where no cluster is named."""
 
 
 class Workshop:
@@ -115,11 +123,55 @@ class Workshop:
             most: number of workers to use; all by default.
             ahead: number of jobs that wait or run at a time; two for each worker by default.
         """
+
+        def requested(seat: Seat, job: Job) -> list[Event]:
+            return list(seat.worker.request(job, end_s))
+
+        return self._each(jobs, requested, halted, self.seats[:most], ahead)
+
+    def dialogues(
+        self, kind: JobKind, items: Iterable[JobItem], hold: Callable[[Seat, JobItem], DialogueResult]
+    ) -> Iterator[tuple[JobItem, DialogueResult | Failure]]:
+        """Hold a dialogue of several requests with a worker for each item; yield the item with the result.
+
+        A dialogue counts as one job of this kind, and begins anew with another worker where its own is lost.  A single
+        worker gets an item when it has done the last one.
+
+        Args:
+            kind: what the worker does in a dialogue.
+            items: the items, in the order in which they are taken.
+            hold: does the requests, in a thread of the worker; a worker that dies is a failure of the item.
+
+        Raises:
+            InputError: no host has the processor and the versions of this machine.
+        """
+        if not any(seat.native for seat in self.seats):
+            raise InputError(NONE_ALIKE)
+        taken: list[JobItem] = []
+
+        def jobs() -> Iterator[Job]:
+            for item in items:
+                taken.append(item)
+                yield Job(kind, "", {"item": item})
+
+        ahead = 1 if len(self.seats) == 1 else None
+        for number, result in self._each(
+            jobs(), lambda seat, job: hold(seat, job.data["item"]), lambda: False, self.seats, ahead
+        ):
+            yield taken[number], result
+
+    def _each(
+        self,
+        jobs: Iterable[Job],
+        do: Callable[[Seat, Job], Any],
+        halted: Callable[[], bool],
+        seats: Sequence[Seat],
+        ahead: int | None,
+    ) -> Iterator[tuple[int, Any]]:
         self.ready()
-        seats = self.seats[:most]
         line = _Queue(seats, halted)
         threads = ThreadPoolExecutor(max(1, len(seats)))
-        drains = [threads.submit(_drain, line, seat, end_s) for seat in seats]
+        drains = [threads.submit(_drain, line, seat, do) for seat in seats]
         source = enumerate(jobs)
         try:
             while True:
@@ -149,9 +201,25 @@ class Workshop:
         self.close()
 
 
-def local(count: int, limits: ProcessLimits, *, inline: bool = False, loads: str = "") -> Workshop:
-    """Return a workshop of processes of this machine."""
-    return Workshop(LocalExecutor().seats(count, limits, inline=inline, loads=loads))
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """Workers to use.
+
+    Attributes:
+        count: number on each host.
+        executor: source of the workers.
+    """
+
+    count: int = 1
+    executor: Executor = LOCAL
+
+    def workshop(self, limits: ProcessLimits, *, inline: bool = False, loads: str = "") -> Workshop:
+        """Return a workshop of these workers; the arguments are those of `Worker`."""
+        return Workshop(self.executor.seats(self.count, limits, inline=inline, loads=loads))
+
+
+ONE_WORKER = Workers()
+"""One process of this machine."""
 
 
 def _started(seat: Seat) -> bool:
@@ -162,11 +230,11 @@ def _started(seat: Seat) -> bool:
     return False
 
 
-def _drain(line: _Queue, seat: Seat, end_s: float) -> None:
+def _drain(line: _Queue, seat: Seat, do: Callable[[Seat, Job], Any]) -> None:
     while (number := line.take(seat)) is not None:
         try:
             with seat.turn:
-                line.finish(number, list(seat.worker.request(line.jobs[number], end_s)))
+                line.finish(number, do(seat, line.jobs[number]))
         except WorkerDiedError as death:
             if death.failure.cause == LOST:
                 line.lose(number, death.failure)
@@ -187,7 +255,7 @@ class _Queue:
     def __init__(self, seats: Sequence[Seat], halted: Callable[[], bool]) -> None:
         self.jobs: dict[int, Job] = {}
         self._seats, self._halted = list(seats), halted
-        self._ended: deque[tuple[int, list[Event] | Failure]] = deque()
+        self._ended: deque[tuple[int, Any]] = deque()
         self._waiting: list[int] = []
         self._running: dict[int, Seat] = {}
         self._losses: Counter[int] = Counter()
@@ -204,7 +272,7 @@ class _Queue:
         with self._changed:
             self.jobs[number] = job
             self._waiting.append(number)
-            self._give_up("no host has the processor and the versions of this machine")
+            self._give_up(NONE_ALIKE)
             self._changed.notify_all()
 
     def close(self) -> None:
@@ -213,7 +281,7 @@ class _Queue:
             self._closed = True
             self._changed.notify_all()
 
-    def next(self) -> tuple[int, list[Event] | Failure] | None:
+    def next(self) -> tuple[int, Any] | None:
         """Wait for the next job that ends; None where none runs and none will begin."""
         with self._changed:
             while not self._ended:
@@ -234,13 +302,13 @@ class _Queue:
                 self._changed.wait(_POLL_S)
             return None
 
-    def finish(self, number: int, result: list[Event] | Failure) -> None:
+    def finish(self, number: int, result: Any) -> None:
         """Record the result of a job."""
         with self._changed:
             self._finish(number, result)
             self._changed.notify_all()
 
-    def _finish(self, number: int, result: list[Event] | Failure) -> None:
+    def _finish(self, number: int, result: Any) -> None:
         self._running.pop(number, None)
         del self.jobs[number]
         self._ended.append((number, result))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from superopt.candidates.candidate import Candidate, original_candidate
 from superopt.candidates.evidence import NumericCheck
-from superopt.candidates.ledger import ChoiceReason, Compared, Event, Made, Rejected, RunLedger, Timed, Why
+from superopt.candidates.ledger import ChoiceReason, Compared, LedgerEvent, Made, Rejected, RunLedger, Timed, Why
 from superopt.contest.decide import decide
 from superopt.contest.rounds import Series
 from superopt.frontends.jax.jaxpr import import_function
@@ -49,7 +49,7 @@ def batch(rng: random.Random, entries: Sequence[Candidate], final: bool = False)
     )  # fmt: skip
 
 
-def ledger_of(entries: Sequence[Candidate], events: Sequence[Event]) -> RunLedger:
+def ledger_of(entries: Sequence[Candidate], events: Sequence[LedgerEvent]) -> RunLedger:
     ledger = RunLedger()
     for event in (*map(Made, entries), *events):
         ledger.add(event)

@@ -78,6 +78,21 @@ def invariant(a: jax.Array, x: jax.Array) -> Any:
     return lax.fori_loop(0, 5, lambda _, v: v / 2 + a.T @ (a @ v), x)
 
 
+def squares(a: jax.Array, b: jax.Array, x: jax.Array) -> Any:
+    return lax.fori_loop(0, 9, lambda _, x: x - 0.1 * (a.T @ (a @ x - b)), x)
+
+
+def both_sides(p: jax.Array, f: jax.Array, g: jax.Array) -> Any:
+    return lax.scan(lambda p, _: (jnp.tanh(f @ (g @ p)) + (f - (p @ f)) @ g, None), p, None, length=8)[0]
+
+
+def chain(p: jax.Array, q: jax.Array, x: jax.Array) -> Any:
+    def step(_: Any, state: Any) -> Any:
+        return state[0] @ p, q @ state[1], jnp.tanh(state[2])
+
+    return lax.fori_loop(0, 13, step, (p, q, x))
+
+
 def nothing(x: jax.Array, w: jax.Array) -> Any:
     return lax.fori_loop(0, 40, lambda _, v: jnp.tanh(v @ w), x)
 
@@ -91,7 +106,10 @@ CASES: dict[str, tuple[Fn, tuple[Any, ...], tuple[str, ...], int]] = {
     "outer": (outer, (rand(6, 3), rand(6, 2)), ("hoisted", "summed"), 0),
     "layers": (layers, (rand(2, 3), rand(4, 3, 3)), ("unrolled",), 0),
     "rows": (rows, (rand(6, 3), rand(3, 2)), ("hoisted",), 0),
-    "invariant": (invariant, (rand(4, 3), rand(3)), ("counted", "hoisted"), 1),
+    "invariant": (invariant, (rand(4, 3), rand(3)), ("counted", "body", "hoisted"), 1),
+    "squares": (squares, (rand(9, 3), rand(9), rand(3)), ("counted", "body", "hoisted"), 1),
+    "both sides": (both_sides, (rand(3, 3), rand(3, 9), rand(9, 3)), ("body", "body", "hoisted"), 1),
+    "chain": (chain, (rand(4, 4) / 2, rand(3, 3) / 2, rand(3)), ("counted", "powered", "powered"), 1),
     "nothing": (nothing, (rand(2, 3), rand(3, 3)), ("counted",), 1),
 }
 
@@ -155,12 +173,12 @@ def test_a_value_that_depends_on_a_carry_is_refused() -> None:
 
 
 def test_a_value_of_another_body_is_refused() -> None:
-    (step,), (other, *_) = steps_of("recurrence"), steps_of("invariant")[1:]
+    (step,), (other, *_) = steps_of("recurrence"), steps_of("invariant")[2:]
     with pytest.raises(LoopStepError, match="body"):
         prove_step(replace(step, values=other.values))
 
 
-@pytest.mark.parametrize("kind", ["counted", "summed"])
+@pytest.mark.parametrize("kind", ["counted", "summed", "powered"])
 def test_a_carry_of_another_kind_is_refused(kind: str) -> None:
     (step,) = steps_of("recurrence")
     with pytest.raises(LoopStepError):
@@ -242,3 +260,16 @@ def test_plans_with_steps_survive_as_text() -> None:
     graph, _ = graph_of("outer")
     plan = replace(empty_plan(graph), loops=steps_of("outer"))
     assert read_plan(json.loads(json.dumps(plan.to_json()))).loops == plan.loops
+
+
+def test_matrices_are_multiplied_ahead_only_where_the_trips_pay_for_it() -> None:
+    def fn(a: jax.Array, x: jax.Array) -> Any:
+        return lax.fori_loop(0, 2, lambda _, v: v + a.T @ (a @ v), x)
+
+    graph = import_function(fn, (rand(9, 8), rand(8))).graph
+    assert "body" not in [s.kind for s in opened(graph, Deadline())[1]]
+
+
+def test_few_products_of_a_vector_are_no_power() -> None:
+    graph = import_function(lambda p, x: lax.fori_loop(0, 4, lambda _, x: p @ x, x), (rand(9, 9), rand(9))).graph
+    assert [s.kind for s in opened(graph, Deadline())[1]] == ["counted"]

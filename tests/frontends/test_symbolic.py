@@ -53,6 +53,11 @@ def test_two_texts_are_two_arguments_unless_the_second_is_a_dtype() -> None:
     assert [str(t) for t in specs_of(("m", np.int8)).types] == ["i8[m]"]
 
 
+def test_parameters_without_a_specification_keep_their_defaults() -> None:
+    assert read_specs(["x", "y", "z"], ("n",), {}, ()).names == ("x",)
+    assert read_specs(["x", "y", "z"], ("n",), {"y": "m"}, ()).names == ("x", "y")
+
+
 @pytest.mark.parametrize(
     ("text", "message"), [("n >=", "cannot be read"), ("n", "is no comparison"), ("n != 2", "is no comparison")]
 )
@@ -64,10 +69,16 @@ def test_what_is_no_constraint_is_refused(text: str, message: str) -> None:
 def test_equations_are_solved_only_where_they_determine_a_name() -> None:
     solved = specs_of("n n_", constraints="n % 4 == 0")
     assert solved.solved == (("n", "4*n__"),), "the new name is none of those that are taken"
+    assert specs_of("m n", constraints="2 * m == n").solved == (("n", "2*m"),)
     for text in ("n == n * n", "n % 4 == 1", "n * 2 == 6", "m * n % 4 == 0"):
         open_one = specs_of("m n", constraints=text)
         assert open_one.solved == ()
         assert len(open_one.premises) == 2
+
+
+def test_numbers_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InputError, match="contradict"):
+        specs_of("n", constraints=("n == 2", "n >= 3"))
 
 
 def test_sizes_beside_the_constraints_are_not_admitted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,9 +15,9 @@ from rewrites.language.term import Rule
 from rewrites.library import load
 from superopt.commands.main import cli
 from superopt.errors import UsageError
-from superopt.lab.discovery import workers
+from superopt.lab.discovery import calls
 from superopt.lab.discovery.algebra import OpForm, apply, binary_forms, digests, result
-from superopt.lab.discovery.discover import DiscoverySettings, discover
+from superopt.lab.discovery.discover import Discovery, DiscoverySettings, discover
 from superopt.lab.discovery.enumeration import ROW, jobs, run_job
 from superopt.lab.discovery.implied import equations, examples, implied
 from superopt.lab.discovery.lift import UnliftableError, lift, typeable
@@ -25,7 +26,7 @@ from superopt.lab.discovery.taso import covered, holds, read, substitutions
 from superopt.lab.discovery.terms import IMAGE, KERNEL, MATRIX, Universe, leaves_for
 from superopt.lab.discovery.widen import widen
 from superopt.workshop.job import WorkerDiedError
-from superopt.workshop.scheduler import local
+from superopt.workshop.scheduler import ONE_WORKER, Workers
 from verifier.rules.check import check
 
 CONTRACT = OpForm("dot", ((1, 0),))
@@ -131,8 +132,18 @@ ALGEBRA = {
 }
 
 
-def test_two_ops_find_associativity_without_the_library(tmp_path: Path) -> None:
-    found = discover(DiscoverySettings(("dot", "add"), 2, library=False), tmp_path)
+TWO_OPS = DiscoverySettings(("dot", "add"), 2, library=False)
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Discovery]:
+    """The folder and the results of a run of two ops without the library."""
+    folder = tmp_path_factory.mktemp("bare")
+    return folder, discover(TWO_OPS, folder)
+
+
+def test_two_ops_find_associativity_without_the_library(bare: tuple[Path, Discovery]) -> None:
+    _, found = bare
     assert found.done
     assert found.summary["rules"] <= 8
     for text in ALGEBRA.values():
@@ -147,29 +158,28 @@ def test_three_ops_find_distributivity(tmp_path: Path) -> None:
     assert implies(found.rules, "r: A[*a]  B[*a]\n  A * B + A * B == A * (B + B)")
 
 
-def test_what_the_library_implies_is_not_found_again(tmp_path: Path) -> None:
-    bare = discover(DiscoverySettings(("dot", "add"), 2, library=False), tmp_path)
-    found = discover(DiscoverySettings(("dot", "add"), 2), tmp_path)
-    assert found.summary["pairs"] == bare.summary["pairs"]
-    assert found.summary["implied"] > bare.summary["implied"]
+def test_what_the_library_implies_is_not_found_again(bare: tuple[Path, Discovery]) -> None:
+    folder, without = bare
+    found = discover(replace(TWO_OPS, library=True), folder)
+    assert found.summary["pairs"] == without.summary["pairs"]
+    assert found.summary["implied"] > without.summary["implied"]
     library = equations(load())
-    assert any(implied(parse(text), library) for text in bare.rules)
+    assert any(implied(parse(text), library) for text in without.rules)
 
 
-def test_a_run_goes_on_where_it_stopped(tmp_path: Path) -> None:
-    settings = DiscoverySettings(("dot", "add"), 2, library=False)
-    whole = discover(settings, tmp_path / "whole")
-    stopped = discover(DiscoverySettings(("dot", "add"), 2, seconds=1e-9, library=False), tmp_path / "parts")
+def test_a_run_goes_on_where_it_stopped(bare: tuple[Path, Discovery], tmp_path: Path) -> None:
+    _, whole = bare
+    stopped = discover(replace(TWO_OPS, seconds=1e-9), tmp_path)
     assert not stopped.done
     assert not stopped.rules
-    again = discover(settings, tmp_path / "parts")
-    (log,) = (tmp_path / "parts").glob("*/fates-*.jsonl")
+    again = discover(TWO_OPS, tmp_path)
+    (log,) = tmp_path.glob("*/fates-*.jsonl")
     lines = log.read_text().splitlines()
     log.write_text("\n".join(lines[: len(lines) // 2]) + "\n")  # as if it had been killed half way
-    resumed = discover(settings, tmp_path / "parts")
+    resumed = discover(TWO_OPS, tmp_path)
     assert resumed.summary["resumed"] == len(lines) // 2
     assert whole.rules == again.rules == resumed.rules
-    third = discover(settings, tmp_path / "parts")
+    third = discover(TWO_OPS, tmp_path)
     assert third.summary["resumed"] == third.summary["judged"]
     assert third.rules == whole.rules
 
@@ -193,7 +203,7 @@ def test_jobs_and_partitions_respect_the_bound_on_rows(tmp_path: Path) -> None:
 
 def test_workers_find_what_one_process_finds(tmp_path: Path) -> None:
     one = discover(DiscoverySettings(("dot",), 2, library=False), tmp_path / "one")
-    two = discover(DiscoverySettings(("dot",), 2, jobs=2, library=False), tmp_path / "two")
+    two = discover(DiscoverySettings(("dot",), 2, library=False), tmp_path / "two", workers=Workers(2))
     assert one.summary["pairs"] == two.summary["pairs"]
     assert all(implies(one.rules, text) for text in two.rules)
     assert all(implies(two.rules, text) for text in one.rules)
@@ -207,16 +217,16 @@ def test_tasks_of_a_pool_are_made_when_there_is_room() -> None:
             made.append(n)
             yield (n,)
 
-    with local(1, workers.LIMITS) as workshop:
-        results = workers.in_turn(workshop, "make", abs, tasks())
+    with ONE_WORKER.workshop(calls.LIMITS) as workshop:
+        results = calls.in_turn(workshop, "make", abs, tasks())
         assert next(results) == 0
         assert len(made) <= 2
         assert list(results) == [1, 2, 3, 4]
 
 
 def test_a_task_that_ends_its_process_ends_the_run() -> None:
-    with local(1, workers.LIMITS) as workshop, pytest.raises(WorkerDiedError, match="bad operand"):
-        list(workers.in_turn(workshop, "make", abs, iter([("x",)])))
+    with ONE_WORKER.workshop(calls.LIMITS) as workshop, pytest.raises(WorkerDiedError, match="bad operand"):
+        list(calls.in_turn(workshop, "make", abs, iter([("x",)])))
 
 
 # ---- coverage, command line

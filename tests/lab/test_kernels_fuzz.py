@@ -38,6 +38,11 @@ def test_operands_under_conditions_that_are_not_linear_have_a_default() -> None:
     assert fuzz.check(112152) == "ok"
 
 
+def test_the_extreme_of_a_constant_is_not_computed() -> None:
+    """Case 71177: LLVM aborts where a choice between two constants becomes a vector (`APInt::insertBits`)."""
+    assert dict(fuzz.results(first=71177, cases=1)) == {71177: "ok"}
+
+
 def test_a_run_counts_and_ends_in_time() -> None:
     found = fuzz.run(0.0, seed=100)
     assert (found.kernels + found.refused, found.wrong, found.crashes, found.hangs) == (1, 0, 0, 0)

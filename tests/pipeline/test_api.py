@@ -17,6 +17,7 @@ from superopt.machine.deadline import Deadline
 from superopt.make.plain import KernelMaker
 from superopt.make.schedules import ScheduleStage
 from superopt.pipeline import exploring, optimizer
+from superopt.workshop import cluster as clusters
 
 RNG = np.random.default_rng(0)
 
@@ -199,7 +200,7 @@ def test_schedules_are_searched_by_the_workers_that_are_named(monkeypatch: pytes
         pass
 
     makers: list[KernelMaker] = []
-    monkeypatch.setattr(optimizer, "RayExecutor", Cluster)
+    monkeypatch.setattr(clusters, "RayExecutor", Cluster)
     monkeypatch.setattr(optimizer, "KernelMaker", lambda *given: makers.append(KernelMaker(*given)) or makers[0])
     superopt.optimize(jnp.tanh, np.ones(4, np.float32), search=False, deterministic=True, store=False, workers="a:1")
     cluster = makers[0]._executor

@@ -18,7 +18,9 @@ from superopt.contest import choices
 from superopt.contest.checks import OriginalRuns
 from superopt.contest.choices import after_check, compare_with_original
 from superopt.frontends.jax.jaxpr import import_function
+from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
+from superopt.ir.text import print_graph
 from superopt.machine import deadline as deadlines
 from superopt.machine.budget import Budget, parse_budget
 from superopt.machine.deadline import Deadline
@@ -109,18 +111,18 @@ def test_slow_builds_are_kept_by_the_worker(monkeypatch: pytest.MonkeyPatch) -> 
     assert kept(2.0) is not slow, "other weights"
 
 
-def test_kernels_are_not_compiled_when_the_time_is_over(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    def compiled(*_: Any) -> Any:
+def test_kernels_are_not_compiled_when_the_time_is_over(clock: Clock) -> None:
+    def compiled(graph: Graph, operands: list[Any], options: Any) -> Any:
         clock.now += 1.0
-        return lambda: None
+        return lambda x: x, operands, ()
 
-    monkeypatch.setattr(kernel_timing, "_compiled", compiled)
-    monkeypatch.setattr("superopt.measure.kernels.parse_graph", lambda text: text)
+    x = make_input("x", (3,))
+    text = print_graph(Graph((x,), (mk("neg", x),)))
     settings = {"budget_s": 2.5, "rounds": 3, "max_calls": 1}
-    texts: list[tuple[int, str, dict[str, Any], str]] = [(i, "", {}, kernel_timing.XLA) for i in range(12)]
+    texts: list[tuple[int, str, dict[str, Any], str]] = [(i, text, {}, kernel_timing.XLA) for i in range(12)]
 
     def resolve(name: str) -> Any:
-        return lambda backend: SimpleNamespace(time=None)
+        return lambda backend: SimpleNamespace(time=compiled)
 
     events = list(kernel_timing.kernel_events(texts, resolve, settings))
     timed = [e for e in events if e["event"] == "kernel"]

@@ -70,6 +70,17 @@ def test_circles_and_late_imports_are_seen(tmp_path: Path) -> None:
     assert (found["loose"], found["largest_room"]) == (1, 5)
 
 
+def test_locals_without_a_name_are_counted(tmp_path: Path) -> None:
+    path = tmp_path / "superopt" / "one.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "found = 1\ndef f(found): return found\ndef g():\n    def h():\n        found = 2\n"
+        "def k(x):\n    return [found for found in x]\n",
+        encoding="utf-8",
+    )
+    assert house.figures(tmp_path)["unnamed"] == 2
+
+
 def test_tuned_numbers_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "superopt" / "contest" / "one.py"
     path.parent.mkdir(parents=True)

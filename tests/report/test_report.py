@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from dataclasses import replace
@@ -26,7 +27,7 @@ from superopt.report.data import (
     UsedRewrite,
     read_report,
 )
-from superopt.report.graph import boxes_of, fold
+from superopt.report.graph import boxes_of, fold, svg
 from superopt.report.html import to_html
 from superopt.report.layers import place
 from superopt.report.summary import MOST
@@ -376,6 +377,23 @@ def test_pages_of_large_networks_stay_small(alike: bool) -> None:
     assert len(page) < 3_000_000
     assert ('id="every"' in page) == alike, "only repetitions are folded"
     assert len(fold(boxes_of(nodes))) == (6 if alike else 1201)
+
+
+def test_a_drawing_is_cut_into_bands_that_show_all_of_it() -> None:
+    """A chain of fifty boxes with an edge from the first to the last; a browser lays out only the bands in view."""
+    boxes = boxes_of([drawn("exp", 0), *(drawn("exp", n, n - 1) for n in range(1, 49)), drawn("add", 49, 48, 0)])
+    text = svg(boxes, "before", set(), "drawing")
+    bands = text.split('<div class="band"')[1:]
+    views = [[float(x) for x in re.findall(r'viewBox="([^"]*)"', band)[0].split()] for band in bands]
+    assert len(bands) > 3
+    assert all(y + h == above for (_, y, _, h), (_, above, _, _) in itertools.pairwise(views))
+    for band, (_, y, _, h) in zip(bands, views, strict=True):
+        tops = [float(top) for top in re.findall(r"translate\(\d+ (\d+)\)", band)]
+        assert all(y <= top and top + boxes[0].height <= y + h for top in tops)
+        assert re.search(r'<path class="edge" d="M\d+ 42[LC][^"]* 3528"', band), "the long edge"
+    assert re.findall(r'id="before-(\d+)"', text) == [str(n) for n in range(50)]
+    short = svg(boxes[:3], "before", set(), "drawing")
+    assert short.count('class="band"') == 1
 
 
 def test_the_layout_keeps_operands_above_and_boxes_apart() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from rewrites.egraph.convert import import_graph
 from rewrites.egraph.perm import PERM_BITS
 from superopt.ir.graph import Graph, make_input, mk
-from superopt.search.graphs import components
+from superopt.search.graphs import cheapest, components
 from superopt.search.layout import candidates
 from superopt.search.moves import Groups, Weights, propose, region
 from superopt.search.pricing import LONGEST_S, UNIT_S, Pricer, to_units
@@ -179,6 +180,12 @@ def test_extraction_is_acyclic_and_original_first() -> None:
     original = snapshot.original()
     state = State(case("lstm").problem(), original)
     assert all(state.chosen(c).origin is None for c in state.active())
+
+
+def test_the_cheapest_option_of_a_class_is_kept() -> None:
+    costs = [[5.0, 1.0], [1.0], [1.0], [2.0]]
+    found = cheapest([[(), ()], [(0, 0)], [(3,)], [(2,)]], lambda c, i: costs[c][i])
+    assert found == ([1, 0, None, None], [1.0, 3.0, math.inf, math.inf])
 
 
 def test_components() -> None:

@@ -12,6 +12,7 @@ from rewrites.language.parse import parse
 from rewrites.library import by_name
 from superopt.lab.discovery.command import run
 from superopt.lab.discovery.powers import POINTS, Power, candidates, exponents, terms
+from superopt.workshop.scheduler import ONE_WORKER
 from verifier.rules.check import check
 from verifier.rules.prove import prove
 from verifier.verdict import PROVED
@@ -78,7 +79,7 @@ def test_search_finds_and_proves_the_rules_of_the_library() -> None:
     summary, text = run(
         ops="powers",
         size=1,
-        workers=(1, None),
+        workers=ONE_WORKER,
         budget="10s",
         library=False,
         coverage=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib.util
 import json
 import time
@@ -22,10 +23,12 @@ from superopt.commands.main import cli
 from superopt.ir.ops import contraction, movement
 from superopt.store import Store
 from verifier.equal import sem
+from verifier.equal.solver import Context
 from verifier.record import digests
 from verifier.record.ledger import TABLE, Ledger, certificate_key, require_proved, verify_rules, versions
 from verifier.record.recheck import recheck, replay, solvers
 from verifier.record.shipped import shipped
+from verifier.rules.check import check
 from verifier.rules.process import LimitExceededError, Prover, check_all, shared
 from verifier.verdict import Counterexample, Query, Verdict, decode, encode
 
@@ -33,6 +36,26 @@ FAULTS = str(Path(__file__).parents[1] / "support")
 RULES = [by_name(name) for name in ("dot-assoc", "slice-concat-left", "softmax-shift")]
 ASKING = RULES[2]
 """Its proof asks the solver something."""
+
+
+def test_questions_of_a_proof_do_not_depend_on_when_garbage_is_collected(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Terms of the solver that are freed give their numbers to others, which its texts have in names."""
+    rule = by_name("grouped-dense")
+    plain, real = check(rule).asked, Context.cond
+
+    def cond(self: Context, f: Any) -> Any:
+        if gc.isenabled():
+            gc.collect()
+        return real(self, f)
+
+    monkeypatch.setattr(Context, "cond", cond)
+    gc.freeze()
+    try:
+        assert check(rule).asked == plain
+    finally:
+        gc.unfreeze()
+    assert plain
+    assert gc.isenabled()
 
 
 @pytest.fixture

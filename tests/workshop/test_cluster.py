@@ -23,7 +23,7 @@ from superopt.workshop import cluster as clusters
 from superopt.workshop.cluster import RayExecutor, RayNode
 from superopt.workshop.job import LOST, Failure, Job, WorkerDiedError
 from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
+from superopt.workshop.scheduler import LOCAL, Executor, Workers
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is of the extra `superopt[ray]`")
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -76,7 +76,7 @@ def test_four_workers_do_more_than_one(cluster: RayExecutor) -> None:
 
 def test_a_failure_of_a_job_is_no_lost_worker(cluster: RayExecutor) -> None:
     """Else it would come back and end the next worker."""
-    with Workshop(cluster.seats(1, ONE_KERNEL)) as workshop:
+    with Workers(1, cluster).workshop(ONE_KERNEL) as workshop:
         done = workshop.done([Job("make", SQUARE, {"number": n}) for n in (2, -1, 3)])
         assert workshop.seats[0].worker.started == 2
     assert done[0] == [{"event": "square", "square": 4}]
@@ -103,7 +103,7 @@ def test_a_killed_worker_is_told_from_one_that_died_of_its_job(cluster: RayExecu
 def test_a_file_goes_to_a_node_once(cluster: RayExecutor, tmp_path: Path) -> None:
     path = tmp_path / "weights"
     path.write_bytes(bytes(range(256)) * 100)
-    with Workshop(cluster.seats(2, ONE_KERNEL)) as workshop:
+    with Workers(2, cluster).workshop(ONE_KERNEL) as workshop:
         done = workshop.done([Job("make", CONTENT, {}, {"path": str(path)}) for _ in range(4)])
     events = [result[0] for result in done.values() if not isinstance(result, Failure)]
     assert [event["bytes"] for event in events] == [25600] * 4
@@ -117,19 +117,19 @@ def test_a_file_goes_to_a_node_once(cluster: RayExecutor, tmp_path: Path) -> Non
 
 def test_timings_count_only_from_hosts_of_this_processor(cluster: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [node.native for node in cluster.nodes] == [True]
-    assert len(builders(WORKERS, cluster)) == WORKERS
+    assert len(builders(Workers(WORKERS, cluster))) == WORKERS
     unlike = [RayNode(node.name, node.cores, "another", node.version) for node in cluster.nodes]
     monkeypatch.setattr(cluster, "nodes", unlike)
     with pytest.raises(Exception, match="no host of the cluster has the processor"):
-        builders(WORKERS, cluster)
+        builders(Workers(WORKERS, cluster))
 
 
 def test_one_job_at_a_time_is_timed_on_a_host_whoever_sends_it(cluster: RayExecutor) -> None:
     """Two workshops know as little of each other as two drivers do."""
     jobs = [Job("time", SPAN, {"seconds": 0.3}) for _ in range(3)]
     with (
-        Workshop(cluster.seats(1, ONE_KERNEL)) as one,
-        Workshop(cluster.seats(1, ONE_KERNEL)) as other,
+        Workers(1, cluster).workshop(ONE_KERNEL) as one,
+        Workers(1, cluster).workshop(ONE_KERNEL) as other,
         ThreadPoolExecutor(2) as drivers,
     ):
         done = [x for found in drivers.map(lambda x: x.done(jobs), (one, other)) for x in found.values()]
@@ -150,11 +150,11 @@ def test_a_search_on_a_cluster_tries_what_a_local_one_tries(cluster: RayExecutor
 
     def tried(executor: Executor) -> list[tuple[str, str]]:
         with ExitStack() as stack:
-            processes = [stack.enter_context(worker) for worker in builders(2, executor)]
+            processes = [stack.enter_context(worker) for worker in builders(Workers(2, executor))]
             found = tune(workload("dot f32 64x96x32"), how, processes=processes)
         assert found.seconds > 0
         return [(json.dumps(c.trace), c.digest) for c in found.history]
 
-    local = tried(LocalExecutor())
+    local = tried(LOCAL)
     assert len(local) > 3
     assert tried(cluster) == local

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from superopt.errors import MissingExtraError
+from superopt.errors import InputError, MissingExtraError
 from superopt.workshop.cluster import RayExecutor
 from superopt.workshop.job import LOST, Event, Failure, Job, WorkerDiedError
 from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import Seat, Workshop, local
+from superopt.workshop.scheduler import ONE_WORKER, Seat, Workshop
 
 CALL = "tests.support.jobs:square"
 
@@ -153,10 +153,40 @@ def test_a_caller_that_stops_early_begins_nothing_more() -> None:
     assert len(shared.done) <= 4
 
 
+def test_a_dialogue_is_held_with_one_worker_and_begins_anew_where_that_is_lost() -> None:
+    shared = Shared()
+    seats = [Seat(Fake("one", shared, losses=1), "one"), Seat(Fake("two", shared), "two")]
+
+    def held(seat: Seat, text: str) -> str:
+        if text == "dies":
+            raise WorkerDiedError(Failure("crash", "SIGSEGV"))
+        return text + "".join(event["host"][0] for _ in range(2) for event in seat.worker.request(jobs("m")[0]))
+
+    unlike = Seat(Fake("unlike", shared), "unlike", native=False)
+    with Workshop([unlike]) as workshop, pytest.raises(InputError, match="no host of the cluster"):
+        list(workshop.dialogues("make", ["a"], held))
+    with Workshop(seats) as workshop:
+        done = dict(workshop.dialogues("make", ["a", "b", "dies", "c"], held))
+    assert done.pop("dies") == Failure("crash", "SIGSEGV")
+    assert all(done[text] in (text + "oo", text + "tt") for text in "abc")
+
+
+def test_a_single_worker_gets_an_item_when_it_has_done_the_last_one() -> None:
+    done: list[int] = []
+
+    def items() -> Iterator[int]:
+        for n in range(4):
+            assert len(done) == n
+            yield n
+
+    with Workshop([Seat(Fake("one", Shared()), "one")]) as workshop:
+        assert list(workshop.dialogues("time", items(), lambda _, n: done.append(n) or n)) == [(n, n) for n in range(4)]
+
+
 @pytest.mark.parametrize("number", [3, -3])
 def test_processes_of_this_machine_do_jobs(number: int) -> None:
     """A failure of the function is data, and the next job gets a new process."""
-    with local(1, ONE_KERNEL) as workshop:
+    with ONE_WORKER.workshop(ONE_KERNEL) as workshop:
         done = workshop.done([Job("make", CALL, {"number": n}) for n in (2, number, 4)])
     assert done[0] == [{"event": "square", "square": 4}]
     assert done[2] == [{"event": "square", "square": 16}]

@@ -183,16 +183,16 @@ class Terms(Places):
         """A scalar function on operands of a dtype."""
         if fn == "select_n":
             return self._select(args)
-        if fn in COMPARISONS and (found := self._compare(fn, dtype, args)) is not None:
-            return found
+        if fn in COMPARISONS and (special := self._compare(fn, dtype, args)) is not None:
+            return special
         if dtype == "bool":
             return self._logical(fn, args)
-        if dtype in FLOATS and (found := self._number_test(fn, dtype, args)) is not None:
-            return found
+        if dtype in FLOATS and (special := self._number_test(fn, dtype, args)) is not None:
+            return special
         if dtype in INTEGERS:
             return self._integers(fn, dtype, args)
-        if dtype in FLOATS and (found := self._beside_infinity(fn, dtype, args)) is not None:
-            return found
+        if dtype in FLOATS and (special := self._beside_infinity(fn, dtype, args)) is not None:
+            return special
         if any(isinstance(a, Size) for a in args) and (p := self._sum_of_sizes(fn, args)) is not None:
             self._as_float(p, dtype)
             return integer(p)
@@ -211,9 +211,9 @@ class Terms(Places):
         """A function of sizes as floats as a polynomial; None where a zero of it may have the sign -0."""
         known = [p for a in args if (p := position(a)) is not None]
         here = fn in RING | LATTICE | {"abs"} and len(known) == len(args)
-        found = self._positions(fn, known) if here else None
+        total = self._positions(fn, known) if here else None
         signless = fn in ("add", "sub", "abs", *LATTICE) or (fn == "mul" and all(self.known(c.ge(p, 0)) for p in known))
-        return found if found is None or signless or self.known(c.ne(found, 0)) else None
+        return total if total is None or signless or self.known(c.ne(total, 0)) else None
 
     def _number_test(self, fn: str, dtype: str, args: Sequence[Term]) -> Term | None:
         """A test for NaN or finite values as an uninterpreted predicate, or as true by assumption; None for others.
@@ -262,10 +262,10 @@ class Terms(Places):
             if isinstance(choice, Where):
                 return Where(choice.guard, made[1], made[0])
             return self._select((choice.args[0], *made))
-        found = of_infinities(fn, args)
-        if found is not None and (isinstance(found, Infinity) or fn not in LATTICE):
+        infinite = of_infinities(fn, args)
+        if infinite is not None and (isinstance(infinite, Infinity) or fn not in LATTICE):
             self.assumptions[BESIDE_INFINITY] = None
-        return found
+        return infinite
 
     def _with_zero(self, fn: str, dtype: str, *args: Term) -> Term:
         """A function of one branch of a choice; adding 0, as a mask does where it is open, gives the other operand."""
@@ -283,9 +283,9 @@ class Terms(Places):
             return self._integers("mul", dtype, (args[0], times))
         positions = [position(a) for a in args]
         if None not in positions:
-            found = self._positions(fn, [p for p in positions if p is not None])
-            if found is not None and self.ranges.fits(found, dtype):
-                return integer(found)
+            total = self._positions(fn, [p for p in positions if p is not None])
+            if total is not None and self.ranges.fits(total, dtype):
+                return integer(total)
         if any(isinstance(a, Where) for a in args) and fn not in COMPARISONS:
             return self._cases(fn, dtype, args)
         plain = self.machine or fn in RING | LATTICE | COMPARISONS
@@ -327,8 +327,8 @@ class Terms(Places):
         sides = [self._side(a, dtype) for a in args]
         if sides.count(None) == 1 and dtype in INTEGERS and not self.typed:
             sides = [self._computed(a) if p is None else p for a, p in zip(args, sides, strict=True)]
-        if None in sides and dtype in INTEGERS and (found := self._compared_inside(fn, dtype, args)) is not None:
-            return found
+        if None in sides and dtype in INTEGERS and (inside := self._compared_inside(fn, dtype, args)) is not None:
+            return inside
         if any(isinstance(a, Where) for a in args) and all(self._chosen_side(a, dtype) for a in args):
             return self._cases(fn, dtype, args)
         if None in sides or all(isinstance(a, Read) for a in args):
@@ -349,8 +349,8 @@ class Terms(Places):
         if known is not None or dtype in INTEGERS or not isinstance(t, Apply) or t.fn not in RING:
             return known
         parts = [p for a in t.args if (p := self._side(a, dtype)) is not None]
-        found = of_positions(t.fn, parts) if len(parts) == len(t.args) else None
-        return found if found is not None and self.ranges.exact(found, dtype) else None
+        value = of_positions(t.fn, parts) if len(parts) == len(t.args) else None
+        return value if value is not None and self.ranges.exact(value, dtype) else None
 
     def _computed(self, t: Term) -> Poly | None:
         """The polynomial of the place of an extreme, or of a choice between positions that nothing makes wrap."""
@@ -398,6 +398,7 @@ class Terms(Places):
         return FALSE if self.known(c.negate(g)) else Where(g, TRUE, FALSE)
 
     def _select(self, args: Sequence[Term]) -> Term:
+        """Return a choice between cases, simplified where the predicate is known."""
         which, cases = args[0], args[1:]
         chosen = position(which)
         if chosen is not None and chosen.value is not None:
@@ -559,6 +560,7 @@ class Terms(Places):
         return Sym(self._index(value, ()))
 
     def _index(self, t: Term, facts: tuple[Cond, ...]) -> Poly:
+        """Return an integer term as a polynomial of positions; opaque parts become atoms."""
         known = position(t, entries=True)
         if known is not None:
             return known
@@ -639,15 +641,15 @@ class Terms(Places):
     def from_index(self, index: Int, dtype: str) -> Term:
         """An index as a scalar."""
         p = unwrap(index)
-        found = integer(p)
+        value = integer(p)
         if self.ranges.untyped:
-            return found
+            return value
         if dtype in WIDE:  # the axis exists, so its length is bounded like that of any axis
             if p.value is None and not self.ranges.fits(p, dtype, assume=False):
                 self.ranges.assume()
-            return found
-        made = self._position_as(p, found, "int64", dtype)
-        return Apply(f"convert[int64,{dtype}]", (found,)) if made is None else made
+            return value
+        made = self._position_as(p, value, "int64", dtype)
+        return Apply(f"convert[int64,{dtype}]", (value,)) if made is None else made
 
     # ---- choice and reductions
     def where(self, guard: CondOrBool, then: Callable[[], Term], orelse: Callable[[], Term]) -> Term:

@@ -145,10 +145,10 @@ def _population_count(a: Any) -> Any:
 
 
 def _clz(a: Any) -> Any:
-    found = _number(a, a.size())
+    count = _number(a, a.size())
     for i in range(a.size()):  # the highest set bit decides, so it is tested last
-        found = z3.If(z3.Extract(i, i, a) == z3.BitVecVal(1, 1, a.ctx), _number(a, a.size() - 1 - i), found)
-    return found
+        count = z3.If(z3.Extract(i, i, a) == z3.BitVecVal(1, 1, a.ctx), _number(a, a.size() - 1 - i), count)
+    return count
 
 
 def _greatest(a: Any, b: Any, *, signed: bool) -> Any:

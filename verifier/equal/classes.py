@@ -58,16 +58,16 @@ class ClassTable:
         """The class atom of `fn` at the given sums."""
         full = _Abstraction(self.ctx, shifted=False)
         ps = [full.sum(p) for p in sums]
-        found = self._find(fn, ps, full.params(ps), shifted=False)
-        if found is None and full.table:
+        atom = self._find(fn, ps, full.params(ps), shifted=False)
+        if atom is None and full.table:
             loose = _Abstraction(self.ctx, shifted=True)
             qs = [loose.sum(p) for p in sums]
-            found = self._find(fn, qs, loose.params(qs), shifted=True)
-            if found is not None:
-                return Atom(found[0], tuple(x.subst(loose.values) for x in found[1]))
-        if found is None:
-            found = self._new(fn, ps, full)
-        return Atom(found[0], tuple(x.subst(full.values) for x in found[1]))
+            atom = self._find(fn, qs, loose.params(qs), shifted=True)
+            if atom is not None:
+                return Atom(atom[0], tuple(x.subst(loose.values) for x in atom[1]))
+        if atom is None:
+            atom = self._new(fn, ps, full)
+        return Atom(atom[0], tuple(x.subst(full.values) for x in atom[1]))
 
     def _new(self, fn: str, ps: list[NF], abstraction: _Abstraction) -> tuple[str, tuple[Poly, ...]]:
         params = abstraction.params(ps)
@@ -136,11 +136,11 @@ def _orders(rep: ClassRep, ps: list[NF], params: tuple[str, ...], most: int) -> 
         return sorted(itertools.permutations(params), key=lambda o: _mismatch(rep, ps, o))[:most]
     wanted = [_profile(rep.sums, p) for p in rep.params]
     have = {p: _profile(ps, p) for p in params}
-    found: list[tuple[str, ...]] = [()]
+    orders: list[tuple[str, ...]] = [()]
     for profile in wanted:
-        longer = ((*o, p) for o in found for p in params if p not in o and have[p] == profile)
-        found = list(itertools.islice(longer, most))
-    return found
+        longer = ((*o, p) for o in orders for p in params if p not in o and have[p] == profile)
+        orders = list(itertools.islice(longer, most))
+    return orders
 
 
 def _mismatch(rep: ClassRep, ps: list[NF], order: tuple[str, ...]) -> int:

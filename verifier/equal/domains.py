@@ -82,6 +82,7 @@ class Domains:
                 return 0
 
     def _of_function(self, name: str, args: tuple[Term, ...]) -> int:
+        """Return the sign of a function's result: 2 for positive, 1 for not negative, else 0."""
         if name in _POSITIVE:
             return 2
         if name == "mul" and alike(*args):

@@ -232,12 +232,12 @@ class LawNormaliser(Normaliser):
     # ---- exponentials as factors
     def _exponentials(self, p: NF) -> dict[Factor, int]:
         """Exponentials free of binders, with their least power among all summands (0 in one that lacks it)."""
-        found: dict[Factor, list[int]] = {}
+        powers: dict[Factor, list[int]] = {}
         for m in p:
             for a in m.atoms:
                 if a.label.startswith("exp") and not any(x.vars & set(m.binders) for x in a.args):
-                    found.setdefault((a.label, a.args), []).append(a.exp)
-        least = {k: min(es) if len(es) == len(p) else min(0, *es) for k, es in found.items()}
+                    powers.setdefault((a.label, a.args), []).append(a.exp)
+        least = {k: min(es) if len(es) == len(p) else min(0, *es) for k, es in powers.items()}
         return {k: e for k, e in least.items() if e}
 
     def _exponential(self, p: NF) -> NF:
@@ -270,12 +270,12 @@ class LawNormaliser(Normaliser):
 
     def _log_of_quotient(self, p: NF) -> NF | None:
         """log(p / v) = log p - log v for a sum v of positive terms that divides some of several summands; else None."""
-        found = next((a for m in p for a in m.atoms if a.exp < 0 and self._divisor(a, m) is not None), None)
-        divisor = None if found is None or len(p) == 1 else self._divisor(found, Monomial())
-        if found is None or divisor is None or not positive_sum(self.ctx, divisor, ()):
+        divisor_atom = next((a for m in p for a in m.atoms if a.exp < 0 and self._divisor(a, m) is not None), None)
+        divisor = None if divisor_atom is None or len(p) == 1 else self._divisor(divisor_atom, Monomial())
+        if divisor_atom is None or divisor is None or not positive_sum(self.ctx, divisor, ()):
             return None
-        power = max(-a.exp for m in p for a in m.atoms if (a.label, a.args) == (found.label, found.args))
-        rest = combine(self._without_divisor(p, found, divisor, power))
+        power = max(-a.exp for m in p for a in m.atoms if (a.label, a.args) == (divisor_atom.label, divisor_atom.args))
+        rest = combine(self._without_divisor(p, divisor_atom, divisor, power))
         out: NF = [] if rest == [ONE] else self._function("log", [rest])
         return combine(out + scale(self._function("log", [divisor]), -power))
 
@@ -360,13 +360,20 @@ class LawNormaliser(Normaliser):
     def cleared(self, p: NF, q: NF) -> tuple[NF, NF]:
         """Both sides multiplied by the divisors that are sums."""
         for _ in range(CLEARED):
-            found = next((a for m in (*p, *q) for a in m.atoms if a.exp < 0 and self._divisor(a, m) is not None), None)
-            if found is None:
+            divisor_atom = next(
+                (a for m in (*p, *q) for a in m.atoms if a.exp < 0 and self._divisor(a, m) is not None), None
+            )
+            if divisor_atom is None:
                 break
-            divisor = self._divisor(found, Monomial())
+            divisor = self._divisor(divisor_atom, Monomial())
             assert divisor is not None
-            power = max(-a.exp for m in (*p, *q) for a in m.atoms if (a.label, a.args) == (found.label, found.args))
-            p, q = (combine(self._without_divisor(side, found, divisor, power)) for side in (p, q))
+            power = max(
+                -a.exp
+                for m in (*p, *q)
+                for a in m.atoms
+                if (a.label, a.args) == (divisor_atom.label, divisor_atom.args)
+            )
+            p, q = (combine(self._without_divisor(side, divisor_atom, divisor, power)) for side in (p, q))
         return p, q
 
     def _divisor(self, a: Atom, m: Monomial) -> NF | None:

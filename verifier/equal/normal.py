@@ -201,6 +201,7 @@ class Normaliser:
 
     # ---- scalar functions
     def _apply(self, t: Apply) -> NF:
+        """Return the normal form of a function's application."""
         fn, args = t.fn, t.args
         laws = self._laws_of(fn, args)
         if laws != self.laws:
@@ -324,6 +325,7 @@ class Normaliser:
         return out
 
     def _reciprocal(self, p: NF) -> NF:
+        """Return 1 over a sum, which is recorded as not 0."""
         if not p:
             raise Unsupported("division by zero")
         if infinite(p):

@@ -53,9 +53,9 @@ class IntegersAlone:
         return t
 
     def _input(self, t: Term) -> Read:
-        found = next((entry for made, entry in self._inputs if self.same(made, t)), None)
-        if found is not None:
-            return found
+        known_entry = next((entry for made, entry in self._inputs if self.same(made, t)), None)
+        if known_entry is not None:
+            return known_entry
         name, dtype = f"of floats {len(self._inputs)}", self._dtype(t)
         while name in self.terms.ranges.kinds:  # avoid names of the program's inputs
             name += "'"

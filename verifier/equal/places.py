@@ -120,7 +120,7 @@ class Places:
 
     def regroup(self, index: Sequence[Int], outer: Sequence[Int], inner: Sequence[Int]) -> Sequence[Int]:
         """The index in `inner` at the same row-major position as `index` in `outer`."""
-        found: list[Int] = [0] * len(inner)
+        places: list[Int] = [0] * len(inner)
         if 1 in (len(outer), len(inner)):
             groups = [(tuple(range(len(outer))), tuple(range(len(inner))))]
         else:
@@ -132,10 +132,10 @@ class Places:
             live = [d for d in outs if unwrap(inner[d]).value != 1]
             for d in reversed(live[1:]):
                 flat, rest = self._divide(flat, unwrap(inner[d]))
-                found[d] = Sym(rest)
+                places[d] = Sym(rest)
             if live:
-                found[live[0]] = Sym(flat)
-        return found
+                places[live[0]] = Sym(flat)
+        return places
 
     def _sizes(self, shape: Sequence[Int]) -> tuple[Extent, ...]:
         return tuple([n if isinstance(n, int) else self._original[unwrap(n)] for n in shape])
@@ -185,14 +185,14 @@ def to_poly(n: Extent, leaf: Callable[[Atom], Poly] = _named) -> Poly:
 
 def factorings(graphs: Sequence[Graph]) -> dict[Poly, tuple[Poly, ...]]:
     """Sizes that reshapes of these graphs split or merge, with their factors, outermost first."""
-    found: dict[Poly, tuple[Poly, ...]] = {}
+    factors: dict[Poly, tuple[Poly, ...]] = {}
     for node in [n for g in graphs for n in g.nodes() if n.op == "reshape"]:
         outer, inner = node.shape, node.inputs[0].shape
         for ins, outs in common_groups(outer, inner):
             sides = [[to_poly(n) for n in part] for part in ([outer[d] for d in ins], [inner[d] for d in outs])]
             one, many = sorted(([n for n in side if n.value != 1] for side in sides), key=len)
-            if len(one) == 1 and len(many) > len(found.get(one[0], (one[0],))):
-                found[one[0]] = tuple(many)
-    for _ in range(len(found)):  # factors may be products themselves
-        found = {n: tuple(q for f in fs for q in found.get(f, (f,))) for n, fs in found.items()}
-    return found
+            if len(one) == 1 and len(many) > len(factors.get(one[0], (one[0],))):
+                factors[one[0]] = tuple(many)
+    for _ in range(len(factors)):  # factors may be products themselves
+        factors = {n: tuple(q for f in fs for q in factors.get(f, (f,))) for n, fs in factors.items()}
+    return factors

@@ -39,6 +39,7 @@ class Rounded:
         return self._held[key][1]
 
     def _has(self, dtype: str, t: Term) -> bool:
+        """Whether all values of a term are numbers of a type."""
         if id(t) in self.made:
             return within(self.made[id(t)][1], dtype)
         match t:

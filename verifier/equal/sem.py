@@ -100,12 +100,12 @@ class Meaning(Generic[S]):
 
     def entry(self, t: Term) -> TermEntry:
         """The entry of the op table for which a term stands."""
-        found = self._entries.get(t)
-        if found is None:
-            found = entry_of(t, self.env, [self.shape(a) for a in t.args], self.metas)
-            assert found is not None
-            self._entries[t] = found
-        return found
+        value = self._entries.get(t)
+        if value is None:
+            value = entry_of(t, self.env, [self.shape(a) for a in t.args], self.metas)
+            assert value is not None
+            self._entries[t] = value
+        return value
 
     def apply(self, entry: TermEntry, t: Term, ix: AxisPositions) -> S:
         """The value of an entry of the op table, applied along some axes of a term, at an index of the term."""

@@ -222,10 +222,10 @@ class Context:
             return dict.fromkeys(names, k)
         for low, high in ((1, 4), (0, 8), (-4, 16)):
             box = tuple(f for n in names for f in (c.ge(var(n), low), c.ge(high, var(n))))
-            found = self.model((*least, *box))
-            if found is not None:
-                self.example = {n: const(k) for n, k in found.items()}
-                return found
+            model = self.model((*least, *box))
+            if model is not None:
+                self.example = {n: const(k) for n, k in model.items()}
+                return model
         return self.model(least)
 
     def _alike(self, facts: Sequence[Cond]) -> int:

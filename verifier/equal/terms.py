@@ -166,18 +166,18 @@ def walk_terms(t: Term) -> Iterator[Term]:
 
 def free_of(t: Term) -> frozenset[str]:
     """The names of sizes and index variables in a term that no reduction in it binds; variables are bound once."""
-    found, bound = set[str](), set[str]()
+    free, bound = set[str](), set[str]()
     for x in walk_terms(t):
         if isinstance(x, Read):
-            found |= {name for p in x.index for name in p.vars}
+            free |= {name for p in x.index for name in p.vars}
         elif isinstance(x, Size):
-            found |= x.value.vars
+            free |= x.value.vars
         elif isinstance(x, Where):
-            found |= x.guard.vars
+            free |= x.guard.vars
         elif isinstance(x, Reduce):
-            found |= x.size.vars
+            free |= x.size.vars
             bound.add(x.var)
-    return frozenset(found - bound)
+    return frozenset(free - bound)
 
 
 def reductions(t: Term) -> frozenset[str]:

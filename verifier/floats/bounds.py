@@ -124,8 +124,8 @@ class BoundedProduct(Product):
         return joined(a * b, np.abs(a) * e + d * (np.abs(b) + e))
 
     def guarded(self, guard: Array) -> Product | None:
-        found = super().guarded(guard)
-        return None if found is None else BoundedProduct(found.a, found.b)
+        part = super().guarded(guard)
+        return None if part is None else BoundedProduct(part.a, part.b)
 
     def times(self, left: Array, right: Array) -> Array:
         (a, d), (b, e) = parts(left), parts(right)

@@ -60,11 +60,11 @@ def farther(before: LoopProgram, run: Run, seed: int) -> str:
     work = sum([_work(stage) for stage in before.stages])
     for draw in DRAWS if work <= _LARGE else DRAWS[:_FIRST]:
         given = drawn(before, draw, seed)
-        found = run(given)
+        outputs = run(given)
         with np.errstate(all="ignore"):
             for name, at, near in values(before, given):
                 value, bound = parts(near)
-                got = np.asarray(found[name], np.float64).reshape(before.buffer(name).shape)[at]
+                got = np.asarray(outputs[name], np.float64).reshape(before.buffer(name).shape)[at]
                 wrong = ~(np.abs(got - value) <= _SLACK * bound) & np.isfinite(value) & np.isfinite(bound)
                 if not np.ndim(bound):
                     wrong &= got != value
@@ -150,8 +150,8 @@ def _filled(stage: Stage, held: Mapping[str, Array], sample: bool) -> Iterator[t
             return x if x.dtype in (np.int32, np.complex128) else x.astype(np.float64)
 
         env = dict(zip([a.symbol for a in stage.axes], at, strict=True))
-        found = algebra.array(fold(stage.value, algebra, read, env))
-        yield at, np.broadcast_to(found.reshape(found.shape[max(0, found.ndim - len(extents)) :]), shape)
+        filled = algebra.array(fold(stage.value, algebra, read, env))
+        yield at, np.broadcast_to(filled.reshape(filled.shape[max(0, filled.ndim - len(extents)) :]), shape)
 
 
 def _pieces(extents: Sequence[int]) -> Iterator[list[Array]]:

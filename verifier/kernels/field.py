@@ -157,8 +157,8 @@ class Field(FieldArithmetic):
         flat = np.where(a == 0, _U(1), a).ravel()
         pairs = np.append(flat, np.ones(flat.size % 2, _U)).reshape(-1, 2)
         both = self.inverse(pairs[:, 0] * pairs[:, 1] % _U(P))
-        found = (pairs[:, ::-1] * both[:, None] % _U(P)).ravel()[: flat.size].reshape(np.shape(a))
-        return np.where(a == 0, _U(0), found)
+        inverses = (pairs[:, ::-1] * both[:, None] % _U(P)).ravel()[: flat.size].reshape(np.shape(a))
+        return np.where(a == 0, _U(0), inverses)
 
 
 class Marks(Field):

@@ -28,12 +28,12 @@ _MOST_POINTS = 1 << 19  # points of a stage at once: intermediate arrays take a 
 
 def divisors(program: LoopProgram) -> set[float]:
     """The constants by which a program divides."""
-    found: set[float] = set()
+    numbers: set[float] = set()
     for stage in program.stages:
         for e in subexpressions(stage.value):
             if e.kind == "op" and e.args[0] == "div" and e.args[3].kind == "const":
-                found.add(float(e.args[3].args[0]))
-    return found
+                numbers.add(float(e.args[3].args[0]))
+    return numbers
 
 
 def evaluate(program: LoopProgram, held: Mapping[str, Array], field: Field) -> dict[str, Array]:
@@ -96,13 +96,14 @@ def _read(program: LoopProgram, values: Mapping[str, Array], field: Field) -> Ca
         place = opaque(0)
         for k, n in zip(at, b.shape, strict=True):
             place = place * n + k
-        found = np.asarray(_token(field, "", field.key("table", name) >> 1, place * ITEMSIZE_BYTES[b.dtype]))
-        return (found >> _U(33)) % _U(P)
+        token = np.asarray(_token(field, "", field.key("table", name) >> 1, place * ITEMSIZE_BYTES[b.dtype]))
+        return (token >> _U(33)) % _U(P)
 
     return read
 
 
 def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], field: Field) -> Array:
+    """Return the elements of a stage as numbers of the field."""
     shape = program.buffer(stage.buffer).shape
     extents = [a.extent for a in stage.axes]
     plain = all(
@@ -126,8 +127,8 @@ def _filled(program: LoopProgram, stage: Stage, values: Mapping[str, Array], fie
         env = {
             a.symbol: k[at] if d == axis else k for d, (a, k) in enumerate(zip(stage.axes, grid(extents), strict=True))
         }
-        found = algebra.array(fold(stage.value, algebra, read, env))
-        part[...] = found.reshape(found.shape[max(0, found.ndim - part.ndim) :])
+        filled = algebra.array(fold(stage.value, algebra, read, env))
+        part[...] = filled.reshape(filled.shape[max(0, filled.ndim - part.ndim) :])
     return made
 
 
@@ -229,8 +230,8 @@ class FieldAlgebra(Numbers):
         total = self._fold("sum", (), sizes, body if monoid == "sum" else scrambled, _WORD)
         if monoid == "sum":
             return total % _U(P)
-        found = f.unscrambled(total & _U(P)) % _U(P)
-        return (_U(P) - found) % _U(P) if monoid == "min" else found
+        value = f.unscrambled(total & _U(P)) % _U(P)
+        return (_U(P) - value) % _U(P) if monoid == "min" else value
 
 
 class FieldProduct(Product):
@@ -242,8 +243,8 @@ class FieldProduct(Product):
         return self.a * self.b % _U(P)
 
     def guarded(self, guard: Array) -> Product | None:
-        found = super().guarded(guard)
-        return None if found is None else FieldProduct(found.a, found.b)
+        part = super().guarded(guard)
+        return None if part is None else FieldProduct(part.a, part.b)
 
     def summed(self, sizes: list[int], rank: int, kind: Any) -> Array:
         return super().summed(sizes, rank, kind) % _U(P)

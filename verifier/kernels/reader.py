@@ -103,15 +103,15 @@ class _Line:
 
     def has(self, token: str) -> bool:
         """Whether the next token is this one; takes it if so."""
-        found = self.tokens[self.at] == token
-        self.at += found
-        return found
+        present = self.tokens[self.at] == token
+        self.at += present
+        return present
 
     def type(self) -> Type:
-        found = _TYPE.fullmatch(self.take())
-        if found is None:
+        match = _TYPE.fullmatch(self.take())
+        if match is None:
             raise Unread(f"a type in {self.text.strip()!r}")
-        return Type(found[2], int(found[1])) if found[1] else Type(found[3], 0)
+        return Type(match[2], int(match[1])) if match[1] else Type(match[3], 0)
 
     def operand(self, type_: Type) -> Operand:
         """Read a name or a constant of this type."""
@@ -181,7 +181,7 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
     Raises:
         Unread: a construct that kernels do not use.
     """
-    found: dict[str, CodeFunction] = {}
+    functions_by_name: dict[str, CodeFunction] = {}
     if not re.fullmatch(r"[\n -~]*", text):  # other characters may end a line for LLVM or for Python alone
         raise Unread("a character that is not printed")
     bodies = texts(text)
@@ -191,9 +191,9 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
     for whole in _DEFINED.finditer(text):
         head, *lines = whole[0].splitlines()[:-1]
         f = _head(head.strip())
-        if f.name in (*found, *_OF_C):
+        if f.name in (*functions_by_name, *_OF_C):
             raise Unread(f"a second {f.name}")
-        found[f.name] = f
+        functions_by_name[f.name] = f
         block = unnamed = list[Instruction]()
         marked: list[str] | None = None
         for number, line in enumerate(lines, text.count("\n", 0, whole.start()) + 1):
@@ -214,20 +214,20 @@ def functions(text: str, scalar: dict[str, str]) -> dict[str, CodeFunction]:
                 block[-1].count = number
         if unnamed or marked is not None:
             raise Unread(f"code before the first label of {f.name}, or a scalar function that does not end")
-    return found
+    return functions_by_name
 
 
 def _head(text: str) -> CodeFunction:
-    found = re.fullmatch(r"define (?:internal )?(.+?) @([\w.]+)\((.*)\)(?: noinline| nounwind)* #0 \{", text)
-    if found is None:
+    match = re.fullmatch(r"define (?:internal )?(.+?) @([\w.]+)\((.*)\)(?: noinline| nounwind)* #0 \{", text)
+    if match is None:
         raise Unread(f"the line {text[:60]!r}")
     parameters: list[tuple[Type, str]] = []
-    line = _Line(found[3])
+    line = _Line(match[3])
     while line.peek():
         type_ = line.type()
         parameters.append((type_, line.take()))
         line.has(",")
-    return CodeFunction(found[2], _Line(found[1]).type(), tuple(parameters))
+    return CodeFunction(match[2], _Line(match[1]).type(), tuple(parameters))
 
 
 _OF_C = ("aligned_alloc", "free", "malloc", "memset", "memcpy", "memmove")  # LLVM may insert calls of these
@@ -237,7 +237,7 @@ _CALLED = re.compile(r"@(?!llvm\.)([\w.]+)\(")
 
 def texts(module: str) -> dict[str, str]:
     """The text of each function of a module, without loop hints, whose numbering depends on the module."""
-    return {found[1]: re.sub(r", !llvm\.loop !\d+", "", found[0]) for found in _DEFINED.finditer(module)}
+    return {match[1]: re.sub(r", !llvm\.loop !\d+", "", match[0]) for match in _DEFINED.finditer(module)}
 
 
 def _scalar(lines: list[str], end: str, known: dict[str, str], number: int, bodies: Mapping[str, str]) -> Instruction:
@@ -365,6 +365,7 @@ def _formed(line: _Line, name: str, op: str) -> Instruction:
 
 
 def _instruction(line: _Line, name: str, op: str) -> Instruction:
+    """Read the rest of an instruction's line."""
     if op in _FORMS:
         return _formed(line, name, op)
     if op == "call":

@@ -122,8 +122,8 @@ class _Rewriter:
             for i in self.defined.values():
                 kinds, address = {self._kind(x) for x in i.operands}, i.op == "getelementptr"
                 made: CodeType = "place" if address else "index" if "index" in kinds else "data"
-                found = kinds & {"index", "place"} if address else i.op == "fcmp" or kinds & {"data", "index"}
-                if found and self.kinds[i.name] == ("pointer" if address else "control"):
+                reasons = kinds & {"index", "place"} if address else i.op == "fcmp" or kinds & {"data", "index"}
+                if reasons and self.kinds[i.name] == ("pointer" if address else "control"):
                     self.kinds[i.name], changed = made, True
 
     def _kind(self, x: Operand) -> CodeType:
@@ -323,9 +323,9 @@ class _Rewriter:
         if i.type.element == "ptr":
             kind = self._value(f"getelementptr %array, ptr {self._pointer(i.operands[0])[0]}, i64 0, i32 5")
             pointers = self._value(f"icmp eq i64 {self._value(f'load i64, ptr {kind}')}, {POINTERS}")
-            found = self._value(f"load ptr, ptr {place}")
+            loaded = self._value(f"load ptr, ptr {place}")
             held = self._value(f"and i1 {pointers}, {self._value(f'icmp ne ptr {place}, @nowhere')}")
-            self.lines.append(f"  {i.name}.d = select i1 {held}, ptr {found}, ptr @nobody")
+            self.lines.append(f"  {i.name}.d = select i1 {held}, ptr {loaded}, ptr @nobody")
             self.lines.append(f"  {i.name}.o = add i64 0, 0")
         else:
             self.lines.append(f"  {i.name} = load {_word(i.type)}, ptr {place}, align 8")
@@ -346,6 +346,7 @@ class _Rewriter:
         self.lines.append(f"  {i.name} = {' '.join([i.op, *i.words])} {typed}")
 
     def _in_field(self, i: Instruction) -> None:
+        """Write an instruction on data as the same operation in the field."""
         op, xs = i.op, i.operands
         type_ = _word(i.type)
         w = self._words(i.type.lanes)
@@ -485,6 +486,7 @@ class _Rewriter:
     # ---- calls
 
     def _call(self, i: Instruction) -> None:
+        """Write a call: of another function of the code, or of an intrinsic in the field."""
         name = i.op[1:]
         if name in self.functions:
             self._own(i, self.functions[name])

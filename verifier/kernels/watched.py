@@ -217,8 +217,8 @@ def _touching(name: str, lanes: int, field: Field) -> str:
         if name == "scatter":
             w.lines.append(f"  store i64 {x}, ptr {place}")
         else:
-            found = w.value(f"select i1 {on}, i64 {w.value(f'load i64, ptr {place}')}, i64 {x}")
-            held = w.value(f"insertelement {wide} {held}, i64 {found}, i64 {j}")
+            touched = w.value(f"select i1 {on}, i64 {w.value(f'load i64, ptr {place}')}, i64 {x}")
+            held = w.value(f"insertelement {wide} {held}, i64 {touched}, i64 {j}")
     typed = f"ptr %d, {wide} %at, {wide} %mask, {wide} %first, i64 %code, i64 %line"
     return _text(f"{wide} @{name}.{lanes}({typed})", w, f"{wide} {held}")
 

@@ -73,11 +73,11 @@ class Tags:
     def __call__(self, *words: Any) -> np.uint64:
         """The label of some words (any values with a text)."""
         text = repr(words)
-        found = self._known.get(text)
-        if found is None:
+        tag = self._known.get(text)
+        if tag is None:
             digest = hashlib.blake2b(text.encode(), digest_size=8, key=self._key[:64]).digest()
-            found = self._known[text] = np.uint64(int.from_bytes(digest, "little"))
-        return found
+            tag = self._known[text] = np.uint64(int.from_bytes(digest, "little"))
+        return tag
 
 
 class Merges:
@@ -163,7 +163,7 @@ class _Table:
 
     def _places(self, wanted: Ids) -> npt.NDArray[np.int64]:
         """Position of each label among the keys, or -1."""
-        found = np.full(len(wanted), -1, np.int64)
+        places = np.full(len(wanted), -1, np.int64)
         left = np.arange(len(wanted))
         bucket = (wanted >> self._shift).view(np.int64)
         place, end = self._start[bucket].astype(np.int64), self._start[bucket + 1].astype(np.int64)
@@ -173,9 +173,9 @@ class _Table:
             if not len(left):
                 break
             hit = self.keys[place] == wanted[left]
-            found[left[hit]] = place[hit]
+            places[left[hit]] = place[hit]
             left, place, end = left[~hit], place[~hit] + 1, end[~hit]
-        return found
+        return places
 
 
 def _joined(old: _Table, new: _Table) -> _Table:

@@ -101,8 +101,8 @@ def check(claim: Claim, rows: Sequence[Json] | None, done: Checked) -> None:
         rule = rule if forward else reverse(rule)
         if rule is None:
             raise Refused("it has no such direction")
-        found = {(row["root"], tuple(sorted(row["metas"].items()))) for row in rows}
-        if all(tier.startswith("normal form") for tier in claim.tiers) and not _wanted(rule) <= found:
+        keys = {(row["root"], tuple(sorted(row["metas"].items()))) for row in rows}
+        if all(tier.startswith("normal form") for tier in claim.tiers) and not _wanted(rule) <= keys:
             raise Refused("equations or reducers of the rule are missing")
         if not rule.dtype and any(_LAWS.index(row["laws"]) > _LAWS.index(claim.exactness) for row in rows):
             raise Refused(f"it claims class {claim.exactness}, and its record uses more")
@@ -291,10 +291,10 @@ class _Values:
     def _function(self, fn: str, sums: Json, at: Names) -> float:
         added = fn.startswith("rsum[")
         if fn in ("rmax", "rprod") or added:
-            found = [self._product(m, x) for m in sums[0] for x in _bound(self.row, m, at, self.point.arrays)]
+            products = [self._product(m, x) for m in sums[0] for x in _bound(self.row, m, at, self.point.arrays)]
             if added:
-                return math.fsum(found)
-            return max(found, default=-math.inf) if fn == "rmax" else math.prod(found)
+                return math.fsum(products)
+            return max(products, default=-math.inf) if fn == "rmax" else math.prod(products)
         args = [self.sum(p, at) for p in sums]
         if fn == "value":
             return args[0]

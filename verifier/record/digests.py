@@ -97,17 +97,17 @@ def denotation(name: str) -> str:
 @functools.cache
 def prover() -> str:
     """Digest of the prover and of the reader of rule texts."""
-    found = set[Path]()
+    paths = set[Path]()
     todo = ["verifier.rules.prove", "verifier.rules.check"]
     while todo:
         path = _PACKAGE.parent.joinpath(*todo.pop().split(".")).with_suffix(".py")
-        if path not in found and path.is_file():
-            found.add(path)
+        if path not in paths and path.is_file():
+            paths.add(path)
             todo += _imported(path)
     shown = {_PACKAGE / "rules" / f"{m}.py" for m in ("shrink", "snippet")}  # they only present counterexamples
-    found -= {Path(sem.__file__), *shown}
+    paths -= {Path(sem.__file__), *shown}
     language = Path(named.__file__).parent
-    files = [*sorted(found), *(language / f"{m}.py" for m in _LANGUAGE)]
+    files = [*sorted(paths), *(language / f"{m}.py" for m in _LANGUAGE)]
     labels = _closure(Path(named.__file__), ["derived_labels"], "")  # no op's shape uses it
     facts = sorted((f.name, f.arity, f.predicate, f.commutative, f.partial, f.parity) for f in scalar.SCALARS.values())
     return _digest([repr(facts), *labels, *(text for x in files for text in (x.name, x.read_text(encoding="utf-8")))])
@@ -131,11 +131,11 @@ def sources() -> tuple[Path, ...]:
 @functools.cache
 def state() -> str:
     """Digest of the files on which proofs depend, byte by byte: cheap, and changed by any edit."""
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for path in sources():
-        found.update(f"{path.name} {path.stat().st_size} ".encode())
-        found.update(path.read_bytes())
-    return found.hexdigest()[:16]
+        hasher.update(f"{path.name} {path.stat().st_size} ".encode())
+        hasher.update(path.read_bytes())
+    return hasher.hexdigest()[:16]
 
 
 def _digest(texts: Iterable[str]) -> str:

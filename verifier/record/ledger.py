@@ -302,10 +302,10 @@ def require_proved(
         if reversed_rule is not None and _verify(rule, ledger, "backward").proved:
             readings.append((reversed_rule, "backward"))
         for reading, direction in readings:
-            found = ledger.get(rule, direction)
-            if found is not None:
+            certificate = ledger.get(rule, direction)
+            if certificate is not None:
                 kept.append(reading)
-                certificates[reading.name] = found
+                certificates[reading.name] = certificate
     return tuple(kept), certificates
 
 

@@ -24,10 +24,10 @@ _ANSWERS = {"sat": "yes", "unsat": "no"}
 
 def solvers() -> dict[str, str]:
     """The solvers that can replay, with their versions."""
-    found = {"z3": z3.get_version_string()}
+    versions = {"z3": z3.get_version_string()}
     if importlib.util.find_spec("cvc5") is not None:
-        found["cvc5"] = str(importlib.import_module("cvc5").__version__)
-    return found
+        versions["cvc5"] = str(importlib.import_module("cvc5").__version__)
+    return versions
 
 
 def replay(texts: Sequence[str], milliseconds: int) -> list[dict[str, str]]:

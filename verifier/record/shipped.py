@@ -38,7 +38,9 @@ def shipped(path: Path = SHIPPED) -> Mapping[str, Mapping[str, Any]]:
 def write(path: Path = SHIPPED) -> int:
     """Prove the library and write its certificates, one a line; return their number."""
     _, certificates = require_proved(load(), Ledger())
-    by_key = {found.key: found for found in certificates.values()}  # rules with the same text share one
+    by_key = {
+        certificate.key: certificate for certificate in certificates.values()
+    }  # rules with the same text share one
     rows = [json.dumps(asdict(by_key[key]), sort_keys=True) for key in sorted(by_key)]
     path.write_text("[\n" + ",\n".join(rows) + "\n]\n", encoding="utf-8")
     return len(rows)

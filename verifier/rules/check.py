@@ -17,6 +17,7 @@ from rewrites.language.named import Env
 from rewrites.language.term import Rule
 from superopt.errors import ProverDefectError
 from superopt.machine.deadline import Stopwatch
+from superopt.machine.shared import paused_collector
 from verifier.equal.equality import NO_OVERFLOW
 from verifier.equal.solver import recorded
 from verifier.rules.instance import solved_envs
@@ -50,42 +51,42 @@ def check(
     if reading is None:
         return prove(rule, direction)
     attempts = Attempts()
-    found = search(reading, before, attempts=attempts)
+    example = search(reading, before, attempts=attempts)
     suspects: list[Env] = []  # for a proved rule: environments where its conditions change
-    with recorded() as asked:
+    with recorded() as asked, paused_collector():  # terms that are freed give their numbers to others
         verdict = prove(rule, direction, suspects)
     if verdict.proved:
         verdict = replace(verdict, asked=tuple(asked))
-    kinds = f"at seed {found.seed}" if found is not None else ""
-    if verdict.domain is not None and found is not None and found.undefined and excludes_undefined(verdict.domain):
-        found = None  # outside the domain: the assumptions of the certificate exclude it
+    kinds = f"at seed {example.seed}" if example is not None else ""
+    if verdict.domain is not None and example is not None and example.undefined and excludes_undefined(verdict.domain):
+        example = None  # outside the domain: the assumptions of the certificate exclude it
     if verdict.proved and _only_in_range(
         verdict
     ):  # integers wrap: where arrays show it, the rule is false as it stands
-        found = found or search(reading, after, before, attempts)
-        if found is not None or reading.vars:  # entries of inputs may be large
+        example = example or search(reading, after, before, attempts)
+        if example is not None or reading.vars:  # entries of inputs may be large
             cause = f"proved only where {NO_OVERFLOW}"
             verdict = replace(verdict, status=UNKNOWN, domain=None, proved_when=NO_OVERFLOW, cause=cause)
-    if found is None and verdict.domain is not None:
+    if example is None and verdict.domain is not None:
         watched = contradicted(reading, verdict.domain, suspects, before)
         if watched is not None:
-            found, kinds = watched[0], f"in {watched[1]} at seed {watched[0].seed}"
+            example, kinds = watched[0], f"in {watched[1]} at seed {watched[0].seed}"
         elif nothing := vacuous(reading, verdict.domain, before):
             verdict = replace(verdict, status=UNKNOWN, domain=None, cause=nothing)
-    if found is None and not verdict.proved:
-        found = _first(suspects, attempts) or search(reading, after, before, attempts)
-        found = found or _first(solved_envs(reading, after), attempts)
+    if example is None and not verdict.proved:
+        example = _first(suspects, attempts) or search(reading, after, before, attempts)
+        example = example or _first(solved_envs(reading, after), attempts)
     seconds = watch.elapsed_s
-    if found is None:
+    if example is None:
         tried = f"; no counterexample in {attempts.built} instances" if verdict.status != UNSUPPORTED else ""
         cause = verdict.cause if verdict.proved else f"{verdict.cause}{tried}"
         return replace(verdict, seconds=seconds, cause=cause)
     if verdict.proved:
-        told = readable(found, found.index is None or "in " not in kinds)
+        told = readable(example, example.index is None or "in " not in kinds)
         raise ProverDefectError(f"{rule.name} ({direction}) is proved and yet refuted {kinds}:\n{told}")
-    if found.index is None and small:
-        found = search(reading, after, attempts=attempts, patience=after) or found
-    return replace(verdict, status=REFUTED, counterexample=readable(found, small), cause="", seconds=seconds)
+    if example.index is None and small:
+        example = search(reading, after, attempts=attempts, patience=after) or example
+    return replace(verdict, status=REFUTED, counterexample=readable(example, small), cause="", seconds=seconds)
 
 
 def _only_in_range(verdict: Verdict) -> bool:
@@ -96,7 +97,7 @@ def _only_in_range(verdict: Verdict) -> bool:
 def _first(envs: Iterable[Env], attempts: Attempts) -> Difference | None:
     """The first of some sizes and attributes, chosen by the solver, at which the interpreter sees a difference."""
     for n, env in enumerate(envs):
-        found = differ_at(env, n, attempts)
-        if found is not None:
-            return found
+        example = differ_at(env, n, attempts)
+        if example is not None:
+            return example
     return None

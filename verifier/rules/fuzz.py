@@ -134,11 +134,11 @@ def try_mutant(mutant: Mutant, graphs: int = GRAPHS) -> MutantOutcome:
     if verdict.status != PROVED:
         vacuous = verdict.cause.startswith((CONTRADICTION, EMPTY_ONLY)) or BY_ZERO in verdict.cause
         return MutantOutcome(mutant, VACUOUS if vacuous else verdict.status, verdict.cause, seconds=seconds)
-    found = refute(mutant.rule, graphs, first_seed=1000)
+    example = refute(mutant.rule, graphs, first_seed=1000)
     assumed = verdict.domain.assumptions if verdict.domain is not None else ()
-    outside = found is not None and found.undefined and any(a.startswith(DEFINED) for a in assumed)
-    if found is not None and not outside:
-        return MutantOutcome(mutant, FALSE_PROOF, counterexample=found, seconds=seconds)
+    outside = example is not None and example.undefined and any(a.startswith(DEFINED) for a in assumed)
+    if example is not None and not outside:
+        return MutantOutcome(mutant, FALSE_PROOF, counterexample=example, seconds=seconds)
     exact = verdict.domain is not None and verdict.domain.exactness == EXACT and not mutant.rule.dtype
     other = different_bits(mutant.rule, graphs // 4) if exact else None
     if other is not None:

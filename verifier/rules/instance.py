@@ -317,9 +317,9 @@ def _nudges(ctx: Context, rng: random.Random) -> tuple[Cond, ...]:
 
 
 def _env(instance: RankInstance, extra: tuple[Cond, ...]) -> Iterator[Env]:
-    found = instance.ctx.model((*extra, *_small(instance.ctx)))
-    if found is not None:
-        yield env_at(instance, found)
+    model = instance.ctx.model((*extra, *_small(instance.ctx)))
+    if model is not None:
+        yield env_at(instance, model)
 
 
 def env_at(instance: RankInstance, found: dict[str, int]) -> Env:

@@ -69,6 +69,7 @@ def _check_names(
     roots: Sequence[Any],
     dtype: str,
 ) -> None:
+    """Raise unless an instance binds just the tensors, roles and attributes of its rule, with a sort that fits."""
     if rule.given or rule.dtype:
         raise NotAnInstance("the rule has premises about values, or is not about floats")
     if set(tensors) != set(rule.vars):

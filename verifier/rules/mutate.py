@@ -83,6 +83,7 @@ def _drawn(changes: list[_Change], rng: random.Random) -> Iterator[_Change]:
 
 
 def _changed(rule: Rule) -> Iterator[tuple[str, str, Rule]]:
+    """Yield changed rules, each with the kind of its change and words for it."""
     for side in ("rhs", "lhs"):
         roots: tuple[Term, ...] = getattr(rule, side)
         for t in subterms(roots):

@@ -103,8 +103,8 @@ def leaves_numbers(nodes: Iterable[Node], kinds: Mapping[Node, Kinds]) -> bool:
 def leaves_finite(graph: Graph, output: int, values: Mapping[str, np.ndarray]) -> bool:
     """Whether some op below a result leaves the finite numbers (`leaves_numbers`), evaluated in float64."""
     nodes = [n for n in topological([graph.outputs[output]]) if len(n.types) == 1 and n.dtype in FLOATS]
-    found = evaluate(Graph(graph.inputs, tuple(nodes), graph.constants), values, wide=True)
-    kinds = {n: (bool(np.isnan(x).any()), bool(np.isinf(x).any())) for n, x in zip(nodes, found, strict=True)}
+    results = evaluate(Graph(graph.inputs, tuple(nodes), graph.constants), values, wide=True)
+    kinds = {n: (bool(np.isnan(x).any()), bool(np.isinf(x).any())) for n, x in zip(nodes, results, strict=True)}
     return leaves_numbers(nodes, kinds)
 
 

@@ -105,11 +105,11 @@ def _lost(whole: ValidityDomain, without: ValidityDomain) -> str:
 
 def report(rules: Sequence[Rule]) -> tuple[dict[str, Any], str]:
     """The output of `superopt verify --preconditions`: counts with one row per premise, and the text."""
-    found = [dropped for rule in rules for dropped in preconditions(rule)]
-    counts = {status: sum(d.status == status for d in found) for status in (NEEDED, REDUNDANT, DOMAIN, OPEN)}
+    unmet = [dropped for rule in rules for dropped in preconditions(rule)]
+    counts = {status: sum(d.status == status for d in unmet) for status in (NEEDED, REDUNDANT, DOMAIN, OPEN)}
     words = ", ".join(f"{n} {status}" for status, n in counts.items())
-    data = {"rules": len(rules), "premises": len(found), **counts, "rows": [asdict(d) for d in found]}
-    return data, "\n".join([*map(str, found), f"{len(found)} premises of {len(rules)} rules: {words}"])
+    data = {"rules": len(rules), "premises": len(unmet), **counts, "rows": [asdict(d) for d in unmet]}
+    return data, "\n".join([*map(str, unmet), f"{len(unmet)} premises of {len(rules)} rules: {words}"])
 
 
 # ---- the condition that would make a refuted rule true
@@ -133,10 +133,10 @@ def explained(rule: Rule, verdict: Verdict) -> Verdict:
     if verdict.status != REFUTED or verdict.direction != "forward":
         return verdict
     try:
-        found = shared().call("verifier.rules.preconditions:remedy_of", show(rule))
+        repair = shared().call("verifier.rules.preconditions:remedy_of", show(rule))
     except LimitExceededError:
         return verdict
-    return replace(verdict, proved_when=found)
+    return replace(verdict, proved_when=repair)
 
 
 def remedy_of(text: str) -> str:
@@ -170,8 +170,8 @@ def _sized(rule: Rule, samples: list[_Sample], *, degenerate: bool) -> str:
         suspects: list[Env] = []
         if prove(made, suspects=suspects).proved:
             return ", ".join(map(expr, conditions))
-        found = [*map(differ_at, suspects, itertools.count()), search(made, MORE, SAMPLES)]
-        wrong = [_Sample(replace(f.env, rule=rule), True) for f in found if f is not None]
+        examples = [*map(differ_at, suspects, itertools.count()), search(made, MORE, SAMPLES)]
+        wrong = [_Sample(replace(f.env, rule=rule), True) for f in examples if f is not None]
         samples += wrong
         if not wrong:
             comparisons = [e for e in comparisons if e not in conditions]

@@ -111,6 +111,7 @@ class Prover:
         self.close()
 
     def _ask(self, job: Job, seconds: float = 0.0) -> Event:
+        """Return the worker's answer to a job, within its limits of time and memory."""
         seconds = seconds or self.seconds
         with self.turn:
             try:
@@ -167,8 +168,8 @@ def check_all(rules: Sequence[Rule], provers: int = 0, end_s: float = math.inf) 
     with ExitStack() as stack:
         count = max(1, min(wanted, len(rules) // _RULES_EACH))
         own = [stack.enter_context(Prover()) for _ in range(count - 1)]
-        found = {order[n]: verdict for n, verdict in each([rules[i] for i in order], check, [shared(), *own])}
-    return [found[i] for i in range(len(rules))]
+        verdicts = {order[n]: verdict for n, verdict in each([rules[i] for i in order], check, [shared(), *own])}
+    return [verdicts[i] for i in range(len(rules))]
 
 
 def each(items: Sequence[T], ask: Callable[[Prover, T], R], provers: Sequence[Prover]) -> Generator[tuple[int, R]]:

@@ -104,6 +104,7 @@ def prove(rule: Rule, direction: str = "forward", suspects: list[Env] | None = N
 
 
 def _prove(rule: Rule, done: Proof) -> ValidityDomain:
+    """Prove a rule at as many ranks as stand for all; return where it holds, or raise `Stop`."""
     reason = unsupported(rule)
     if reason:
         raise Stop(UNSUPPORTED, reason)
@@ -204,6 +205,7 @@ def _goals(instance: RankInstance, root: int, done: Proof) -> None:
 
 
 def _equal(instance: RankInstance, root: int, metas: Mapping[str, str], done: Proof) -> None:
+    """Prove that both sides of a root are equal at these ranks; record the proof in `done`, or raise `Stop`."""
     meaning = symbolic(instance, metas)
     ctx, rule = instance.ctx, instance.env.rule
     index, facts = output(meaning, instance.shapes[root])

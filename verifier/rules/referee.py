@@ -124,8 +124,8 @@ class Referee:
         if event["event"] == "refused":
             raise UnansweredError(event["message"])
         self._sent = set(event["known"])
-        found = bundles.load(Path(event["found"]))
-        return [np.array(found[str(i)]) for i in range(len(found))]
+        answer = bundles.load(Path(event["found"]))
+        return [np.array(answer[str(i)]) for i in range(len(answer))]
 
     def close(self) -> None:
         """End the process."""

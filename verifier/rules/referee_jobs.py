@@ -22,10 +22,10 @@ _JIT: Any = jax_jit  # pyright: ignore[reportUnknownMemberType, reportUnknownVar
 
 def _exported(module: bytes, *types: Sequence[tuple[Sequence[int], str]]) -> Any:
     """The `jax.export.Exported` of a module: that of a dummy function of the same types, with the module put in."""
-    given, found = ([jax.ShapeDtypeStruct(tuple(shape), bundles.dtype(kind)) for shape, kind in x] for x in types)
+    given, outputs = ([jax.ShapeDtypeStruct(tuple(shape), bundles.dtype(kind)) for shape, kind in x] for x in types)
 
     def like(*_: Any) -> tuple[Any, ...]:
-        return tuple(jax.lax.full(x.shape, 0, x.dtype) for x in found)
+        return tuple(jax.lax.full(x.shape, 0, x.dtype) for x in outputs)
 
     frame = jax.export.export(_JIT(like, keep_unused=True), platforms=("cpu",))(*given)
     kept = tuple(range(len(given)))
@@ -41,8 +41,8 @@ def run(request: Mapping[str, Any]) -> Iterator[Event]:
             if key not in _KNOWN:
                 module = _exported(given["module"].tobytes(), *request["types"])
                 _KNOWN[key] = _JIT(module.call, compiler_options=request["options"] or None)
-            found = _KNOWN[key](*(np.array(given[str(i)]) for i in range(request["count"])))
-            results = {str(i): np.asarray(x) for i, x in enumerate(found)}
+            outputs = _KNOWN[key](*(np.array(given[str(i)]) for i in range(request["count"])))
+            results = {str(i): np.asarray(x) for i, x in enumerate(outputs)}
     except Exception as error:  # any exception of XLA means that there is no result
         _KNOWN.pop(key, None)
         yield {"event": "refused", "message": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}

@@ -152,10 +152,10 @@ class Search:
         if env is None:
             self.attempts.missing += 1
             return
-        found = differ_at(env, seed, self.attempts)
-        if found is None or (self.found is not None and found.index is None):
+        example = differ_at(env, seed, self.attempts)
+        if example is None or (self.found is not None and example.index is None):
             return
-        self.found = found
+        self.found = example
         self.last = min(self.last, seed + self.patience + 1)
 
 
@@ -335,8 +335,8 @@ def _offender(env: Env, t: Term) -> str:
 def _all(env: Env, name: str) -> list[Any]:
     if name in env.params:
         return [env.params[name]]
-    found = [v for (n, _), v in (*env.tok.items(), *env.attr.items()) if n == name]
-    return found
+    values = [v for (n, _), v in (*env.tok.items(), *env.attr.items()) if n == name]
+    return values
 
 
 def _values(made: Instance, seed: int, attempt: int) -> Arrays:
@@ -416,9 +416,9 @@ def different_bits(
     """
     seeds = range(first_seed, first_seed + tries)
     for seed, env in (at or {n: env_of_seed(rule, n) for n in seeds}).items():
-        found = None if env is None else _bits_at(rule, env, seed, dtype)
-        if found is not None:
-            return found
+        bits = None if env is None else _bits_at(rule, env, seed, dtype)
+        if bits is not None:
+            return bits
     return None
 
 

@@ -33,8 +33,8 @@ _SIMPLE = (0.0, 1.0, 2.0, -1.0, 3.0, -2.0, 0.5, -3.0)
 
 def refute(rule: Rule, tries: int, first_seed: int = 0, attempts: Attempts | None = None) -> Counterexample | None:
     """A readable counterexample among `tries` random instances; the same seeds give the same answer."""
-    found = search(rule, tries, first_seed, attempts)
-    return None if found is None else readable(found)
+    example = search(rule, tries, first_seed, attempts)
+    return None if example is None else readable(example)
 
 
 def readable(found: Difference, small: bool = True) -> Counterexample:
@@ -195,6 +195,7 @@ def _cost(value: float) -> int:
 
 
 def _described(found: Difference) -> Counterexample:
+    """Return a difference between both sides as sizes, choices and values that a reader can check."""
     env, made, rule = found.env, found.made, found.env.rule
     shapes = {v: tuple(env.tok[t, x] for t in ts for x in env.labels[stem(t)]) for v, ts in rule.vars.items()}
     values = found.values or {v: np.ones(sizes) for v, sizes in shapes.items()}
@@ -236,6 +237,6 @@ def _attributes(env: Env) -> Iterator[tuple[str, str]]:
     """Yield attributes by name; for a role of several axes the name has the number of the axis."""
     names = list(dict.fromkeys(name for name, _ in env.attr))
     for name in names:
-        found = [v for (n, _), v in env.attr.items() if n == name]
-        for i, value in enumerate(found):
-            yield (name if len(found) == 1 else f"{name}@{i}"), str(value)
+        values = [v for (n, _), v in env.attr.items() if n == name]
+        for i, value in enumerate(values):
+            yield (name if len(values) == 1 else f"{name}@{i}"), str(value)

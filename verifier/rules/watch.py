@@ -47,13 +47,13 @@ def contradicted(
     drawn = {seed: env_of_seed(rule, seed) for seed in range(first_seed, first_seed + LOOKS)}
     envs = {**dict(enumerate(changes, first_seed + LOOKS)), **{n: env for n, env in drawn.items() if env is not None}}
     for seed, env in envs.items():
-        found = differ_at(env, seed)
-        if found is not None and not (found.undefined and excludes_undefined(domain)):
-            return found, rule.dtype or "float64"
+        example = differ_at(env, seed)
+        if example is not None and not (example.undefined and excludes_undefined(domain)):
+            return example, rule.dtype or "float64"
         for dtype in _types(rule, domain, seed):
-            found = different_bits(rule, 1, at={seed: env}, dtype=dtype)
-            if found is not None:
-                return found, dtype
+            example = different_bits(rule, 1, at={seed: env}, dtype=dtype)
+            if example is not None:
+                return example, dtype
     return None
 
 

@@ -85,10 +85,10 @@ def _discharge(
 
 
 def _verdict(before: LoopProgram, after: LoopProgram, out: Findings, real: bool, seconds: float) -> ScheduleVerdict:
-    found = sorted(out.found, key=_place)
-    status = min((f.status for f in found), key=_RANK.__getitem__, default=UNKNOWN)
+    findings = sorted(out.found, key=_place)
+    status = min((f.status for f in findings), key=_RANK.__getitem__, default=UNKNOWN)
     key = f"{digest(before)}{digest(after)}"
-    return ScheduleVerdict(after.name, key, status, tuple(found), "real" if real else "exact", seconds)
+    return ScheduleVerdict(after.name, key, status, tuple(findings), "real" if real else "exact", seconds)
 
 
 def _place(f: Finding) -> tuple[int, int]:

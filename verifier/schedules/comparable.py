@@ -130,19 +130,19 @@ def _position(e: Expr) -> Size | None:
     if e.dtype not in ("int32", "int64"):
         return None
     if e.kind == "const":
-        found: Size | None = int(e.args[0])
+        position: Size | None = int(e.args[0])
     elif e.kind == "index":
-        found = e.args[0]
+        position = e.args[0]
     elif e.kind == "op" and e.args[0] in ("add", "sub"):
         a, b = [_position(x) for x in e.operands]
         if a is None or b is None:
             return None
-        found = a + b if e.args[0] == "add" else a - b
+        position = a + b if e.args[0] == "add" else a - b
     else:
         return None
-    assert found is not None
-    low, high = (found, found) if isinstance(found, int) else interval(found, {})
-    return found if low >= -_MOST and high <= _MOST else None
+    assert position is not None
+    low, high = (position, position) if isinstance(position, int) else interval(position, {})
+    return position if low >= -_MOST and high <= _MOST else None
 
 
 _WIDE = "float32"

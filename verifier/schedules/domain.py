@@ -99,11 +99,11 @@ class Domain:
 
     def _part(self, facts: tuple[Poly, ...], symbols: tuple[Symbol, ...] = ()) -> Domain:
         """The part under further facts, one object per set of facts, so that its proofs are shared."""
-        found = self._parts.get((facts, symbols))
-        if found is None:
+        part = self._parts.get((facts, symbols))
+        if part is None:
             ranges = {**self.ranges, **{s: box_of(s) for s in symbols}}
-            found = self._parts[facts, symbols] = Domain(ranges, (*self.facts, *facts), self.budget)
-        return found
+            part = self._parts[facts, symbols] = Domain(ranges, (*self.facts, *facts), self.budget)
+        return part
 
     def below(self, p: Size) -> Domain:
         """The part where p < 0."""
@@ -254,10 +254,10 @@ class Domain:
 
 def _sum(a: dict[Mono, int], x: int, b: Iterable[tuple[Mono, int]], y: int) -> dict[Mono, int]:
     """a times x plus b times y."""
-    found = {m: c * x for m, c in a.items()}
+    scaled = {m: c * x for m, c in a.items()}
     for m, c in b:
-        found[m] = found.get(m, 0) + c * y
-    return found
+        scaled[m] = scaled.get(m, 0) + c * y
+    return scaled
 
 
 def _nowhere(d: Domain) -> Domain:
@@ -274,12 +274,12 @@ def everywhere(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: i
     near, left = [p], list(facts)
     known = p.symbols if isinstance(p, Poly) else frozenset[Symbol]()
     while True:
-        found = [f for f in left if not f.symbols.isdisjoint(known)]
-        if not found:
+        bound = [f for f in left if not f.symbols.isdisjoint(known)]
+        if not bound:
             break
-        near += found
-        left = [f for f in left if f not in found]
-        known |= frozenset[Symbol]().union(*(f.symbols for f in found))
+        near += bound
+        left = [f for f in left if f not in bound]
+        known |= frozenset[Symbol]().union(*(f.symbols for f in bound))
     atoms = variables(near, {s: r for s, r in ranges.items() if s in known}, True)
     if atoms is None or _count(atoms, box) > most:
         return False
@@ -292,11 +292,11 @@ def violation(p: Size, box: Box, ranges: Ranges, facts: Sequence[Poly], most: in
     if atoms is None:
         return None, False
     small = _count(atoms, box) <= most
-    found = _bad(_grid(atoms, box) if small else _samples(p, atoms, box), p, facts)
-    if found is None:
+    bad = _bad(_grid(atoms, box) if small else _samples(p, atoms, box), p, facts)
+    if bad is None:
         return None, small
-    right = value_at(p, found) < 0 and all(value_at(f, found) >= 0 for f in facts)  # without rounding or overflow
-    return found if right else None, False
+    right = value_at(p, bad) < 0 and all(value_at(f, bad) >= 0 for f in facts)  # without rounding or overflow
+    return bad if right else None, False
 
 
 def some(count: int, box: Box, ranges: Ranges, facts: Sequence[Poly]) -> list[DomainPoint]:

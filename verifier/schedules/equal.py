@@ -132,10 +132,10 @@ class Equality:
         if len(left) == len(right) == 1 and left[0].factors == (l,):
             return False
         self._expanding = True  # factors are compared without these laws
-        found = self._cancels((*left, *(replace(t, coefficient=-t.coefficient) for t in right)), l.dtype, d)
+        cancelled = self._cancels((*left, *(replace(t, coefficient=-t.coefficient) for t in right)), l.dtype, d)
         self._expanding = False
-        self.real |= found and l.dtype in FLOATS
-        return found
+        self.real |= cancelled and l.dtype in FLOATS
+        return cancelled
 
     def _cancels(self, terms: Sequence[Part], dtype: str, d: Domain) -> bool:
         groups: list[tuple[Part, Fraction]] = []
@@ -176,10 +176,10 @@ class Equality:
     def _matched(self, left: Sequence[Part], right: Sequence[Part], d: Domain, monoid: str) -> bool:
         free = list(right)
         for part in left:
-            found = next((other for other in free if self._part(part, other, d, monoid)), None)
-            if found is None:
+            match = next((other for other in free if self._part(part, other, d, monoid)), None)
+            if match is None:
                 return False
-            free.remove(found)
+            free.remove(match)
         moved = len(left) > 1 or any(p.strict for p in (*left, *right))
         self.real |= moved and left[0].body.dtype in FLOATS
         return True
@@ -277,9 +277,9 @@ def _paired(l: Part, r: Part, at: dict[Symbol, Size]) -> dict[Symbol, Size] | No
     used = frozenset[Symbol]().union(*(v.symbols for v in at.values() if isinstance(v, Poly)))
     spare = [s for s in r.iterators if s not in used]
     for s in missing:
-        found = next((t for t in spare if t.high == s.high), None)
-        if found is None:
+        match = next((t for t in spare if t.high == s.high), None)
+        if match is None:
             return None
-        spare.remove(found)
-        at[s] = of_atom(found)
+        spare.remove(match)
+        at[s] = of_atom(match)
     return {s: at[s] for s in l.iterators}

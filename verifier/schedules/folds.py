@@ -69,11 +69,11 @@ class Part:
 
     def multiplied(self, dtype: str) -> Part:
         """The same fold with the product of its factors as its one factor; the product of none is 1."""
-        found: Expr | None = None
+        joined: Expr | None = None
         for f in self.factors:
             same = f if f.dtype == dtype else convert(f, f.dtype, dtype)
-            found = same if found is None else op("mul", dtype, found, same)
-        return replace(self, factors=(const(1, dtype) if found is None else found,))
+            joined = same if joined is None else op("mul", dtype, joined, same)
+        return replace(self, factors=(const(1, dtype) if joined is None else joined,))
 
 
 def is_zero(e: Expr) -> bool:
@@ -83,12 +83,12 @@ def is_zero(e: Expr) -> bool:
 
 def row_major(left: Sequence[Symbol], right: Sequence[Symbol]) -> dict[Symbol, Size] | None:
     """Map each iterator to a number whose digits are the next iterators of the other side, as a split makes it."""
-    found: dict[Symbol, Size] = {}
+    strides: dict[Symbol, Size] = {}
     rest = list(right)
     for s in left:
         total: Size = 0
         reach = 1
-        while rest and (reach < extent(s) or not found):
+        while rest and (reach < extent(s) or not strides):
             digit = rest.pop(0)
             total = total * extent(digit) + of_atom(digit)
             reach *= extent(digit)
@@ -96,8 +96,8 @@ def row_major(left: Sequence[Symbol], right: Sequence[Symbol]) -> dict[Symbol, S
                 break
         if reach < extent(s):
             return None
-        found[s] = total
-    return None if rest else found
+        strides[s] = total
+    return None if rest else strides
 
 
 # ---- normal form of folds
@@ -114,8 +114,8 @@ def parts(e: Expr, monoid: str, split: bool) -> list[Part]:
     neutral = identity(monoid, e.dtype)
     if e.kind == "reduce" and e.args[0] == monoid:
         own = frozenset[Symbol](e.args[1])
-        found = [p.apart(own) for p in parts(e.args[2], monoid, split)]
-        return [replace(p, iterators=(*e.args[1], *p.iterators)) for p in found]
+        pieces = [p.apart(own) for p in parts(e.args[2], monoid, split)]
+        return [replace(p, iterators=(*e.args[1], *p.iterators)) for p in pieces]
     if e.kind == "where":
         guard, then, orelse = e.args
         if _is_const(orelse, neutral):
@@ -153,15 +153,15 @@ def unlike(symbols: Sequence[Symbol], taken: frozenset[Symbol]) -> dict[Symbol, 
     """New names for the iterators whose names are taken."""
     names = {s.name for s in (*taken, *symbols)}
     used = {t.name for t in taken}
-    found: dict[Symbol, Symbol] = {}
+    renamed: dict[Symbol, Symbol] = {}
     for s in symbols:
         if s.name in used:
             name = s.name
             while name in names:
                 name += "'"
             names.add(name)
-            found[s] = Symbol(name, s.low, s.high)
-    return found
+            renamed[s] = Symbol(name, s.low, s.high)
+    return renamed
 
 
 def _stripped(e: Expr) -> tuple[tuple[Poly, ...], Expr]:
@@ -170,9 +170,9 @@ def _stripped(e: Expr) -> tuple[tuple[Poly, ...], Expr]:
         guards, core = _stripped(e.args[1])
         return (*e.args[0].ordered, *guards), core
     if e.kind == "op" and e.args[0] == "mul":
-        found = [_stripped(x) for x in e.operands]
-        if any(core is not x for (_, core), x in zip(found, e.operands, strict=True)):
-            return tuple(g for gs, _ in found for g in gs), op("mul", e.args[1], *(core for _, core in found))
+        stripped = [_stripped(x) for x in e.operands]
+        if any(core is not x for (_, core), x in zip(stripped, e.operands, strict=True)):
+            return tuple(g for gs, _ in stripped for g in gs), op("mul", e.args[1], *(core for _, core in stripped))
     if e.kind == "convert":
         guards, core = _stripped(e.args[1])
         if core is not e.args[1]:
@@ -209,13 +209,14 @@ def extent(s: Symbol) -> int:
 def unified(l: Expr, r: Expr) -> Iterator[Equations]:
     """Equations between indices under which two bodies may be the same: guesses, which the caller checks."""
     for swap in (False, True):
-        found: Equations = []
-        if _unify(l, r, found, swap, set()):
-            yield found
+        equations: Equations = []
+        if _unify(l, r, equations, swap, set()):
+            yield equations
     yield []
 
 
 def _unify(l: Expr, r: Expr, found: Equations, swap: bool, seen: set[tuple[Expr, Expr]]) -> bool:
+    """Whether two expressions have one form; the equations of indices that make them equal are added to `found`."""
     if (l, r) in seen:
         return True
     seen.add((l, r))
@@ -282,12 +283,13 @@ class Expansion:
         Raises:
             TooManyError: there are more than 24.
         """
-        found = [self._counted(t) for t in self._terms(e)]
-        if len(found) > _MOST:
+        counted = [self._counted(t) for t in self._terms(e)]
+        if len(counted) > _MOST:
             raise TooManyError
-        return [t for t in found if t.coefficient]
+        return [t for t in counted if t.coefficient]
 
     def _terms(self, e: Expr) -> list[Part]:
+        """Return the terms of a sum into which an expression multiplies out."""
         if e.kind == "const" and e.dtype != "bool":
             value = e.args[0]
             if value != value or value in (float("inf"), -float("inf")):

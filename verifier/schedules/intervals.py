@@ -119,26 +119,26 @@ def definitions(p: Poly) -> Iterator[Poly]:
             continue
         x, y = atom.args[0], atom.args[1]
         own = of_atom(atom)
-        found: tuple[Size, ...] = ()
+        bounds: tuple[Size, ...] = ()
         if atom.op == "//" and isinstance(y, int):
-            found = (x - own * y, own * y + (y - 1) - x)
+            bounds = (x - own * y, own * y + (y - 1) - x)
         elif atom.op == "%" and isinstance(y, int):
             quotient = of_atom(Form("//", (x, y)))
-            found = (x - quotient * y - own, own + quotient * y - x)
+            bounds = (x - quotient * y - own, own + quotient * y - x)
         elif atom.op == "min":
-            found = (x - own, y - own)
+            bounds = (x - own, y - own)
         elif atom.op == "max":
-            found = (own - x, own - y)
-        yield from (f for f in found if isinstance(f, Poly))
+            bounds = (own - x, own - y)
+        yield from (f for f in bounds if isinstance(f, Poly))
 
 
 def terms(e: Expr) -> int:
     """Iterations of a reduction."""
-    found = 1
+    count = 1
     for it in e.args[1]:
         low, high = box_of(it)
-        found *= high - low + 1
-    return found
+        count *= high - low + 1
+    return count
 
 
 @dataclass
@@ -157,17 +157,17 @@ class ExprRanges:
         """The range of the value."""
         for e in subexpressions(root):
             if e not in self.exact and e.dtype in INTEGERS:
-                self.exact[e] = found = self._of(e)
+                self.exact[e] = known = self._of(e)
                 inside = all(self.whole.get(x, True) for x in e.operands if e.kind != "convert" or x.dtype in INTEGERS)
-                self.whole[e] = inside and _within(found, e.dtype)
+                self.whole[e] = inside and _within(known, e.dtype)
         return self._held(root)
 
     def _held(self, e: Expr) -> Interval:
         """The range of the value in its dtype; the whole range of the dtype where the value may wrap."""
         if e.dtype == "bool":
             return 0, 1
-        found = self.exact.get(e)
-        return found if found is not None and _within(found, e.dtype) else range_of(e.dtype)
+        known = self.exact.get(e)
+        return known if known is not None and _within(known, e.dtype) else range_of(e.dtype)
 
     def _of(self, e: Expr) -> Interval:
         whole = range_of(e.dtype)

@@ -72,12 +72,12 @@ class ScheduleLedger:
     def get(self, kind: str, key: str) -> Mapping[str, Any] | None:
         """An entry that is complete, or None."""
         name = f"schedule:{kind}:{key}"
-        found = self._memory.get(name)
-        if found is None and self._table is not None:
-            found = self._table.get(TABLE, name)
-            if found is not None and found.get("key") == key:
-                self._memory[name] = found
-        return found if found is not None and found.get("key") == key else None
+        row = self._memory.get(name)
+        if row is None and self._table is not None:
+            row = self._table.get(TABLE, name)
+            if row is not None and row.get("key") == key:
+                self._memory[name] = row
+        return row if row is not None and row.get("key") == key else None
 
     def put(self, kind: str, key: str, value: Mapping[str, Any]) -> None:
         """Keep an entry; in memory only where the sources have changed since the process began."""

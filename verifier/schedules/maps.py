@@ -61,17 +61,17 @@ class _System:
 
     def known(self, atom: Atom) -> Size | None:
         """The value of an atom, if it is determined."""
-        found = self.solved.get(atom)
-        if found is None and isinstance(atom, Form):
+        value = self.solved.get(atom)
+        if value is None and isinstance(atom, Form):
             free = atom.symbols & self.unknown
             values = {s: self.solved[s] for s in free if s in self.solved}
             if len(values) == len(free) and atom.op != "value":
-                found = self.solved[atom] = substitute(of_atom(atom), values)
-        if found is None:
+                value = self.solved[atom] = substitute(of_atom(atom), values)
+        if value is None:
             low, high = self.domain.bounds(of_atom(atom))
             if low == high:
-                found = self.solved[atom] = int(low)
-        return found
+                value = self.solved[atom] = int(low)
+        return value
 
     def run(self) -> None:
         """Solve until nothing more follows."""
@@ -124,7 +124,7 @@ class _System:
 
         The quotient may stand in a sum.
         """
-        found = False
+        changed = False
         for atom in list(self.solved):
             if not isinstance(atom, Form) or atom.op != "//" or not isinstance(d := atom.args[1], int):
                 continue
@@ -132,11 +132,11 @@ class _System:
             rest = self.remainder(x, d)
             if rest is not None and self._once(x, d):
                 self.add(x, self.solved[atom] * d + rest)
-                found = True
+                changed = True
             for other, b in self._remainders():  # x // (a * b) and (x // a) % b give x // a
                 if d % b == 0 and d > b and divide(x, d // b)[0] == other and self._once(other, -b):
                     self.add(other, self.solved[atom] * b + self.solved[Form("%", (other, b))])
-                    found = True
+                    changed = True
         for x, n in self._remainders():  # (x // d + y) % n and x % d give (x + d * y) % (d * n)
             for mono, c in x.terms if isinstance(x, Poly) else ():
                 atom = mono[0] if len(mono) == 1 and c == 1 else None
@@ -146,7 +146,7 @@ class _System:
                 left = divide(atom.args[0] + d * (x - of_atom(atom)), d * n)[1]
                 if rest is not None and self._once(left, 0):
                     self.add(left, self.solved[Form("%", (x, n))] * d + rest)
-                    found = True
+                    changed = True
         for equation in list(self.equations):
             for atom, c in equation.parts.items():
                 if not isinstance(atom, Form) or atom.op != "//" or not isinstance(d := atom.args[1], int):
@@ -157,8 +157,8 @@ class _System:
                     left = left + of_atom(other) * (k * d) if other is not atom else left
                 if rest is not None and self._once(left, 0):
                     self.add(left, equation.target * d + rest * c)
-                    found = True
-        return found
+                    changed = True
+        return changed
 
     def _once(self, x: Size, d: int) -> bool:
         """Whether an equation about x is new and concerns an unknown; marks it as added."""
@@ -216,8 +216,8 @@ def solve(
     for left, right in zip(index, target, strict=True):
         system.add(left, right)
     system.run()
-    found = {s: system.known(s) for s in system.unknown}
-    return {s: v for s, v in found.items() if v is not None}
+    solution = {s: system.known(s) for s in system.unknown}
+    return {s: v for s, v in solution.items() if v is not None}
 
 
 def renamed(symbols: Iterable[Symbol], prefix: str) -> dict[Symbol, Size]:

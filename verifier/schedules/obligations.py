@@ -61,16 +61,16 @@ def reads(view: View, stage: Stage, refine: bool = False) -> list[Access]:
     key = (stage.buffer, refine)
     if key not in view.reads:
         whole = view.domain(stage)
-        found = list(accesses(stage.value, whole, refine))
+        all_reads = list(accesses(stage.value, whole, refine))
         for x in stage.index:
             for v in values_of(x):
-                found += accesses(v, whole, refine)
+                all_reads += accesses(v, whole, refine)
         if isinstance(stage.guard, Guard):
             everywhere = Domain(whole.ranges, (), view.budget)
             for p in stage.guard.ordered:
                 for v in values_of(p):
-                    found += accesses(v, everywhere, refine)
-        view.reads[key] = found
+                    all_reads += accesses(v, everywhere, refine)
+        view.reads[key] = all_reads
     return view.reads[key]
 
 
@@ -208,9 +208,9 @@ def _collision(
         rows = np.flatnonzero(exists)
         keys = [np.broadcast_to(values(x, columns), exists.shape)[rows] for x in stage.index]
         keys += [columns[s][rows] for s in symbols[:placed]]
-        found = _twice(keys, [columns[s][rows] for s in chosen], len(rows))
-        if found is not None:
-            pair = tuple({s: int(columns[s][rows[k]]) for s in symbols} for k in found)
+        collision = _twice(keys, [columns[s][rows] for s in chosen], len(rows))
+        if collision is not None:
+            pair = tuple({s: int(columns[s][rows[k]]) for s in symbols} for k in collision)
             return (pair[0], pair[1]), False
     return None, whole
 
@@ -359,6 +359,7 @@ def _root(view: View, stage: Stage) -> Stage:
 
 
 def _pair(view: View, output: str, source: str, out: Findings) -> None:
+    """Ask whether an output may take the memory of an input."""
     new, old = view.program.buffer(output), view.program.buffer(source)
     what = f"{output} may take the memory of {source}"
     if (new.shape, new.dtype) != (old.shape, old.dtype) or old.scope != "input" or new.scope != "output":

@@ -37,13 +37,13 @@ def settle(message: Mapping[str, Any]) -> dict[str, Any]:
         ctx.premises += [c.ge(var(name), s.low), c.ge(s.high, var(name))]  # pyright: ignore[reportArgumentType]
     ctx.premises += [c.ge(lower.size(read.size(f)), 0) for f in message["facts"]]
     ctx.premises += lower.ranges()
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for goal in message["goals"]:
         wanted = c.ge(lower.size(read.size(goal)), 0)
         status = ctx.entails(wanted)
         model = ctx.model([c.negate(wanted)]) if status == "no" else None
-        found.append({"status": status, "model": None if model is None else [model[n] for n in names]})
-    return {"goals": found}
+        rows.append({"status": status, "model": None if model is None else [model[n] for n in names]})
+    return {"goals": rows}
 
 
 class _Lower:

@@ -76,9 +76,11 @@ class Findings:
             if tier:
                 tiers.add(tier)
                 continue
-            found, absent = domain.violation(goal, self.limits.points)
-            if found is not None and possible(found, self.inputs):
-                return self.add(obligation, stage, what, REFUTED, "point", Witness(point(found), (), says(found)))
+            violation, absent = domain.violation(goal, self.limits.points)
+            if violation is not None and possible(violation, self.inputs):
+                return self.add(
+                    obligation, stage, what, REFUTED, "point", Witness(point(violation), (), says(violation))
+                )
             if absent:
                 tiers.add("enumeration")
             else:

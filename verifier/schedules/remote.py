@@ -128,11 +128,11 @@ class _Asking:
         known = self.answers.get("answer", key) if self.answers is not None else None
         if known is not None:
             return known["answer"]
-        found = self._call(name, message)
-        proof = found is not None and (found["proved"] if name == "equal" else _all_yes(found))
+        answer = self._call(name, message)
+        proof = answer is not None and (answer["proved"] if name == "equal" else _all_yes(answer))
         if proof and self.answers is not None:
-            self.answers.put("answer", key, {"answer": found})
-        return found
+            self.answers.put("answer", key, {"answer": answer})
+        return answer
 
     def _call(self, name: str, message: Mapping[str, Any]) -> Any:
         if self.left_s <= 0:

@@ -74,21 +74,21 @@ class View:
 
     def domain(self, stage: Stage) -> Domain:
         """The iterations of a stage that exist."""
-        found = self._domains.get(stage.buffer)
-        if found is None:
+        domain = self._domains.get(stage.buffer)
+        if domain is None:
             ranges = {a.symbol: box_of(a.symbol) for a in stage.axes}
-            found = Domain(ranges, (), self.budget).under(stage.guard)
-            self._domains[stage.buffer] = found
-        return found
+            domain = Domain(ranges, (), self.budget).under(stage.guard)
+            self._domains[stage.buffer] = domain
+        return domain
 
     def plain(self, stage: Stage) -> Stage:
         """The stage without `combine`: a reduction over the axes that its index does not contain."""
         if stage.combine is None:
             return stage
-        found = self._plain.get(stage.buffer)
-        if found is None:
-            found = self._plain[stage.buffer] = _reduced(stage)
-        return found
+        value = self._plain.get(stage.buffer)
+        if value is None:
+            value = self._plain[stage.buffer] = _reduced(stage)
+        return value
 
     def shared(self, writer: Stage, reader: Stage) -> int | None:
         """Number of leading axes that a reader shares with the writer of a local buffer; None if it cannot read it."""
@@ -106,10 +106,10 @@ class View:
             shared: leading axes that stand for themselves.
         """
         key = (writer.buffer, tuple(element), shared)
-        found = self._sources.get(key)
-        if found is None:
-            found = self._sources[key] = self._source(self.plain(writer), element, shared)
-        return found
+        source = self._sources.get(key)
+        if source is None:
+            source = self._sources[key] = self._source(self.plain(writer), element, shared)
+        return source
 
     def _source(self, stage: Stage, element: Sequence[Size], shared: int) -> ElementSource:
         kept = [a.symbol for a in stage.axes[:shared]]
@@ -255,9 +255,9 @@ def resolved(view: View, stage: Stage, keep: Callable[[str], bool], done: dict[s
     Raises:
         OpaqueError: an element that is read does not determine the iteration that writes it.
     """
-    found = done.get(stage.buffer)
-    if found is not None:
-        return found
+    value = done.get(stage.buffer)
+    if value is not None:
+        return value
 
     def read(e: Expr) -> Expr | None:
         name = e.args[0]
@@ -270,5 +270,5 @@ def resolved(view: View, stage: Stage, keep: Callable[[str], bool], done: dict[s
         view.budget.spend()
         return resolved(view, writer, keep, done).substitute(source.at)
 
-    found = done[stage.buffer] = with_loads(view.plain(stage).value, read)
-    return found
+    value = done[stage.buffer] = with_loads(view.plain(stage).value, read)
+    return value

@@ -47,16 +47,16 @@ def tile(view: View, stage: Stage, out: Findings) -> None:
     """Check the obligations of a tensorized stage; other stages have none."""
     if stage.tile is None:
         return
-    found = _parts(stage)
-    if isinstance(found, str):
+    tiled = _parts(stage)
+    if isinstance(tiled, str):
         what = f"{stage.tile.intrinsic} fits the stage"
-        out.add(VALUE, stage.buffer, what, REFUTED, "structure", Witness((), (), found))
+        out.add(VALUE, stage.buffer, what, REFUTED, "structure", Witness((), (), tiled))
         return
     domain = view.domain(stage)
-    inner = domain.over(found.depth)
-    _semantics(found, domain, out)
-    _windows(view, found, inner, out)
-    _lanes(view, found, out)
+    inner = domain.over(tiled.depth)
+    _semantics(tiled, domain, out)
+    _windows(view, tiled, inner, out)
+    _lanes(view, tiled, out)
 
 
 def _parts(stage: Stage) -> _TiledSum | str:
@@ -126,11 +126,11 @@ def _semantics(t: _TiledSum, domain: Domain, out: Findings) -> None:
     if Equality().same(t.total, expected, domain):
         out.add(VALUE, t.stage.buffer, what, PROVED, "structure")
         return
-    found = difference(expected, t.total, domain)
-    if found is None:
+    gap = difference(expected, t.total, domain)
+    if gap is None:
         out.add(VALUE, t.stage.buffer, what, UNKNOWN, "")
         return
-    at, a, b = found
+    at, a, b = gap
     out.add(
         VALUE,
         t.stage.buffer,

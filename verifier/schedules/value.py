@@ -85,6 +85,7 @@ class BufferValues:
             self.out.add(VALUE, name, what, PROVED, "structure")
 
     def _compare(self, new: Stage, old: Stage, needed: bool) -> None:
+        """Ask whether a stage of the program after computes the elements of the one before, and note the answer."""
         if not needed and new == old and self._same_sources(new):
             self.equal.add(new.buffer)
             return
@@ -137,12 +138,12 @@ class BufferValues:
         return all(name in self.equal or name not in self.after.stages for name in reads(stage))
 
     def _undecided(self, stage: Stage, what: str, left: Expr, right: Expr, domain: Domain) -> None:
-        found = difference(left, right, domain)
-        if found is None:
+        gap = difference(left, right, domain)
+        if gap is None:
             self.out.add(VALUE, stage.buffer, what, UNKNOWN, "")
             self.left_over.append((len(self.out.found) - 1, left, right, domain))
             return
-        at, a, b = found
+        at, a, b = gap
         element = shown(stage.index, at)
         says = f"{stage.buffer}{element} is {b:g} and was {a:g}, for inputs made of their own indices"
         self.out.add(VALUE, stage.buffer, what, REFUTED, "point", Witness(point(at), (), says))

@@ -128,10 +128,10 @@ class ScheduleVerdict:
 
     def tiers(self) -> dict[str, int]:
         """Number of findings per tier."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for f in self.findings:
-            found[f.tier] = found.get(f.tier, 0) + 1
-        return found
+            counts[f.tier] = counts.get(f.tier, 0) + 1
+        return counts
 
     def to_json(self) -> dict[str, Any]:
         """The verdict as a JSON object."""

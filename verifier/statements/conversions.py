@@ -29,18 +29,18 @@ def converts(graphs: Iterable[Graph]) -> bool:
 def with_conversions(graph: Graph, values: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """Results in float64, rounded only by the program's explicit conversions."""
     known = {**graph.constants, **values}
-    found: dict[Node, np.ndarray] = {}
+    results: dict[Node, np.ndarray] = {}
     with np.errstate(all="ignore"):
         for node in topological(graph.outputs):
             wide = numpy_dtype(node.dtype, wide=True)
             if node.op == "input":
-                found[node] = np.asarray(known[node["name"]]).astype(wide)
+                results[node] = np.asarray(known[node["name"]]).astype(wide)
             elif node.op == "literal":
-                found[node] = np.asarray(node["value"], wide)
+                results[node] = np.asarray(node["value"], wide)
             else:
-                value = np.asarray(apply_op(node, [found[x] for x in node.inputs], wide=True))
-                found[node] = value.astype(numpy_dtype(node.dtype)).astype(wide) if _narrows(node) else value
-    return [found[x] for x in graph.outputs]
+                value = np.asarray(apply_op(node, [results[x] for x in node.inputs], wide=True))
+                results[node] = value.astype(numpy_dtype(node.dtype)).astype(wide) if _narrows(node) else value
+    return [results[x] for x in graph.outputs]
 
 
 def _narrows(node: Node) -> bool:

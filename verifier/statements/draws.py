@@ -22,25 +22,25 @@ _TOLD = 6
 
 def literals(graphs: Iterable[Graph]) -> tuple[float, ...]:
     """Magnitudes of the greatest literals of programs, except those that ordinary inputs reach."""
-    found = {
+    numbers = {
         abs(node["value"])
         for graph in graphs
         for node in graph.nodes()
         if node.op == "literal" and isinstance(node["value"], int | float) and 2 < abs(node["value"]) < math.inf
     }
-    return tuple(sorted(found)[-_TOLD:])
+    return tuple(sorted(numbers)[-_TOLD:])
 
 
 def magnitudes(inputs: Sequence[Node], attempt: int) -> dict[str, np.ndarray]:
     """Inputs by name, with floats of many magnitudes, so that rounding decides comparisons."""
-    rng, found = np.random.default_rng((attempt, 3)), dict[str, np.ndarray]()
+    rng, values = np.random.default_rng((attempt, 3)), dict[str, np.ndarray]()
     for x in inputs:
         shape = sizes_of(x)
         scale = rng.choice(np.array([1.0, 1.0, 1e4, 1e8, 1e-4, 1e-8]), shape)
-        found[x["name"]] = _drawn(x, "ties", (), (attempt, len(found)))
+        values[x["name"]] = _drawn(x, "ties", (), (attempt, len(values)))
         if x.dtype in FLOATS:
-            found[x["name"]] = _typed(np.asarray(rng.standard_normal(shape) * scale), x.dtype)
-    return found
+            values[x["name"]] = _typed(np.asarray(rng.standard_normal(shape) * scale), x.dtype)
+    return values
 
 
 def further_values(inputs: Sequence[Node], told: Sequence[float]) -> list[dict[str, np.ndarray]]:
@@ -58,6 +58,7 @@ def further_values(inputs: Sequence[Node], told: Sequence[float]) -> list[dict[s
 
 
 def _drawn(node: Node, kind: str, told: Sequence[float], seed: tuple[int, int]) -> np.ndarray:
+    """Return random values of an input, of this kind."""
     shape = sizes_of(node)
     rng = np.random.default_rng((*seed, 7))
     if node.dtype == "bool":

@@ -172,15 +172,15 @@ def differing_behind_guards(pair: Pairing, domain: ValidityDomain, tried: Sequen
         draws += further_values(inputs, told)
         for values in draws:
             made.watch(values, seen)
-    guards = sorted((x for x, found in seen.items() if found.one), key=lambda x: seen[x].gap)
+    guards = sorted((x for x, differing in seen.items() if differing.one), key=lambda x: seen[x].gap)
     if made is None:
         return ""
     where = f" at {show_sizes(fit[-1])}" if pair.specs.sizes else ""
     draws = [values for values in draws if not made.run(values, {})]  # a difference there is said by the watch
     answers = {x: not seen[x].true for x in guards}
-    found, met = _stretched(pair, domain, made, draws, told, answers)
-    found = found or _turned(pair, made, draws, {x: answer for x, answer in answers.items() if x not in met})
-    return f"{found}{where} behind a condition that no input tried has met" if found else ""
+    differing, met = _stretched(pair, domain, made, draws, told, answers)
+    differing = differing or _turned(pair, made, draws, {x: answer for x, answer in answers.items() if x not in met})
+    return f"{differing}{where} behind a condition that no input tried has met" if differing else ""
 
 
 def _selecting(graph: Graph) -> bool:
@@ -236,12 +236,12 @@ def _stretched(
         if start[-1] >= most or not _reached(pair, positions):
             continue
         wanted, values = _longer([*of_positions, *numbers], made.small, positions)
-        found = evaluate(wanted, values, wide=True)
-        key = b"".join(x.tobytes() for x in found)
+        results = evaluate(wanted, values, wide=True)
+        key = b"".join(x.tobytes() for x in results)
         if key in known:
             continue
         known.add(key)
-        longer = dict(zip((*of_positions, *numbers), found, strict=True))
+        longer = dict(zip((*of_positions, *numbers), results, strict=True))
         longer = {x: value for x, value in longer.items() if x in of_positions or made.reads_inside(x, value)}
         ways = [longer]
         if numbers:  # numbers that hide nothing may be those of the short array or of the longer one: try both
@@ -255,17 +255,17 @@ def _stretched(
 
 def _in_all(made: _Opened, values: Mapping[str, np.ndarray], ways: Sequence[Mapping[Node, Any]]) -> str:
     """The first difference, as text, if every assignment of answers in `ways` shows one; else empty."""
-    found = [made.run(values, way) for way in ways]
-    return found[0] if all(found) else ""
+    results = [made.run(values, way) for way in ways]
+    return results[0] if all(results) else ""
 
 
 def _given(roots: Sequence[Node]) -> set[Node]:
     """Nodes that are computed from positions and sizes alone."""
-    found = set[Node]()
+    nodes = set[Node]()
     for node in topological(roots):
-        if node.op != "input" and all(x in found for x in node.inputs):
-            found.add(node)
-    return found
+        if node.op != "input" and all(x in nodes for x in node.inputs):
+            nodes.add(node)
+    return nodes
 
 
 def _met(roots: Sequence[Node], given: set[Node]) -> list[Node]:
@@ -332,15 +332,15 @@ def _turned(pair: Pairing, made: _Opened, draws: Sequence[dict[str, np.ndarray]]
         turned = guards[:count]
         while turned:
             given = {x: answers[x] for x in turned}
-            found = next(filter(None, (made.run(values, given) for values in draws[:ATTEMPTS])), "")
-            if not found:
+            reason = next(filter(None, (made.run(values, given) for values in draws[:ATTEMPTS])), "")
+            if not reason:
                 break
             for x in turned:
                 if x not in known and len(known) < _CONSTANT:
                     known[x] = _always(pair, x, not answers[x])
             left = [x for x in turned if not known.get(x, False)]
             if left == turned:
-                return found
+                return reason
             turned = left
     return ""
 

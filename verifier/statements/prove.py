@@ -204,8 +204,8 @@ class _Work:
 
     def _parts_of(self, n: Any) -> int:
         """The number of equal outermost parts into which reshapes split an axis; 0 where it is not a constant."""
-        found = self.products.get(to_poly(n), ())
-        return int(found[0].value or 0) if len(found) > 1 else 0
+        products = self.products.get(to_poly(n), ())
+        return int(products[0].value or 0) if len(products) > 1 else 0
 
     def _equal_everywhere(self, a: Node, b: Node) -> None:
         """Prove that two outputs have one value at every index, or at every index inside the present parts of axes."""
@@ -371,9 +371,9 @@ class _Work:
                 box = [n.subst(at).value for n in shape]
                 if any(n is None for n in box) or math.prod(n or 0 for n in box) > MOST:
                     continue
-                found = [entry(f"in {name}", i) for i in itertools.product(*(range(n or 0) for n in box))]
-                if found and None not in found:
-                    values[name] = tuple(found)
+                entries = [entry(f"in {name}", i) for i in itertools.product(*(range(n or 0) for n in box))]
+                if entries and None not in entries:
+                    values[name] = tuple(entries)
             yield sizes, values
 
 

@@ -239,8 +239,8 @@ def _attempts(pair: Pairing, left: Traced, right: Traced, sizes: Sizes) -> Itera
             results = by_jax(pair, values) if alone else _by_interpreter(left, right, values)
         except Unevaluated:
             return
-        found = _compare(left, right, sizes, values, results)
-        yield None if found is not None and alone and _is_rounding(pair, found, left, right) else found
+        gap = _compare(left, right, sizes, values, results)
+        yield None if gap is not None and alone and _is_rounding(pair, gap, left, right) else gap
         if attempt == 0 and pair.traced is not None and not alone:
             _same_graphs(pair, sizes, values, results)
         if not any(x.size for x in values.values()):
@@ -408,14 +408,14 @@ def _same_graphs(
 ) -> None:
     assert pair.traced is not None
     at = {Symbol(name, pair.lowest): n for name, n in sizes.items()}
-    for side, traced, found in zip(("left", "right"), pair.traced, results, strict=True):
+    for side, traced, outputs in zip(("left", "right"), pair.traced, results, strict=True):
         if by_jax_alone(traced.graph):
             continue
         try:
             wanted = evaluate(resize(traced.graph, at), values, wide=True)
         except SuperoptError as error:
             raise OtherGraph(f"the {side} side cannot be evaluated at {show_sizes(sizes)}: {error.args[0]}") from error
-        for a, b in zip(wanted, found, strict=True):
+        for a, b in zip(wanted, outputs, strict=True):
             if a.shape != b.shape or first_difference(a, b, False, TOLERANCE) is not None:
                 raise OtherGraph(
                     f"the {side} side is another function at {show_sizes(sizes)}: its code depends on sizes"
@@ -479,6 +479,7 @@ def _compare(
     results: Sequence[Sequence[np.ndarray]],
     floor: float = 0.0,
 ) -> StatementDifference | None:
+    """Return the difference of results at these sizes and values beyond tolerance; None where there is none."""
     nodes = [*left.graph.nodes(), *right.graph.nodes()]
     poles = any(node.op in POLES for node in nodes)
     tolerance = TOLERANCE

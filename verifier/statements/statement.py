@@ -142,8 +142,8 @@ def seen_wrong(statement: Statement) -> str:
     pair, _ = traced_pair(statement)
     claimed = ValidityDomain(EXACTNESS[1], (), (), (FINITE,), ())
     tried = [at for at, _ in zip(tiny_sizes(statement.specs, pair.lowest), range(BEFORE), strict=False)]
-    found = _search(pair, tried)
-    if found is not None:
+    example = _search(pair, tried)
+    if example is not None:
         return "refuted"
     seen = watched(pair, claimed, tried)[1]
     return seen.text if seen is not None else differing_behind_guards(pair, claimed, tried)
@@ -169,6 +169,7 @@ def as_rule(statement: Statement) -> tuple[Rule | None, Verdict]:
 
 
 def _checked(statement: Statement, before: int, after: int, ranks: bool = True) -> tuple[Verdict, Pairing]:
+    """Return the verdict on a statement: tried at small sizes, proved for all, and tried again."""
     watch = Stopwatch()
     pair, problem = traced_pair(statement)
     done = Proof()
@@ -178,36 +179,36 @@ def _checked(statement: Statement, before: int, after: int, ranks: bool = True) 
     sizes = tiny_sizes(statement.specs, pair.lowest)
     try:
         tried = [*(at for at, _ in zip(sizes, range(before), strict=False)), *telling_sizes(pair)]
-        found = _search(pair, tried)
-        aside = found if found is not None and found.unclear else None
-        if found is None or aside is not None:
+        example = _search(pair, tried)
+        aside = example if example is not None and example.unclear else None
+        if example is None or aside is not None:
             verdict = _proved(pair, verdict, done, problem)
             if verdict.proved:
-                if found is not None and _excluded(found, verdict):
-                    found = None
+                if example is not None and _excluded(example, verdict):
+                    example = None
                 changes = [at for at in done.changes if at not in tried and _within(pair, at)]
-                found = found or _search(pair, changes)
-                if found is not None and _excluded(found, verdict):
-                    aside, found = aside or found, None
-                if found is None:
+                example = example or _search(pair, changes)
+                if example is not None and _excluded(example, verdict):
+                    aside, example = aside or example, None
+                if example is None:
                     tried += changes
                     verdict = _without_empty(pair, _tried_in_earnest(statement, pair, verdict, tried))
                     missing = _never(pair, verdict, tried, aside is not None)
                     if missing:
                         cause = next(iter(missing.values()))
                         verdict = replace(verdict, status=UNKNOWN, domain=None, cause=cause)
-                        found = aside if aside is not None and aside.output in missing else None
-            elif found is None:
-                found = clearest(differ_on(pair, at, values) for at, values in done.suspects)
-                found = found or _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
-                found = found or differ_by_conversions(pair)
+                        example = aside if aside is not None and aside.output in missing else None
+            elif example is None:
+                example = clearest(differ_on(pair, at, values) for at, values in done.suspects)
+                example = example or _search(pair, [at for at, _ in zip(sizes, range(after), strict=False)])
+                example = example or differ_by_conversions(pair)
     except OtherGraph as other:
-        verdict, found = replace(verdict, status=UNKNOWN, domain=None, cause=str(other)), None
-    if found is not None and verdict.proved:
-        shown = counterexample(statement, simpler(pair, found))
-        raise ProverDefectError(f"{statement.name} is proved and yet refuted at {show_sizes(found.sizes)}:\n{shown}")
-    if found is not None:
-        shown = counterexample(statement, simpler(pair, smaller(pair, found)))
+        verdict, example = replace(verdict, status=UNKNOWN, domain=None, cause=str(other)), None
+    if example is not None and verdict.proved:
+        shown = counterexample(statement, simpler(pair, example))
+        raise ProverDefectError(f"{statement.name} is proved and yet refuted at {show_sizes(example.sizes)}:\n{shown}")
+    if example is not None:
+        shown = counterexample(statement, simpler(pair, smaller(pair, example)))
         when = _weakest(statement, pair)
         verdict = replace(verdict, status=REFUTED, counterexample=shown, cause="", domain=None, proved_when=when)
     elif verdict.domain is not None:
@@ -244,11 +245,11 @@ def _tried_in_earnest(
     """The verdict of a proof after both functions were evaluated in their own dtypes (`verifier.statements.watch`)."""
     assert verdict.domain is not None
     claimed = verdict.domain.exactness
-    domain, found = watched(pair, verdict.domain, tried)
-    if found is not None and found.defect:
-        raise ProverDefectError(f"{statement.name} is proved ({claimed}) and yet refuted: {found.text}")
-    if found is not None:
-        cause = f"the proof says {claimed}, evaluation in the dtypes gives {found.text}"
+    domain, example = watched(pair, verdict.domain, tried)
+    if example is not None and example.defect:
+        raise ProverDefectError(f"{statement.name} is proved ({claimed}) and yet refuted: {example.text}")
+    if example is not None:
+        cause = f"the proof says {claimed}, evaluation in the dtypes gives {example.text}"
         return replace(verdict, status=UNKNOWN, domain=None, cause=cause)
     behind = differing_behind_guards(pair, domain, tried)
     if behind:

@@ -75,13 +75,13 @@ def watched(
         if any(unsupported_ops(t.graph) for t in sides):
             continue
         look = _Look(pair, domain, at, sides)
-        found = look.by_interpreter(domain.exactness)
-        if found is not None and domain.exactness == EXACT and look.reordered and look.by_interpreter(REAL) is None:
-            domain, found = replace(domain, exactness=REAL), None
-        if found is None and (number < XLA_SIZES - 1 or number == len(tried) - 1):
-            found = look.by_xla()
-        if found is not None:
-            return domain, found
+        example = look.by_interpreter(domain.exactness)
+        if example is not None and domain.exactness == EXACT and look.reordered and look.by_interpreter(REAL) is None:
+            domain, example = replace(domain, exactness=REAL), None
+        if example is None and (number < XLA_SIZES - 1 or number == len(tried) - 1):
+            example = look.by_xla()
+        if example is not None:
+            return domain, example
     return domain, None
 
 
@@ -123,13 +123,13 @@ class _Look:
         """The first contradiction seen by the interpreter in the dtypes of the statement, or None."""
         for attempt, kind, values in self._values(denormal=True):
             results = [[np.asarray(x) for x in evaluate(t.graph, values)] for t in self.sides]
-            found = self._first(results, exactness, attempt, kind, "")
-            if found is not None:
-                return found
+            example = self._first(results, exactness, attempt, kind, "")
+            if example is not None:
+                return example
             if exactness != EXACT and not kind:
-                found = self._conversions_kept(values)
-                if found is not None:
-                    return found
+                example = self._conversions_kept(values)
+                if example is not None:
+                    return example
         return None
 
     def by_xla(self) -> Contradiction | None:
@@ -141,9 +141,9 @@ class _Look:
                 results = by_jax(self.pair, values)
             except Unevaluated:  # XLA lacks an operation or type here, or crashed
                 return None
-            found = self._first(results, REAL, attempt, kind, " by XLA")
-            if found is not None:
-                return found
+            example = self._first(results, REAL, attempt, kind, " by XLA")
+            if example is not None:
+                return example
         return None
 
     def _first(

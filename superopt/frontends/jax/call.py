@@ -394,6 +394,7 @@ def usual_call(usual: Usual, executable: Prepared) -> Callable[..., Any] | None:
     pure = pure and not given_away
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        """Call with arguments of the usual kind, or return `REFUSED`."""
         nonlocal last, steady
         if kwargs:
             args = _in_order(names, args, kwargs)

@@ -161,12 +161,12 @@ def _extend() -> None:
     equal, digest, text = kind.__eq__, kind.__hash__, kind.__str__
 
     def same(self: Any, other: Any) -> bool:
-        found = equal(self, other)
-        if not found and _KNOWN.get() is not None:
+        equals = equal(self, other)
+        if not equals and _KNOWN.get() is not None:
             gap = _gap(self, other)
             if gap is None or isinstance(gap, kind):
                 _record(gap, lambda: f"{text(self)} == {other}")
-        return found
+        return equals
 
     def different(self: Any, other: Any) -> bool:
         return not same(self, other)
@@ -232,12 +232,12 @@ def _extend() -> None:
 
     def same_type(self: Any, other: Any) -> Any:
         """Types are made once for each content: two with different dimensions are never one, whatever the sizes."""
-        found = self is other or equal_types(self, other)
-        if found is not True and _KNOWN.get() is not None and isinstance(other, ShapedArray):
+        equals = self is other or equal_types(self, other)
+        if equals is not True and _KNOWN.get() is not None and isinstance(other, ShapedArray):
             gap = _gap_of_types(self, other)
             if isinstance(gap, kind):
                 _record(gap)
-        return found
+        return equals
 
     equal_types = ShapedArray.__eq__
     types: Any = ShapedArray

@@ -470,19 +470,19 @@ def _frozen_parameters(
             f"frozen={frozen!r} is neither a position nor a name, nor several", hint="frozen=0 or frozen=('params',)"
         ) from None
     keys = [*names, *(k for k in positional(fn, args, kwargs)[1])]
-    found: set[str] = set()
+    parameters: set[str] = set()
     for item in given:
         if isinstance(item, str):
             if item not in keys:
                 raise ArgumentError(f"frozen={item!r} names no argument", hint=f"the arguments are {', '.join(keys)}")
-            found.add(item)
+            parameters.add(item)
         elif isinstance(item, int) and not isinstance(item, bool) and -len(names) <= item < len(names):
-            found.add(names[item])
+            parameters.add(names[item])
         else:
             raise ArgumentError(
                 f"frozen={item!r} is not an argument position", hint=f"there are {len(names)} positional arguments"
             )
-    return found
+    return parameters
 
 
 def _owner(path: Sequence[Any], names: Sequence[str]) -> str:
@@ -499,7 +499,7 @@ def _entry(key: object) -> str:
 
 def _unique(names: Iterable[str]) -> list[str]:
     seen: Counter[str] = Counter()
-    found: list[str] = []
+    fresh: list[str] = []
     for raw in names:
         name = re.sub(r"[^A-Za-z0-9_.]", "_", raw)
         if name[:1].isdigit():
@@ -508,5 +508,5 @@ def _unique(names: Iterable[str]) -> list[str]:
             seen[name] += 1
             name = f"{name}_{seen[name]}"
         seen[name] += 1
-        found.append(name)
-    return found
+        fresh.append(name)
+    return fresh

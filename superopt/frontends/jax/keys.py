@@ -50,12 +50,12 @@ def with_kind(x: Any, kind: Any) -> Any:
 def _known(dtype: Any) -> tuple[Any, tuple[int, ...], str]:
     """The implementation of a key dtype, and the shape and dtype of one key's data."""
     if dtype not in _IMPL:
-        found: list[Any] = []
+        known: list[Any] = []
 
         def look(key: Any) -> Any:
-            found.append(jax.random.key_impl(key))
+            known.append(jax.random.key_impl(key))
             return jax.random.key_data(key)
 
         data = jax.eval_shape(look, jax.ShapeDtypeStruct((), dtype))
-        _IMPL[dtype] = (found[0], tuple(data.shape), str(data.dtype))
+        _IMPL[dtype] = (known[0], tuple(data.shape), str(data.dtype))
     return _IMPL[dtype]

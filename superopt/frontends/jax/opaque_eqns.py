@@ -103,6 +103,7 @@ def _node(
     host: bytes = b"",
     vmap: str = "",
 ) -> tuple[Node, ...]:
+    """Return the results of an opaque operation as nodes; a pure one at given sizes is exported as a module, once."""
     operands, results = tuple(x.type for x in xs), tuple(out)
     if not pure or any(has_symbols(t.shape) for t in (*operands, *results)):
         key = opaque.register(name, identity, call)

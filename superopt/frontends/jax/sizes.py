@@ -88,6 +88,7 @@ def renamed(text: str, name: Callable[[str], str]) -> str:
 
 
 def _value(tree: ast.expr, lowest: int) -> Size:
+    """Return the size that a parsed expression of JAX's dimensions means."""
     match tree:
         case ast.Constant(value=int(n)):
             return n

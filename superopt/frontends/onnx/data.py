@@ -195,6 +195,7 @@ def sparse_array(sparse: onnx.SparseTensorProto, folder: DataFolder | None, what
 
 
 def _external_bytes(entries: Mapping[str, str], folder: DataFolder | None, n_bytes: int, what: str) -> np.ndarray:
+    """Return the bytes of a tensor in a file beside the model: the mapped file, or a copy where they are few."""
     location = entries.get("location", "")
     if folder is None:
         raise ExternalDataError(
@@ -214,9 +215,9 @@ def _external_bytes(entries: Mapping[str, str], folder: DataFolder | None, n_byt
             f"{what} needs bytes {offset} to {offset + length} of {shown(location)!r}, which has {held.size}",
             hint="the data file is truncated or belongs to another model",
         )
-    found = held[offset : offset + n_bytes]
+    content = held[offset : offset + n_bytes]
     try:
-        return owned(found) if folder.own or n_bytes < LEAST_BYTES else found
+        return owned(content) if folder.own or n_bytes < LEAST_BYTES else content
     except ShortenedError as error:
         raise ExternalDataError(f"{what}: external data {shown(location)!r} was shortened while it was read") from error
 
@@ -304,8 +305,8 @@ def _contained(folder: DataFolder, location: str, what: str) -> tuple[Path, Sequ
     refused: ExternalDataError | None = None
     for base in dict.fromkeys((folder.path, folder.target)):
         try:
-            found = _below(base, parts, folder.root, f"{what}: external data {name}")
-            status = os.lstat(found[0].joinpath(*found[1]))
+            place = _below(base, parts, folder.root, f"{what}: external data {name}")
+            status = os.lstat(place[0].joinpath(*place[1]))
         except OSError as error:
             refused = refused or ExternalDataError(
                 f"{what}: external data file {name} is missing ({error.strerror})",
@@ -313,7 +314,7 @@ def _contained(folder: DataFolder, location: str, what: str) -> tuple[Path, Sequ
             )
             continue
         _check_plain(status, f"{what}: external data {name}")
-        return found
+        return place
     assert refused is not None
     raise refused
 

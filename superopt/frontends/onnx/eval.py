@@ -270,7 +270,7 @@ class Scope:
 
     def sources(self, name: str) -> frozenset[str]:
         """Inputs of the model on which a value depends, not counting what only its shape tells."""
-        found: set[str] = set()
+        sources: set[str] = set()
         seen: set[tuple[int, str]] = set()
         work: list[tuple[Scope, str]] = [(self, name)]
         while work:
@@ -288,8 +288,8 @@ class Scope:
             elif one not in scope.values and scope.parent is not None:
                 work.append((scope.parent, one))
             elif scope.caller is None and scope.parent is None:
-                found.add(one)
-        return frozenset(found)
+                sources.add(one)
+        return frozenset(sources)
 
 
 @dataclass(slots=True)
@@ -445,6 +445,7 @@ def run_nodes(nodes: Sequence[onnx.NodeProto], scope: Scope, wanted: Collection[
 
 
 def _run_node(node: onnx.NodeProto, scope: Scope) -> Sequence[Value]:
+    """Return the results of a node: of a function of the model, on the host, or in the program."""
     scope.context.allowance.spend()
     given = [scope.get(name) if name else None for name in node.input]
     own = scope.context.functions.get((node.domain, node.op_type, node.overload))
@@ -609,6 +610,7 @@ def _run_custom(
 
 
 def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
+    """Return the results of an operator: folded with NumPy where values are known, else traced by JAX."""
     values = call.values
     known = all(v is None or isinstance(v, np.ndarray) for v in values)
     try:
@@ -630,13 +632,13 @@ def _apply(entry: Implementation, call: Call) -> Sequence[Value]:
     except _OPERAND_ERRORS as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{label(call.node)} does not accept {_types(values)}: {reason}") from error
-    found = [
+    outputs = [
         v if v is None or isinstance(v, (list, jax.Array, Deferred, SizeArray)) else np.asarray(v)
         for v in (results if isinstance(results, tuple) else (results,))
     ]
-    if any(getattr(v, "ndim", 0) > LIMITS.rank for v in found):
+    if any(getattr(v, "ndim", 0) > LIMITS.rank for v in outputs):
         raise InputError(f"{label(call.node)} gives more than {LIMITS.rank} dimensions")
-    return found
+    return outputs
 
 
 def _of_sizes(entry: Implementation, call: Call) -> Any:

@@ -90,12 +90,12 @@ def origins(model: OnnxModel) -> dict[Node, str]:
     """Map nodes of the graph of `import_model` to the file's nodes whose output they are, in its order."""
     imported, *_ = _imported(model, model.values, (), 0)
     at = tree_util.tree_unflatten(imported.out_tree, imported.graph.outputs)
-    found: dict[Node, str] = {}
+    names: dict[Node, str] = {}
     for node in model.graph.node:
         for name in node.output:
             if name in at:
-                found.setdefault(at[name], label(node))
-    return found
+                names.setdefault(at[name], label(node))
+    return names
 
 
 def _imported(

@@ -3,10 +3,10 @@
 Some operators work on strings or images, some give as many results as their data say.  Such a node is not evaluated
 where it stands: its results are `Deferred` values, and so are those of every node that reads one.  As soon as shape
 inference knows the type of a deferred value (a `Size` or a `ReduceSum` behind a `NonZero`), the nodes that lead to it
-become one call of the host inside the program: a primitive whose parameters are the bytes of a small ONNX model.  What
-is still deferred at the outputs of the model is computed after the program, from the values that the program gives and
-the arguments of the call.  What is made of strings that a call gives is computed before the program, which takes it as
-an argument (`Heads`).  Where everything that a node reads is known, it is run at conversion.
+become one call of the host inside the program.  It is a primitive whose parameters are the bytes of an ONNX model.
+What is still deferred at the outputs of the model is computed after the program, from the values that the program gives
+and the arguments of the call.  What is made of strings that a call gives is computed before the program, which takes it
+as an argument (`Heads`).  Where everything that a node reads is known, it is run at conversion.
 
 What runs them is `superopt.foreign.onnx_calls`.
 """
@@ -299,7 +299,7 @@ def run_on_host(source: HostNode) -> list[Any]:
         results = iter(evaluate(data, ()))
         return [None if d is None else _plain(next(results), source.node) for d in deferred]
     try:
-        found = iter(known_types(data))
+        known = iter(known_types(data))
     except FileLimitError:
         raise
     except InputError as error:
@@ -307,7 +307,7 @@ def run_on_host(source: HostNode) -> list[Any]:
             f"{label(source.node)} has no implementation here, and none in ONNX's reference evaluator",
             hint='give one to load_model: operators={"domain.Name": function}',
         ) from error
-    types = [None if d is None else _type(next(found)) for d in deferred]
+    types = [None if d is None else _type(next(known)) for d in deferred]
     ready = [d for d, t in zip(deferred, types, strict=True) if d is not None and t is not None]
     values, before = _called(ready, [t for t in types if t is not None]) if ready else ([], False)
     made = iter(values)

@@ -320,8 +320,8 @@ def symbolic_dimensions(source: str | Path | bytes | onnx.ModelProto) -> dict[st
         else:
             model = (parse_model(source, name) if isinstance(source, bytes) else read_model(source, False))[0]
         stored = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
-        found = _symbols(model.graph, stored)
-    return found
+        symbols = _symbols(model.graph, stored)
+    return symbols
 
 
 def _data_folder(path: Path, root: str | Path | None, own: bool) -> DataFolder:
@@ -360,6 +360,7 @@ def _assemble(
     sizes: tuple[dict[str, int], Sequence[Any], Mapping[str, Any]],
     values: dict[str, Any],
 ) -> OnnxModel:
+    """Return a model as a function of its weights: tensors read, constants folded, types of results traced."""
     graph, folder, name = model.graph, context.folder, context.name
     places = (folder, within)
     stored: dict[str, np.ndarray] = {}
@@ -457,11 +458,11 @@ def _without_values(graph: onnx.GraphProto) -> onnx.GraphProto:
 def _copies(
     functions: Mapping[tuple[str, str, str], onnx.FunctionProto],
 ) -> dict[tuple[str, str, str], onnx.FunctionProto]:
-    found: dict[tuple[str, str, str], onnx.FunctionProto] = {}
+    copies: dict[tuple[str, str, str], onnx.FunctionProto] = {}
     for key, function in functions.items():
-        found[key] = onnx.FunctionProto()
-        found[key].CopyFrom(function)
-    return found
+        copies[key] = onnx.FunctionProto()
+        copies[key].CopyFrom(function)
+    return copies
 
 
 def _bound(value: Any, name: str) -> Any:
@@ -483,15 +484,15 @@ def _grids(nodes: Sequence[onnx.NodeProto]) -> set[str]:
 
     They count as weights, so that layers that differ in them alone have one kernel.
     """
-    found: set[str] = set()
+    grids: set[str] = set()
     others: set[str] = set()
     for node in nodes:
         entry = TABLE.get((domain_of(node), node.op_type))
         places = () if entry is None else entry.grids
         for i, name in enumerate(node.input):
-            (found if i in places else others).add(name)
+            (grids if i in places else others).add(name)
         others.update(name for inner in nested(node) for name in inner.input)
-    return found - others
+    return grids - others
 
 
 def _is_static(array: np.ndarray) -> bool:
@@ -520,7 +521,7 @@ def _inputs(
         if key not in known:
             raise ArgumentError(f"a value is given for {key!r}, which is not an input", hint=f"inputs: {_some(known)}")
     used: set[str] = set()
-    found: list[TensorInfo] = []
+    inputs: list[TensorInfo] = []
     for value in graph.input:
         if value.name in stored or value.name in values:
             continue
@@ -537,18 +538,18 @@ def _inputs(
             raise InputError(f"input {value.name!r}: element type {dtype.name} is not supported")
         if not tensor.HasField("shape"):
             raise ModelFileError(f"input {value.name!r} has no shape", hint="export the model with input shapes")
-        if len(found) < len(like):
-            dims |= _sizes_of(value, np.shape(like[len(found)]), dims)
+        if len(inputs) < len(like):
+            dims |= _sizes_of(value, np.shape(like[len(inputs)]), dims)
         shape = tuple(_dim(value.name, i, d, dims, used, symbols) for i, d in enumerate(tensor.shape.dim))
         check_dims(tuple(n for n in shape if not is_symbolic_dim(n)), dtype, f"input {value.name!r}")
-        found.append(TensorInfo(value.name, shape, dtype.name))
+        inputs.append(TensorInfo(value.name, shape, dtype.name))
     unknown = set(dims) - used
     if unknown:
         raise ArgumentError(
             f"dims names {min(unknown)!r}, which is not a dimension of the model",
             hint=f"its dimensions: {_some(set(_symbols(graph).values()))}",
         )
-    return found
+    return inputs
 
 
 def _dim(name: str, axis: int, dim: Any, dims: Mapping[str, int], used: set[str], symbols: Mapping[str, Any]) -> Any:
@@ -611,13 +612,13 @@ def _is_expression(text: str, names: Mapping[str, str]) -> bool:
 
 def _symbols(graph: onnx.GraphProto, stored: Collection[str] = ()) -> dict[str, str]:
     """Map names of dimensions without a size to the dimension."""
-    found: dict[str, str] = {}
+    symbols: dict[str, str] = {}
     for value in graph.input:
         for axis, dim in enumerate(value.type.tensor_type.shape.dim if value.name not in stored else ()):
             if not dim.HasField("dim_value"):
                 own = f"{value.name}:{axis}"
-                found |= {own: dim.dim_param or own, dim.dim_param or own: dim.dim_param or own}
-    return found
+                symbols |= {own: dim.dim_param or own, dim.dim_param or own: dim.dim_param or own}
+    return symbols
 
 
 def _some(names: set[str]) -> str:
@@ -665,6 +666,7 @@ def _function(
     numbers = len(parts.taken) - len(parts.from_host or ())
 
     def fn(params: Mapping[str, Any], *inputs: Any) -> Any:
+        """Run the nodes of the model."""
         with jax.enable_x64(True):
             allowance = Work(parts.context.name, parts.size)
             heads = Heads(None if parts.from_host is None else inputs[numbers:], opset=parts.context.opsets[""])
@@ -699,14 +701,14 @@ def _function(
 
 def identifiers(names: Sequence[str]) -> list[str]:
     """Distinct Python identifiers close to the names (`gpu_0/data` becomes `gpu_0_data`)."""
-    found: list[str] = []
+    words: list[str] = []
     for name in names:
         plain = re.sub(r"\W", "_", name, flags=re.ASCII)
         plain = plain if plain and not plain[0].isdigit() and not keyword.iskeyword(plain) else f"x_{plain}"
-        while plain in found or plain == "params":
+        while plain in words or plain == "params":
             plain += "_"
-        found.append(plain)
-    return found
+        words.append(plain)
+    return words
 
 
 def _result(value: Any) -> Any:
@@ -723,11 +725,11 @@ def _trace_types(parts: _Parts) -> tuple[list[Any], _Parts, HostPart | None, Hos
     while True:
         inputs = [jax.ShapeDtypeStruct(i.shape, np.dtype(i.dtype)) for i in parts.taken]
         weights = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in parts.params.items()}
-        found: list[tuple[Heads, HostPart | None]] = []
+        steps: list[tuple[Heads, HostPart | None]] = []
         try:
             with jax.enable_x64(True):
-                traced = jax.eval_shape(_function(parts, found), weights, *inputs)
-            ((heads, tail),) = found
+                traced = jax.eval_shape(_function(parts, steps), weights, *inputs)
+            ((heads, tail),) = steps
             numbers = [place for place, info in enumerate(parts.inputs) if info.dtype != "object"]
             from_host = tuple(
                 TensorInfo(d.source.node.output[d.index], tuple(t.shape), np.dtype(t.dtype).name)

@@ -157,21 +157,23 @@ def opsets(model: onnx.ModelProto, name: str) -> dict[str, int]:
     Raises:
         UnsupportedOpsetError: the standard operator set is missing, older than 7 or newer than the onnx package.
     """
-    found: dict[str, int] = {}
+    versions: dict[str, int] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
-        found[domain] = max(int(entry.version), found.get(domain, 0))
-    if "" not in found:
-        if any(node.domain in ("", "ai.onnx") for node in model.graph.node) or not found:
+        versions[domain] = max(int(entry.version), versions.get(domain, 0))
+    if "" not in versions:
+        if any(node.domain in ("", "ai.onnx") for node in model.graph.node) or not versions:
             raise UnsupportedOpsetError(f"{name} does not say which ONNX opset it uses")
-        found[""] = defs.onnx_opset_version()
+        versions[""] = defs.onnx_opset_version()
     newest = defs.onnx_opset_version()
-    if not MIN_OPSET <= found[""] <= newest:
+    if not MIN_OPSET <= versions[""] <= newest:
         raise UnsupportedOpsetError(
-            f"{name} uses ONNX opset {found['']}; supported are {MIN_OPSET} to {newest}",
-            hint="convert it with onnx.version_converter" if found[""] < MIN_OPSET else "install a newer onnx package",
+            f"{name} uses ONNX opset {versions['']}; supported are {MIN_OPSET} to {newest}",
+            hint="convert it with onnx.version_converter"
+            if versions[""] < MIN_OPSET
+            else "install a newer onnx package",
         )
-    return found
+    return versions
 
 
 def function_table(model: onnx.ModelProto) -> dict[tuple[str, str, str], onnx.FunctionProto]:
@@ -181,13 +183,13 @@ def function_table(model: onnx.ModelProto) -> dict[tuple[str, str, str], onnx.Fu
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """Graphs among the attributes of a node."""
-    found: list[onnx.GraphProto] = []
+    graphs: list[onnx.GraphProto] = []
     for attribute in node.attribute:
         if attribute.type == onnx.AttributeProto.GRAPH:
-            found.append(attribute.g)
+            graphs.append(attribute.g)
         elif attribute.type == onnx.AttributeProto.GRAPHS:
-            found.extend(attribute.graphs)
-    return found
+            graphs.extend(attribute.graphs)
+    return graphs
 
 
 def nested(node: onnx.NodeProto) -> Iterator[onnx.NodeProto]:

@@ -50,11 +50,11 @@ def schema_of(name: str, opset: int, domain: str) -> Any:
 def defaults(name: str, opset: int, domain: str) -> tuple[tuple[str, Any], ...]:
     """Attributes with their defaults, where an op has any."""
     schema = schema_of(name, opset, domain)
-    found: list[tuple[str, Any]] = []
+    values: list[tuple[str, Any]] = []
     for key, attr in schema.attributes.items():
         if attr.default_value.type != AttributeProto.UNDEFINED and attr.default_value.name:
-            found.append((key, attribute(attr.default_value, None)))
-    return tuple(found)
+            values.append((key, attribute(attr.default_value, None)))
+    return tuple(values)
 
 
 def check_call(node: onnx.NodeProto, schema: Any, values: Sequence[Any]) -> None:

@@ -45,10 +45,10 @@ def deciding(nodes: Sequence[onnx.NodeProto], wanted: Collection[str], functions
         wanted: those of its results that decide outside of it.
         functions: of the model.
     """
-    found = set(wanted)
+    needed = set(wanted)
     for node in reversed(nodes):
-        found |= _read(node, found, functions)
-    return frozenset(found)
+        needed |= _read(node, needed, functions)
+    return frozenset(needed)
 
 
 def _read(node: onnx.NodeProto, found: Collection[str], functions: Functions) -> set[str]:

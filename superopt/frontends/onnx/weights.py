@@ -46,7 +46,7 @@ def roles(model: OnnxModel) -> dict[str, Role]:
             if name:
                 readers.setdefault(name, []).append((node, i))
     producers = {name: node for node in model.graph.node for name in node.output}
-    found: dict[str, Role] = {}
+    known: dict[str, Role] = {}
     for name in model.params:
         at, seen = name, 0
         while len(readers.get(at, ())) and seen < 16:
@@ -56,22 +56,22 @@ def roles(model: OnnxModel) -> dict[str, Role]:
                 continue
             transposed = any(a.name == "transB" and a.i for a in node.attribute)
             followers = _followers(node.output[0], readers)
-            found[name] = Role(node.op_type, position, followers, transposed, _input_gain(node, producers))
+            known[name] = Role(node.op_type, position, followers, transposed, _input_gain(node, producers))
             break
-    return found
+    return known
 
 
 def _followers(name: str, readers: dict[str, list[tuple[onnx.NodeProto, int]]]) -> tuple[str, ...]:
     """Names of the ops that read a value, looking through pooling and ops that move values."""
-    found: list[str] = []
+    names: list[str] = []
     work, steps = [name], 0
     while work and steps < 16:
         steps += 1
         for node, _ in readers.get(work.pop(), ()):
-            found.append(node.op_type)
+            names.append(node.op_type)
             if node.op_type in (*_MOVES, "Relu", "GlobalAveragePool", "AveragePool", "Dropout"):
                 work.append(node.output[0])
-    return tuple(found)
+    return tuple(names)
 
 
 def _input_gain(node: onnx.NodeProto, producers: dict[str, onnx.NodeProto]) -> float:
@@ -105,6 +105,7 @@ def _fan_in(shape: tuple[int, ...], role: Role) -> int:
 
 
 def _draw(shape: tuple[int, ...], role: Role | None, rng: np.random.Generator) -> np.ndarray:
+    """Return random values of a weight, with the spread that its role needs."""
     if role is None:
         return rng.standard_normal(shape, np.float32) * np.float32(0.02)
     near_one = 1 + 0.1 * rng.standard_normal(shape, np.float32)

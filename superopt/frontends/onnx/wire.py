@@ -56,10 +56,10 @@ def lean(data: memoryview | FileBytes) -> tuple[bytes | memoryview, str]:
     """
     name = secrets.token_hex(16)  # random, so that no tensor of a file can name it
     try:
-        found = _WireWalk(data, name).model()
+        text = _WireWalk(data, name).model()
     except _OddError:
-        found = None
-    return (data[: len(data)], "") if found is None else (found, name)
+        text = None
+    return (data[: len(data)], "") if text is None else (text, name)
 
 
 class _WireWalk:
@@ -114,6 +114,7 @@ class _WireWalk:
         return b"".join([*parts, self._data[kept:end]]) if parts else None
 
     def _fields(self, at: int, end: int) -> Iterator[_Field]:
+        """Yield the fields of a message between two places; raise `_OddError` where it is malformed."""
         while at < end:
             self._left -= 1
             if self._left < 0:
@@ -137,25 +138,25 @@ class _WireWalk:
 
     def _number(self, at: int, end: int) -> tuple[int, int]:
         """The varint at an offset, and the offset of its end."""
-        found = 0
+        number = 0
         for shift in range(0, 70, 7):
             if at >= end:
                 raise _OddError
             byte = self._data[at]
             at += 1
-            found |= (byte & 127) << shift
+            number |= (byte & 127) << shift
             if byte < 128:
-                return found, at
+                return number, at
         raise _OddError
 
 
 def _varint(number: int) -> bytes:
-    found = bytearray()
+    encoded = bytearray()
     while number > 127:
-        found.append(number & 127 | 128)
+        encoded.append(number & 127 | 128)
         number >>= 7
-    found.append(number)
-    return bytes(found)
+    encoded.append(number)
+    return bytes(encoded)
 
 
 def _with_length(number: int, value: bytes) -> bytes:

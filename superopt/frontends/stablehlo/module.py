@@ -102,8 +102,8 @@ class _SizeWalk:
             raise FileLimitError(f"the module has more than {LIMITS.nodes} operations, those that it calls counted")
         for op in block.ops[:-1]:
             self.makers |= {number: op for number, _ in op.results}
-            found = self._results(op, env, within)
-            env.update({number: value for (number, _), value in zip(op.results, found, strict=True)})
+            results = self._results(op, env, within)
+            env.update({number: value for (number, _), value in zip(op.results, results, strict=True)})
         return tuple(env[x] for x in block.ops[-1].operands)
 
     def _results(self, op: HloOp, env: Mapping[int, Value], within: tuple[str, ...]) -> Sequence[Value]:
@@ -136,15 +136,15 @@ class _SizeWalk:
             raise
         except _REFUSALS as error:
             raise call.refused(f"is not taken: {cause_of(error)}") from error
-        found = tuple(got) if isinstance(got, tuple | list) else (got,)
-        for value, (_, kind) in zip(found, op.results, strict=True):
+        results = tuple(got) if isinstance(got, tuple | list) else (got,)
+        for value, (_, kind) in zip(results, op.results, strict=True):
             shape, dtype = np.shape(value), dtype_of(value)
             fits = len(shape) == len(kind[0]) and all(
                 m is None or has_symbolic([n]) or n == m for n, m in zip(shape, kind[0], strict=True)
             )
             if not fits or dtype != kind[1]:
                 raise call.refused(f"gives {dtype}{shape} here, {kind[1]}{kind[0]} in the module")
-        return found
+        return results
 
 
 def _live(x: Value) -> Value:

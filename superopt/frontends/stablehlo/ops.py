@@ -127,8 +127,8 @@ def _dot(call: HloCall, x: Value, y: Value) -> Value:
 
 
 def _precision(call: HloCall) -> Any:
-    found = tuple(_PRECISION[x] for x in call.get("precision_config", ()))
-    return None if set(found) <= {lax.Precision.DEFAULT} else found
+    precision = tuple(_PRECISION[x] for x in call.get("precision_config", ()))
+    return None if set(precision) <= {lax.Precision.DEFAULT} else precision
 
 
 def _convolution(call: HloCall, x: Value, w: Value) -> Value:
@@ -272,9 +272,9 @@ def _sort(call: HloCall, *xs: Value) -> Any:
     axis, stable = call.get("dimension", -1) % np.ndim(xs[0]), bool(call.get("is_stable", False))
     dtypes = tuple(str(x.dtype) for x in xs)
     told = _told(call.op.blocks[0], call.makers)
-    found = _COMPARED.fullmatch(told[0])
-    if found is not None:
-        return _sort_by(call, xs, axis, found[1] == "GT", int(found[2]), int(found[3]))
+    match = _COMPARED.fullmatch(told[0])
+    if match is not None:
+        return _sort_by(call, xs, axis, match[1] == "GT", int(match[2]), int(match[3]))
     for keys in range(1, len(xs) + 1):
         if told == _comparator(dtypes, keys):
             return lax.sort(xs, dimension=axis, is_stable=stable, num_keys=keys)
@@ -292,8 +292,8 @@ def _sort_by(call: HloCall, xs: Sequence[Value], axis: int, down: bool, one: int
     down ^= one > two
     order = [key, *(i for i in range(len(xs)) if i != key)]
     taken = [lax.rev(xs[i], (axis,)) if down else xs[i] for i in order]  # elements that are equal keep their order
-    found = lax.sort(taken, dimension=axis, is_stable=bool(call.get("is_stable", False)), num_keys=1)
-    back = [lax.rev(x, (axis,)) if down else x for x in found]
+    columns = lax.sort(taken, dimension=axis, is_stable=bool(call.get("is_stable", False)), num_keys=1)
+    back = [lax.rev(x, (axis,)) if down else x for x in columns]
     return tuple(back[order.index(i)] for i in range(len(xs)))
 
 

@@ -153,10 +153,10 @@ def _parsed(data: str | bytes, name: str) -> Any:
 def place(location: Any) -> str:
     """A location in a file, in words."""
     text = str(location).removeprefix("loc(").removesuffix(")")
-    found = _PLACE.fullmatch(text)
-    if found is None:
+    match = _PLACE.fullmatch(text)
+    if match is None:
         return shown(text)
-    return f"line {found[2]}" if found[1] == "-" else f"{shown(found[1])}, line {found[2]}"
+    return f"line {match[2]}" if match[1] == "-" else f"{shown(match[1])}, line {match[2]}"
 
 
 class _HloReader:
@@ -321,8 +321,8 @@ def _resources(text: str) -> dict[str, bytes]:
 
 
 def _resource(text: str, resources: Mapping[str, bytes], shape: Any, of: np.dtype[Any], where: str) -> np.ndarray:
-    found = _NAMED.match(text)
-    name = "" if found is None else found[1].strip('"')
+    match = _NAMED.match(text)
+    name = "" if match is None else match[1].strip('"')
     data = resources.get(name)
     if data is None:
         raise InputError(

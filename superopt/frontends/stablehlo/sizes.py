@@ -81,12 +81,12 @@ def evaluate(op: HloOp, xs: tuple[Any, ...], facts: SizeFacts) -> np.ndarray | N
         return None
     try:
         with np.errstate(all="ignore"):
-            found = entry(op, *xs)
+            value = entry(op, *xs)
     except InconclusiveDimensionOperation:
         if op.name == "stablehlo.compare" and not shape:
             facts.questions[number] = _question(op, *xs)
         return None
-    return integers(np.asarray(found) if isinstance(found, np.generic) else found, dtype)
+    return integers(np.asarray(value) if isinstance(value, np.generic) else value, dtype)
 
 
 def _sized(*xs: Any) -> bool:

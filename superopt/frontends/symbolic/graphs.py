@@ -150,6 +150,7 @@ def trace_concrete(fn: Callable[..., Any], specs: Specs, values: Mapping[str, in
 
 
 def _trace(fn: Callable[..., Any], args: list[Any], kwargs: dict[str, Any], specs: Specs) -> Traced:
+    """Trace a function over sizes; raise `UntracedError` where it asks for values that a trace has not."""
     try:
         with recorded() as asked, jax.enable_x64(specs.wide or jax.config.read("jax_enable_x64")):
             closed, shape = jax.make_jaxpr(fn, return_shape=True)(*args, **kwargs)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
-import gc
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from types import CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 from superopt.frontends.jax.comparisons import SizeComparison, is_own_name
+from superopt.machine.shared import paused_collector
 
 _BRANCHES = ("POP_JUMP", "JUMP_IF", "CHECK_EXC_MATCH")
 """Names of instructions that branch."""
@@ -82,38 +81,12 @@ def followed(fn: Callable[..., Any] | None = None) -> Generator[Path | None]:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return step
 
-    with _COLLECTOR.paused():
+    with paused_collector():  # its callbacks and finalizers run at any instruction, outside of the program
         sys.settrace(enter)
         try:
             yield path
         finally:
             sys.settrace(before)
-
-
-class _Collector:
-    """Pauses the garbage collector: its callbacks and finalizers run at any instruction, outside of the program."""
-
-    def __init__(self) -> None:
-        self._lock, self._pauses, self._ran = threading.Lock(), 0, True
-
-    @contextmanager
-    def paused(self) -> Generator[None]:
-        """Disable collection inside the block, also with several threads inside at once."""
-        with self._lock:
-            if not self._pauses:
-                self._ran = gc.isenabled()
-                gc.disable()
-            self._pauses += 1
-        try:
-            yield
-        finally:
-            with self._lock:
-                self._pauses -= 1
-                if not self._pauses and self._ran:
-                    gc.enable()
-
-
-_COLLECTOR = _Collector()
 
 
 def question(symbolic: Path, numbers: Path | None) -> SizeComparison | None:

@@ -159,13 +159,13 @@ def read_type(spec: Any, name: str = "an argument") -> TensorType:
         return TensorType(tuple(int(n) for n in spec.shape), str(spec.dtype))
     if not isinstance(spec, str):
         raise InputError(f"the specification of {name} is a {type(spec).__name__}", hint=HINT)
-    found = _SPEC.fullmatch(spec)
-    if found is None:
+    match = _SPEC.fullmatch(spec)
+    if match is None:
         raise InputError(f"the specification of {name}, {spec!r}, cannot be read", hint=HINT)
-    kind = found["dtype"] or "float32"
+    kind = match["dtype"] or "float32"
     if LONG.get(kind, kind) not in DTYPES:
         raise InputError(f"{kind!r} in the specification of {name} is no dtype", hint=f"dtypes are {', '.join(DTYPES)}")
-    text = found["inner"] if found["inner"] is not None else found["outer"]
+    text = match["inner"] if match["inner"] is not None else match["outer"]
     return TensorType(tuple(dimension(n, 0) for n in _split(text or "")), LONG.get(kind, kind))
 
 
@@ -197,9 +197,9 @@ def _solve(constraints: Sequence[str], taken: set[str]) -> _Solution:
     for text in constraints:
         for op, left, right in _comparisons(text):
             left, right = substitute(left, values), substitute(right, values)
-            found = _equation(left, right, taken) if op == "==" else None
-            if found is not None:
-                name, value = found
+            solution = _equation(left, right, taken) if op == "==" else None
+            if solution is not None:
+                name, value = solution
                 values = {s: substitute(e, {name: value}) for s, e in values.items()} | {name: value}
                 rest = [substitute(p, {name: value}) for p in rest]
             else:

@@ -164,10 +164,10 @@ def _opaque_rule(types: Types, attrs: Values) -> Types:
 def _result_rule(types: Types, attrs: Values) -> TensorType:
     """Return the types of the result; the given types are all results of the operand."""
     index: int = attrs["index"]
-    found = dict(enumerate(types)).get(index)
-    if found is None:
+    result = dict(enumerate(types)).get(index)
+    if result is None:
         raise ShapeError(f"result {index} of an op with {len(types)} results ({show(types)})")
-    return found
+    return result
 
 
 _FAMILY = "control"

@@ -79,8 +79,8 @@ def infer(op: str, inputs: Sequence[TensorType], attrs: Mapping[str, Any] | Attr
     entry = lookup(op)
     if entry.arity is not None and len(inputs) != entry.arity:
         raise ShapeError(f"{op} takes {entry.arity} operands; got {len(inputs)} ({show(inputs)})")
-    found = entry.type(tuple(inputs), attrs if isinstance(attrs, Mapping) else dict(attrs))
-    return (found,) if isinstance(found, TensorType) else found
+    types = entry.type(tuple(inputs), attrs if isinstance(attrs, Mapping) else dict(attrs))
+    return (types,) if isinstance(types, TensorType) else types
 
 
 def result_types(op: str, inputs: Sequence[Node], attrs: Attrs) -> Types:

@@ -26,13 +26,13 @@ _EXACT = frozenset((
 
 def compared_values(graph: Graph) -> frozenset[Node]:
     """Return the float values that both sides of some comparison are selected from."""
-    found: set[Node] = set()
+    values: set[Node] = set()
     for node in graph.nodes():
         if node.op not in COMPARISONS or node.inputs[0].dtype not in FLOATS:
             continue
         for a, b in (node.inputs, *[x.inputs for x in node.inputs if x.op == "sub"]):
-            found |= _sources(a) & _sources(b)
-    return frozenset(found)
+            values |= _sources(a) & _sources(b)
+    return frozenset(values)
 
 
 def computed_twice(graph: Graph, regions: Iterable[Region]) -> frozenset[Node]:
@@ -48,7 +48,7 @@ def computed_twice(graph: Graph, regions: Iterable[Region]) -> frozenset[Node]:
 
 def _sources(root: Node) -> set[Node]:
     """Return the nodes that compute a value's elements, past all steps that only select operands' elements."""
-    found: set[Node] = set()
+    sources: set[Node] = set()
     seen: set[Node] = set()
     stack = [root]
     while stack:
@@ -59,8 +59,8 @@ def _sources(root: Node) -> set[Node]:
         if node.inputs and _keeps(node):
             stack += [x for x in node.inputs if len(x.types) == 1 and x.dtype in FLOATS]
         elif node.op not in ("input", "literal", "iota"):
-            found.add(node)
-    return found
+            sources.add(node)
+    return sources
 
 
 def _keeps(node: Node) -> bool:

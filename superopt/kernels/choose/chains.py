@@ -44,11 +44,11 @@ def chain(
         threads: number of threads a call may use.
         decisions: parameters of the schedule; chosen by sizes when None.
     """
-    found = parted(program, name, cpu)
-    if found is None:
+    chain_parts = parted(program, name, cpu)
+    if chain_parts is None:
         return None
-    decisions = decisions or chosen(found.sizes, cpu, threads)
-    return None if decisions is None else built(found, decisions)
+    decisions = decisions or chosen(chain_parts.sizes, cpu, threads)
+    return None if decisions is None else built(chain_parts, decisions)
 
 
 def is_chain(stage: Stage) -> bool:
@@ -156,8 +156,8 @@ def _total(stage: Stage) -> Expr | None:
     sums = [e for e in outermost(stage.value) if e.args[0] == "sum" and e.args[2].kind == "op"]
     sums = [e for e in sums if e.args[2].args[0] == "mul" and e.height > 1 and _inner(e) is not None]
     most = max((len(e.symbols) for e in sums), default=0)
-    found = [e for e in sums if len(e.symbols) == most]
-    return found[0] if len(found) == 1 else None
+    widest = [e for e in sums if len(e.symbols) == most]
+    return widest[0] if len(widest) == 1 else None
 
 
 def _inner(total: Expr) -> Expr | None:
@@ -211,31 +211,38 @@ class _Chain(_Steps):
         first = self._apart()
         stage = self.program.stage(self.name)
         axes = [a.symbol for a in stage.axes if a.extent > 1]
-        found = find(replace(stage, axes=tuple([a for a in stage.axes if a.extent > 1])))
-        if found is None or len(found.depth) != 1 or found.a.kind != "load" or found.b.kind != "load":
+        contraction = find(replace(stage, axes=tuple([a for a in stage.axes if a.extent > 1])))
+        if (
+            contraction is None
+            or len(contraction.depth) != 1
+            or contraction.a.kind != "load"
+            or contraction.b.kind != "load"
+        ):
             return None
-        made, other = (found.a, found.b) if found.a.args[0] in self.local else (found.b, found.a)
+        made, other = (
+            (contraction.a, contraction.b) if contraction.a.args[0] in self.local else (contraction.b, contraction.a)
+        )
         queries = [s for s in axes if s in made.symbols and s not in other.symbols]
         columns = [s for s in axes if s in other.symbols and s not in made.symbols]
         across = axes[-1] in queries
-        if made.args[0] not in self.local or not queries or len(columns) != 1 or found.a.dtype not in _INTRINSICS:
+        if made.args[0] not in self.local or not queries or len(columns) != 1 or contraction.a.dtype not in _INTRINSICS:
             return None
         query = axes[-1] if across else max(reversed(queries), key=extent)
         if extent(query) < _LEAST_ROWS or self._frozen(other, first):
             return None
-        outer = [a.symbol for a in stage.axes if a.symbol in (*queries, *found.batch)]
+        outer = [a.symbol for a in stage.axes if a.symbol in (*queries, *contraction.batch)]
         self._rows_last(outer, query)
         self._operands(first)
-        lanes = self.cpu.lanes(found.a.dtype)
+        lanes = self.cpu.lanes(contraction.a.dtype)
         batch = prod([extent(s) for s in outer if s is not query])
         held = [self.program.buffer(n) for n in self.local]
         a_row = sum(ITEMSIZE_BYTES[b.dtype] * prod(b.shape) for b in held) // (batch * extent(query))
-        keys = extent(found.depth[0]) if self.program.buffer(self.name).dtype == found.a.dtype else 0
+        keys = extent(contraction.depth[0]) if self.program.buffer(self.name).dtype == contraction.a.dtype else 0
         sizes = ChainSizes(lanes, extent(query), batch, extent(columns[0]), keys, a_row, across)
         others = tuple([s.name for s in queries if s is not query])
         return Parted(
             self.program, self.steps, self.name, first, local=tuple(self.local), query=query.name, others=others,
-            column=columns[0].name, sizes=sizes, dtype=found.a.dtype,
+            column=columns[0].name, sizes=sizes, dtype=contraction.a.dtype,
         )  # fmt: skip
 
     def _frozen(self, other: Expr, first: str) -> bool:
@@ -263,8 +270,8 @@ class _Chain(_Steps):
     def _split(self) -> None:
         """Split axes that the sum reads through a division (heads that are merged again) into axes of their own."""
         for axis in self._stage().axes:
-            found = [i for e in subexpressions(self._stage().value) for i in e.indices]
-            inner = [h[1] for x in found if (h := divisor(x, frozenset([axis.symbol]))) is not None]
+            indices = [i for e in subexpressions(self._stage().value) for i in e.indices]
+            inner = [h[1] for x in indices if (h := divisor(x, frozenset([axis.symbol]))) is not None]
             if inner:
                 self.do("split", self.name, axis.symbol.name, [min(inner)])
 

@@ -85,10 +85,10 @@ def decide(program: LoopProgram, name: str, cpu: Cpu | None = None, threads: int
     best: _Choice | None = None
     for lane in ["", *[a.symbol.name for a in stage.axes[:-1] if a.extent >= cpu.lanes("float32")]]:
         for merge in (False, True):
-            found = analyse(program, stage, merge, lane)
-            if found is None or (merge and found == analyse(program, stage, False, lane)):
+            contraction = analyse(program, stage, merge, lane)
+            if contraction is None or (merge and contraction == analyse(program, stage, False, lane)):
                 continue
-            for choice in _choices(program, found, lane, merge, cpu, threads):
+            for choice in _choices(program, contraction, lane, merge, cpu, threads):
                 if best is None or choice.cycles < best.cycles:
                     best = choice
     return None if best is None else best.decisions
@@ -107,22 +107,22 @@ def _choices(
 
 def _packings(s: _Setting) -> Iterator[_Choice]:
     """Yield the best tile for each way to read the operands."""
-    found, kind, threads = s.found, s.kind, s.threads
+    contraction, kind, threads = s.found, s.kind, s.threads
     shapes = {b.name: b.shape for b in s.program.buffers}
     scopes = {b.name: b.scope for b in s.program.buffers}
-    a, b = kind.operand(found.a, kind.a), kind.operand(found.b, kind.b)
+    a, b = kind.operand(contraction.a, kind.a), kind.operand(contraction.b, kind.b)
     assert a is not None
     assert b is not None
     frozen_a, frozen_b = [all(scopes[e.args[0]] == "frozen" for e in loads(x)) for x in (a, b)]
-    reading = _reading(found, a, kind, shapes)
+    reading = _reading(contraction, a, kind, shapes)
     merged = s.merge and any(not _linear_index(x) for e in loads(a) for x in e.args[1])
     if reading is None or merged:  # pixels of several rows as one axis: 870 us in place of 670 (3 x 3, 28 x 28 x 128)
         return
-    cost_a = 0.0 if not reading.copied or frozen_a else _COPY * _coordinates(found, a) + fork(s.cpu, threads)
-    direct = b.kind == "load" and not isinstance(found.guard_b, Guard) and kind.group == 1
-    direct = direct and not s.merge and _step(b, found.lane, shapes) == 1 and _linear(b, shapes)
-    full = prod(extent(s) for s in (*found.depth, *found.columns, *found.batch))
-    rows = prod(extent(s) for s in found.rows)
+    cost_a = 0.0 if not reading.copied or frozen_a else _COPY * _coordinates(contraction, a) + fork(s.cpu, threads)
+    direct = b.kind == "load" and not isinstance(contraction.guard_b, Guard) and kind.group == 1
+    direct = direct and not s.merge and _step(b, contraction.lane, shapes) == 1 and _linear(b, shapes)
+    full = prod(extent(s) for s in (*contraction.depth, *contraction.columns, *contraction.batch))
+    rows = prod(extent(s) for s in contraction.rows)
     if direct and not frozen_b:
         yield _tiled(s, reading, "none", cost_a)
     if frozen_b or rows >= 4 or direct:
@@ -195,23 +195,23 @@ def _coordinates(found: Contraction, a: Expr) -> float:
 
 def _tiled(s: _Setting, reading: _Reading, pack_b: Literal["none", "panels"], extra: float) -> _Choice:
     """Return the tile, the split of the sum and the task grid of least cost."""
-    found, kind, axes = s.found, s.kind, s.found.rows[-2:]
-    rest = prod(extent(a) for a in found.rows if a not in axes)
+    contraction, kind, axes = s.found, s.kind, s.found.rows[-2:]
+    rest = prod(extent(a) for a in contraction.rows if a not in axes)
     best: _Choice | None = None
-    whole = prod(extent(d) for d in found.depth) / kind.group
+    whole = prod(extent(d) for d in contraction.depth) / kind.group
     least = _ranked(s, pack_b, whole)[0][0]
     s = replace(s, threads=1) if is_short(max(least, _read(s)), s.cpu) else s
     for split in _splits(s):
         steps = whole / split
         ranked = _ranked(s, pack_b, steps)
         # added up in a phase of its own
-        combined = extra + (split * _outputs(found) / s.lanes + fork(s.cpu, s.threads) if split > 1 else 0.0)
+        combined = extra + (split * _outputs(contraction) / s.lanes + fork(s.cpu, s.threads) if split > 1 else 0.0)
         for cycles, sizes, vectors in ranked[: _TILES if s.threads > 1 else 1]:
             streams, prefetch = 1, 0
             if pack_b == "panels" and rest * prod(-(-extent(a) // n) for a, n in zip(axes, sizes, strict=True)) == 1:
                 vectors, streams, prefetch = _streaming(s, prod(sizes), vectors)
             rows = tuple([(a.name, n) for a, n in zip(axes, sizes, strict=True) if n > 1])
-            inner = extent(_innermost_of(found, reading.depth))
+            inner = extent(_innermost_of(contraction, reading.depth))
             unroll = inner if inner <= 8 and kind.group == 1 else 4 if prod(sizes) * vectors <= 16 else 2
             width = streams * vectors * s.lanes
             total, tasks = _grid(s, dict(rows), width, split, max(cycles * split, _read(s)))
@@ -221,7 +221,7 @@ def _tiled(s: _Setting, reading: _Reading, pack_b: Literal["none", "panels"], ex
             made = ContractionDecisions(
                 intrinsic=kind.name, rows=rows, vectors=vectors, depth=reading.depth, unroll=unroll,
                 pack_a="phase" if reading.copied else "none", pack_b=pack_b, order_a=reading.order,
-                tasks=tuple([(name, n * streams if name == found.lane.name else n) for name, n in tasks]),
+                tasks=tuple([(name, n * streams if name == contraction.lane.name else n) for name, n in tasks]),
                 merge_columns=s.merge, lane=s.lane, prefetch=prefetch, streams=streams, split=split,
             )  # fmt: skip
             best = _Choice(made, cost)
@@ -251,14 +251,16 @@ def _outputs(found: Contraction) -> int:
 
 def _ranked(s: _Setting, pack_b: str, steps: float) -> list[tuple[float, tuple[int, ...], int]]:
     """Return tiles, best first: cycles on one thread, rows along the last two axes of rows, and vectors."""
-    found, kind, cpu, lanes, axes = s.found, s.kind, s.cpu, s.lanes, s.found.rows[-2:]
-    place = row_major(found.stage.index, s.program.buffer(found.stage.buffer).shape)
-    scatter = coefficient(place, found.lane) != 1
-    others = prod(extent(a) for a in (*found.batch, *found.rows, *found.columns[:-1]) if a not in axes)
-    rest = prod(extent(a) for a in found.rows if a not in axes)
+    contraction, kind, cpu, lanes, axes = s.found, s.kind, s.cpu, s.lanes, s.found.rows[-2:]
+    place = row_major(contraction.stage.index, s.program.buffer(contraction.stage.buffer).shape)
+    scatter = coefficient(place, contraction.lane) != 1
+    others = prod(
+        extent(a) for a in (*contraction.batch, *contraction.rows, *contraction.columns[:-1]) if a not in axes
+    )
+    rest = prod(extent(a) for a in contraction.rows if a not in axes)
     size = ITEMSIZE_BYTES[kind.b] * kind.group
     ranked: list[tuple[float, tuple[int, ...], int]] = []
-    for vectors in range(1, min(_MOST_VECTORS, -(-extent(found.lane) // lanes)) + 1):
+    for vectors in range(1, min(_MOST_VECTORS, -(-extent(contraction.lane) // lanes)) + 1):
         for sizes in product(*[range(1, min(extent(a), _MOST_ROWS) + 1) for a in axes]):
             if kind.registers(prod(sizes), vectors) > cpu.registers or prod(sizes) > 2 * _MOST_ROWS:
                 continue
@@ -266,7 +268,7 @@ def _ranked(s: _Setting, pack_b: str, steps: float) -> list[tuple[float, tuple[i
             if scatter:
                 across = len(axes) > 0 and coefficient(place, axes[-1]) == 1 and sizes[-1] >= LEAST_ACROSS
                 store = vectors * (_TRANSPOSE * prod(sizes[:-1]) if across else _SCATTER * prod(sizes))
-            cycles = others * _tiles(axes, sizes, extent(found.lane), vectors, lanes, steps, store)
+            cycles = others * _tiles(axes, sizes, extent(contraction.lane), vectors, lanes, steps, store)
             reuse = rest * prod(-(-extent(a) // n) for a, n in zip(axes, sizes, strict=True))
             if vectors * lanes * size * steps > (cpu.l2 if reuse > _FEW_TILES else cpu.l2 / 2) and reuse > 1:
                 cycles *= 1.05
@@ -318,24 +320,24 @@ def _tiles(
 
 def _pieces(whole: int, part: int) -> list[tuple[int, int]]:
     """Return the sizes of the parts of an axis and how often each occurs."""
-    found = [(part, whole // part)] if whole >= part else []
-    return [*found, (whole % part, 1)] if whole % part else found
+    pieces = [(part, whole // part)] if whole >= part else []
+    return [*pieces, (whole % part, 1)] if whole % part else pieces
 
 
 def _grid(
     s: _Setting, tile: dict[str, int], width: int, split: int, cycles: float
 ) -> tuple[float, tuple[tuple[str, int], ...]]:
     """Choose rows and panels per task for enough tasks that each fit the cache; return the cost and the grid."""
-    found, kind, cpu, threads = s.found, s.kind, s.cpu, s.threads
-    steps = prod(extent(d) for d in found.depth) / kind.group / split
-    lane, batch = found.lane, split * prod(extent(a) for a in found.batch)
-    first = found.rows[0] if found.rows else None
+    contraction, kind, cpu, threads = s.found, s.kind, s.cpu, s.threads
+    steps = prod(extent(d) for d in contraction.depth) / kind.group / split
+    lane, batch = contraction.lane, split * prod(extent(a) for a in contraction.batch)
+    first = contraction.rows[0] if contraction.rows else None
     step = tile.get(first.name, 1) if first is not None else 1
     row_tiles = -(-extent(first) // step) if first is not None else 1
     panels = -(-extent(lane) // width)
-    other = found.columns[:-1]
+    other = contraction.columns[:-1]
     between = prod(extent(a) for a in other)
-    rest = prod(extent(a) for a in found.rows[1:])
+    rest = prod(extent(a) for a in contraction.rows[1:])
     size = ITEMSIZE_BYTES[kind.a] * kind.group
     best: tuple[float, int, int, bool] | None = None
     for apart in (False, True) if other else (False,):
@@ -356,7 +358,7 @@ def _grid(
     chosen += [(lane.name, b)] if b < panels else []
     chosen += [(a.name, 1) for a in other] if apart else []
     if batch > 1 and threads == 1 and is_short(cycles, cpu):
-        chosen += [(a.name, extent(a)) for a in found.batch]
+        chosen += [(a.name, extent(a)) for a in contraction.batch]
     return total, tuple(chosen)
 
 

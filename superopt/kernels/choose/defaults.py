@@ -196,8 +196,8 @@ def _reductions_apart(program: LoopProgram, name: str) -> tuple[LoopProgram, Ste
     steps: Steps = []
     refused = 0
     while len(steps) + refused < _MOST_APART:
-        value, found = program.stage(name).value, reductions(program.stage(name))
-        inner = [place for place, e in enumerate(found) if e.height == 1 and e is not value]
+        value, sums = program.stage(name).value, reductions(program.stage(name))
+        inner = [place for place, e in enumerate(sums) if e.height == 1 and e is not value]
         if len(inner) <= refused:
             break
         step = ["materialize", name, f"reduce:{inner[refused]}", f"{name}_r{len(steps)}"]
@@ -262,9 +262,9 @@ def _of_rows(stage: Stage) -> bool:
     lane = stage.axes[-1]
     if any(a.kind != "serial" for a in stage.axes):
         return False
-    found = [e for e in subexpressions(stage.value) if e.kind == "reduce"]
-    rows = [e for e in found if [s.high for s in e.args[1]] == [lane.symbol.high] and lane.symbol not in e.symbols]
-    return bool(rows) and len(rows) == len(found)
+    sums = [e for e in subexpressions(stage.value) if e.kind == "reduce"]
+    rows = [e for e in sums if [s.high for s in e.args[1]] == [lane.symbol.high] and lane.symbol not in e.symbols]
+    return bool(rows) and len(rows) == len(sums)
 
 
 def _read_together(stage: Stage) -> bool:
@@ -342,10 +342,10 @@ def _in_blocks(program: LoopProgram, name: str, cpu: Cpu, threads: int) -> tuple
     plain = stage.tile is None and stage.at is None and stage.guard is True and not stage.knobs
     if threads < 2 or not cpu.vector_bits or not plain or not stage.axes or any(a.kind != "serial" for a in stage.axes):
         return None
-    found = reductions(stage)
+    sums = reductions(stage)
     lane = stage.axes[-1]
     rows = prod(a.extent for a in stage.axes[:-1])
-    if len(found) != 1 or not direction(found[0], lane.symbol) or 2 * rows > threads or rows * lane.extent < _LEAST:
+    if len(sums) != 1 or not direction(sums[0], lane.symbol) or 2 * rows > threads or rows * lane.extent < _LEAST:
         return None
     lanes = cpu.lanes("float32")
     block = max(_BLOCK, -(-lane.extent * rows // (_TASKS * threads)))

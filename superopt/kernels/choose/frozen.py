@@ -67,7 +67,7 @@ def _together(program: LoopProgram, moved: set[str]) -> set[str]:
 
 def _group(program: LoopProgram, stage: Stage) -> list[Stage]:
     """Return a phase and the stages placed inside it, at any depth."""
-    found = [stage]
-    for host in found:
-        found += program.placed(host.buffer)
-    return found
+    stages = [stage]
+    for host in stages:
+        stages += program.placed(host.buffer)
+    return stages

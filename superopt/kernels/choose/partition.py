@@ -164,11 +164,11 @@ class _Partition:
 
     def regions(self) -> tuple[Region, ...]:
         """The regions, operands first."""
-        found: list[Region] = []
+        regions: list[Region] = []
         for root in self.order:
             if root in self.members:
-                found.append(region_of(root, boundary(cone(root, None, self.members[root]))))
-        return tuple(found)
+                regions.append(region_of(root, boundary(cone(root, None, self.members[root]))))
+        return tuple(regions)
 
 
 def _follows(node: Node) -> bool:
@@ -188,12 +188,12 @@ def _rows_fit(node: Node) -> bool:
 
 def _generated(order: Iterable[Node]) -> set[Node]:
     """Return the nodes that read nothing from memory: positions, constants, and cheap functions of them."""
-    found: set[Node] = set()
+    nodes: set[Node] = set()
     for node in order:
-        made = bool(node.inputs) and all(x in found for x in node.inputs)
+        made = bool(node.inputs) and all(x in nodes for x in node.inputs)
         if node.op in ("iota", "literal") or (made and lookup(node.op).family in ("elementwise", "movement")):
-            found.add(node)
-    return found
+            nodes.add(node)
+    return nodes
 
 
 def _cut_out(root: Node, members: set[Node]) -> Graph:

@@ -65,8 +65,8 @@ def channels_last(program: Program) -> tuple[Program, frozenset[Node]] | None:
 
 def _order(graph: Graph) -> tuple[int, ...] | None:
     """Return the order (batch, spatial axes, channels) of most convolutions' results; None without convolutions."""
-    found = Counter(_order_of(node) for node in graph.nodes() if node.op == _CONVOLUTION)
-    return max(found, key=lambda order: found[order]) if found else None
+    orders = Counter(_order_of(node) for node in graph.nodes() if node.op == _CONVOLUTION)
+    return max(orders, key=lambda order: orders[order]) if orders else None
 
 
 def _order_of(node: Node) -> tuple[int, ...]:
@@ -80,16 +80,16 @@ def _images(graph: Graph, order: tuple[int, ...]) -> set[Node]:
     Convolutions that lie in another order, perhaps channels last already, stay as they are.
     """
     outputs = set(graph.outputs)
-    found: set[Node] = set()
+    images: set[Node] = set()
     for region in partition(graph):
         ops = {n.op for n in region.nodes}
         windows = _CONVOLUTION in ops or any(op.startswith("reduce_window") for op in ops)
-        follows = _follows(region, found, len(order))
+        follows = _follows(region, images, len(order))
         if any(n.op == _CONVOLUTION and _order_of(n) != order for n in region.nodes):
             continue
         if len(region.root.shape) == len(order) and region.root not in outputs and (windows or follows):
-            found.add(region.root)
-    return found
+            images.add(region.root)
+    return images
 
 
 def _follows(region: Region, images: Set[Node], rank: int) -> bool:
@@ -119,14 +119,14 @@ def _kept(node: Node) -> bool:
 def _weights(program: Program) -> dict[Node, tuple[int, ...]]:
     """Return the prepared weights of grouped convolutions, with the axis order that each is to get."""
     own = set(program.prepared_inputs)
-    found: dict[Node, tuple[int, ...]] = {}
+    orders: dict[Node, tuple[int, ...]] = {}
     for node in program.hot.nodes():
         if node.op == _CONVOLUTION and node["feature_group_count"] != 1 and node.inputs[1] in own:
             features, depth, *spatial = node["dimension_numbers"][1]
             order = (*spatial, depth, features)
             if order != tuple(range(len(order))):
-                found[node.inputs[1]] = order
-    return found
+                orders[node.inputs[1]] = order
+    return orders
 
 
 def _prepare(program: Program, moved: dict[Node, tuple[int, ...]]) -> Graph | None:

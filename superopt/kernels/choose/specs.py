@@ -82,15 +82,15 @@ def regions_of(graph: Graph, specs: Sequence[KernelSpec]) -> tuple[Region, ...]:
 @functools.lru_cache(maxsize=16)
 def _regions(graph: Graph, specs: tuple[tuple[int, tuple[int, ...]], ...]) -> tuple[Region, ...]:
     nodes = numbered(graph)
-    found: list[Region] = []
+    regions: list[Region] = []
     for root, reads in specs:
         if not all(0 <= n < len(nodes) for n in (root, *reads)):
             raise InputError(f"a kernel is chosen for value {root} of a program of {len(nodes)} values")
         try:
-            found.append(region_of(nodes[root], [nodes[n] for n in reads]))
+            regions.append(region_of(nodes[root], [nodes[n] for n in reads]))
         except ValueError as error:
             raise InputError(f"the kernel for value {root} does not fit the program: {error}") from error
-    return tuple(found)
+    return tuple(regions)
 
 
 def numbered(graph: Graph) -> list[Any]:

@@ -119,8 +119,8 @@ def transformed(
         decisions: parameters of the schedule; those of least estimated cycles when None.
     """
     try:
-        found = parted(program, cpu)
-        return None if found is None else built(found, decisions or chosen(found.sizes, cpu, threads))
+        made = parted(program, cpu)
+        return None if made is None else built(made, decisions or chosen(made.sizes, cpu, threads))
     except InputError:
         return None
 
@@ -214,7 +214,7 @@ def chosen(sizes: TransformSizes, cpu: Cpu, threads: int) -> TransformDecisions:
 
 def options(sizes: TransformSizes, cpu: Cpu) -> list[TransformDecisions]:
     """Return the search space: blocks and columns that divide evenly, with the tiles that registers hold."""
-    found: list[TransformDecisions] = []
+    choices: list[TransformDecisions] = []
     for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
         width = vectors * sizes.lanes
         parts = [n for n in range(width, sizes.columns, width) if sizes.columns % n == 0]
@@ -222,8 +222,8 @@ def options(sizes: TransformSizes, cpu: Cpu) -> list[TransformDecisions]:
         for block in blocks(sizes):
             pieces = -(-block * sizes.across // most)
             rows = {min(most, block * sizes.across), -(-block * sizes.across // pieces)}  # as many as fit, or even ones
-            found += [TransformDecisions(block, n, r, vectors) for n in (*parts, sizes.columns) for r in sorted(rows)]
-    return found
+            choices += [TransformDecisions(block, n, r, vectors) for n in (*parts, sizes.columns) for r in sorted(rows)]
+    return choices
 
 
 def blocks(sizes: TransformSizes) -> list[int]:
@@ -233,11 +233,11 @@ def blocks(sizes: TransformSizes) -> list[int]:
 
 def tiles(sizes: TransformSizes, cpu: Cpu) -> list[tuple[int, int]]:
     """Return vectors and rows of the tiles that registers hold, with at least four rows where so many fit."""
-    found: list[tuple[int, int]] = []
+    shapes: list[tuple[int, int]] = []
     for vectors in range(1, min(4, -(-sizes.columns // sizes.lanes)) + 1):
         most = max(1, min((cpu.registers - 2 - vectors) // vectors, sizes.rows * sizes.across))
-        found += [(vectors, rows) for rows in range(min(4, most), most + 1)]
-    return found
+        shapes += [(vectors, rows) for rows in range(min(4, most), most + 1)]
+    return shapes
 
 
 def _cycles(s: TransformSizes, d: TransformDecisions, cpu: Cpu, threads: int) -> float:

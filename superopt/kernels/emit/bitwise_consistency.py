@@ -54,14 +54,14 @@ def licences(program: LoopProgram, licence: Licence) -> dict[str, Licence]:
     Raises:
         UnsupportedKernel: compared values cannot be rounded alike.
     """
-    found = {s.buffer: licence for s in program.phases()}
+    by_buffer = {s.buffer: licence for s in program.phases()}
     for agreement in agreements(program):
         if agreement.refused is not None:
             raise UnsupportedKernel(agreement.refused)
         for name in agreement.stages:
             phase = phase_of(program, name)
-            found[phase] = replace(found[phase], **dict.fromkeys(agreement.off, False))
-    return found
+            by_buffer[phase] = replace(by_buffer[phase], **dict.fromkeys(agreement.off, False))
+    return by_buffer
 
 
 def phase_of(program: LoopProgram, name: str) -> str:
@@ -74,13 +74,13 @@ def phase_of(program: LoopProgram, name: str) -> str:
 
 def agreements(program: LoopProgram) -> list[Agreement]:
     """Return the consistency requirements of all comparisons of a program, without duplicates."""
-    found: dict[Agreement, None] = {}
+    pairs: dict[Agreement, None] = {}
     for stage in program.stages:
         for e in _comparisons(stage):
             made = _agreement(program, stage, e)
             if made is not None:
-                found[made] = None
-    return list(found)
+                pairs[made] = None
+    return list(pairs)
 
 
 def _roots(stage: Stage) -> list[Expr]:
@@ -88,11 +88,12 @@ def _roots(stage: Stage) -> list[Expr]:
 
 
 def _comparisons(stage: Stage) -> Iterator[Expr]:
-    found = dict.fromkeys(e for root in _roots(stage) for e in subexpressions(root))
-    return (e for e in found if e.kind == "op" and e.args[0] in COMPARISONS)
+    values = dict.fromkeys(e for root in _roots(stage) for e in subexpressions(root))
+    return (e for e in values if e.kind == "op" and e.args[0] in COMPARISONS)
 
 
 def _agreement(program: LoopProgram, stage: Stage, e: Expr) -> Agreement | None:
+    """Return the agreement that a comparison of computed values needs; None where it needs none."""
     a, b = e.args[2:]
     for x, y in ((a, b), (b, a)):  # x - max(x) compared with 0
         if x.kind == "op" and x.args[0] == "sub" and y.kind == "const":
@@ -154,14 +155,14 @@ class _Matching:
             self.known[key] = None
             self.depth += 1
             back = tuple([(y, x) for x, y in sums])
-            found = self._alike(a, at, b, bt, sums)
+            facts = self._alike(a, at, b, bt, sums)
             for peel in (self._peeled, self._filled):  # a buffer that both read is not expanded
-                if found is None:
-                    found = peel(a, at, b, bt, sums)
-                if found is None:
-                    found = peel(b, bt, a, at, back)
+                if facts is None:
+                    facts = peel(a, at, b, bt, sums)
+                if facts is None:
+                    facts = peel(b, bt, a, at, back)
             self.depth -= 1
-            self.known[key] = found
+            self.known[key] = facts
         return self.known[key]
 
     def _alike(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:
@@ -193,10 +194,10 @@ class _Matching:
 
     def _all(self, pairs: Sequence[tuple[Expr, Expr]], at: str, bt: str, sums: Pairs, made: Facts) -> Facts | None:
         for x, y in pairs:
-            found = self.same(x, at, y, bt, sums)
-            if found is None:
+            facts = self.same(x, at, y, bt, sums)
+            if facts is None:
                 return None
-            made |= found
+            made |= facts
         return made
 
     def _peeled(self, a: Expr, at: str, b: Expr, bt: str, sums: Pairs) -> Facts | None:

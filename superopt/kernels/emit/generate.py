@@ -162,13 +162,13 @@ def _choose(em: Emitter, writer: Writer, pieces: Sequence[Sequence[tuple[int, in
 
 def _placed(program: LoopProgram, stage: Stage, name: str, em: Emitter) -> tuple[Placed, ...]:
     """Return the stages placed in a stage that is written as the function of this name."""
-    found: list[Placed] = []
+    placed: list[Placed] = []
     for s in program.placed(stage.buffer):
         assert s.at is not None
         inner = () if s.tile is not None else _placed(program, s, name, em)
         tile = None if s.tile is None else tiles_of(em.f.module, f"{name}_{s.buffer}", program, s, em.scope.licence)
-        found.append(Placed(s, s.at[1], inner, tile))
-    return tuple(found)
+        placed.append(Placed(s, s.at[1], inner, tile))
+    return tuple(placed)
 
 
 _CYCLES = {"load": 3.0, "op": 1.0, "convert": 2.0, "where": 1.0, "index": 1.0}

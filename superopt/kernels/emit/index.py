@@ -35,7 +35,7 @@ def parts(em: Emitter, x: Size) -> tuple[list[tuple[int, Mono, int]], int]:
     if isinstance(x, int):
         return [], x
     constant = 0
-    found: list[tuple[int, Mono, int]] = []
+    terms: list[tuple[int, Mono, int]] = []
     for mono, c in x.terms:
         if not mono:
             constant += c
@@ -46,11 +46,11 @@ def parts(em: Emitter, x: Size) -> tuple[list[tuple[int, Mono, int]], int]:
             if isinstance(bound.base, int):
                 constant += c * bound.base
                 continue
-            found.append((bound.level, mono, c))
+            terms.append((bound.level, mono, c))
             continue
-        found.append((max(atom_level(em, a) for a in mono), mono, c))
-    found.sort(key=lambda part: part[0])
-    return found, constant
+        terms.append((max(atom_level(em, a) for a in mono), mono, c))
+    terms.sort(key=lambda part: part[0])
+    return terms, constant
 
 
 def atom_level(em: Emitter, a: Atom) -> int:
@@ -88,11 +88,11 @@ def _term(em: Emitter, mono: Mono, c: int) -> Value:
 
 def index(em: Emitter, x: Size) -> Value:
     """Write an index and return its i64 value."""
-    found, constant = parts(em, x)
+    terms, constant = parts(em, x)
     total: Value = 0
-    for level, here, done in _by_level(em, found):
+    for level, here, done in _by_level(em, terms):
         total = _sum(em, level, ("index", done), total, here)
-    return em.f.add(total, constant) if constant == 0 or isinstance(total, int) else _plus(em, total, constant, found)
+    return em.f.add(total, constant) if constant == 0 or isinstance(total, int) else _plus(em, total, constant, terms)
 
 
 def _by_level(
@@ -138,9 +138,9 @@ def prepare(em: Emitter, mono: Mono) -> None:
 
 def pointer(em: Emitter, buffer: str, x: Size, type_: str) -> str:
     """Write the address of an element at a linear index."""
-    found, constant = parts(em, x)
+    terms, constant = parts(em, x)
     base = em.pointers[buffer]
-    for level, here, done in _by_level(em, found):
+    for level, here, done in _by_level(em, terms):
         before = base
 
         def write(before: str = before, here: list[tuple[Mono, int]] = here) -> HeldValue:

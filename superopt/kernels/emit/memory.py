@@ -44,8 +44,8 @@ def place(em: Emitter, e: Expr) -> tuple[object, ...] | None:
         return None
     buffer, (at,) = e.args
     terms, constant = emit_index.parts(em, at)
-    found = tuple([(emit_index.mono_key(em, mono), c) for _, mono, c in terms])
-    return "place", buffer, em.scope.lanes, emit_index.lane_step(em, at), constant, found
+    keys = tuple([(emit_index.mono_key(em, mono), c) for _, mono, c in terms])
+    return "place", buffer, em.scope.lanes, emit_index.lane_step(em, at), constant, keys
 
 
 def _uniform(em: Emitter, buffer: str, at: Size, e: Expr) -> str:

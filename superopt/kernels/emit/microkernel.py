@@ -97,11 +97,11 @@ def tiles_of(
 
 class _Tiled:
     def __init__(self, module: Module, symbol: str, program: LoopProgram, stage: Stage, licence: Licence) -> None:
-        found, tile = find(stage), stage.tile
-        if tile is None or found is None:
+        contraction, tile = find(stage), stage.tile
+        if tile is None or contraction is None:
             raise InputError(f"stage {stage.buffer} is not tensorized")
         self.module, self.program, self.stage, self.symbol = module, program, stage, symbol
-        self.licence, self.found, self.tile = licence, found, tile
+        self.licence, self.found, self.tile = licence, contraction, tile
         rows = {name for name, _ in tile.rows}
         self.tasks = [a.symbol for a in stage.axes if a.kind == "parallel"]
         self.serial = [a.symbol for a in stage.axes if a.kind == "serial"]
@@ -113,7 +113,7 @@ class _Tiled:
         self.conditions = stage.guard.ordered if isinstance(stage.guard, Guard) else []
         self.inside = program.placed(stage.buffer)
         self.kind: Intrinsic = intrinsic(tile.intrinsic)
-        self.steps = found.depth[:-1] if self.kind.group > 1 else found.depth
+        self.steps = contraction.depth[:-1] if self.kind.group > 1 else contraction.depth
         self.block = int(stage.knob("block", 0))
         if not self.steps or self.block >= extent(self.steps[0]):
             self.block = 0
@@ -126,7 +126,7 @@ class _Tiled:
         self.type = type_of(self.kind.accumulator, self.lanes)
         self.place = row_major(stage.index, self.shapes[stage.buffer])
         self.contiguous = coefficient(self.place, self.lane) == 1
-        self._read(found)
+        self._read(contraction)
 
     def _read(self, found: Contraction) -> None:
         """Read the operands as loads, and record where they lie in memory."""
@@ -387,14 +387,14 @@ class _Tile:
         f = self.f
         first = f.broadcast("%first", "i1", self.of.lanes)
         again = f.value(f"xor {vector('i1', self.of.lanes)} {first}, splat (i1 true)")
-        found: list[Value] = []
+        values: list[Value] = []
         for position in self.positions:
             for j in range(self.vectors):
                 mask, n = again, self._valid(j)
                 if n < self.of.lanes:
                     mask = f.value(f"and {vector('i1', self.of.lanes)} {again}, {constant_mask(n, self.of.lanes)}")
-                found.append(f.masked_load(self.of.type, self._result(position, j), mask))
-        return found
+                values.append(f.masked_load(self.of.type, self._result(position, j), mask))
+        return values
 
     def _loop(self, level: int, accs: list[Value]) -> list[Value]:
         """Write the depth loops from this one on."""
@@ -448,6 +448,7 @@ class _Tile:
         return high
 
     def _step(self, shift: dict[Symbol, Size], accs: list[Value]) -> list[Value]:
+        """Write one step of the sum for all accumulators; return them."""
         f, out = self.f, list(accs)
         vectors: dict[Size, str] = {}
         scalars: dict[Size, str] = {}

@@ -16,7 +16,7 @@ from superopt.ir.ops.record import identity
 from superopt.kernels.emit import index as emit_index
 from superopt.kernels.emit import memory as emit_memory
 from superopt.kernels.emit import registers, rowcache
-from superopt.kernels.emit.plan import Loop, Nest, plan
+from superopt.kernels.emit.plan import Nest, PlannedLoop, plan
 from superopt.kernels.emit.reduce import Running
 from superopt.kernels.emit.registers import HeldValue, loaded, size_of, stored
 from superopt.kernels.emit.values import Emitter
@@ -115,7 +115,7 @@ class Writer:
         em.floor[p.stage.buffer] = em.top
         em.fresh()
 
-    def _row(self, em: Emitter, rest: Rest, loop: Loop) -> tuple[Emitter, Rest, bool]:
+    def _row(self, em: Emitter, rest: Rest, loop: PlannedLoop) -> tuple[Emitter, Rest, bool]:
         """Write the values of a row that are worth keeping into buffers, from which its last phase reads them.
 
         Returns:
@@ -137,16 +137,16 @@ class Writer:
 
     # ---- loops
 
-    def cuts(self, em: Emitter, loop: Loop, rest: Rest) -> list[tuple[int, int]]:
+    def cuts(self, em: Emitter, loop: PlannedLoop, rest: Rest) -> list[tuple[int, int]]:
         """Return the pieces of a loop in which guards are known."""
         sides = sides_of(rest.guard)
         if em.scope.knobs.cut:
             sides += simplify.guards_in([rest.value])
-        found = simplify.cuts(loop.it, 0, loop.extent, sides, em.scope.ranges)
+        borders = simplify.cuts(loop.it, 0, loop.extent, sides, em.scope.ranges)
         reduces = any(e.kind == "reduce" for e in subexpressions(rest.value))
-        if rest.pieces * len(found) > (MOST_COPIES if reduces else simplify.MOST_PARTS):
+        if rest.pieces * len(borders) > (MOST_COPIES if reduces else simplify.MOST_PARTS):
             return [(0, loop.extent)]
-        return found
+        return borders
 
     def _loop(self, em: Emitter, j: int, rest: Rest, repeatable: bool) -> None:
         loop = self.nest.loops[j]

@@ -49,7 +49,7 @@ NEIGHBOURS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class PlannedLoop:
     """One loop: task, serial, points (so many values of the iterator at once) or lane (so many vectors at once)."""
 
     it: Symbol
@@ -72,7 +72,7 @@ class Nest:
     """
 
     stage: Stage
-    loops: tuple[Loop, ...]
+    loops: tuple[PlannedLoop, ...]
     at: Size
     value: Expr
     guard: Truth
@@ -85,7 +85,7 @@ class Nest:
         return next((loop.it for loop in self.loops if loop.how == "lane"), None)
 
     @property
-    def tasks(self) -> tuple[Loop, ...]:
+    def tasks(self) -> tuple[PlannedLoop, ...]:
         """The leading loops that become tasks."""
         return tuple([loop for loop in self.loops if loop.how == "task"])
 
@@ -159,39 +159,40 @@ def _flat_indices(at: Size, guard: Truth, buffers: Mapping[str, Buffer]) -> tupl
 
 def _scheduled(
     a: _Arrangement, kinds: Mapping[Symbol, str], cpu: Cpu, knobs: Knobs, stage: Stage, held: frozenset[Symbol]
-) -> tuple[tuple[Loop, ...], int]:
+) -> tuple[tuple[PlannedLoop, ...], int]:
     lane = next((s for s in a.axes if kinds[s] == "vector"), None)
     if lane is None and knobs.lane:
         lane = _lane(a, [s for s in a.axes if kinds[s] == "serial" and s not in held])
     if lane is not None and stage.combine is not None and lane not in symbols_of(a.at):
         lane = None
     lanes = _lanes(a, lane, cpu)
-    loops: list[Loop] = []
+    loops: list[PlannedLoop] = []
     leading, points = stage.at is None, 1
     for s in a.axes:
         leading = leading and kinds[s] == "parallel"
         if leading:
-            loops.append(Loop(s, "task"))
+            loops.append(PlannedLoop(s, "task"))
         elif s == lane:
-            loops.append(Loop(s, "lane", max(1, min(knobs.vectors, MOST_POINTS // points))))
+            loops.append(PlannedLoop(s, "lane", max(1, min(knobs.vectors, MOST_POINTS // points))))
         elif kinds[s] == "unroll" and points * extent(s) <= MOST_POINTS:
             points *= extent(s)
-            loops.append(Loop(s, "points", extent(s)))
+            loops.append(PlannedLoop(s, "points", extent(s)))
         else:
-            loops.append(Loop(s, "serial"))
+            loops.append(PlannedLoop(s, "serial"))
     return tuple(loops), lanes
 
 
 # ---- arranged here
 
 
-def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...], int]:
+def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[PlannedLoop, ...], int]:
+    """Return the loops of a stage in their order, with the number of lanes; 0 lanes where it is not vectorized."""
     _split(a)
     _fuse(a)
     lane = _lane(a, a.axes) if knobs.lane else None
     if lane is None or _along_reductions(a, lane):
         _order(a)
-        return tuple([Loop(s, "task" if s in _tasks(a, a.axes, knobs) else "serial") for s in a.axes]), 0
+        return tuple([PlannedLoop(s, "task" if s in _tasks(a, a.axes, knobs) else "serial") for s in a.axes]), 0
     lanes = _lanes(a, lane, cpu)
     across = _across(a, lane) if knobs.transpose and lanes >= 4 else None
     a.axes.remove(lane)
@@ -219,16 +220,16 @@ def _arranged(a: _Arrangement, cpu: Cpu, knobs: Knobs) -> tuple[tuple[Loop, ...]
         vectors = min(vectors, 2 if cpu.registers >= 32 else 1) if together else vectors
     first = together or first
     tasks = _tasks(a, a.axes[: a.axes.index(first)], knobs)
-    loops: list[Loop] = []
+    loops: list[PlannedLoop] = []
     for s in a.axes:
         if s in tasks:
-            loops.append(Loop(s, "task"))
+            loops.append(PlannedLoop(s, "task"))
         elif s == lane:
-            loops.append(Loop(s, "lane", vectors))
+            loops.append(PlannedLoop(s, "lane", vectors))
         elif s == first:
-            loops.append(Loop(s, "points", extent(s) if together else lanes))
+            loops.append(PlannedLoop(s, "points", extent(s) if together else lanes))
         else:
-            loops.append(Loop(s, "serial"))
+            loops.append(PlannedLoop(s, "serial"))
     return tuple(loops), lanes
 
 
@@ -244,16 +245,16 @@ def _tasks(a: _Arrangement, axes: Sequence[Symbol], knobs: Knobs) -> list[Symbol
 
 def _along_reductions(a: _Arrangement, lane: Symbol) -> bool:
     """Whether all reductions read along their own iterators and none along this axis, so that lanes belong to them."""
-    found = _heads(a.value)
-    loads = [e for r in found for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
-    if not loads or any(lane not in r.symbols for r in found):
+    heads = _heads(a.value)
+    loads = [e for r in heads for e in subexpressions(r) if e.kind == "load" and lane in e.symbols]
+    if not loads or any(lane not in r.symbols for r in heads):
         return False
-    return all(_reads_along(r, lane) for r in found)
+    return all(_reads_along(r, lane) for r in heads)
 
 
 def _reads_along(r: Expr, lane: Symbol) -> bool:
     """Whether a reduction is long, with loads that are contiguous along its iterators but not along the lane."""
-    found = False
+    along = False
     for e in subexpressions(r.args[2]):
         if e.kind == "reduce" and lane in e.symbols and not _reads_along(e, lane):
             return False
@@ -261,8 +262,8 @@ def _reads_along(r: Expr, lane: Symbol) -> bool:
             continue
         if coefficient(e.args[1][0], lane) in (1, -1):
             return False
-        found = found or any(coefficient(e.args[1][0], it) in (1, -1) for it in r.args[1])
-    return found and prod(extent(it) for it in r.args[1]) >= LONG
+        along = along or any(coefficient(e.args[1][0], it) in (1, -1) for it in r.args[1])
+    return along and prod(extent(it) for it in r.args[1]) >= LONG
 
 
 def _inner(a: _Arrangement, s: Symbol) -> Symbol:
@@ -327,8 +328,8 @@ def _across(a: _Arrangement, lane: Symbol) -> Symbol | None:
 
 def _order(a: _Arrangement) -> None:
     """Move axes on which few reductions depend, and prefixes, after the others."""
-    found = _heads(a.value)
-    missing = {s: sum(s not in r.symbols for r in found) for s in a.axes}
+    heads = _heads(a.value)
+    missing = {s: sum(s not in r.symbols for r in heads) for s in a.axes}
     running = {s: _is_running(a.value, s) for s in a.axes}
     a.axes.sort(key=lambda s: (running[s], missing[s]))
 
@@ -343,7 +344,7 @@ def _steps(a: _Arrangement) -> int:
 
 def _heads(value: Expr) -> list[Expr]:
     """Return the reductions over the axes that are not inside others."""
-    found: list[Expr] = []
+    heads: list[Expr] = []
     stack, seen = [value], set[Expr]()
     while stack:
         e = stack.pop()
@@ -351,10 +352,10 @@ def _heads(value: Expr) -> list[Expr]:
             continue
         seen.add(e)
         if e.kind == "reduce":
-            found.append(e)
+            heads.append(e)
         else:
             stack += e.operands
-    return [r for r in found if r.symbols]
+    return [r for r in heads if r.symbols]
 
 
 def _rows_together(a: _Arrangement, lane: Symbol, lanes: int, knobs: Knobs) -> Symbol | None:
@@ -393,11 +394,11 @@ def _shifted(value: Expr, s: Symbol) -> bool:
         at = e.args[1][0] if e.kind == "load" else 0
         step = coefficient(at, s)
         if isinstance(at, Poly) and step:
-            found = places.setdefault((e.args[0], at - at.constant), set())
-            apart = [abs(c - at.constant) for c in found]
+            offsets = places.setdefault((e.args[0], at - at.constant), set())
+            apart = [abs(c - at.constant) for c in offsets]
             if any(d and d % step == 0 and d < NEIGHBOURS * abs(step) for d in apart):
                 return True
-            found.add(at.constant)
+            offsets.add(at.constant)
     return False
 
 

@@ -112,6 +112,7 @@ class _Folding:
         return made
 
     def _loop(self, em: Emitter, loop: AccumulatorLoop, accumulators: Sequence[Value]) -> list[Value]:
+        """Write a loop over an iterator of the sum; return its accumulators."""
         f, n = em.f, loop.step
         type_ = register(self.fold.dtype, em.scope.lanes)
         width = n // len(loop.turns)

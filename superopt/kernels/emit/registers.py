@@ -174,8 +174,12 @@ def across(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
 def _extreme(f: Function, monoid: str, dtype: str, x: str, lanes: int) -> str:
     """Return the extreme lane: by halves, with a separate test for NaN.
 
-    LLVM's own form orders zeros, at several times the cost.
+    LLVM's own form orders zeros, at several times the cost.  Lanes of a constant are alike: LLVM aborts where it makes
+    a vector of the choice between that constant and NaN.
     """
+    alike = f"splat ({register(dtype)} "
+    if x.startswith(alike):
+        return x.removeprefix(alike).removesuffix(")")
     type_, flags = register(dtype, lanes), vector("i1", lanes)
     nan = f.reduce("or", flags, f.value(f"fcmp uno {type_} {x}, {x}"))
     order, width, left = "ogt" if monoid == "max" else "olt", lanes, x

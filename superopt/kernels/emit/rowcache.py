@@ -44,10 +44,10 @@ def kept(em: Emitter, e: Expr, row: CachedRow) -> tuple[Emitter, Expr, list[Expr
         return em, e, producers, in_output
     em, slot = _slots(em)
     while True:
-        found = _first(em, e, row, producers)
-        if found is None:
+        first = _first(em, e, row, producers)
+        if first is None:
             return em, e, producers, in_output
-        reduction, value, places = found
+        reduction, value, places = first
         (it,) = reduction.args[1]
         producers.append(reduction)
         direct = mode == "output" and not in_output and _fits(em, row, it, value)
@@ -114,31 +114,31 @@ def _always(body: Expr) -> list[Expr]:
 
 def subexpressions_without_choices(root: Expr) -> list[Expr]:
     """Return the expressions reached from the root without passing a choice, a reduction or an index."""
-    found: dict[Expr, None] = {}
+    expressions: dict[Expr, None] = {}
     stack = [(root, False)]
     while stack:
         e, done = stack.pop()
         if done:
-            found[e] = None
-        elif e not in found:
+            expressions[e] = None
+        elif e not in expressions:
             stack.append((e, True))
             if e.kind in ("op", "convert"):
                 stack += [(x, False) for x in e.operands]
-    return list(found)
+    return list(expressions)
 
 
 def _outside(e: Expr, without: set[Expr]) -> set[Expr]:
     """Return the subexpressions reached without entering these reductions."""
-    found: set[Expr] = set()
+    outside: set[Expr] = set()
     stack = [e]
     while stack:
         x = stack.pop()
-        if x in found or x in without:
+        if x in outside or x in without:
             continue
-        found.add(x)
+        outside.add(x)
         stack += x.operands
         stack += [v for index in x.indices for v in values_of(index)]
-    return found
+    return outside
 
 
 def _worth(em: Emitter, value: Expr) -> bool:

@@ -174,6 +174,7 @@ class Emitter:
         return e.inner
 
     def _compute(self, e: Expr) -> None:
+        """Write an expression's code at the outermost level at which its operands are known."""
         if e.kind == "reduce":
             reduction(self, e)
             return
@@ -296,16 +297,16 @@ class Emitter:
 
     def mask(self, guarded: bool) -> str | None:
         """Return the mask of accessible lanes: those of the tail and, on request, under the current guards."""
-        found: str | None = None
+        mask: str | None = None
         type_ = vector("i1", self.scope.lanes)
         if self.scope.tail is not None:
-            found = emit_index.first_lanes(self, self.scope.tail)
+            mask = emit_index.first_lanes(self, self.scope.tail)
         for j, (_, holds) in enumerate(self.scope.guards if guarded else ()):
             flag = self.broadcast_flag(self.condition(j))
             if not holds:
                 flag = self.f.value(f"xor {type_} {flag}, splat (i1 true)")
-            found = flag if found is None else self.f.value(f"and {type_} {found}, {flag}")
-        return found
+            mask = flag if mask is None else self.f.value(f"and {type_} {mask}, {flag}")
+        return mask
 
     def condition(self, j: int) -> HeldValue:
         """Return the truth of guard number j of the current value; its loads stand under the guards before it."""

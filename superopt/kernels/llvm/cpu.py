@@ -63,6 +63,7 @@ def host() -> Cpu:
 
 @functools.cache
 def _cpu(facts: Machine) -> Cpu:
+    """Return the processor that facts describe; one of another architecture has no registers."""
     if not facts.system.endswith(("x86_64", "AMD64")):
         return Cpu(facts.system, (), 0, 0, vnni=False, bf16=False, l1=0, l2=0, l3=0)
     name, features = facts.cpu, [f"+{f.replace('_', '')}" for f in facts.features]

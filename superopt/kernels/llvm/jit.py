@@ -114,9 +114,9 @@ def compile(text: str, pipeline: Pipeline = "auto", cache: Path | None = None) -
         json.dumps([_FORMAT, text, pipeline, list(_binding().llvm_version_info)]).encode()
     ).hexdigest()[:32]
     path = (cache or cache_folder()) / f"{digest}.object"
-    found = _read(path, digest)
-    if found is not None:
-        return found
+    compiled = _read(path, digest)
+    if compiled is not None:
+        return compiled
     with _LOCK:  # LLVM's global context is not for several threads
         made = _build(text, pipeline, digest)
     _write(path, made)
@@ -243,8 +243,8 @@ def _escape(found: re.Match[str]) -> str:
 
 def _named(text: str) -> tuple[str, str]:
     """Return the processor and the features that the text names."""
-    found = _CPU.search(text)
-    return (found[1], found[2]) if found else ("", "")
+    match = _CPU.search(text)
+    return (match[1], match[2]) if match else ("", "")
 
 
 def _optimise(llvm: Any, module: Any, machine: Any, pipeline: Pipeline) -> None:

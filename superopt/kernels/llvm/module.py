@@ -494,10 +494,10 @@ class Function:
 
 
 def _flat(lines: Lines) -> list[str]:
-    found: list[str] = []
+    flat: list[str] = []
     for line in lines:
         if isinstance(line, list):
-            found += _flat(line)
+            flat += _flat(line)
         else:
-            found.append(line)
-    return found
+            flat.append(line)
+    return flat

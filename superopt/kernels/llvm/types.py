@@ -34,14 +34,14 @@ def vector(element: str, lanes: int) -> str:
 
 def element_of(type: str) -> str:
     """Return the element type of a vector type; a scalar type itself."""
-    found = _VECTOR.fullmatch(type)
-    return found[2] if found else type
+    match = _VECTOR.fullmatch(type)
+    return match[2] if match else type
 
 
 def lanes_of(type: str) -> int:
     """Return the lanes of a vector type; 0 for a scalar type."""
-    found = _VECTOR.fullmatch(type)
-    return int(found[1]) if found else 0
+    match = _VECTOR.fullmatch(type)
+    return int(match[1]) if match else 0
 
 
 def mangled(type: str) -> str:

@@ -94,12 +94,12 @@ def analyse_placed(program: LoopProgram, stage: Stage, lane: str = "") -> Contra
 
 def _normal(program: LoopProgram, stage: Stage, merge_columns: bool, lane: str) -> Contraction | None:
     shapes = {b.name: b.shape for b in program.buffers}
-    found = find(_with_lane(_divided(_without_single(stage), shapes), lane))
-    while found is not None:
-        smaller = _fused(found, shapes, merge_columns)
+    contraction = find(_with_lane(_divided(_without_single(stage), shapes), lane))
+    while contraction is not None:
+        smaller = _fused(contraction, shapes, merge_columns)
         if smaller is None:
-            return found
-        found = find(smaller)
+            return contraction
+        contraction = find(smaller)
     return None
 
 

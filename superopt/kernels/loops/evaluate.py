@@ -72,6 +72,7 @@ def _versions(program: LoopProgram, name: str) -> int:
 
 
 def _fill(program: LoopProgram, stage: Stage, held: Mapping[str, Array], wide: bool) -> Array:
+    """Return the elements that a stage computes, at all points at once."""
     buffer = program.buffer(stage.buffer)
     extents = [a.extent for a in stage.axes]
     points = grid(extents)

@@ -143,8 +143,8 @@ def loads(stage: Stage) -> list[Expr]:
     roots = [stage.value, *[e for x in stage.index for e in _read_by(x)]]
     if isinstance(stage.guard, Guard):
         roots += [e for p in stage.guard.ordered for e in _read_by(p)]
-    found = dict.fromkeys(e for root in roots for e in subexpressions(root) if e.kind == "load")
-    return list(found)
+    expressions = dict.fromkeys(e for root in roots for e in subexpressions(root) if e.kind == "load")
+    return list(expressions)
 
 
 def _read_by(index: Size) -> list[Expr]:
@@ -230,6 +230,7 @@ def _check_stage(stage: Stage, known: dict[str, Buffer]) -> None:
 
 
 def _check_placement(program: LoopProgram, stage: Stage) -> None:
+    """Raise unless a stage shares the axes it stands under with its host, in a local buffer read there alone."""
     name = stage.buffer
     if stage.at is None:
         _require(program.buffer(name).scope != "local", f"stage {name} fills a local buffer, but is a phase of its own")

@@ -64,31 +64,31 @@ def indices_in(roots: Sequence[Expr]) -> list[Size]:
 
 def forms_in(x: Size) -> list[Form]:
     """Return the non-polynomial atoms of an index, nested ones included."""
-    found: list[Form] = []
+    forms: list[Form] = []
     stack: list[Size] = [x]
     while stack:
         at = stack.pop()
         for form in at.forms if isinstance(at, Poly) else ():
-            found.append(form)
+            forms.append(form)
             stack += [y for y in form.args if isinstance(y, Poly)]
-    return found
+    return forms
 
 
 def guards_in(roots: Sequence[Expr]) -> list[Poly]:
     """Return the sides of all guards."""
-    found = dict.fromkeys(p for root in roots for e in subexpressions(root) if e.kind == "where" for p in e.indices)
-    return [p for p in found if isinstance(p, Poly)]
+    guards = dict.fromkeys(p for root in roots for e in subexpressions(root) if e.kind == "where" for p in e.indices)
+    return [p for p in guards if isinstance(p, Poly)]
 
 
 def reductions(root: Expr) -> list[tuple[Expr, bool]]:
     """Return the reductions, inner ones first, and whether each stands under a choice wherever it occurs."""
-    found: dict[Expr, bool] = {}
+    sums: dict[Expr, bool] = {}
     seen: set[tuple[Expr, bool]] = set()
     stack: list[tuple[Expr, bool, bool]] = [(root, False, False)]
     while stack:
         e, guarded, done = stack.pop()
         if done:
-            found[e] = found.get(e, True) and guarded
+            sums[e] = sums.get(e, True) and guarded
             continue
         if not e.height or (e, guarded) in seen or (e, False) in seen:
             continue
@@ -97,7 +97,7 @@ def reductions(root: Expr) -> list[tuple[Expr, bool]]:
             stack.append((e, guarded, True))
         stack += [(x, guarded or e.kind == "where", False) for x in reversed(e.operands)]
         stack += [(v, guarded, False) for x in e.indices for v in values_of(x)]
-    return list(found.items())
+    return list(sums.items())
 
 
 # ---- split and fuse

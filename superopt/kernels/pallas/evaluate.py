@@ -102,10 +102,10 @@ class Evaluator:
     def load(self, frame: Frame, e: Expr) -> Block:
         """Load elements of a buffer in their stored dtype; 0 where the index is outside it."""
         key = ("raw", e)
-        found = frame.found(key)
-        if found is None:
-            found = frame.values[key] = self._load(frame, e)
-        return found
+        value = frame.found(key)
+        if value is None:
+            value = frame.values[key] = self._load(frame, e)
+        return value
 
     def _load(self, frame: Frame, e: Expr) -> Block:
         name, index = e.args
@@ -172,6 +172,7 @@ class Evaluator:
         return scalars.reduce_axis(monoid, value, rank - 1 - place.dim)
 
     def _in_chunks(self, frame: Frame, monoid: str, iterators: tuple[Symbol, ...], body: Expr) -> Block:
+        """Return a reduction, computed chunk by chunk along its longest iterator."""
         *outer, last = sorted(iterators, key=extent)
         others = prod(frame.shape(body.symbols))
         room = max(1, self.decisions.limit // others) if scalars.across(monoid, body.dtype) else 1

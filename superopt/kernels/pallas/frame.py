@@ -116,8 +116,8 @@ class Frame:
 
     def spanned(self, symbols: frozenset[Symbol]) -> list[Symbol]:
         """Return the iterators among these that vary within a block, outermost dimension first."""
-        found = [s for s in symbols if s in self.places and self.places[s].dim is not None]
-        return sorted(found, key=lambda s: (-self._dim(s), s.name))
+        spanned = [s for s in symbols if s in self.places and self.places[s].dim is not None]
+        return sorted(spanned, key=lambda s: (-self._dim(s), s.name))
 
     def _dim(self, symbol: Symbol) -> int:
         dim = self.places[symbol].dim

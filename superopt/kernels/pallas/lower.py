@@ -182,8 +182,8 @@ def _kernel(program: LoopProgram, phase: PallasPhase, emulated: bool) -> PallasK
     )
 
     def function(*arrays: Any) -> list[Any]:
-        found = call(*[x.reshape(-1) for x in arrays])
-        return [x.reshape(s.shape) for x, s in zip(found, shapes, strict=True)]
+        results = call(*[x.reshape(-1) for x in arrays])
+        return [x.reshape(s.shape) for x, s in zip(results, shapes, strict=True)]
 
     return names, written, function
 

@@ -72,10 +72,10 @@ def find(e: Expr) -> Stream | None:
     if any(iterator in f.symbols for f in below):
         return None
     for f in inside:
-        found = _exponential(f, iterator)
-        if found is None:
+        sums = _exponential(f, iterator)
+        if sums is None:
             continue
-        score, peak = found
+        score, peak = sums
         weights = tuple([x for x in inside if x is not f])
         if any(peak in subexpressions(w) for w in weights):
             return None
@@ -326,22 +326,22 @@ def _affine(e: Expr) -> Size | None:
     """Return an integer expression as an index, where it cannot wrap; else None."""
     if e.dtype not in SIGNED:
         return None
-    found: Size | None = None
+    position: Size | None = None
     if e.kind == "const":
-        found = int(e.args[0])
+        position = int(e.args[0])
     elif e.kind == "index":
-        found = e.args[0]
+        position = e.args[0]
     elif e.kind == "convert":
-        found = _affine(e.args[1])
+        position = _affine(e.args[1])
     elif e.kind == "op" and e.args[0] in ("add", "sub"):
         a, b = map(_affine, e.operands)
         if a is not None and b is not None:
-            found = a + b if e.args[0] == "add" else a - b
-    if found is None:
+            position = a + b if e.args[0] == "add" else a - b
+    if position is None:
         return None
-    low, high = bounds(found)
+    low, high = bounds(position)
     info = np.iinfo(DTYPE[e.dtype])
-    return found if info.min <= low and high <= info.max else None
+    return position if info.min <= low and high <= info.max else None
 
 
 def _slope(x: Size, s: Symbol) -> bool | None:

@@ -67,9 +67,9 @@ def candidates(program: LoopProgram, name: str, precision: str = "ieee") -> list
 
 def _whole(program: LoopProgram, stage: Stage, precision: str) -> list[Trace]:
     """Return schedules that leave reductions whole."""
-    found = contract.find(_without_single(stage))
-    if found is not None and found.rows:
-        return list(_products(program, stage, found, precision))
+    contraction = contract.find(_without_single(stage))
+    if contraction is not None and contraction.rows:
+        return list(_products(program, stage, contraction, precision))
     inner = _row_axis(stage)
     if inner is not None:
         return list(_rows(stage, inner))
@@ -115,9 +115,9 @@ def _split(program: LoopProgram, stage: Stage, precision: str) -> Iterator[Trace
 def kind(program: LoopProgram, name: str) -> str:
     """Return the kind of a stage: product, attention, rows, reduction or pointwise."""
     stage = program.stage(name)
-    found = contract.find(_without_single(stage))
-    if found is not None and found.rows:
-        return "attention" if _exponentials(found) else "product"
+    contraction = contract.find(_without_single(stage))
+    if contraction is not None and contraction.rows:
+        return "attention" if _exponentials(contraction) else "product"
     if _row_axis(stage) is not None:
         return "rows"
     return "reduction" if any(e.kind == "reduce" for e in subexpressions(stage.value)) else "pointwise"
@@ -198,6 +198,7 @@ _SMALL = ((64, 32, 64, 4, 4), (32, 64, 64, 4, 4), (32, 32, 128, 4, 3), (16, 64, 
 
 
 def _products(program: LoopProgram, stage: Stage, found: contract.Contraction, precision: str) -> Iterator[Trace]:
+    """Yield schedules of a product, by tile and number of warps."""
     if _exponentials(found):
         yield from _attention(stage, found, precision)
         return
@@ -289,6 +290,7 @@ _ROWS = ((1, 4), (1, 8), (2, 4), (4, 4), (4, 8), (8, 4), (16, 4), (1, 2), (1, 1)
 
 
 def _rows(stage: Stage, inner: str) -> Iterator[Trace]:
+    """Yield schedules of a stage that sums rows: of whole rows, or of chunks of long ones."""
     n = stage.axis(inner).extent
     others = [a for a in stage.axes if a.symbol.name != inner and a.extent > 1]
     beside = others[-1].symbol.name if others else ""
@@ -334,6 +336,7 @@ def _reductions(stage: Stage) -> Iterator[Trace]:
 
 
 def _pointwise(program: LoopProgram, stage: Stage) -> Iterator[Trace]:
+    """Yield schedules of a stage that sums nothing, blocks of whole rows or of all axes fused."""
     axes = [a.symbol.name for a in stage.axes if a.extent > 1]
     if not axes:
         yield _tiled(stage, {}, {"warps": 1})

@@ -45,8 +45,8 @@ def emit_handler(module: Module, shape: FfiLayout) -> None:
     f = module.function("runtime.handle", [("ptr", "kernel"), ("ptr", "frame")], returns="ptr", internal=False)
     _answer_handshake(f, shape)
     for name, count in (("args", "operands"), ("rets", "results")):
-        found = f.load("i64", at(f, "%frame", shape.at("CallFrame", name, "size")))
-        wrong = f.value(f"icmp ne i64 {found}, {field(f, count, 'i64')}")
+        size = f.load("i64", at(f, "%frame", shape.at("CallFrame", name, "size")))
+        wrong = f.value(f"icmp ne i64 {size}, {field(f, count, 'i64')}")
         f.exit_if(wrong, "ptr", lambda: _error(f, shape, field(f, "message", "ptr")))
     buffers, table = field(f, "buffers", "i64"), field(f, "buffer_table", "ptr")
     data, bufs = [f.value(f"alloca ptr, i64 {buffers}, align 16") for _ in range(2)]
@@ -205,15 +205,15 @@ def _checked(f: Function, shape: FfiLayout, row: str, buffer: str) -> Value:
     refuse(f.value(f"icmp ne i64 {dtype}, {_of(f, row, 'dtype')}"))
     rank, wanted = f.load("i64", at(f, buffer, shape.at("Buffer", "rank"))), _of(f, row, "rank")
     refuse(f.less(rank, wanted))
-    found, expected = f.load("ptr", at(f, buffer, shape.at("Buffer", "dims"))), _of(f, row, "dims", "ptr")
+    dims, expected = f.load("ptr", at(f, buffer, shape.at("Buffer", "dims"))), _of(f, row, "dims", "ptr")
     leading = f.sub(rank, wanted)
 
     def compare(j: Value, _: list[Value]) -> None:
-        got = f.load("i64", f.element(found, f.add(leading, j), "i64"))
+        got = f.load("i64", f.element(dims, f.add(leading, j), "i64"))
         refuse(f.value(f"icmp ne i64 {got}, {f.load('i64', f.element(expected, j, 'i64'))}"))
 
     def times(j: Value, product: list[Value]) -> list[Value]:
-        return [f.mul(product[0], f.load("i64", f.element(found, j, "i64")))]
+        return [f.mul(product[0], f.load("i64", f.element(dims, j, "i64")))]
 
     f.for_(0, wanted, 1, compare)
     return f.for_(0, leading, 1, times, [("i64", 1)])[0]

@@ -79,10 +79,10 @@ def layout() -> FfiLayout:
     """
     from importlib.util import find_spec
 
-    found = find_spec("jaxlib")
-    if found is None or found.origin is None:
+    spec = find_spec("jaxlib")
+    if spec is None or spec.origin is None:
         raise FfiUnavailable("jaxlib is not installed")
-    path = Path(found.origin).parent / "include/xla/ffi/api/c_api.h"
+    path = Path(spec.origin).parent / "include/xla/ffi/api/c_api.h"
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
@@ -129,19 +129,19 @@ def parse(header: str) -> FfiLayout:
 
 def _fields(struct: str, body: str) -> list[tuple[str, str]]:
     """Return name and type of each field; the type of pointers is `*`."""
-    found: list[tuple[str, str]] = []
+    fields: list[tuple[str, str]] = []
     for line in re.split(r";", body):
         words = line.split()
         if not words:
             continue
         function = re.search(r"\(\*(\w+)\)|_XLA_FFI_API_STRUCT_FIELD\((\w+)\)", line)
         if function:
-            found.append((function[1] or function[2], "*"))
+            fields.append((function[1] or function[2], "*"))
         elif "*" in line:
-            found.append((words[-1].lstrip("*"), "*"))
+            fields.append((words[-1].lstrip("*"), "*"))
         else:
             kinds = [w for w in words if w not in ("const", "struct")]
             if len(kinds) != 2:
                 raise FfiUnavailable(f"the FFI header has a field {line.strip()!r} in {struct} that cannot be read")
-            found.append((kinds[1], kinds[0]))
-    return found
+            fields.append((kinds[1], kinds[0]))
+    return fields

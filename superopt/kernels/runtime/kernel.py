@@ -131,8 +131,8 @@ class Kernel:
         self._check([(tuple(np.shape(a)), jax.dtypes.result_type(a).name) for a in arrays])
         name = ffi.register(self.digest, self._library.address("handler"))
         results = [jax.ShapeDtypeStruct(b.shape, DTYPE[b.dtype]) for b in self.pointers if b not in self.operands]
-        found = jax.ffi.ffi_call(name, results, vmap_method=vmap_method)(*arrays)
-        named = dict(zip([b.name for b in self.pointers if b not in self.operands], found, strict=True))
+        outputs = jax.ffi.ffi_call(name, results, vmap_method=vmap_method)(*arrays)
+        named = dict(zip([b.name for b in self.pointers if b not in self.operands], outputs, strict=True))
         return tuple([named[b.name] for b in self.outputs])
 
     def run(self, arrays: Mapping[str, np.ndarray], threads: int = 1, guard: bool = False) -> dict[str, np.ndarray]:
@@ -216,20 +216,20 @@ class Room:
         self, buffers: Sequence[Buffer], arrays: Mapping[str, np.ndarray], turn: int = 0
     ) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return allocation and array of each buffer, with bands of 0xFF bytes around it."""
-        found: list[tuple[np.ndarray, np.ndarray]] = []
+        placed: list[tuple[np.ndarray, np.ndarray]] = []
         for b in buffers:
             given = arrays.get(b.name)
             key = (b, id(given) if b.scope in ("input", "frozen") else None, turn if b.scope == "frozen" else 0)
             if key not in self._known:
                 self._known[key] = (b, given, *_place(b, arrays, True, self._taken))  # a given array keeps its id
-            found.append(self._known[key][2:])
-        return found
+            placed.append(self._known[key][2:])
+        return placed
 
     def _taken(self, size: int) -> np.ndarray:
         if size > len(self._free):
             self._free = pages.large_bytes(max(size, _ROOM_BYTES))
-        found, self._free = self._free[:size], self._free[size:]
-        return found
+        taken, self._free = self._free[:size], self._free[size:]
+        return taken
 
     def clear(self, buffers: Sequence[Buffer]) -> None:
         """Fill buffers of these results with 0xFF bytes, NaN among floats, so that unwritten elements are visible."""

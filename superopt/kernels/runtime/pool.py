@@ -172,8 +172,8 @@ def _emit_share(module: Module) -> None:
         f.effect(f"call void @llvm.x86.sse.stmxcsr(ptr {at(f, state, _STATE['mode'])})")
         note(f, at(f, state, _STATE["processors"]))
         args = (("ptr", state), ("i64", "%wanted"), ("i1", "%wakes"))
-        found = f.call("i64", "runtime.recruit", *args)
-        asked, slept = f.value(f"and i64 {found}, {(1 << 32) - 1}"), f.value(f"lshr i64 {found}, 32")
+        recruited = f.call("i64", "runtime.recruit", *args)
+        asked, slept = f.value(f"and i64 {recruited}, {(1 << 32) - 1}"), f.value(f"lshr i64 {recruited}, 32")
         measured = f.call("i64", "runtime.work", ("ptr", state), ("i64", 0))
         back = f.if_(
             f.less(0, slept), lambda: [f.call("i64", "runtime.retract", ("ptr", state))], lambda: [0], ["i64"]

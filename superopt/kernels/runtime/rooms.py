@@ -47,8 +47,8 @@ def emit_rooms(module: Module) -> None:
 
 def _emit_room(module: Module) -> None:
     f = module.function("runtime.room", [("i64", "align"), ("i64", "bytes")], returns="ptr", internal=False)
-    found = f.call("ptr", "aligned_alloc", ("i64", "%align"), ("i64", "%bytes"))
-    f.exit_if(f.value(f"icmp ne ptr {found}, null"), "ptr", lambda: found)
+    address = f.call("ptr", "aligned_alloc", ("i64", "%align"), ("i64", "%bytes"))
+    f.exit_if(f.value(f"icmp ne ptr {address}, null"), "ptr", lambda: address)
     _own(f)
     first = f.load("i64", _at("top"))
     last = f.add(first, "%bytes")
@@ -90,6 +90,7 @@ def _own(f: Function) -> None:
     mine = _thread(f)
 
     def taken() -> str:
+        """Write the attempt to own the rooms; return the flag that says whether this thread owns them."""
         held = f.value(f"icmp eq i64 {relaxed(f, _at('owner'))}, {mine}")
         return f.value(f"or i1 {held}, {swapped(f, _at('owner'), 0, mine)}")
 

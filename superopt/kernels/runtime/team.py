@@ -128,6 +128,7 @@ def _ignore(_: str) -> None:
 
 
 def _emit_recruit(module: Module) -> None:
+    """Write the function that finds helpers for a kernel, starts missing ones and wakes sleeping ones."""
     f = module.function("runtime.recruit", [("ptr", "state"), ("i64", "wanted"), ("i1", "wakes")], returns="i64")
     module.declare("declare i32 @sem_post(ptr)")
     word = f.value("ptrtoint ptr %state to i64")
@@ -220,6 +221,7 @@ def _emit_hire(module: Module) -> None:
     helpers, most = head(f, "helpers"), f.minimum("%wanted", MOST_HELPERS)
 
     def start() -> None:
+        """Start threads with all signals blocked, slot by slot, until there are enough or one fails."""
         every, before, thread = f.alloca(128, 16, "i8"), f.alloca(128, 16, "i8"), f.alloca(1, 8, "i64")
         f.effect(f"call void @llvm.memset.p0.i64(ptr {every}, i8 -1, i64 128, i1 false)")
         f.call("i32", "pthread_sigmask", ("i32", _SIG_SETMASK), ("ptr", every), ("ptr", before))

@@ -61,15 +61,15 @@ def solve(
 
 def _taken(x: Size, value: Size, n: int, digits: dict[_Digit, Size], sums: dict[Symbol, Poly]) -> bool:
     """Record the digits of a number below n given its value; False where it is no mixed-radix number."""
-    found = _digits(x, sums)
-    if found is None or not (found or n <= 1 or value == 0):
+    taken = _digits(x, sums)
+    if taken is None or not (taken or n <= 1 or value == 0):
         return False
     weight = 1
-    for j, (digit, c) in enumerate(found):
+    for j, (digit, c) in enumerate(taken):
         if c != weight or digit in digits:
             return False
         part = value // weight
-        top = j == len(found) - 1
+        top = j == len(taken) - 1
         digits[digit] = part if top else part % digit.radix if digit.radix > 1 else 0
         weight *= digit.radix
     return True
@@ -91,13 +91,13 @@ def _digits(x: Size, sums: dict[Symbol, Poly]) -> list[tuple[_Digit, int]] | Non
     """Return digits and weights of a mixed-radix number, the least significant first."""
     if isinstance(x, int):
         return [] if x == 0 else None
-    found: list[tuple[_Digit, int]] = []
+    digits: list[tuple[_Digit, int]] = []
     for mono, c in x.terms:
         digit = _digit(mono[0], sums) if len(mono) == 1 and c > 0 else None
         if digit is None:
             return None
-        found.append((digit, c))
-    return sorted(found, key=lambda pair: pair[1])
+        digits.append((digit, c))
+    return sorted(digits, key=lambda pair: pair[1])
 
 
 def _digit(atom: Atom, sums: dict[Symbol, Poly]) -> _Digit | None:
@@ -151,14 +151,14 @@ def inverse(
         InputError: the index map of the stage has no inverse of a known form.
     """
     axes = [a.symbol for a in stage.axes if a.symbol not in shared]
-    found = None if stage.combine is not None else solve(stage.index, axes, element, shape)
-    if found is None:
+    solution = None if stage.combine is not None else solve(stage.index, axes, element, shape)
+    if solution is None:
         text = ",".join(map(str, stage.index))
         raise InputError(
             f"the axes of stage {stage.buffer} do not follow from the element {stage.buffer}[{text}] that is written",
             hint="this step needs an index map made of axes by splitting, fusing and permuting",
         )
-    return found | {s: of_atom(s) for s in shared}
+    return solution | {s: of_atom(s) for s in shared}
 
 
 def total(stage: Stage, buffer: Buffer, primitive: str) -> None:

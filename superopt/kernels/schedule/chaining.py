@@ -47,7 +47,7 @@ def choose(program: LoopProgram, stage: str) -> LoopProgram:
     Raises:
         InputError: the stage makes no such choice.
     """
-    found = plain(program.stage(stage), "choose")
+    current = plain(program.stage(stage), "choose")
 
     def change(e: Expr) -> Expr | None:
         if e.kind != "op" or e.args[0] != "select_n" or len(e.operands) != 3:
@@ -58,8 +58,8 @@ def choose(program: LoopProgram, stage: str) -> LoopProgram:
         _, no, yes = e.operands
         return where(guard, lambda: rewrite(yes, before=change), lambda: rewrite(no, before=change))
 
-    new = rewritten(found, change)
-    require(new.value is not found.value, f"choose {stage}: it chooses by no comparison of positions")
+    new = rewritten(current, change)
+    require(new.value is not current.value, f"choose {stage}: it chooses by no comparison of positions")
     return with_stage(program, new)
 
 
@@ -96,19 +96,19 @@ def _negated(guard: Truth | None) -> Truth | None:
 
 def _affine(e: Expr) -> Size | None:
     """Return a position as an index, where no step of it can wrap; else None."""
-    found: Size | None = None
+    position: Size | None = None
     if e.kind == "index":
-        found = e.args[0]
+        position = e.args[0]
     elif e.kind == "const" and e.dtype != "bool" and float(e.args[0]).is_integer():
-        found = int(e.args[0])
+        position = int(e.args[0])
     elif e.kind == "op" and e.args[0] in ("add", "sub") and len(e.operands) == 2:
         a, b = [_affine(x) for x in e.operands]
         if a is not None and b is not None:
-            found = a + b if e.args[0] == "add" else a - b
-    if found is None or e.dtype not in ("int32", "int64"):
+            position = a + b if e.args[0] == "add" else a - b
+    if position is None or e.dtype not in ("int32", "int64"):
         return None
-    low, high = bounds(found)
-    return found if low >= -_NARROW and high < _NARROW else None
+    low, high = bounds(position)
+    return position if low >= -_NARROW and high < _NARROW else None
 
 
 def share(program: LoopProgram, stage: str, what: int | str, name: str | None = None) -> LoopProgram:
@@ -128,11 +128,11 @@ def share(program: LoopProgram, stage: str, what: int | str, name: str | None = 
     Raises:
         InputError: no such part, or one that would read beyond its arrays outside of its place.
     """
-    found = plain(program.stage(stage), "share")
-    target = part(found, what)
+    current = plain(program.stage(stage), "share")
+    target = part(current, what)
     result = new_buffer(program, name, f"{stage}_part", "share")
     require(inside(program, target), f"share {target}: outside of its place it would read beyond its arrays")
-    axes = [a.symbol for a in found.axes]
+    axes = [a.symbol for a in current.axes]
     mine = [s for s in axes if s in target.symbols]
     bound = sorted(target.symbols - set(axes), key=lambda s: s.name)
     symbols = [*mine, *bound]
@@ -148,8 +148,8 @@ def share(program: LoopProgram, stage: str, what: int | str, name: str | None = 
             return None
         return load(result, [of_atom(s) if last(s) else 0 for s in (*mine, *names)], target.dtype)
 
-    changed = rewritten(found, change)
-    stages = [changed if s is found else s for s in before(program, stage, new)]
+    changed = rewritten(current, change)
+    stages = [changed if s is current else s for s in before(program, stage, new)]
     return with_buffers(program, stages, [Buffer(result, shape, target.dtype, "scratch")])
 
 
@@ -183,8 +183,8 @@ def factor_out(program: LoopProgram, stage: str, number: int) -> LoopProgram:
     Raises:
         InputError: no such reduction, no sum of floats, or nothing that can be taken out.
     """
-    found = plain(program.stage(stage), "factor_out")
-    target = reduction(found, number)
+    current = plain(program.stage(stage), "factor_out")
+    target = reduction(current, number)
     monoid, its, body = target.args
     require(
         monoid == "sum" and target.dtype in FLOATS and accumulator(target.dtype) == target.dtype,
@@ -196,7 +196,7 @@ def factor_out(program: LoopProgram, stage: str, number: int) -> LoopProgram:
     new = reduce("sum", its, core)
     for fn, x in factors:
         new = op(fn, target.dtype, new, x)
-    return with_stage(program, rewritten(found, lambda e: new if e is target else None))
+    return with_stage(program, rewritten(current, lambda e: new if e is target else None))
 
 
 def _parted(e: Expr, its: frozenset[Symbol]) -> tuple[Expr, list[tuple[str, Expr]]]:

@@ -40,20 +40,20 @@ def inline(program: LoopProgram, stage: str) -> LoopProgram:
         InputError: the buffer is an output, or not every element of it is written. Also where the stage's index map has
             no inverse, it accumulates, or other stages are placed inside it.
     """
-    found = plain(program.stage(stage), "inline")
+    current = plain(program.stage(stage), "inline")
     buffer = program.buffer(stage)
     require(buffer.scope in ("scratch", "local"), f"inline {stage}: it is an {buffer.scope} and must be kept")
     require(not program.placed(stage), f"inline {stage}: {[s.buffer for s in program.placed(stage)]} are placed in it")
-    shared = [a.symbol for a in found.axes[: found.at[1]]] if found.at is not None else []
-    total(found, buffer, "inline")
+    shared = [a.symbol for a in current.axes[: current.at[1]]] if current.at is not None else []
+    total(current, buffer, "inline")
 
     def change(e: Expr) -> Expr | None:
         if e.kind != "load" or e.args[0] != stage:
             return None
         element = [rewritten_index(x, change) for x in e.args[1]]  # an index may itself read the buffer
-        return found.value.substitute(inverse(found, element, buffer.shape, shared))
+        return current.value.substitute(inverse(current, element, buffer.shape, shared))
 
-    stages = [rewritten(s, change) if stage in reads(s) else s for s in program.stages if s is not found]
+    stages = [rewritten(s, change) if stage in reads(s) else s for s in program.stages if s is not current]
     return with_buffers(program, stages, drop=[stage])
 
 
@@ -81,9 +81,9 @@ def materialize(program: LoopProgram, stage: str, what: int | str, name: str | N
     Raises:
         InputError: no such part, or one that reads a buffer local to the stage.
     """
-    found = plain(program.stage(stage), "materialize")
-    target = part(found, what)
-    return cut(program, found, target, target, lambda kept: kept, name, "materialize")
+    current = plain(program.stage(stage), "materialize")
+    target = part(current, what)
+    return cut(program, current, target, target, lambda kept: kept, name, "materialize")
 
 
 def cut(
@@ -156,11 +156,11 @@ def cache_write(program: LoopProgram, stage: str, name: str | None = None) -> Lo
     Raises:
         InputError: the stage is placed inside another, its index map has no inverse, or the name is taken.
     """
-    found = program.stage(stage)
+    current = program.stage(stage)
     buffer = program.buffer(stage)
-    require(found.at is None, f"cache_write {stage}: it is placed inside {found.at and found.at[0]}")
+    require(current.at is None, f"cache_write {stage}: it is placed inside {current.at and current.at[0]}")
     result = new_buffer(program, name, f"{stage}_cache", "cache_write")
-    its, element, exists = written(found, buffer)
+    its, element, exists = written(current, buffer)
     guard = all_of(*map(nonnegative, exists))
     copy = Stage(stage, tuple(map(Loop, its)), tuple(element), load(result, element, buffer.dtype), guard)
     stages: list[Stage] = []
@@ -168,7 +168,7 @@ def cache_write(program: LoopProgram, stage: str, name: str | None = None) -> Lo
         if s.at is not None and s.at[0] == stage:
             stages.append(replace(s, at=(result, s.at[1])))
         else:
-            stages += [replace(found, buffer=result), copy] if s is found else [s]
+            stages += [replace(current, buffer=result), copy] if s is current else [s]
     return with_buffers(program, stages, [replace(buffer, name=result, scope="scratch")])
 
 
@@ -190,12 +190,12 @@ def reverse_compute_at(program: LoopProgram, stage: str) -> LoopProgram:
         InputError: the stage reads no scratch buffer at exactly one index that determines its axes, others read
             that buffer, or the stage is placed, tensorized or accumulates.
     """
-    found = plain(program.stage(stage), "reverse_compute_at")
+    current = plain(program.stage(stage), "reverse_compute_at")
     require(
-        found.at is None and found.combine is None and not program.placed(stage),
+        current.at is None and current.combine is None and not program.placed(stage),
         f"reverse_compute_at {stage}: it is placed inside a stage, holds one, or accumulates",
     )
-    producer, element = _producer(program, found)
+    producer, element = _producer(program, current)
     read_by = [s.buffer for s in program.stages if producer.buffer in reads(s)]
     require(read_by == [stage], f"reverse_compute_at {stage}: {producer.buffer} is read by {read_by}")
     require(
@@ -203,28 +203,28 @@ def reverse_compute_at(program: LoopProgram, stage: str) -> LoopProgram:
         f"reverse_compute_at {stage}: its producer {producer.buffer} accumulates or is placed inside another stage",
     )
     shape = program.buffer(producer.buffer).shape
-    axes = solve(element, [a.symbol for a in found.axes], producer.index, shape)
+    axes = solve(element, [a.symbol for a in current.axes], producer.index, shape)
     require(
         axes is not None,
         f"reverse_compute_at {stage}: its axes do not follow from the element of {producer.buffer} that it reads",
     )
     assert axes is not None
     total(producer, program.buffer(producer.buffer), "reverse_compute_at")
-    _covered(found, element, shape)
+    _covered(current, element, shape)
     exists = [x for s, value in axes.items() for x in (value, last(s) - value)]
-    guard = all_of(producer.guard, substitute_guard(found.guard, axes), *map(nonnegative, _unknown(producer, exists)))
+    guard = all_of(producer.guard, substitute_guard(current.guard, axes), *map(nonnegative, _unknown(producer, exists)))
     # substitution first: the value of the producer has symbols of its own
-    whole = found.value.substitute(axes)
+    whole = current.value.substitute(axes)
     value = _put(whole, producer)
     new = replace(
-        producer, buffer=stage, index=tuple([substitute(x, axes) for x in found.index]), value=value, guard=guard
+        producer, buffer=stage, index=tuple([substitute(x, axes) for x in current.index]), value=value, guard=guard
     )
     stages: list[Stage] = []
     for s in program.stages:
         if s is producer:
             continue
         moved = s.at is not None and s.at[0] == producer.buffer
-        stages.append(replace(s, at=(stage, s.at[1])) if moved and s.at is not None else new if s is found else s)
+        stages.append(replace(s, at=(stage, s.at[1])) if moved and s.at is not None else new if s is current else s)
     if program.placed(producer.buffer):  # they stand right before the producer: it may have to move up or they down
         stages = _grouped(stages, new)
     return with_buffers(program, stages, drop=[producer.buffer])
@@ -246,16 +246,16 @@ def _grouped(stages: Sequence[Stage], host: Stage) -> list[Stage]:
 def _producer(program: LoopProgram, stage: Stage) -> tuple[Stage, Sequence[Size]]:
     """Return the stage that a pointwise stage maps, and the element that it reads."""
     scratch = {b.name: b.shape for b in program.buffers if b.scope == "scratch"}
-    found = [e for e in loads(stage) if e.args[0] in scratch]
+    readers = [e for e in loads(stage) if e.args[0] in scratch]
     axes = [a.symbol for a in stage.axes]
-    whole = [e for e in found if solve(e.args[1], axes, e.args[1], scratch[e.args[0]]) is not None]
+    whole = [e for e in readers if solve(e.args[1], axes, e.args[1], scratch[e.args[0]]) is not None]
     names = {e.args[0] for e in whole}
     late = [s for s in program.stages if s.buffer in names]
     require(
         bool(late), f"reverse_compute_at {stage.buffer}: it reads no scratch buffer at an index that gives its axes"
     )
     producer = late[-1]
-    at = {e.args[1] for e in found if e.args[0] == producer.buffer}
+    at = {e.args[1] for e in readers if e.args[0] == producer.buffer}
     require(len(at) == 1, f"reverse_compute_at {stage.buffer}: it reads {producer.buffer} at {len(at)} indices")
     return producer, next(iter(at))
 

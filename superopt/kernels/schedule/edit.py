@@ -143,19 +143,19 @@ def part(stage: Stage, what: int | str) -> Expr:
     Raises:
         InputError: there is none.
     """
-    found = parts(stage)
+    members = parts(stage)
     number = what
     if isinstance(what, str):
         kind, _, digits = what.partition(":")
         require(
             kind == "reduce" and digits.isdecimal(), f"{what!r} names no part of a value: it is a number or reduce:N"
         )
-        found, number = reductions(stage), int(digits)
+        members, number = reductions(stage), int(digits)
     require(
-        isinstance(number, int) and 0 <= number < len(found),
-        f"stage {stage.buffer} has {len(found)} such parts, no {what!r}",
+        isinstance(number, int) and 0 <= number < len(members),
+        f"stage {stage.buffer} has {len(members)} such parts, no {what!r}",
     )
-    return found[int(number)]
+    return members[int(number)]
 
 
 def reduction(stage: Stage, number: int) -> Expr:

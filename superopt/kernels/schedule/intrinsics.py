@@ -115,9 +115,9 @@ def intrinsic(name: str) -> Intrinsic:
 
 def fitting(a: Expr, b: Expr, cpu: Cpu) -> list[Intrinsic]:
     """Return the intrinsics whose product the factors form, the one with the longest step first."""
-    found = [
+    intrinsics = [
         i
         for i in INTRINSICS.values()
         if i.available(cpu) and i.operand(a, i.a) is not None and i.operand(b, i.b) is not None
     ]
-    return sorted(found, key=lambda i: -i.group)
+    return sorted(intrinsics, key=lambda i: -i.group)

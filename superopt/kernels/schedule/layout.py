@@ -122,6 +122,7 @@ def _chain(functions: Sequence[Callable[[Coordinates], Coordinates]]) -> Callabl
 def _step(
     shape: list[int], step: Sequence[Any]
 ) -> tuple[list[int], Callable[[Coordinates], Coordinates], Callable[[Coordinates], Coordinates]]:
+    """Return the shape after a step of a layout, and the maps of coordinates there and back."""
     rank = len(shape)
     match list(step):
         case ["split", int(d), int(f)] if 0 <= d < rank and f >= 1:

@@ -28,20 +28,22 @@ def split(program: LoopProgram, stage: str, axis: str, factors: Sequence[int]) -
     Raises:
         InputError: no such axis, a factor below 1, or a stage placed under the axis.
     """
-    found = plain(program.stage(stage), "split")
-    at = position(found, axis)
-    unshared(program, found, at, "split")
+    current = plain(program.stage(stage), "split")
+    at = position(current, axis)
+    unshared(program, current, at, "split")
     sizes = [int(f) for f in factors]
     require(bool(sizes) and all(f >= 1 for f in sizes), f"split {axis} needs factors of at least 1, got {sizes}")
-    old = found.axes[at]
+    old = current.axes[at]
     sizes = [-(-old.extent // prod(sizes)), *sizes]
-    others = [a.symbol.name for a in found.axes if a is not old]
+    others = [a.symbol.name for a in current.axes if a is not old]
     pairs = [iterator(fresh(others, f"{axis}_{j}"), n) for j, n in enumerate(sizes)]
     whole = row_major([i for _, i in pairs], sizes)
     kinds: list[AxisKind] = ["serial"] * len(sizes)
     kinds[0 if old.kind == "parallel" else -1] = old.kind
     axes = [Loop(it, kind) for (it, _), kind in zip(pairs, kinds, strict=True)]
-    new = mapped(found, {old.symbol: whole}, [*found.axes[:at], *axes, *found.axes[at + 1 :]], old.extent - 1 - whole)
+    new = mapped(
+        current, {old.symbol: whole}, [*current.axes[:at], *axes, *current.axes[at + 1 :]], old.extent - 1 - whole
+    )
     return with_stage(program, new)
 
 
@@ -59,22 +61,22 @@ def fuse(program: LoopProgram, stage: str, axes: Sequence[str]) -> LoopProgram:
         InputError: the axes are fewer than two, not neighbours in this order, of several kinds, or shared. Also where
             the stage accumulates over some of them and not over others.
     """
-    found = plain(program.stage(stage), "fuse")
+    current = plain(program.stage(stage), "fuse")
     require(len(axes) >= 2, f"fuse needs two axes, got {list(axes)}")
-    at = position(found, axes[0])
-    group = found.axes[at : at + len(axes)]
+    at = position(current, axes[0])
+    group = current.axes[at : at + len(axes)]
     names = [a.symbol.name for a in group]
     require(names == list(axes), f"fuse {list(axes)}: at this place stage {stage} has the axes {names}")
     kinds = {a.kind for a in group}
     require(len(kinds) == 1, f"fuse {list(axes)}: they are of several kinds, {sorted(kinds)}")
-    unshared(program, found, at, "fuse")
-    if found.combine is not None:
-        summed = {a.symbol.name for a in group if not _indexes(found, a.symbol)}
+    unshared(program, current, at, "fuse")
+    if current.combine is not None:
+        summed = {a.symbol.name for a in group if not _indexes(current, a.symbol)}
         require(
             len(summed) in (0, len(group)),
             f"fuse {list(axes)}: stage {stage} accumulates over {sorted(summed)} and not over the others",
         )
-    others = [a.symbol.name for a in found.axes if a not in group]
+    others = [a.symbol.name for a in current.axes if a not in group]
     it, whole = iterator(fresh(others, "_".join(axes)), prod(a.extent for a in group))
     mapping: dict[Symbol, Size] = {}
     for a in reversed(group[1:]):
@@ -82,7 +84,7 @@ def fuse(program: LoopProgram, stage: str, axes: Sequence[str]) -> LoopProgram:
         whole = whole // max(1, a.extent)
     mapping[group[0].symbol] = whole
     fused = Loop(it, group[0].kind)
-    return with_stage(program, mapped(found, mapping, [*found.axes[:at], fused, *found.axes[at + len(axes) :]]))
+    return with_stage(program, mapped(current, mapping, [*current.axes[:at], fused, *current.axes[at + len(axes) :]]))
 
 
 def reorder(program: LoopProgram, stage: str, order: Sequence[str]) -> LoopProgram:
@@ -99,16 +101,16 @@ def reorder(program: LoopProgram, stage: str, order: Sequence[str]) -> LoopProgr
         InputError: a repeated or unknown axis, a shared one, or kinds out of place (parallel outermost, vector
             innermost).
     """
-    found = plain(program.stage(stage), "reorder")
+    current = plain(program.stage(stage), "reorder")
     require(len(set(order)) == len(order), f"reorder {list(order)}: an axis is repeated")
-    places = sorted(position(found, name) for name in order)
-    axes = list(found.axes)
+    places = sorted(position(current, name) for name in order)
+    axes = list(current.axes)
     for at, name in zip(places, order, strict=True):
-        axes[at] = found.axis(name)
-    changed = [j for j, (a, b) in enumerate(zip(axes, found.axes, strict=True)) if a is not b]
+        axes[at] = current.axis(name)
+    changed = [j for j, (a, b) in enumerate(zip(axes, current.axes, strict=True)) if a is not b]
     if changed:
-        unshared(program, found, changed[0], "reorder")
-    return with_stage(program, replace(found, axes=tuple(axes)))
+        unshared(program, current, changed[0], "reorder")
+    return with_stage(program, replace(current, axes=tuple(axes)))
 
 
 def parallel(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
@@ -125,9 +127,9 @@ def parallel(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
         InputError: no such axis, a serial axis around it, several iterations that write one element, or a stage
             placed inside another.
     """
-    found = program.stage(stage)
-    _writes_apart(found, axis, "parallel")
-    return _marked(program, found, position(found, axis), "parallel")
+    current = program.stage(stage)
+    _writes_apart(current, axis, "parallel")
+    return _marked(program, current, position(current, axis), "parallel")
 
 
 def vectorize(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
@@ -143,9 +145,9 @@ def vectorize(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
     Raises:
         InputError: no such axis, one that is not innermost, or several iterations that write one element.
     """
-    found = program.stage(stage)
-    _writes_apart(found, axis, "vectorize")
-    return _marked(program, found, position(found, axis), "vector")
+    current = program.stage(stage)
+    _writes_apart(current, axis, "vectorize")
+    return _marked(program, current, position(current, axis), "vector")
 
 
 def unroll(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
@@ -161,16 +163,16 @@ def unroll(program: LoopProgram, stage: str, axis: str) -> LoopProgram:
     Raises:
         InputError: no such axis.
     """
-    found = program.stage(stage)
-    return _marked(program, found, position(found, axis), "unroll")
+    current = program.stage(stage)
+    return _marked(program, current, position(current, axis), "unroll")
 
 
 def _writes_apart(stage: Stage, axis: str, primitive: str) -> None:
-    found = stage.axis(axis)
-    used = _indexes(stage, found.symbol)
+    loop = stage.axis(axis)
+    used = _indexes(stage, loop.symbol)
     shared = stage.at is not None and position(stage, axis) < stage.at[1]
     require(
-        used or shared or found.extent <= 1 or _once(stage, found.symbol),
+        used or shared or loop.extent <= 1 or _once(stage, loop.symbol),
         f"{primitive} {axis}: all of its iterations write the same elements of {stage.buffer}",
     )
 
@@ -211,14 +213,16 @@ def pad(program: LoopProgram, stage: str, axis: str, multiple: int) -> LoopProgr
     Raises:
         InputError: no such axis, a multiple below 1, or a stage placed under the axis.
     """
-    found = plain(program.stage(stage), "pad")
-    at = position(found, axis)
-    unshared(program, found, at, "pad")
+    current = plain(program.stage(stage), "pad")
+    at = position(current, axis)
+    unshared(program, current, at, "pad")
     require(multiple >= 1, f"pad {axis} to a multiple of {multiple}")
-    old = found.axes[at]
+    old = current.axes[at]
     wide = Loop(Symbol(axis, 0, -(-old.extent // multiple) * multiple - 1), old.kind)
     index = of_atom(wide.symbol)
-    new = mapped(found, {old.symbol: index}, [*found.axes[:at], wide, *found.axes[at + 1 :]], old.extent - 1 - index)
+    new = mapped(
+        current, {old.symbol: index}, [*current.axes[:at], wide, *current.axes[at + 1 :]], old.extent - 1 - index
+    )
     return with_stage(program, new)
 
 
@@ -235,9 +239,9 @@ def set_knob(program: LoopProgram, stage: str, knob: str, value: int | str | Non
     Raises:
         InputError: no such stage, no such knob, or a value outside of its range (`superopt.kernels.loops.ranges`).
     """
-    found = program.stage(stage)
-    knobs = dict(found.knobs)
+    current = program.stage(stage)
+    knobs = dict(current.knobs)
     knobs.pop(knob, None)
     if value is not None:
         knobs[knob] = value
-    return checked(with_stage(program, replace(found, knobs=tuple(sorted(knobs.items())))))
+    return checked(with_stage(program, replace(current, knobs=tuple(sorted(knobs.items())))))

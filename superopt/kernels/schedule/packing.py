@@ -64,12 +64,12 @@ def cache_read(program: LoopProgram, stage: str, what: int | str, name: str | No
         InputError: the stage does not read the buffer, has no such part, or the part reads at indices without
             bounds, or beyond its arrays where it does not occur.
     """
-    found = plain(program.stage(stage), "cache_read")
+    current = plain(program.stage(stage), "cache_read")
     if isinstance(what, str) and not what.startswith("reduce:"):
-        return _copied(program, found, what, name)
-    target = part(found, what)
+        return _copied(program, current, what, name)
+    target = part(current, what)
     result = new_buffer(program, name, f"{stage}_packed", "cache_read")
-    around = enclosing(found, target)
+    around = enclosing(current, target)
     own = [p for p in around if isinstance(p, int) or p.symbols <= target.symbols]
     for guard in ([], own, around):
         value = kept_where(guard, target)
@@ -78,7 +78,7 @@ def cache_read(program: LoopProgram, stage: str, what: int | str, name: str | No
             continue
         its, at, moved = packed
         if inside(program, moved):
-            return _packed(program, found, target, Stage(result, tuple(map(Loop, its)), _points(its), moved), at)
+            return _packed(program, current, target, Stage(result, tuple(map(Loop, its)), _points(its), moved), at)
     raise InputError(f"cache_read {target}: its coordinates have no bounds, or it reads beyond its arrays on them")
 
 
@@ -91,6 +91,7 @@ def _packed(program: LoopProgram, stage: Stage, target: Expr, new: Stage, at: Se
 
 
 def _copied(program: LoopProgram, stage: Stage, source: str, name: str | None) -> LoopProgram:
+    """Return the program with a stage that copies a buffer, which the given stage reads instead."""
     buffer = program.buffer(source)
     require(source in reads(stage), f"cache_read {source}: stage {stage.buffer} does not read it")
     require(buffer.scope != "local", f"cache_read {source}: it is local to {stage.buffer} already")
@@ -119,14 +120,14 @@ def _points(its: Sequence[Symbol]) -> tuple[Size, ...]:
 
 def _over_coordinates(value: Expr) -> tuple[list[Symbol], list[Size], Expr] | None:
     """Return coordinates, their values at each iteration, and the value over them; None without numeric bounds."""
-    found = _forms(value)
-    its, points = element_of([int(high - low) + 1 for _, low, high in found], [])
-    if any(high == float("inf") or low == -float("inf") for _, low, high in found):
+    forms = _forms(value)
+    its, points = element_of([int(high - low) + 1 for _, low, high in forms], [])
+    if any(high == float("inf") or low == -float("inf") for _, low, high in forms):
         return None
-    at: list[Size] = [form - int(low) for form, low, _ in found]
+    at: list[Size] = [form - int(low) for form, low, _ in forms]
     single: dict[Symbol, Size] = {}
     whole: dict[Size, Size] = {}
-    for (form, low, _), i in zip(found, points, strict=True):
+    for (form, low, _), i in zip(forms, points, strict=True):
         back = i + int(low)
         whole[form] = back
         if isinstance(form, Poly) and form.is_atom and isinstance(form.terms[0][0][0], Symbol):
@@ -267,22 +268,23 @@ def parts_of(order: Sequence[str], names: Sequence[str]) -> list[tuple[str, str,
     Raises:
         InputError: a name does not occur whole: once, or once with `/n` and once with `%n`.
     """
-    found: list[tuple[str, str, int]] = []
+    pieces: list[tuple[str, str, int]] = []
     for item in order:
         kind = "/" if "/" in item else "%" if "%" in item else ""
         name, _, factor = item.replace("%", "/").partition("/")
-        found.append((name, kind, int(factor) if factor.isdigit() and int(factor) else 1))
-    for name in {*names, *[f[0] for f in found]}:
-        kinds = sorted((kind, n) for other, kind, n in found if other == name)
+        pieces.append((name, kind, int(factor) if factor.isdigit() and int(factor) else 1))
+    for name in {*names, *[f[0] for f in pieces]}:
+        kinds = sorted((kind, n) for other, kind, n in pieces if other == name)
         halves = len(kinds) == 2 and kinds[0][0] == "%" and kinds[1] == ("/", kinds[0][1])
         if name not in names or not (kinds == [("", 1)] or halves):
             raise InputError(f"the order {list(order)} does not have {name!r}, of {list(names)}, or has it not whole")
-    return found
+    return pieces
 
 
 def _ordered(
     whole: list[Symbol], index: list[Size], value: Expr, order: Sequence[str]
 ) -> tuple[list[Symbol], list[Size], Expr]:
+    """Return axes, index and value of a copy whose axes are split and ordered; it is 0 beyond the original."""
     axes: list[Symbol] = []
     places: list[Size] = []
     parts: dict[int, Size] = {}
@@ -339,10 +341,10 @@ def linear_forms(operand: Expr) -> list[Size]:
             conditions += e.args[0].ordered
         else:
             indices += e.indices
-    found: dict[Size, None] = {}
+    forms: dict[Size, None] = {}
     for x in (*indices, *conditions):
-        found |= {form: None for form in _forms_in(x, free) if -form not in found}
-    return list(found)
+        forms |= {form: None for form in _forms_in(x, free) if -form not in forms}
+    return list(forms)
 
 
 def _forms_in(x: Size, free: frozenset[Symbol]) -> Iterator[Size]:

@@ -36,14 +36,14 @@ def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopP
         InputError: the buffer is an output or read outside of these loops, not every element of it is written, its
             index map has no inverse, or it is placed or holds stages already.
     """
-    found, inside = plain(program.stage(stage), "compute_at"), program.stage(host)
+    moved, inside = plain(program.stage(stage), "compute_at"), program.stage(host)
     buffer = program.buffer(stage)
-    require(buffer.scope == "scratch" and found.at is None, f"compute_at {stage}: it is no phase that fills scratch")
+    require(buffer.scope == "scratch" and moved.at is None, f"compute_at {stage}: it is no phase that fills scratch")
     require(not program.placed(stage), f"compute_at {stage}: {[s.buffer for s in program.placed(stage)]} are in it")
     require(0 <= count <= len(inside.axes), f"compute_at {stage}: {host} has {len(inside.axes)} axes, not {count}")
     above = 0 if inside.at is None else inside.at[1]
     require(count >= above, f"compute_at {stage}: {host} stands under {above} axes of another stage, not {count}")
-    total(found, buffer, "compute_at")
+    total(moved, buffer, "compute_at")
     readers = [s for s in program.stages if stage in reads(s)]
     require(bool(readers), f"compute_at {stage}: nothing reads it")
     shared = inside.axes[:count]
@@ -58,12 +58,12 @@ def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopP
     start = [low for low, _ in region]
     pairs = [iterator(f"{stage}_{d}", n) for d, (_, n) in enumerate(region)]
     element = [low + i for low, (_, i) in zip(start, pairs, strict=True)]
-    axes = inverse(found, element, buffer.shape)
+    axes = inverse(moved, element, buffer.shape)
     exists = [y for x, n in zip(element, buffer.shape, strict=True) for y in (x, n - 1 - x)]
-    guard = all_of(substitute_guard(found.guard, axes), *map(nonnegative, exists))
+    guard = all_of(substitute_guard(moved.guard, axes), *map(nonnegative, exists))
     inner = [Loop(it) for it, _ in pairs if it.high != 0]
     new = replace(
-        found, axes=(*shared, *inner), index=tuple([i for _, i in pairs]), value=found.value.substitute(axes),
+        moved, axes=(*shared, *inner), index=tuple([i for _, i in pairs]), value=moved.value.substitute(axes),
         guard=guard, at=(host, count),
     )  # fmt: skip
 
@@ -74,7 +74,7 @@ def compute_at(program: LoopProgram, stage: str, host: str, count: int) -> LoopP
 
     stages: list[Stage] = []
     for s in program.stages:
-        if s is found:
+        if s is moved:
             continue
         if s is readers[0]:
             stages.append(new)
@@ -147,23 +147,23 @@ def blockize(program: LoopProgram, stage: str, count: int, name: str | None = No
     Raises:
         InputError: the stage is tensorized or accumulates, or has fewer axes.
     """
-    found = plain(program.stage(stage), "blockize")
-    require(0 <= count <= len(found.axes), f"blockize {stage}: it has {len(found.axes)} axes, not {count}")
-    require(found.combine is None, f"blockize {stage}: it accumulates")
+    current = plain(program.stage(stage), "blockize")
+    require(0 <= count <= len(current.axes), f"blockize {stage}: it has {len(current.axes)} axes, not {count}")
+    require(current.combine is None, f"blockize {stage}: it accumulates")
     require(
-        found.at is None or count >= found.at[1],
-        f"blockize {stage}: its first {found.at and found.at[1]} axes belong to {found.at and found.at[0]}",
+        current.at is None or count >= current.at[1],
+        f"blockize {stage}: its first {current.at and current.at[1]} axes belong to {current.at and current.at[0]}",
     )
     result = new_buffer(program, name, f"{stage}_block", "blockize")
-    inner = [a.symbol for a in found.axes[count:]]
+    inner = [a.symbol for a in current.axes[count:]]
     index = tuple([of_atom(s) if s.high != 0 else 0 for s in inner])
-    shape = tuple([a.extent for a in found.axes[count:]])
-    dtype = found.value.dtype
-    block = replace(found, buffer=result, index=index, at=(stage, count))
-    store = replace(found, value=load(result, index, dtype), knobs=())
+    shape = tuple([a.extent for a in current.axes[count:]])
+    dtype = current.value.dtype
+    block = replace(current, buffer=result, index=index, at=(stage, count))
+    store = replace(current, value=load(result, index, dtype), knobs=())
     stages: list[Stage] = []
     for s in program.stages:
-        if s is found:
+        if s is current:
             stages += [block, store]
         elif s.at is not None and s.at[0] == stage and s.at[1] > count:
             stages.append(replace(s, at=(result, s.at[1])))

@@ -35,19 +35,19 @@ def split_prefix(program: LoopProgram, stage: str, number: int, factor: int, nam
     Raises:
         InputError: no such reduction, it is no prefix of an axis, or a block below 1 or as long as the axis.
     """
-    found = plain(program.stage(stage), "split_prefix")
-    target = reduction(found, number)
-    along = [a for a in found.axes if direction(target, a.symbol)]
+    current = plain(program.stage(stage), "split_prefix")
+    target = reduction(current, number)
+    along = [a for a in current.axes if direction(target, a.symbol)]
     require(len(along) == 1, f"split_prefix {stage}: reduction {number} is no prefix that ends at an axis")
     axis = along[0]
     require(
         1 <= factor < axis.extent, f"split_prefix {stage}: {axis.symbol} has {axis.extent} steps, no blocks of {factor}"
     )
     sign = direction(target, axis.symbol)
-    at = found.axes.index(axis)
+    at = current.axes.index(axis)
     program = split(program, stage, axis.symbol.name, [factor])
-    found = program.stage(stage)
-    block, inner = found.axes[at].symbol, found.axes[at + 1].symbol
+    current = program.stage(stage)
+    block, inner = current.axes[at].symbol, current.axes[at + 1].symbol
     whole = target.substitute({axis.symbol: of_atom(block) * factor + of_atom(inner)})
     monoid, (old,), body = target.args
     wide = accumulator(target.dtype) if monoid in ("sum", "prod") else target.dtype
@@ -73,4 +73,4 @@ def split_prefix(program: LoopProgram, stage: str, number: int, factor: int, nam
         made = op(COMBINE[monoid], wide, carried, local)
         return made if wide == target.dtype else convert(made, wide, target.dtype)
 
-    return cut(program, found, whole, total, used, name, "split_prefix")
+    return cut(program, current, whole, total, used, name, "split_prefix")

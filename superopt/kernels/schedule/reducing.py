@@ -34,8 +34,8 @@ def split_reduction(
     Raises:
         InputError: no such reduction or iterator, or a factor below 1.
     """
-    found = plain(program.stage(stage), "split_reduction")
-    target = reduction(found, number)
+    current = plain(program.stage(stage), "split_reduction")
+    target = reduction(current, number)
     monoid, iterators, body = target.args
     at = _place(target, iterator, "split_reduction")
     sizes = [int(f) for f in factors]
@@ -46,7 +46,7 @@ def split_reduction(
     whole = row_major([i for _, i in pairs], sizes)
     body = _tailed(monoid, body.substitute({old: whole}), extent(old) - 1 - whole)
     new = reduce(monoid, [*iterators[:at], *[s for s, _ in pairs], *iterators[at + 1 :]], body)
-    return with_stage(program, rewritten(found, _swap(target, new)))
+    return with_stage(program, rewritten(current, _swap(target, new)))
 
 
 def pad_reduction(program: LoopProgram, stage: str, number: int, iterator: int, multiple: int) -> LoopProgram:
@@ -62,8 +62,8 @@ def pad_reduction(program: LoopProgram, stage: str, number: int, iterator: int, 
     Raises:
         InputError: no such reduction or iterator, or a multiple below 1.
     """
-    found = plain(program.stage(stage), "pad_reduction")
-    target = reduction(found, number)
+    current = plain(program.stage(stage), "pad_reduction")
+    target = reduction(current, number)
     monoid, iterators, body = target.args
     at = _place(target, iterator, "pad_reduction")
     require(multiple >= 1, f"pad_reduction to a multiple of {multiple}")
@@ -71,7 +71,7 @@ def pad_reduction(program: LoopProgram, stage: str, number: int, iterator: int, 
     ((wide, i),) = _fresh([-(-extent(old) // multiple) * multiple], "pad")
     body = _tailed(monoid, body.substitute({old: i}), extent(old) - 1 - i)
     new = reduce(monoid, [*iterators[:at], wide, *iterators[at + 1 :]], body)
-    return with_stage(program, rewritten(found, _swap(target, new)))
+    return with_stage(program, rewritten(current, _swap(target, new)))
 
 
 def reorder_reduction(program: LoopProgram, stage: str, number: int, order: Sequence[int]) -> LoopProgram:
@@ -87,15 +87,15 @@ def reorder_reduction(program: LoopProgram, stage: str, number: int, order: Sequ
     Raises:
         InputError: no such reduction, or the order is no permutation of its iterators.
     """
-    found = plain(program.stage(stage), "reorder_reduction")
-    target = reduction(found, number)
+    current = plain(program.stage(stage), "reorder_reduction")
+    target = reduction(current, number)
     monoid, iterators, body = target.args
     require(
         sorted(order) == list(range(len(iterators))),
         f"reorder_reduction {list(order)}: that is no permutation of the {len(iterators)} iterators {iterators}",
     )
     new = reduce(monoid, [iterators[j] for j in order], body)
-    return with_stage(program, rewritten(found, _swap(target, new)))
+    return with_stage(program, rewritten(current, _swap(target, new)))
 
 
 def rfactor(
@@ -115,8 +115,8 @@ def rfactor(
     Raises:
         InputError: no such reduction, or the iterators are none or all of its own.
     """
-    found = plain(program.stage(stage), "rfactor")
-    target = reduction(found, number)
+    current = plain(program.stage(stage), "rfactor")
+    target = reduction(current, number)
     monoid, its, body = target.args
     chosen = sorted(set(iterators))
     require(
@@ -133,7 +133,7 @@ def rfactor(
         whole = reduce(monoid, [its[j] for j in chosen], kept)
         return whole if wide == target.dtype else convert(whole, wide, target.dtype)
 
-    return cut(program, found, target, partial, combined, name, "rfactor")
+    return cut(program, current, target, partial, combined, name, "rfactor")
 
 
 def decompose_reduction(program: LoopProgram, stage: str, iterators: Sequence[int], place: int = 0) -> LoopProgram:
@@ -156,10 +156,10 @@ def decompose_reduction(program: LoopProgram, stage: str, iterators: Sequence[in
         InputError: the value is no reduction, a sum or product of 16-bit floats (its buffer would round each partial
             result), or the loops would be shared with a placed stage.
     """
-    found = plain(program.stage(stage), "decompose_reduction")
-    target = found.value
+    current = plain(program.stage(stage), "decompose_reduction")
+    target = current.value
     require(
-        target.kind == "reduce" and found.combine in (None, target.args[0]),
+        target.kind == "reduce" and current.combine in (None, target.args[0]),
         f"decompose_reduction {stage}: its value is no reduction, but {target.kind}",
         "materialize the reduction first",
     )
@@ -173,13 +173,15 @@ def decompose_reduction(program: LoopProgram, stage: str, iterators: Sequence[in
         bool(chosen) and chosen[0] >= 0 and chosen[-1] < len(its),
         f"decompose_reduction {stage} over {list(iterators)}: the iterators are {its}",
     )
-    require(0 <= place <= len(found.axes), f"decompose_reduction {stage}: it has {len(found.axes)} axes, not {place}")
+    require(
+        0 <= place <= len(current.axes), f"decompose_reduction {stage}: it has {len(current.axes)} axes, not {place}"
+    )
     placed = [s.at[1] for s in program.placed(stage) if s.at is not None]
     require(
-        place >= max([0 if found.at is None else found.at[1], *placed]),
+        place >= max([0 if current.at is None else current.at[1], *placed]),
         f"decompose_reduction {stage}: stages are placed around or inside its axes further in than {place}",
     )
-    names = [a.symbol.name for a in found.axes]
+    names = [a.symbol.name for a in current.axes]
     mapping: dict[Symbol, Size] = {}
     axes: list[Loop] = []
     for j in chosen:
@@ -188,7 +190,7 @@ def decompose_reduction(program: LoopProgram, stage: str, iterators: Sequence[in
         axes.append(Loop(symbol))
         mapping[its[j]] = of_atom(symbol)
     value = reduce(monoid, [it for j, it in enumerate(its) if j not in chosen], body.substitute(mapping))
-    new = replace(found, axes=(*found.axes[:place], *axes, *found.axes[place:]), value=value, combine=monoid)
+    new = replace(current, axes=(*current.axes[:place], *axes, *current.axes[place:]), value=value, combine=monoid)
     return with_stage(program, new)
 
 

@@ -44,19 +44,19 @@ def skip(program: LoopProgram, stage: str, dim: int) -> LoopProgram:
         InputError: the stage is not placed, it stores something else under its mask, the mask excludes no block, or a
             reader uses an element that would be left out.
     """
-    found = plain(program.stage(stage), "skip")
-    require(found.at is not None and found.combine is None, f"skip {stage}: it stands inside no other stage")
-    value = found.value
+    current = plain(program.stage(stage), "skip")
+    require(current.at is not None and current.combine is None, f"skip {stage}: it stands inside no other stage")
+    value = current.value
     masked = value.kind == "where" and value.args[2].kind == "const" and value.args[2].args[0] <= _LEAST
     require(masked, f"skip {stage}: it does not keep minus infinity where a mask does not hold")
-    limits = _limits(program, found, dim)
+    limits = _limits(program, current, dim)
     if value.args[2].args[0] > -float("inf"):
         require(
-            _begins(program, found, dim),
+            _begins(program, current, dim),
             f"skip {stage}: a row may be masked as a whole, and then counts a finite number",
         )
     require(bool(limits), f"skip {stage}: its mask excludes no block along axis {dim}")
-    return _left_out(program, found, dim, limits, "max")
+    return _left_out(program, current, dim, limits, "max")
 
 
 def _begins(program: LoopProgram, stage: Stage, dim: int) -> bool:
@@ -71,7 +71,7 @@ Limit = tuple[Symbol, Size]  # an iterator over the axis of the buffer, and the 
 def _limits(program: LoopProgram, stage: Stage, dim: int) -> list[Limit]:
     """Return conditions on one axis of the buffer that are necessary for the mask at any position on the others."""
     its, mask = _mask(program, stage, dim)
-    found: list[Limit] = []
+    limits: list[Limit] = []
     for held in mask:
         for s in its:
             k = coefficient(held, s)
@@ -82,8 +82,8 @@ def _limits(program: LoopProgram, stage: Stage, dim: int) -> list[Limit]:
             held = substitute(held, {s: last(s) if k > 0 else 0})
         else:
             if coefficient(held, its[dim]) == -1:  # a loop can end early
-                found.append((its[dim], held))
-    return found
+                limits.append((its[dim], held))
+    return limits
 
 
 def _mask(program: LoopProgram, stage: Stage, dim: int) -> tuple[Sequence[Symbol], list[Size]]:

@@ -145,21 +145,28 @@ def _tiled(program: LoopProgram, name: str, decisions: ContractionDecisions, cpu
     """Tile a stage of its own, with its operands packed before."""
     if decisions.split > 1:
         program, name = _split_depth(program, name, decisions)
-    found = analyse(program, program.stage(name), decisions.merge_columns, decisions.lane)
-    if found is None:
+    contraction = analyse(program, program.stage(name), decisions.merge_columns, decisions.lane)
+    if contraction is None:
         raise InputError(f"stage {name} holds no contraction that a register tile fits")
     kind = intrinsic(decisions.intrinsic)
-    found, before = _offset(found, kind, name)
-    leaf_a, leaf_b = kind.operand(found.a, "uint8" if kind.offset else kind.a), kind.operand(found.b, kind.b)
+    contraction, before = _offset(contraction, kind, name)
+    leaf_a, leaf_b = (
+        kind.operand(contraction.a, "uint8" if kind.offset else kind.a),
+        kind.operand(contraction.b, kind.b),
+    )
     if leaf_a is None or leaf_b is None:
-        raise InputError(f"stage {name} multiplies {found.a.dtype} and {found.b.dtype}, not as {kind.name} does")
-    depth = _depth(found, decisions.depth, kind.group)
-    grid = _Grid(found, decisions, kind.lanes(cpu) * decisions.vectors)
+        raise InputError(
+            f"stage {name} multiplies {contraction.a.dtype} and {contraction.b.dtype}, not as {kind.name} does"
+        )
+    depth = _depth(contraction, decisions.depth, kind.group)
+    grid = _Grid(contraction, decisions, kind.lanes(cpu) * decisions.vectors)
     value_a, packed_a = _operand_a(name, leaf_a, grid, depth)
     value_b, packed_b = _operand_b(name, leaf_b, grid, depth)
     total = reduce("sum", depth.iterators, kind.product(value_a, value_b))
-    value = with_total(found, total).value.substitute(grid.at) if grid.at else with_total(found, total).value
-    index = tuple([substitute(x, grid.at) for x in found.stage.index])
+    value = (
+        with_total(contraction, total).value.substitute(grid.at) if grid.at else with_total(contraction, total).value
+    )
+    index = tuple([substitute(x, grid.at) for x in contraction.stage.index])
     stage = Stage(name, tuple(grid.axes), index, value, grid.guard, knobs=_knobs(decisions))
     again = find(stage)
     names = tuple([s.name for s in again.depth]) if again is not None else ()
@@ -174,33 +181,33 @@ def _placed(program: LoopProgram, name: str, decisions: ContractionDecisions, cp
     stage = program.stage(name)
     assert stage.at is not None
     shared = stage.axes[: stage.at[1]]
-    found = analyse_placed(program, stage, decisions.lane)
-    if found is None:
+    contraction = analyse_placed(program, stage, decisions.lane)
+    if contraction is None:
         raise InputError(f"stage {name} holds no contraction that a register tile fits")
     kind = intrinsic(decisions.intrinsic)
     if decisions.pack_a != "none" or decisions.pack_b != "none" or decisions.split > 1 or decisions.tasks:
         raise InputError(f"stage {name} stands inside {stage.at[0]}: it packs nothing and has no tasks of its own")
     if kind.group > 1 or kind.offset:
         raise InputError(f"stage {name} stands inside {stage.at[0]}: {kind.name} needs operands that are packed")
-    leaf_a, leaf_b = kind.operand(found.a, kind.a), kind.operand(found.b, kind.b)
+    leaf_a, leaf_b = kind.operand(contraction.a, kind.a), kind.operand(contraction.b, kind.b)
     if leaf_a is None or leaf_b is None or not readable(leaf_a) or leaf_b.kind != "load":
         raise InputError(f"stage {name}: a tile reads its operands from memory as {kind.name} does")
-    if isinstance(found.guard_a, Guard) or isinstance(found.guard_b, Guard):
+    if isinstance(contraction.guard_a, Guard) or isinstance(contraction.guard_b, Guard):
         raise InputError(f"stage {name}: operands of a tile inside {stage.at[0]} are read without guards")
-    depth = _depth(found, decisions.depth, 1)
+    depth = _depth(contraction, decisions.depth, 1)
     if depth.padded:
         raise InputError(f"stage {name}: the steps of its sum must be divided evenly")
-    whole = replace(decisions, tasks=tuple([(s.name, extent(s)) for s in found.batch]))
-    grid = _Grid(found, whole, kind.lanes(cpu) * decisions.vectors)
+    whole = replace(decisions, tasks=tuple([(s.name, extent(s)) for s in contraction.batch]))
+    grid = _Grid(contraction, whole, kind.lanes(cpu) * decisions.vectors)
     at = {**grid.at, **depth.parts}
     total = reduce("sum", depth.iterators, kind.product(leaf_a.substitute(at), leaf_b.substitute(at)))
-    guard = substitute_guard(found.stage.guard, grid.at) if isinstance(found.stage.guard, Guard) else True
-    guard = _by_tiles(program, found, grid, guard)
+    guard = substitute_guard(contraction.stage.guard, grid.at) if isinstance(contraction.stage.guard, Guard) else True
+    guard = _by_tiles(program, contraction, grid, guard)
     made = Stage(
         name,
         (*shared, *grid.axes),
-        tuple([substitute(x, grid.at) for x in found.stage.index]),
-        with_total(found, total).value.substitute(grid.at),
+        tuple([substitute(x, grid.at) for x in contraction.stage.index]),
+        with_total(contraction, total).value.substitute(grid.at),
         all_of(grid.guard, guard),
         stage.at,
         knobs=_knobs(decisions),
@@ -327,6 +334,7 @@ class _Depth:
 
 
 def _depth(found: Contraction, order: Sequence[str], group: int) -> _Depth:
+    """Return the iterators of a sum, split and ordered as asked, with those that need a guard."""
     names = {s.name: s for s in found.depth}
     if not order:
         order = list(names)
@@ -389,17 +397,17 @@ def _panels(name: str, leaf: Expr, grid: _Grid, depth: _Depth) -> Packed:
 
     The last panel and the last group of the depth, which lies inside the lane, are padded with zeros.
     """
-    found, lane, width = grid.found, grid.found.lane, extent(grid.lane)
-    seen = leaf.symbols | (found.guard_b.symbols if isinstance(found.guard_b, Guard) else frozenset())
-    outer = [s for s in (*found.batch, *found.columns[:-1]) if s in seen]
+    contraction, lane, width = grid.found, grid.found.lane, extent(grid.lane)
+    seen = leaf.symbols | (contraction.guard_b.symbols if isinstance(contraction.guard_b, Guard) else frozenset())
+    outer = [s for s in (*contraction.batch, *contraction.columns[:-1]) if s in seen]
     own = {d: Symbol(d.name[1:], 0, d.high) for d in depth.iterators}
     parts = {s: substitute(x, {d: of_atom(own[d]) for d in own}) for s, x in depth.parts.items()}
-    missing = all_of(*[parts[s] < extent(s) for s in found.depth if s in depth.padded])
+    missing = all_of(*[parts[s] < extent(s) for s in contraction.depth if s in depth.padded])
     piece, within = Symbol("p", 0, -(-extent(lane) // width) - 1), Symbol("l", 0, width - 1)
     column = of_atom(piece) * width + of_atom(within) if piece.high else of_atom(within)
     packed = {s: Symbol(f"p{s.name}", 0, s.high) for s in (*outer, *own.values())}
     mapping: dict[Symbol, Size] = {s: of_atom(t) for s, t in packed.items()} | {lane: column}
-    value = guarded(missing, guarded(found.guard_b, leaf).substitute(parts)).substitute(mapping)
+    value = guarded(missing, guarded(contraction.guard_b, leaf).substitute(parts)).substitute(mapping)
     value = guarded(column < extent(lane), value)
     steps = depth.iterators
     outside, last = (steps[:-1], steps[-1:]) if depth.group > 1 else (steps, ())
@@ -467,22 +475,22 @@ def _split_depth(program: LoopProgram, name: str, decisions: ContractionDecision
     Raises:
         InputError: the parts do not divide the outermost iterator of the sum.
     """
-    found = analyse(program, program.stage(name), decisions.merge_columns, decisions.lane)
-    if found is None:
+    contraction = analyse(program, program.stage(name), decisions.merge_columns, decisions.lane)
+    if contraction is None:
         raise InputError(f"stage {name} holds no contraction that a register tile fits")
-    first, count = found.depth[0], decisions.split
+    first, count = contraction.depth[0], decisions.split
     if extent(first) % count or extent(first) == count:
         raise InputError(f"{count} parts do not divide the {extent(first)} steps of {first} in stage {name}")
     part = Symbol("s", 0, count - 1)
     inner = Symbol("?k", 0, extent(first) // count - 1)
-    _, _, body = found.total.args
+    _, _, body = contraction.total.args
     body = body.substitute({first: of_atom(part) * extent(inner) + of_atom(inner)})
-    axes = [part, *[a.symbol for a in found.stage.axes]]
-    buffer = Buffer(name + "_p", tuple([extent(s) for s in axes]), found.total.dtype, "scratch")
-    value = reduce("sum", [inner, *found.depth[1:]], body)
+    axes = [part, *[a.symbol for a in contraction.stage.axes]]
+    buffer = Buffer(name + "_p", tuple([extent(s) for s in axes]), contraction.total.dtype, "scratch")
+    value = reduce("sum", [inner, *contraction.depth[1:]], body)
     partial = Stage(buffer.name, tuple([Loop(s) for s in axes]), tuple([of_atom(s) for s in axes]), value)
-    term = load(buffer.name, [of_atom(s) for s in axes], found.total.dtype)
-    final = with_total(found, reduce("sum", (part,), term))
+    term = load(buffer.name, [of_atom(s) for s in axes], contraction.total.dtype)
+    final = with_total(contraction, reduce("sum", (part,), term))
     return _inserted(program, name, [buffer], [partial], final), buffer.name
 
 
@@ -511,12 +519,12 @@ def decisions_of(pairs: AxisPairs) -> ContractionDecisions:
 def pairs_of(decisions: ContractionDecisions) -> list[list[Any]]:
     """Return the decisions that differ from the defaults, in a form that JSON can hold."""
     plain = type(decisions)()
-    found: list[list[Any]] = []
+    pairs: list[list[Any]] = []
     for f in fields(decisions):
         value = getattr(decisions, f.name)
         if value != getattr(plain, f.name):
-            found.append([f.name, int(value) if isinstance(value, bool) else _listed(value)])
-    return found
+            pairs.append([f.name, int(value) if isinstance(value, bool) else _listed(value)])
+    return pairs
 
 
 def _listed(value: Any) -> Any:
@@ -525,10 +533,10 @@ def _listed(value: Any) -> Any:
 
 def _value(name: str, value: Any, hint: Any) -> Any:
     """Check a value against the type of its field, and return it converted."""
-    found = _converted(value, hint)
-    if found is None:
+    converted = _converted(value, hint)
+    if converted is None:
         raise InputError(f"the decision {name!r} of tensorize cannot be {value!r}")
-    return found
+    return converted
 
 
 def _converted(value: Any, hint: Any) -> Any:

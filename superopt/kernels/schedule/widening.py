@@ -32,8 +32,8 @@ def widen(program: LoopProgram, stage: str) -> LoopProgram:
     Raises:
         InputError: the stage computes nothing in 16-bit floats, or compares or makes integers of what it computes.
     """
-    found = plain(program.stage(stage), "widen")
-    for e in subexpressions(found.value):
+    current = plain(program.stage(stage), "widen")
+    for e in subexpressions(current.value):
         narrow = [x for x in e.operands if x.dtype in HALVES and x.kind not in ("load", "const")]
         compared = e.kind == "op" and SCALARS[e.args[0]].predicate
         counted = e.kind == "convert" and e.dtype not in FLOATS
@@ -41,11 +41,11 @@ def widen(program: LoopProgram, stage: str) -> LoopProgram:
             raise InputError(f"widen {stage}: {e} is the neighbour in a dtype")
         if narrow and (compared or counted):
             raise InputError(f"widen {stage}: {e} sees how its operand was rounded to 16 bits")
-    value = _wide(found.value)
-    if value.dtype != found.value.dtype:
-        value = convert(value, value.dtype, found.value.dtype)
-    require(value is not found.value, f"widen {stage}: it computes nothing in 16-bit floats")
-    return with_stage(program, replace(found, value=value))
+    value = _wide(current.value)
+    if value.dtype != current.value.dtype:
+        value = convert(value, value.dtype, current.value.dtype)
+    require(value is not current.value, f"widen {stage}: it computes nothing in 16-bit floats")
+    return with_stage(program, replace(current, value=value))
 
 
 def _wide(root: Expr) -> Expr:

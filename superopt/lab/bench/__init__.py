@@ -179,14 +179,14 @@ def keeping(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def _kept(path: Path) -> dict[str, dict[str, Any]]:
     """Rows of a file by their identity; a line that was cut off is skipped."""
-    found: dict[str, dict[str, Any]] = {}
+    kept: dict[str, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         try:
             entry = json.loads(line)
-            found[json.dumps(entry["asked"])] = entry["row"]
+            kept[json.dumps(entry["asked"])] = entry["row"]
         except (ValueError, KeyError, TypeError):
             continue
-    return found
+    return kept
 
 
 def once(asked: Sequence[Any], measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -177,8 +177,8 @@ def measure_case(case: str, objectives: dict[str, Objective], seconds: float, se
     picks["random"] = [add(random_state(State(problem), rng)) for _ in range(_RANDOM)]
     exhaustive = False
     if eg.enode_count <= _ENODES:
-        found, exhaustive = every_state(State(problem), _STATES)
-        for state in found if exhaustive else ():
+        states, exhaustive = every_state(State(problem), _STATES)
+        for state in states if exhaustive else ():
             add(state)
             if len(timed.programs) > _PROGRAMS:
                 exhaustive = False

@@ -76,9 +76,9 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     rows: list[dict[str, Any]] = []
     for case in CASES:
         if wanted(case, cases):
-            found = measure_case(case, seconds, seed)
-            rows += found
-            say(f"{case}: " + ", ".join(f"{r['method']} {r['ratio']:.3f}" for r in found if r["ratio"] is not None))
+            results = measure_case(case, seconds, seed)
+            rows += results
+            say(f"{case}: " + ", ".join(f"{r['method']} {r['ratio']:.3f}" for r in results if r["ratio"] is not None))
     summary = summarise(rows)
     return rows, summary, table_with_summary(rows, _COLUMNS, summary)
 
@@ -111,11 +111,11 @@ def measure_case(case: str, seconds: float, seed: int) -> list[dict[str, Any]]:
     ours = explore(graph, rules, Request(deadline, base, seed=seed, deterministic=True))
     spent = time.perf_counter() - began
     allowed = max(seconds, spent)
-    found: dict[str, BestFound] = {}
+    best: dict[str, BestFound] = {}
     for name, method in whole_graphs.METHODS.items():
-        found[name] = method(Arena(graph, rules, Measured(base, expand), allowed), seed)
-    found["additive"] = whole_graphs.additive(graph, rules, Measured(base, expand), allowed)
-    return _rows(case, f"{base.name} {base.version}", imported, ours, spent, found, expand, seed)
+        best[name] = method(Arena(graph, rules, Measured(base, expand), allowed), seed)
+    best["additive"] = whole_graphs.additive(graph, rules, Measured(base, expand), allowed)
+    return _rows(case, f"{base.name} {base.version}", imported, ours, spent, best, expand, seed)
 
 
 def _rows(

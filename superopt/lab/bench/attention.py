@@ -132,9 +132,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     print("| form | threads | one kernel | called directly | XLA | PyTorch | error against XLA |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in options.forms or FORMS:
-        found = measure(FORMS[name], options.threads, options.rounds)
-        times = " | ".join(f"{found[k]:.0f}" for k in ("ours", "direct", "XLA", "PyTorch"))
-        print(f"| {name} | {options.threads} | {times} | {found['error']:.1e} |", flush=True)
+        figures = measure(FORMS[name], options.threads, options.rounds)
+        times = " | ".join(f"{figures[k]:.0f}" for k in ("ours", "direct", "XLA", "PyTorch"))
+        print(f"| {name} | {options.threads} | {times} | {figures['error']:.1e} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -162,13 +162,13 @@ def _interrupted(name: str, number: int, seed: int) -> dict[str, Any]:
 def _left(mark: str, end_s: float) -> list[int]:
     """Processes of this run that are there at this instant; none as soon as there are none."""
     while True:
-        found: list[int] = []
+        left: list[int] = []
         for entry in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 if f"{_MARK}={mark}".encode() in (entry / "environ").read_bytes():
-                    found.append(int(entry.name))
-        if not found or time.monotonic() >= end_s:
-            return found
+                    left.append(int(entry.name))
+        if not left or time.monotonic() >= end_s:
+            return left
         time.sleep(0.02)
 
 

@@ -69,14 +69,14 @@ def _line(row: dict[str, Any]) -> str:
 def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The figures of the acceptance bars."""
     good = [row for row in rows if "failure" not in row]
-    found: dict[str, float] = {"failed": float(len(rows) - len(good))}
+    figures: dict[str, float] = {"failed": float(len(rows) - len(good))}
     for threads in sorted({row["threads"] for row in good}):
         mark = "" if threads == 1 else f"_{threads}t"
         mine = [row for row in good if row["threads"] == threads]
         of = {kind: [row for row in mine if row["kind"] == kind] for kind in {row["kind"] for row in mine}}
         products = [*of.get("gemm", []), *of.get("skinny", [])]
         if of.get("gemm") and threads == 1:
-            found[f"gemm_peak_fraction{mark}"] = geomean([row["peak_fraction"] for row in of["gemm"]])
+            figures[f"gemm_peak_fraction{mark}"] = geomean([row["peak_fraction"] for row in of["gemm"]])
         for name, group in (
             ("gemm", products),
             ("conv", of.get("conv", [])),
@@ -84,18 +84,18 @@ def summarise(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
             ("attention", of.get("attention", [])),
         ):
             if group:
-                found[f"{name}_vs_best_peer{mark}"] = geomean([row["best"] for row in group])
-                found[f"{name}_vs_best_peer_min{mark}"] = min(row["best"] for row in group)
+                figures[f"{name}_vs_best_peer{mark}"] = geomean([row["best"] for row in group])
+                figures[f"{name}_vs_best_peer_min{mark}"] = min(row["best"] for row in group)
         against = [row["onnxruntime"] for row in of.get("depthwise_pool", []) if row.get("onnxruntime")]
         if against:
-            found[f"depthwise_pool_vs_best_peer{mark}"] = geomean(against)
-            found[f"depthwise_pool_vs_best_peer_min{mark}"] = min(against)
+            figures[f"depthwise_pool_vs_best_peer{mark}"] = geomean(against)
+            figures[f"depthwise_pool_vs_best_peer_min{mark}"] = min(against)
         if of.get("rowops"):
-            found[f"rowops_vs_xla{mark}"] = geomean([row["xla"] for row in of["rowops"]])
+            figures[f"rowops_vs_xla{mark}"] = geomean([row["xla"] for row in of["rowops"]])
         if of.get("int8"):
-            found[f"int8_vs_fp32{mark}"] = geomean([row["over_fp32"] for row in of["int8"]])
+            figures[f"int8_vs_fp32{mark}"] = geomean([row["over_fp32"] for row in of["int8"]])
     rates = [row["candidates_per_s"] for row in good if row.get("candidates_per_s")]
     if rates:
-        found["candidates_per_s"] = geomean(rates)
-        found["compile_ms"] = geomean([row["compile_ms"] for row in good if row["compile_ms"]])
-    return found
+        figures["candidates_per_s"] = geomean(rates)
+        figures["compile_ms"] = geomean([row["compile_ms"] for row in good if row["compile_ms"]])
+    return figures

@@ -19,14 +19,14 @@ from superopt.measure.loop import Thunk
 
 def peers(case: OperatorCase, arrays: Sequence[np.ndarray], threads: int) -> dict[str, Thunk]:
     """Callables by name for each peer that is installed and has the operator."""
-    found: dict[str, Thunk] = {}
+    calls: dict[str, Thunk] = {}
     if importlib.util.find_spec("torch") is not None:
-        found |= _torch(case, arrays, threads)
+        calls |= _torch(case, arrays, threads)
     if importlib.util.find_spec("onnxruntime") is not None:
         call = _onnxruntime(case, arrays, threads)
         if call is not None:
-            found["onnxruntime"] = call
-    return found
+            calls["onnxruntime"] = call
+    return calls
 
 
 def versions() -> dict[str, str]:

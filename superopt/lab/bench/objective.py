@@ -116,12 +116,12 @@ _COLUMNS = (
 def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
     """Explore each case with each variant of the objective and time the program that each prices least."""
     seconds = parse_budget(budget).seconds or 8.0
-    found, rules = variants(), proved_library(None).rules
+    ablated, rules = variants(), proved_library(None).rules
     rows: list[dict[str, Any]] = []
     with TrialPool(backend=Native()) as pool, Worker(ONE_KERNEL, inline=True) as worker:
         for case in CASES:
             if wanted(case, cases):
-                rows.append(measure_case(case, found, rules, seconds, seed, pool, worker))
+                rows.append(measure_case(case, ablated, rules, seconds, seed, pool, worker))
                 gains = (f"{k[5:]} {v:.2f}" for k, v in rows[-1].items() if k.startswith("over_") and v is not None)
                 say(f"{case}: {rows[-1][f'{JOINT}_ms']:.3g} ms, time of the others over it: {', '.join(gains)}")
     summary = summarise(rows)

@@ -356,8 +356,8 @@ def _measured(name: str, make: Callable[[], ModelPair], seed: int) -> dict[str, 
     row["changed"] = [n.op_type for n in first.graph.node] != [n.op_type for n in second.graph.node]
     begin = processor_s()
     try:
-        found = compare_models(first, second, seed=seed).to_json()
-        return row | found | {"processor_s": round(processor_s() - begin, 2)}
+        verdict = compare_models(first, second, seed=seed).to_json()
+        return row | verdict | {"processor_s": round(processor_s() - begin, 2)}
     except InputError as error:  # an operator that the frontend does not know, or a part for the host
         return row | {"cause": str(error), "outputs": [{"status": UNKNOWN} for _ in first.graph.output]}
 

@@ -40,7 +40,7 @@ from superopt.measure import ComparisonSettings, Timing, compare
 from superopt.measure.stats import paired_ratio
 from superopt.workshop.job import Event, Failure, Job, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, Worker
-from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
+from superopt.workshop.scheduler import ONE_WORKER, Workers
 
 STEPS = 2_000
 _LIMITS = ProcessLimits(silence_s=3600.0, jobs=1)
@@ -107,12 +107,11 @@ def run(
     files: Sequence[str],
     *,
     cases: Sequence[str],
-    jobs: int,
     measure: bool,
     say: Say,
     steps: int = STEPS,
     seed: int = 0,
-    executor: Executor | None = None,
+    workers: Workers = ONE_WORKER,
 ) -> Result:
     """Price the rules of some files over the programs whose name contains one of `cases`, or over all of them."""
     texts = "\n\n".join(Path(file).read_text(encoding="utf-8") for file in files)
@@ -123,14 +122,14 @@ def run(
         Job("time" if measure else "make", call, asdict(PricedProgram(name, texts, steps, seed, measure)))
         for name in chosen
     ]
-    found: dict[int, dict[str, Any]] = {}
-    with Workshop((executor or LocalExecutor()).seats(jobs, _LIMITS)) as workshop:
+    figures: dict[int, dict[str, Any]] = {}
+    with workers.workshop(_LIMITS) as workshop:
         for number, result in workshop.each(todo):
             if isinstance(result, Failure):
                 raise WorkerDiedError(result)
-            row = found[number] = result[0]["row"]
+            row = figures[number] = result[0]["row"]
             say(f"{row['case']}: {row['library_ms']:.4g} ms, gain {row['ratio']:.3f} {row['used']}")
-    rows = [found[number] for number in sorted(found)]
+    rows = [figures[number] for number in sorted(figures)]
     ratios = [row["ratio"] for row in rows]
     summary = {
         "programs": float(len(rows)),

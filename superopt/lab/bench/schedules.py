@@ -94,9 +94,9 @@ def measure(operator: str, seconds: float, seeds: Sequence[int]) -> dict[str, An
     long = tune(graph, ScheduleSearch(seconds, seed=1000, strategy="evolutionary"))
     hows = {s: [ScheduleSearch(seconds, seed=seed, strategy=s, most=MOST) for seed in seeds] for s in STRATEGIES}
     short = {s: [tune(graph, how) for how in each] for s, each in hows.items()}
-    searches = [long, *(found for each in short.values() for found in each)]
-    traces: dict[str, Steps] = {key: trace for found in searches for _, key, trace in _leaders(found)}
-    traces |= {json.dumps(found.trace): found.trace for found in searches}
+    searches = [long, *(search for each in short.values() for search in each)]
+    traces: dict[str, Steps] = {key: trace for search in searches for _, key, trace in _leaders(search)}
+    traces |= {json.dumps(search.trace): search.trace for search in searches}
     names = list(traces)
     again, default = json.dumps(long.trace), json.dumps(long.history[0].trace)
     first, second = _timed(graph, [*traces.values(), traces[again]], seeds[0])
@@ -115,11 +115,11 @@ def measure(operator: str, seconds: float, seeds: Sequence[int]) -> dict[str, An
     }
     for s, each in short.items():
         row[f"{s}_all"] = [
-            next((n for n, key, _ in _leaders(found) if time[key] <= WITHIN * known), MOST + 1) for found in each
+            next((n for n, key, _ in _leaders(search) if time[key] <= WITHIN * known), MOST + 1) for search in each
         ]
         row[f"{s}_tried"] = float(np.median(row[f"{s}_all"]))
-        row[f"{s}_reached"] = geomean([known / time[json.dumps(found.trace)] for found in each])
-        row[f"{s}_per_s"] = geomean([found.candidates_per_s for found in each])
+        row[f"{s}_reached"] = geomean([known / time[json.dumps(search.trace)] for search in each])
+        row[f"{s}_per_s"] = geomean([search.candidates_per_s for search in each])
     floor = paired_ratio(second[names.index(again)], second[-1], seed=seeds[0])
     return row | {"noise_floor": floor.noise}
 

@@ -130,11 +130,11 @@ def measure_stack(case: str, layers: int, seed: int) -> dict[str, Any]:
         limits = GrowthLimits(enodes=100 * len(graph.nodes()))
         grown = grow(eg, [r for r in rules if r.mode in ("saturate", "macro")], limits, deadline=Deadline())
     with stage("search"):
-        found = search(eg, model, settings, pricer=pricer, forms=forms)
+        result = search(eg, model, settings, pricer=pricer, forms=forms)
     with stage("again"):
-        found = search(eg, model, replace(settings, seed=seed + 1), warm=found.best, pricer=pricer, forms=forms)
+        result = search(eg, model, replace(settings, seed=seed + 1), warm=result.best, pricer=pricer, forms=forms)
     with stage("forms"):
-        program, stored = found.lowering.lower_stored(found.best.selection, graph, expand)
+        program, stored = result.lowering.lower_stored(result.best.selection, graph, expand)
         made = cut(Candidate(name="best", program=program), program, stored)
         regions = [region.graph for region in made.regions]
         model.program_s(regions, set(regions))

@@ -57,16 +57,18 @@ def _row(name: str, differs: str, ask: Callable[[], SweepPair]) -> dict[str, Any
     row: dict[str, Any] = {"part": "sweeps", "name": name, "differs": differs}
     try:
         with jax.enable_x64(name.startswith(("modules", "models"))):
-            found = proved_alone(*ask(), "real", PAIR_S)
+            verdict = proved_alone(*ask(), "real", PAIR_S)
     except SuperoptError as error:
         row |= {"status": UNKNOWN, "refused": str(error)[:200]}
     else:
-        row["status"] = PROVED if found.proved else UNKNOWN
-        if found.proved:
-            row |= {"exactness": found.exactness, "lowest": found.lowest, "assumptions": list(found.assumptions)}
-            row["false"] = differs == ANYWHERE or (not found.lowest if differs == EMPTY else found.exactness == "exact")
-        elif found.stuck is not None:
-            row["cause"] = f"{found.stuck[0].op}: {found.stuck[1]}"
+        row["status"] = PROVED if verdict.proved else UNKNOWN
+        if verdict.proved:
+            row |= {"exactness": verdict.exactness, "lowest": verdict.lowest, "assumptions": list(verdict.assumptions)}
+            row["false"] = differs == ANYWHERE or (
+                not verdict.lowest if differs == EMPTY else verdict.exactness == "exact"
+            )
+        elif verdict.stuck is not None:
+            row["cause"] = f"{verdict.stuck[0].op}: {verdict.stuck[1]}"
     return row | {"ms": 1e3 * (time.perf_counter() - start)}
 
 

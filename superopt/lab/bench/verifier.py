@@ -226,12 +226,12 @@ def _wrong(made: _ProverRun) -> None:
         start = time.perf_counter()
         verdict = shared().check(case) if isinstance(case, Rule) else _check_statement(case)
         seconds.append(time.perf_counter() - start)
-        found = verdict.counterexample
+        example = verdict.counterexample
         row = {"part": "wrong", "name": case.name, "status": verdict.status, "ms": 1e3 * seconds[-1]}
-        if verdict.status != REFUTED or found is None:
+        if verdict.status != REFUTED or example is None:
             missed.append(case.name)
         else:
-            row |= {"elements": found.elements, "left": found.left, "right": found.right}
+            row |= {"elements": example.elements, "left": example.left, "right": example.right}
         made.rows.append(row)
     made.summary |= {
         "must_refute": len(seconds),
@@ -342,11 +342,11 @@ def _mutants(made: _ProverRun) -> None:
 def _discovery(made: _ProverRun) -> None:
     with tempfile.TemporaryDirectory() as folder:
         settings = DiscoverySettings(size=DISCOVERY_SIZE, seconds=DISCOVERY_S, library=False)
-        found = discover(settings, Path(folder), made.say)
-    judged = found.summary["judged"]
-    rate = round(found.summary["discovery_pairs_per_s"], 2)
+        discovered = discover(settings, Path(folder), made.say)
+    judged = discovered.summary["judged"]
+    rate = round(discovered.summary["discovery_pairs_per_s"], 2)
     made.summary |= {"discovery_pairs": judged, "discovery_pairs_per_s": rate}
-    made.rows.append({"part": "discovery", **found.summary})
+    made.rows.append({"part": "discovery", **discovered.summary})
 
 
 def _kernels_ir(made: _ProverRun) -> None:

@@ -97,10 +97,10 @@ class Arena:
 
     def cost(self, program: GraphRefs) -> int:
         """Price of a program in units of the search."""
-        found = self.costs.get(program)
-        if found is None:
-            found = self.costs[program] = self.state(program).cost
-        return found
+        cost = self.costs.get(program)
+        if cost is None:
+            cost = self.costs[program] = self.state(program).cost
+        return cost
 
     def state(self, program: GraphRefs) -> State:
         """The program as a state of a search that has no choice, in the cheaper of the two global layouts."""
@@ -125,12 +125,12 @@ class Arena:
         """Every program one rewrite away, at some of the program's ops."""
         live = set(self.live(program))
         for cls in classes:
-            found = self.changes.get(cls)
-            if found is None:
+            changes = self.changes.get(cls)
+            if changes is None:
                 (node,) = self.eg.enodes(cls)
                 rules = [r for r in self.rules if self.eg.op_of(node) in r.heads]
-                found = self.changes[cls] = [change for rule in rules for change in self._changes(rule, cls, node)]
-            for change in found:
+                changes = self.changes[cls] = [change for rule in rules for change in self._changes(rule, cls, node)]
+            for change in changes:
                 if live.issuperset(change):
                     rewritten = self.substitute(program, change)
                     if rewritten is not None and rewritten != program:

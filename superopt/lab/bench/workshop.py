@@ -29,7 +29,7 @@ from superopt.schedules.workload import workload
 from superopt.workshop.cluster import RayExecutor, RayWorker
 from superopt.workshop.job import Event, Failure, Job
 from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
+from superopt.workshop.scheduler import LOCAL, Executor, Workers
 
 WORKERS = 4
 CLUSTER = {"num_cpus": WORKERS, "object_store_memory": 100 << 20}
@@ -58,7 +58,7 @@ def run(*, budget: str, cases: Sequence[str], seed: int, say: Say) -> Result:
 def _equal(cluster: RayExecutor, seed: int) -> tuple[int, float]:
     """Number of jobs, and whether both executors give the same results."""
     with scratch_folder(1 << 20) as folder:
-        here, there = (_results(executor, Path(folder), seed) for executor in (LocalExecutor(), cluster))
+        here, there = (_results(executor, Path(folder), seed) for executor in (LOCAL, cluster))
     return len(here), float(here == there)
 
 
@@ -70,7 +70,8 @@ def _results(executor: Executor, folder: Path, seed: int) -> list[Any]:
         path = folder / f"{number}.json"
         path.write_text(json.dumps([print_graph(graph), None]), encoding="utf-8")
         jobs.append(Job("make", "superopt.make.making:make", {"backend": "native"}, {"path": str(path)}))
-    with Workshop(executor.seats(WORKERS, ONE_KERNEL, inline=True, loads="superopt.make.making:load")) as workshop:
+    making = Workers(WORKERS, executor).workshop(ONE_KERNEL, inline=True, loads="superopt.make.making:load")
+    with making as workshop:
         done = workshop.done(jobs)
     made = [done[n] if isinstance(done[n], Failure) else _timeless(done[n]) for n in range(len(jobs))]
     return made + [_built(executor, graph, folder, seed) for graph in graphs]
@@ -111,7 +112,7 @@ def _scaling(cluster: RayExecutor, seed: int) -> tuple[int, float]:
     """Number of jobs, and the rate of four workers over that of one."""
     rates: list[float] = []
     for workers in (1, WORKERS):
-        with Workshop(cluster.seats(workers, ONE_KERNEL)) as workshop:
+        with Workers(workers, cluster).workshop(ONE_KERNEL) as workshop:
             workshop.done(_sleeps(2 * workers, 0.0))
             jobs = _sleeps(_SLEEPS * workers // WORKERS)
             begin = time.perf_counter()
@@ -122,7 +123,7 @@ def _scaling(cluster: RayExecutor, seed: int) -> tuple[int, float]:
 
 def _driver(cluster: RayExecutor, seed: int) -> tuple[int, float]:
     """Number of jobs, and milliseconds of processor time of this process for each."""
-    with Workshop(cluster.seats(WORKERS, ONE_KERNEL)) as workshop:
+    with Workers(WORKERS, cluster).workshop(ONE_KERNEL) as workshop:
         workshop.done(_sleeps(2 * WORKERS, 0.0))
         begin = time.process_time()
         workshop.done(_sleeps(_EMPTY, 0.0))
@@ -131,7 +132,7 @@ def _driver(cluster: RayExecutor, seed: int) -> tuple[int, float]:
 
 def _recovered(cluster: RayExecutor, seed: int) -> tuple[int, float]:
     """Number of jobs, and whether all have their results although a worker was killed."""
-    with Workshop(cluster.seats(WORKERS, ONE_KERNEL)) as workshop:
+    with Workers(WORKERS, cluster).workshop(ONE_KERNEL) as workshop:
         workshop.start()
         workshop.ready()
         victim = workshop.seats[seed % WORKERS].worker

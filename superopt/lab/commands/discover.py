@@ -10,6 +10,7 @@ from superopt.commands.console import EXISTING, JSON, OK, RAY, check_folder, emi
 from superopt.lab.bench import price
 from superopt.lab.discovery.command import run
 from superopt.workshop.cluster import executor_at
+from superopt.workshop.scheduler import Workers
 
 
 @click.command()
@@ -41,11 +42,12 @@ def discover(
     check_folder(out)
     say = progress(as_json)
     with executor_at(address) as executor:
+        workers = Workers(jobs, executor)
         if priced:
-            rows, figures, text = price.run(priced, cases=cases, jobs=jobs, measure=measure, say=say, executor=executor)
+            rows, figures, text = price.run(priced, cases=cases, measure=measure, say=say, workers=workers)
             emit({"rows": rows, "summary": figures}) if as_json else click.echo(text)
             return OK
-        summary, text = run(workers=(jobs, executor if address else None), library=not bare, say=say, **options)
+        summary, text = run(workers=workers, library=not bare, say=say, **options)
     if out:
         write_text(out, "\n\n".join(summary["texts"]) + "\n")
     emit(summary) if as_json else click.echo(text)

@@ -10,12 +10,12 @@ import click
 from superopt.commands.console import INTERNAL, JSON, OK, RAY, emit, progress
 from superopt.kernels.llvm import cpu
 from superopt.lab.fuzz.corpus import corpus
-from superopt.lab.fuzz.drive import Found, seats_of
+from superopt.lab.fuzz.drive import Found
 from superopt.lab.fuzz.drive import fuzz as fuzz_programs
 from superopt.lab.fuzz.kernels import FuzzCounts
 from superopt.lab.fuzz.kernels import run as run_kernels
 from superopt.workshop.cluster import executor_at
-from superopt.workshop.scheduler import Executor, LocalExecutor
+from superopt.workshop.scheduler import ONE_WORKER, Workers
 
 KERNELS_S = 0.25
 """Share of the time that random kernels get where their number is not given."""
@@ -44,9 +44,9 @@ def fuzz(
 ) -> int:
     """Run random whole programs and kernels against oracles; reduce what fails to a few lines."""
     with executor_at(address) as executor:
-        found = run(seconds, seed, programs, kernels, store, progress(as_json), jobs, executor)
-    emit(found.summary()) if as_json else click.echo(str(found))
-    return INTERNAL if found.failed else OK
+        report = run(seconds, seed, programs, kernels, store, progress(as_json), Workers(jobs, executor))
+    emit(report.summary()) if as_json else click.echo(str(report))
+    return INTERNAL if report.failed else OK
 
 
 def run(
@@ -56,8 +56,7 @@ def run(
     kernels: int | None,
     store: str | None,
     say: Callable[[str], None],
-    jobs: int = 1,
-    executor: Executor | None = None,
+    workers: Workers = ONE_WORKER,
 ) -> Found:
     """Whole programs, then kernels.
 
@@ -68,18 +67,15 @@ def run(
         kernels: how many at most; 0 for none.
         store: path at which proofs are kept between runs.
         say: called with a line per failure.
-        jobs: number of workers on each host.
-        executor: source of the workers; this machine where there is none.
+        workers: workers that judge both.
     """
     given = seconds if kernels == 0 else seconds * (1 - KERNELS_S)
-    found = fuzz_programs(
-        given, seed, programs, corpus=corpus(), store=store, say=say, seats=seats_of(executor or LocalExecutor(), jobs)
-    )
+    report = fuzz_programs(given, seed, programs, corpus=corpus(), store=store, say=say, workers=workers)
     if kernels != 0 and cpu.supported():
         begin = time.monotonic()
-        _count(found, run_kernels(seconds - found.seconds, seed, kernels, jobs, executor), say)
-        found.seconds += time.monotonic() - begin
-    return found
+        _count(report, run_kernels(seconds - report.seconds, seed, kernels, workers), say)
+        report.seconds += time.monotonic() - begin
+    return report
 
 
 def _count(found: Found, counts: FuzzCounts, say: Callable[[str], None]) -> None:

@@ -116,11 +116,11 @@ def _halved(axis: AxisParts) -> bool:
 
 def _alignments(a: AxesType, b: AxesType, free: int = -1) -> list[tuple[int, ...]]:
     """All ways to identify the axes of `b` with axes of `a`, of equal parts except at axis `free` of `a`."""
-    found: list[tuple[int, ...]] = []
+    alignments: list[tuple[int, ...]] = []
     for m in itertools.permutations(range(len(a)), len(b)):
         if all(a[i] == b[j] or (i == free and b[j][0] > 0 and len(b[j]) < 3) for j, i in enumerate(m)):
-            found.append(m)
-    return found
+            alignments.append(m)
+    return alignments
 
 
 def _contractions(a: AxesType, b: AxesType) -> list[tuple[tuple[int, int], ...]]:

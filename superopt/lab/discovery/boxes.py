@@ -63,10 +63,10 @@ class FailureBox:
         at = {name: const(n) for name, n in sizes.items()}
 
         def value(p: Poly) -> int:
-            found = p.subst(at).value
-            if found is None:
+            value = p.subst(at).value
+            if value is None:
                 raise ValueError(f"{p} needs more sizes than {sorted(sizes)}")
-            return found
+            return value
 
         return not self.holds and all(value(x.low) <= index[x.axis] < value(x.high) for x in self.intervals)
 
@@ -149,9 +149,9 @@ def _ends(p: Poly, bound: dict[str, Poly]) -> list[Poly]:
 def _example(instance: RankInstance) -> dict[str, Poly]:
     """Sizes at which bounds are compared to order them, large ones if there are any."""
     for least in (7, 3, 1, 0):
-        found = instance.ctx.model([c.ge(unwrap(n), least) for n in _free(instance)])
-        if found is not None:
-            return {k: const(v) for k, v in found.items()}
+        example = instance.ctx.model([c.ge(unwrap(n), least) for n in _free(instance)])
+        if example is not None:
+            return {k: const(v) for k, v in example.items()}
     return {}
 
 

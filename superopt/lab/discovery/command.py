@@ -16,7 +16,7 @@ from superopt.lab.discovery.implied import equations
 from superopt.lab.discovery.powers import discover_powers
 from superopt.lab.discovery.taso import covered, substitutions
 from superopt.machine.budget import parse_budget
-from superopt.workshop.scheduler import Executor
+from superopt.workshop.scheduler import Workers
 from verifier.rules.check import check
 
 
@@ -24,14 +24,14 @@ def run(
     *,
     ops: str | None,
     size: int,
-    workers: tuple[int, Executor | None],
+    workers: Workers,
     budget: str,
     library: bool,
     coverage: bool,
     folder: str | None,
     say: Say,
 ) -> tuple[dict[str, Any], str]:
-    """Run a discovery by so many workers, of an executor or here; return its summary and text.
+    """Run a discovery; return its summary and text.
 
     Raises:
         UsageError: there is no such op, or the budget is not a time.
@@ -44,18 +44,22 @@ def run(
     seconds = parse_budget(budget).seconds
     if seconds is None:
         raise UsageError("the budget of a discovery is a time", hint='write "600s" or "10min"')
-    settings = DiscoverySettings(names, size, workers[0], seconds, library)
-    found = discover(settings, Path(folder) if folder else None, say, workers[1])
-    summary: dict[str, Any] = {**found.summary, "texts": [*found.rules, *found.merges], "exactness": found.exactness}
-    lines = [*found.rules, *found.merges, ""]
+    settings = DiscoverySettings(names, size, seconds, library)
+    outcome = discover(settings, Path(folder) if folder else None, say, workers)
+    summary: dict[str, Any] = {
+        **outcome.summary,
+        "texts": [*outcome.rules, *outcome.merges],
+        "exactness": outcome.exactness,
+    }
+    lines = [*outcome.rules, *outcome.merges, ""]
     if coverage:
-        summary |= coverage_of(found.rules, library)
+        summary |= coverage_of(outcome.rules, library)
         lines.append(f"TASO: {summary['taso_implied']} of {summary['taso_substitutions']} substitutions implied")
-    state = "all candidates judged" if found.done else "budget over, run again to go on"
+    state = "all candidates judged" if outcome.done else "budget over, run again to go on"
     lines.append(
-        f"{found.summary['rules']} rules, {len(found.merges)} merging ones"
-        f"; {found.summary.get('terms', 0)} terms, {found.summary.get('pairs', 0)} pairs,"
-        f" {found.summary['judged']} judged at {found.summary['discovery_pairs_per_s']:.0f}/s per core; {state}"
+        f"{outcome.summary['rules']} rules, {len(outcome.merges)} merging ones"
+        f"; {outcome.summary.get('terms', 0)} terms, {outcome.summary.get('pairs', 0)} pairs,"
+        f" {outcome.summary['judged']} judged at {outcome.summary['discovery_pairs_per_s']:.0f}/s per core; {state}"
     )
     return summary, "\n".join(lines)
 

@@ -22,7 +22,7 @@ from rewrites.language.show import rule_key
 from rewrites.library import load
 from superopt.errors import UsageError
 from superopt.lab import Say
-from superopt.lab.discovery import workers
+from superopt.lab.discovery import calls
 from superopt.lab.discovery.algebra import BASE, OPS, OpForm
 from superopt.lab.discovery.draft import Draft, subsides
 from superopt.lab.discovery.enumeration import PartitionRows, jobs
@@ -30,7 +30,7 @@ from superopt.lab.discovery.judge import IMPLIED, NEW, Judged, judge_many, still
 from superopt.lab.discovery.merges import proved_merges
 from superopt.lab.discovery.terms import Universe, leaves_for
 from superopt.store import default_path
-from superopt.workshop.scheduler import Executor, Workshop, local
+from superopt.workshop.scheduler import ONE_WORKER, Workers, Workshop
 from verifier.record.ledger import versions
 
 ROWS = 400_000
@@ -48,7 +48,6 @@ class DiscoverySettings:
     Attributes:
         ops: names out of `OPS`.
         size: most ops per side.
-        jobs: worker processes, on each host.
         seconds: budget; partial results are kept.
         library: drop rules that the hand-written library implies.
         rows: bound on the rows that one worker has in memory.
@@ -56,7 +55,6 @@ class DiscoverySettings:
 
     ops: tuple[str, ...] = BASE
     size: int = 3
-    jobs: int = 1
     seconds: float = 600.0
     library: bool = True
     rows: int = ROWS
@@ -132,7 +130,7 @@ def discover(
     settings: DiscoverySettings,
     folder: Path | None = None,
     say: Say = lambda _: None,
-    executor: Executor | None = None,
+    workers: Workers = ONE_WORKER,
 ) -> Discovery:
     """Find rules; see `DiscoverySettings` and `Discovery`.
 
@@ -140,29 +138,27 @@ def discover(
         settings: what to enumerate.
         folder: folder in which runs are stored.
         say: receives progress lines.
-        executor: source of the workers that judge candidates; this machine where there is none.
+        workers: workers that judge candidates; as many of this machine enumerate.
 
     Raises:
         UsageError: there is no such op, or the size is below 1.
     """
     check_ops(settings.ops)
-    if settings.size < 1 or settings.jobs < 1:
-        raise UsageError("size and jobs are at least 1")
+    if settings.size < 1 or workers.count < 1:
+        raise UsageError("size and workers are at least 1")
     begin = time.perf_counter()
     home = (folder or default_folder()) / key_of(settings)
     home.mkdir(parents=True, exist_ok=True)
     run = _DiscoveryRun(settings, home, say, begin + settings.seconds)
+    run.counts["jobs"] = workers.count
     done = False
     judged: list[Judged] = []
-    with local(settings.jobs, workers.LIMITS) as workshop:
+    with Workers(workers.count).workshop(calls.LIMITS) as workshop:
         pairs = _enumerate(run, workshop)
-        if pairs is not None:
-            run.counts["pairs"] = len(pairs)
-            if executor is None:
-                judged, done = _judge(run, workshop, pairs)
-            else:
-                with Workshop(executor.seats(settings.jobs, workers.LIMITS)) as judges:
-                    judged, done = _judge(run, judges, pairs)
+    if pairs is not None:
+        run.counts["pairs"] = len(pairs)
+        with workers.workshop(calls.LIMITS) as workshop:
+            judged, done = _judge(run, workshop, pairs)
     rules = [(j.text, j.exactness) for j in judged if j.status == NEW]
     kept = _minimal([text for text, _ in rules])
     merges = proved_merges(pairs.values()) if pairs is not None and done else []
@@ -182,11 +178,11 @@ def _enumerate(run: _DiscoveryRun, workshop: Workshop) -> dict[str, Draft] | Non
     for level in range(1, settings.size + 1):
         universe = run.folder / f"universe-{level}.pickle"
         if not universe.exists():
-            workers.save_universe(universe, leaves, made)
-        found = _level(run, workshop, universe, level)
-        if found is None:
+            calls.save_universe(universe, leaves, made)
+        level_rows = _level(run, workshop, universe, level)
+        if level_rows is None:
             return None
-        for part in found:
+        for part in level_rows:
             made += part.reps
             pairs.update(part.pairs)
             run.counts["terms"] += part.rows
@@ -203,24 +199,24 @@ def _level(run: _DiscoveryRun, workshop: Workshop, universe: Path, level: int) -
     settings, ops = run.settings, frozenset(run.settings.ops)
     folder = run.folder / f"level-{level}"
     folder.mkdir(exist_ok=True)
-    u: Universe = workers.load_universe(universe)
+    u: Universe = calls.load_universe(universe)
     todo = jobs(u, level, settings.rows)
     rough = len(todo) * settings.rows // 2 if level > 1 else settings.rows
     partitions = max(1, min(4096, 2 * rough // settings.rows))
     tasks = ((universe, job, ops, folder, partitions) for job in todo)
-    for _ in workers.in_turn(workshop, "make", workers.make, _until(run, tasks)):
+    for _ in calls.in_turn(workshop, "make", calls.make, _until(run, tasks)):
         pass
     if time.perf_counter() > run.deadline_s:
         return None
     last = level == settings.size
     reading = ((universe, ops, folder, p, last) for p in range(partitions))
-    read = workers.in_turn(workshop, "make", workers.read, _until(run, reading))
-    found = [workers.rows_at(path) for path in read]
-    if len(found) < partitions:
+    read = calls.in_turn(workshop, "make", calls.read, _until(run, reading))
+    rows = [calls.rows_at(path) for path in read]
+    if len(rows) < partitions:
         return None
     for p in range(partitions):
         shutil.rmtree(folder / f"{p:04d}", ignore_errors=True)  # read: the result is kept instead
-    return sorted(found, key=repr_of)
+    return sorted(rows, key=repr_of)
 
 
 def repr_of(found: PartitionRows) -> str:
@@ -258,7 +254,7 @@ def _judge(run: _DiscoveryRun, workshop: Workshop, pairs: dict[str, Draft]) -> t
             yield chunk, tuple(known), run.settings.library
 
     with log.open("a", encoding="utf-8") as file:
-        for batch in workers.in_turn(workshop, "validate", judge_many, _until(run, tasks())):
+        for batch in calls.in_turn(workshop, "validate", judge_many, _until(run, tasks())):
             for one in batch:
                 if one.status == NEW and len(workshop.seats) > 1 and not still_new(one.text, known):
                     one = Judged(one.key, IMPLIED, seconds=one.seconds)
@@ -290,7 +286,7 @@ def _summary(run: _DiscoveryRun, judged: Sequence[Judged], new: int, kept: int, 
     fates = Counter(j.status.lower() for j in judged)
     busy = sum(j.seconds for j in judged)
     return {
-        "ops": list(run.settings.ops), "size": run.settings.size, "jobs": run.settings.jobs, "done": done,
+        "ops": list(run.settings.ops), "size": run.settings.size, "done": done,
         **run.counts, "judged": len(judged), **fates, "rules": kept, "before_minimising": new,
         "discovery_pairs_per_s": len(judged) / busy if busy else 0.0,
         **{f"{k}_s": v for k, v in run.seconds.items()},

@@ -89,7 +89,7 @@ def _index(terms: Sequence[AnonymousTerm]) -> dict[int, np.ndarray]:
     for place, x in enumerate(terms):
         for n in x.inside:
             places.setdefault(n, []).append(place)
-    return {n: np.array(found) for n, found in places.items()}
+    return {n: np.array(indices) for n, indices in places.items()}
 
 
 def form_table(u: Universe, ops: frozenset[str]) -> dict[OpForm, int]:
@@ -200,12 +200,12 @@ def read_partition(
     files = sorted((folder / f"{partition:04d}").glob("*.npy"))
     rows = np.concatenate([np.load(f) for f in files]) if files else np.empty(0, ROW)
     rows = np.sort(rows, order=["digest", "form", "a", "b"])
-    found = _Reader(u, list(form_table(u, ops)), known, numbers, last).read(rows)
+    parts = _Reader(u, list(form_table(u, ops)), known, numbers, last).read(rows)
     fresh = kept.with_suffix(f".{os.getpid()}")
     with fresh.open("wb") as file:
-        pickle.dump(found, file)
+        pickle.dump(parts, file)
     fresh.replace(kept)
-    return found
+    return parts
 
 
 class _Reader:

@@ -68,8 +68,8 @@ def _judge(draft: Draft, name: str, known: Sequence[str], library: bool) -> tupl
         return "UNUSABLE", str(error), ""
     if not verdict.proved:
         return verdict.status, verdict.cause, ""
-    found = rule_of(wide, name)
-    assert found is not None
+    made = rule_of(wide, name)
+    assert made is not None
     assert verdict.domain is not None
     text = wide.text(name) if parses(wide.text(name)) else wide.swapped().text(name)
     return NEW, text, verdict.domain.exactness

@@ -195,11 +195,11 @@ def lift(u: Universe, left: AnonymousTerm, right: AnonymousTerm) -> Draft:
 def _orders(u: Universe, left: AnonymousTerm, right: AnonymousTerm) -> list[tuple[int, ...]]:
     """Axis orders under which the right side has the values of the left side."""
     a, b = u.evaluate(left, {}), u.evaluate(right, {})
-    found: list[tuple[int, ...]] = []
+    orders: list[tuple[int, ...]] = []
     for order in itertools.permutations(range(len(right.type))):
         if tuple(right.type[i] for i in order) == left.type and (a == b.transpose(0, *(i + 1 for i in order))).all():
-            found.append(order)
-    return found
+            orders.append(order)
+    return orders
 
 
 def _lift(u: Universe, left: AnonymousTerm, right: AnonymousTerm, order: tuple[int, ...]) -> Draft:

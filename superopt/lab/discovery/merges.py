@@ -30,9 +30,9 @@ def merging(drafts: Iterable[Draft]) -> list[Draft]:
             key = draft.vars, left[1], left[2]
             parts.setdefault(key, {}).setdefault("first" if left[3] == "0" else "rest", draft)
     out: dict[str, Draft] = {}
-    for found in parts.values():
-        if len(found) == 2:
-            first, rest = found["first"], found["rest"]
+    for terms in parts.values():
+        if len(terms) == 2:
+            first, rest = terms["first"], terms["rest"]
             apart = first.sides[1][0], rest.sides[1][0]
             alike = apart[0][0] == apart[1][0] and apart[0][0] in ("dot", "conv")
             if alike and len(_tensors(apart[0]) & _tensors(apart[1])) == 1:

@@ -77,8 +77,8 @@ def holds(s: Substitution) -> bool:
     values = {
         str(x["name"]): rng.integers(-3, 4, [int(str(n)) for n in x.shape]).astype(np.float64) for x in s.graph.inputs
     }
-    found = [np.asarray(v) for v in evaluate(s.graph.outputs, values)]
-    return all(np.array_equal(a, b) for a, b in zip(found[: s.outputs], found[s.outputs :], strict=True))
+    results = [np.asarray(v) for v in evaluate(s.graph.outputs, values)]
+    return all(np.array_equal(a, b) for a, b in zip(results[: s.outputs], results[s.outputs :], strict=True))
 
 
 def covered(s: Substitution, by: Sequence[Rule], limits: GrowthLimits = LIMITS) -> bool:

@@ -77,8 +77,8 @@ def widen(draft: Draft, name: str) -> tuple[Draft, Verdict]:
 
 
 def _better(best: Draft, verdict: Verdict, wider: Draft, name: str) -> tuple[Draft, Verdict]:
-    found = verdict_of(wider, name, after=0)
-    return (wider, found) if found is not None and found.proved else (best, verdict)
+    wide = verdict_of(wider, name, after=0)
+    return (wider, wide) if wide is not None and wide.proved else (best, verdict)
 
 
 def _batched(draft: Draft, role: str) -> Iterator[Draft]:

@@ -19,7 +19,7 @@ from superopt.lab.fuzz import jax_programs, onnx_programs
 from superopt.lab.fuzz.case import FuzzCase, from_dict, smaller
 from superopt.workshop.job import LOST, Event, Failure, Job
 from superopt.workshop.process import ProcessLimits
-from superopt.workshop.scheduler import Executor, LocalExecutor, Seat, Workshop
+from superopt.workshop.scheduler import ONE_WORKER, Workers, Workshop
 
 HANG_S = 120.0
 """Seconds without an answer: no program here needs a tenth of it on an idle machine."""
@@ -86,7 +86,7 @@ def fuzz(
     store: str | Path | None = None,
     say: Callable[[str], None] = lambda line: None,
     reduce: bool = True,
-    seats: Sequence[Seat] | None = None,
+    workers: Workers = ONE_WORKER,
 ) -> Found:
     """Run programs until the time or their number is reached.
 
@@ -98,7 +98,7 @@ def fuzz(
         store: path at which proofs and results are kept; by default each worker has a store of its own.
         say: called with one line per failure and per hundred programs.
         reduce: whether failures are made smaller.
-        seats: workers, from `seats_of`; one of this machine by default.
+        workers: workers that judge programs.
     """
     begin = time.monotonic()
     found = Found()
@@ -112,18 +112,13 @@ def fuzz(
             cases.append(case)
             yield job_of(case, kept)
 
-    with Workshop(seats_of(LocalExecutor(), 1) if seats is None else seats) as workshop:
+    with workers.workshop(LIMITS, loads=f"{_JOBS}:begin") as workshop:
         for done, (number, result) in enumerate(workshop.each(drawn(), halted=lambda: time.monotonic() >= end_s), 1):
             _count(found, cases[number], verdict_on(result), workshop if reduce else None, kept, say)
             if done % 100 == 0:
                 say(f"{done} programs in {time.monotonic() - begin:.0f} s: {found.counts}")
     found.seconds = time.monotonic() - begin
     return found
-
-
-def seats_of(executor: Executor, count: int) -> list[Seat]:
-    """Return workers that judge programs, so many on each host."""
-    return executor.seats(count, LIMITS, loads=f"{_JOBS}:begin")
 
 
 def job_of(case: FuzzCase, store: str | None = None) -> Job:

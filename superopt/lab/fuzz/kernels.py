@@ -42,7 +42,7 @@ from superopt.lab.fuzz import kernel_graphs as fuzz_graphs
 from superopt.lab.fuzz import kernel_schedules as fuzz_schedules
 from superopt.workshop.job import Event, Failure, Job
 from superopt.workshop.process import ProcessLimits
-from superopt.workshop.scheduler import Executor, LocalExecutor, Workshop
+from superopt.workshop.scheduler import ONE_WORKER, Workers
 
 _ENDLESS = 1 << 40  # cases
 MOST_NODES = 3000
@@ -173,22 +173,19 @@ class FuzzCounts:
 _KINDS = {"wrong": "wrong", "error": "crashes", "died": "crashes", "slow": "hangs"}
 
 
-def run(
-    seconds: float, seed: int = 0, count: int | None = None, workers: int = 1, executor: Executor | None = None
-) -> FuzzCounts:
+def run(seconds: float, seed: int = 0, count: int | None = None, workers: Workers = ONE_WORKER) -> FuzzCounts:
     """Run random kernels until the time is over.
 
     Args:
         seconds: wall time; the case that runs at its end is finished.
         seed: number of the first case; a run goes on where another one ended.
         count: largest number of cases.
-        workers: processes at once on each host.
-        executor: source of the workers; this machine where there is none.
+        workers: workers that check cases.
     """
     end = time.monotonic() + seconds
     found, failures = collections.Counter[str](), list[FuzzFailure]()
     todo = _ENDLESS if count is None else count
-    for number, result in results(seed, todo, workers, executor):
+    for number, result in results(seed, todo, workers):
         kind = result.split(":")[0]
         found[_KINDS.get(kind, kind)] += 1
         if kind in _KINDS:
@@ -199,10 +196,10 @@ def run(
     return FuzzCounts(kernels, found["refused"], found["wrong"], found["crashes"], found["hangs"], tuple(failures))
 
 
-def results(first: int, cases: int, workers: int = 1, executor: Executor | None = None) -> Iterator[tuple[int, str]]:
-    """Run cases in workers of each host; a case that ends its process is reported as such."""
+def results(first: int, cases: int, workers: Workers = ONE_WORKER) -> Iterator[tuple[int, str]]:
+    """Run cases in workers; a case that ends its process is reported as such."""
     jobs = (Job("make", f"{_HERE}:check_one", {"seed": n}, portable=True) for n in range(first, first + cases))
-    with Workshop((executor or LocalExecutor()).seats(workers, _LIMITS, loads=f"{_HERE}:begin")) as workshop:
+    with workers.workshop(_LIMITS, loads=f"{_HERE}:begin") as workshop:
         for number, result in workshop.each(jobs):
             died = isinstance(result, Failure)
             yield first + number, f"died: {result.cause} {result.detail}" if died else result[0]["result"]
@@ -252,7 +249,7 @@ def main(argv: list[str] | None = None) -> int:
         print(result)
         return int(result.split(":")[0] in _KINDS)
     start, counts = time.monotonic(), collections.Counter[str]()
-    for seed, result in results(args.seed, args.cases, args.workers):
+    for seed, result in results(args.seed, args.cases, Workers(args.workers)):
         counts[result.split(":")[0]] += 1
         if result not in ("ok", "skipped"):
             print(f"{seed}: {result}", flush=True)

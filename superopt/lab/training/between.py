@@ -47,7 +47,7 @@ def main() -> None:
     with TrialPool(backend=native) as pool, Worker() as worker:
         maker = KernelMaker(pool)
         made = {name: maker.make(form) for name, form in made.items()}
-        found = compare(
+        comparison = compare(
             original_candidate(graph, closed=imported.closes_over),
             list(made.values()),
             imported.live_values, imported.frozen_values, _SETTINGS, worker=worker,
@@ -57,7 +57,7 @@ def main() -> None:
             every, settings=KernelSettings(footprint=weights), worker=worker, backends=[NATIVE] * len(every)
         )
     alone = {g: t.seconds for g, t in zip(every, timings, strict=True) if isinstance(t, KernelTiming)}
-    for (name, form), whole in zip(made.items(), found.candidates, strict=True):
+    for (name, form), whole in zip(made.items(), comparison.candidates, strict=True):
         regions = [region.graph for region in regions_of(form.program.hot, form.kernels)]
         if not isinstance(whole, Timing) or not alone.keys() >= set(regions):
             print(f"{name}: not all of it was timed", flush=True)

@@ -64,8 +64,8 @@ def calibrate(
     with Worker(limits or ProcessLimits(silence_s=60.0), inline=True) as worker:
         while passes == 0 or time.monotonic() - start < 0.95 * budget_s:
             left_s = budget_s - (time.monotonic() - start)
-            found = time_kernels([c.graph for c in cases], budget_s=max(left_s, 1.0), worker=worker)
-            for i, timing in enumerate(found):
+            timings = time_kernels([c.graph for c in cases], budget_s=max(left_s, 1.0), worker=worker)
+            for i, timing in enumerate(timings):
                 if isinstance(timing, KernelTiming):
                     labels.setdefault(i, []).append(timing.seconds)
                 elif timing.cause != "timeout":

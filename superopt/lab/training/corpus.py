@@ -130,6 +130,6 @@ def noise_floors(labels: Sequence[KernelLabel]) -> dict[str, float | None]:
 
     The mean is comparable with a mean relative error.
     """
-    found = [abs(x.again_s - x.seconds) / x.seconds for x in labels if x.again_s is not None]
+    gaps = [abs(x.again_s - x.seconds) / x.seconds for x in labels if x.again_s is not None]
     figures = {"noise_floor_mean": np.mean, "noise_floor_median": np.median}
-    return {name: float(of(found)) if found else None for name, of in figures.items()}
+    return {name: float(of(gaps)) if gaps else None for name, of in figures.items()}

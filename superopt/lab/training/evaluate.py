@@ -61,12 +61,12 @@ def figures(predicted_s: np.ndarray, labels: Sequence[KernelLabel | _ProgramFact
     """Figures of predictions; tasks of equal name in different families are different."""
     seconds = np.array([x.seconds for x in labels])
     tasks = [f"{x.family} {x.task}" for x in labels]
-    found = quality(predicted_s, seconds, tasks, np.array([x.noise for x in labels])).as_dict()
+    scores = quality(predicted_s, seconds, tasks, np.array([x.noise for x in labels])).as_dict()
     long = seconds >= LONG_S
     error = np.abs(predicted_s - seconds) / seconds
-    found["mape_long"] = round(float(error[long].mean()), 4) if long.any() else 0.0
-    found["log_error"] = round(float(np.abs(np.log(predicted_s / seconds)).mean()), 4)
-    return found
+    scores["mape_long"] = round(float(error[long].mean()), 4) if long.any() else 0.0
+    scores["log_error"] = round(float(np.abs(np.log(predicted_s / seconds)).mean()), 4)
+    return scores
 
 
 def evaluate(
@@ -212,7 +212,7 @@ def backend_choice(
         names = sorted({x.family for x in own.labels})
         splits = [corpus.by_family(own.labels, f) for f in names if families is None or f in families]
         sides = [run_splits(x.labels, splits, 1, FitSettings(), progress=progress) for x in (own, xla)]
-    times = np.array([[x.seconds for x in found.labels] for found in (own, xla)])
+    times = np.array([[x.seconds for x in measured.labels] for measured in (own, xla)])
     chosen = least = ours = 0.0
     for split, *results in zip(splits, *sides, strict=True):
         predicted = [np.array(r.predicted["seed 0"]) for r in results]
@@ -243,14 +243,14 @@ def _score(split: Split, seed: int, settings: FitSettings) -> SplitResult:
     begin = time.process_time()
     model = fit.fit(train, settings, seed)
     seconds = time.process_time() - begin
-    found = predict(model, test.table, test.structures, test.rows)
+    prices = predict(model, test.table, test.structures, test.rows)
     boosted = (
         {} if seed or not trees.installed() else figures(trees.kernel_seconds(train, test, model.prior, 0), wanted)
     )
     return SplitResult(
-        split.name, len(split.train), len(split.test), split.shared, prior=figures(found.prior_s, wanted),
-        learned=(figures(found.seconds, wanted),), outside=float((found.gate < 1.0).mean()), fit_seconds=seconds,
-        trees=boosted, predicted={"prior": found.prior_s.tolist(), f"seed {seed}": found.seconds.tolist()},
+        split.name, len(split.train), len(split.test), split.shared, prior=figures(prices.prior_s, wanted),
+        learned=(figures(prices.seconds, wanted),), outside=float((prices.gate < 1.0).mean()), fit_seconds=seconds,
+        trees=boosted, predicted={"prior": prices.prior_s.tolist(), f"seed {seed}": prices.seconds.tolist()},
     )  # fmt: skip
 
 
@@ -286,7 +286,7 @@ def rewritten(
         for name, predicted_s in result.predicted.items():
             error = np.abs(np.array(predicted_s) / seconds - 1.0)[chosen]
             errors["prior_mape_rewritten" if name == "prior" else "mape_rewritten"] += error.tolist()
-    return {name: _mean(found) for name, found in errors.items() if found}
+    return {name: _mean(values) for name, values in errors.items() if values}
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -299,7 +299,7 @@ def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult], backe
     Each is a mean over splits and seeds, with its worst seed, and stands beside the roofline's and that of the trees;
     `vs_trees` is the network's order over that of the trees.
     """
-    found: dict[str, float] = {}
+    by_bar: dict[str, float] = {}
     for results, suffix, split in ((programs, "", "random"), (held, "_lofo", "lofo")):
         error = f"mape_{'xla' if backend == XLA else 'regions'}_{split}", "mape_long", max
         bars = [error, (f"tau_fusion{suffix}", "tau", min)] if backend == XLA else [error]
@@ -307,17 +307,17 @@ def _by_bars(held: Sequence[SplitResult], programs: Sequence[SplitResult], backe
             if not results:
                 continue
             seeds = [_mean([r.learned[k][name] for r in results]) for k in range(len(results[0].learned))]
-            found |= {
+            by_bar |= {
                 bar: _mean(seeds),
                 f"{bar}_worst": worst(seeds),
                 f"prior_{bar}": _mean([r.prior[name] for r in results]),
             }
             if all(r.trees for r in results):
-                found[f"trees_{bar}"] = _mean([r.trees[name] for r in results])
-        order, other = (found.get(f"{whose}tau_fusion{suffix}") for whose in ("", "trees_"))
+                by_bar[f"trees_{bar}"] = _mean([r.trees[name] for r in results])
+        order, other = (by_bar.get(f"{whose}tau_fusion{suffix}") for whose in ("", "trees_"))
         if order is not None and other:
-            found[f"vs_trees{suffix}"] = round(order / other, 3)
-    return found
+            by_bar[f"vs_trees{suffix}"] = round(order / other, 3)
+    return by_bar
 
 
 def ceiling(labels: Sequence[KernelLabel]) -> dict[str, float]:
@@ -325,8 +325,8 @@ def ceiling(labels: Sequence[KernelLabel]) -> dict[str, float]:
     again = [x for x in labels if x.again_s is not None]
     if not again:
         return {}
-    found = figures(np.array([x.again_s for x in again]), again)
-    return {"tau_ceiling": found["tau"], "tau_plain_ceiling": found["tau_b"]}
+    scores = figures(np.array([x.again_s for x in again]), again)
+    return {"tau_ceiling": scores["tau"], "tau_plain_ceiling": scores["tau_b"]}
 
 
 def _row(result: SplitResult) -> dict[str, Any]:

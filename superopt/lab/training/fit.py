@@ -86,8 +86,8 @@ def prepare(labels: Sequence[KernelLabel]) -> Data:
 def weights(data: Data) -> np.ndarray:
     """Weights of labels in the loss: noisy ones and those of large families count less."""
     counts = np.bincount(data.families)[data.families]
-    found = 1.0 / (1.0 + (data.noise / 0.1) ** 2) / np.sqrt(counts)
-    return found / found.mean()
+    weight = 1.0 / (1.0 + (data.noise / 0.1) ** 2) / np.sqrt(counts)
+    return weight / weight.mean()
 
 
 def fit_prior(data: Data, steps: int) -> Coefficients:
@@ -171,22 +171,22 @@ def _runner(settings: FitSettings) -> tuple[Callable[..., Any], Callable[..., An
         params: Params, rows: jax.Array, labels: dict[str, jax.Array], batch: dict[str, jax.Array], key: jax.Array
     ) -> jax.Array:
         at = batch["label"]  # empty places are past the end
-        found = {k: v.at[at].get(mode="fill", fill_value=0) for k, v in labels.items()}
+        picked = {k: v.at[at].get(mode="fill", fill_value=0) for k, v in labels.items()}
         used = (at < _NOWHERE).astype(jnp.float32)
         keys = jax.random.split(key, 4)
         seen = rows.at[batch["rows"]].get(mode="fill", fill_value=0.0)
         nodes = {**batch, "rows": _dropped(seen, settings.row_drop, keys[0])}
-        hidden = network.embed(params, nodes, _dropped(found["kernel"], settings.kernel_drop, keys[1]))
+        hidden = network.embed(params, nodes, _dropped(picked["kernel"], settings.kernel_drop, keys[1]))
         kept = (_dropped(x, settings.trunk_drop, key) for x, key in zip(hidden, keys[2:], strict=True))
         raw = network.heads(params, *kept)
-        log = found["log_prior"][:, None] + bound * jnp.tanh(raw / bound)
+        log = picked["log_prior"][:, None] + bound * jnp.tanh(raw / bound)
         log = jnp.log(jnp.exp(log) + SOFT_S * 1e6)
-        gap = log - found["target"][:, None]
+        gap = log - picked["target"][:, None]
         count = jnp.maximum(used.sum(), 1.0)
-        time = (found["weight"] * used[:, None] * optax.losses.huber_loss(gap, delta=settings.delta)).sum() / count
-        apart = found["target"][:, None] - found["target"][None, :]
-        noise = jnp.hypot(found["noise"][:, None], found["noise"][None, :])
-        same = (found["task"][:, None] == found["task"][None, :]) * used[:, None] * used[None, :]
+        time = (picked["weight"] * used[:, None] * optax.losses.huber_loss(gap, delta=settings.delta)).sum() / count
+        apart = picked["target"][:, None] - picked["target"][None, :]
+        noise = jnp.hypot(picked["noise"][:, None], picked["noise"][None, :])
+        same = (picked["task"][:, None] == picked["task"][None, :]) * used[:, None] * used[None, :]
         clear = same * (apart > 2.0 * noise + 0.02)
         behind = (log[None, :] - log[:, None]) / settings.rank_scale
         order = jax.nn.softplus(behind).mean(2) * settings.rank_scale

@@ -175,16 +175,16 @@ def evaluation(
     backend: str = XLA,
 ) -> dict[str, Any]:
     """Held-out accuracy and scoring speed: `summary`, `families`, `programs`, `labels`, `text`."""
-    found = read_corpus(data, backend)
-    result = evaluate.evaluate(found, seeds=seeds, backend=backend, families=families, budget_s=budget_s, progress=say)
+    labels = read_corpus(data, backend)
+    result = evaluate.evaluate(labels, seeds=seeds, backend=backend, families=families, budget_s=budget_s, progress=say)
     if backend == NATIVE:
-        result["summary"] |= evaluate.backend_choice(found, corpus_of(_path(data, SHIPPED), "xla"), families, say)
+        result["summary"] |= evaluate.backend_choice(labels, corpus_of(_path(data, SHIPPED), "xla"), families, say)
         if whole.SHIPPED.exists():
             result["summary"] |= whole.fit(LabelFile.read(whole.SHIPPED))[1]
         result["summary"] |= cold_costs(_path(data, SHIPPED))[1]
         result["schedules"] = schedules_evaluation(None, seeds, families, budget_s, say)
         result["summary"] |= result["schedules"]["summary"]
-    some = found.labels[:: max(1, len(found.labels) // speed.MOST)]
+    some = labels.labels[:: max(1, len(labels.labels) // speed.MOST)]
     model = fit.fit(fit.prepare(some), FitSettings(epochs=1, prior_steps=100), 0)
     rates = speed.scoring_speed(model, list({x.key: x.graph for x in some}.values()))
     result["summary"] |= {"kernels_per_s": rates["whole"], "network_kernels_per_s": rates["network"]}

@@ -66,14 +66,14 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
             if time.monotonic() > end:
                 break
             chunk = left[first : first + CHUNK]
-            found = timed(chunk, worker)
-            for row, one in zip(chunk, found, strict=True):
+            rows = timed(chunk, worker)
+            for row, one in zip(chunk, rows, strict=True):
                 if isinstance(one, str):
                     labels.failed[row["key"]] = one
                 else:
                     labels.rows.append(row | one)
             if first // CHUNK % AGAIN_EVERY == 0:
-                again += [row for row, one in zip(chunk, found, strict=True) if not isinstance(one, str)]
+                again += [row for row, one in zip(chunk, rows, strict=True) if not isinstance(one, str)]
             if time.monotonic() > written + WRITE_EVERY_S:
                 labels.write()
                 written = time.monotonic()
@@ -91,11 +91,11 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
 def in_turns(regions: Sequence[Row]) -> list[Row]:
     """Regions in a shuffled order that depends on their keys alone, one of each rule before the second of any."""
     turns = Counter[str]()
-    found: list[tuple[int, Row]] = []
+    rows: list[tuple[int, Row]] = []
     for row in sorted(regions, key=lambda r: hashlib.sha256(r["key"].encode()).digest()):
-        found.append((turns[row["rule"]], row))
+        rows.append((turns[row["rule"]], row))
         turns[row["rule"]] += 1
-    return [row for _, row in sorted(found, key=lambda pair: pair[0])]
+    return [row for _, row in sorted(rows, key=lambda pair: pair[0])]
 
 
 def summary(labels: LabelFile, regions: int) -> dict[str, Any]:
@@ -163,8 +163,8 @@ def cold_costs(path: Path = SHIPPED) -> tuple[dict[str, float], dict[str, float]
         some = [(row, frozen_bytes(g)) for row, g in sizes if machine.beyond_caches(rotated_bytes(g, header))]
     costs, figures = dict[str, float](), dict[str, float]()
     for backend, name in (("own", "cold_s"), ("xla", "cold_xla_s")):
-        found = [(row[f"{backend}_s"], row[f"{backend}_cold_s"], size, row["family"]) for row, size in some]
-        warm, cold, size, families_ = (np.array(x) for x in zip(*[x for x in found if x[1] >= 2e-5], strict=True))
+        triples = [(row[f"{backend}_s"], row[f"{backend}_cold_s"], size, row["family"]) for row, size in some]
+        warm, cold, size, families_ = (np.array(x) for x in zip(*[x for x in triples if x[1] >= 2e-5], strict=True))
         costs[name] = _byte_s(warm, cold, size)
         left_out = [np.abs((warm + _byte_s(warm[o], cold[o], size[o]) * size) / cold - 1)[~o]
                     for f in np.unique(families_) for o in [families_ != f]]  # fmt: skip
@@ -188,12 +188,12 @@ def listed(path: Path, say: Say) -> list[Row]:
     rows = read_lines(path)
     if rows:
         return rows
-    found: dict[str, Row] = {}
+    by_case: dict[str, Row] = {}
 
     def add(family: str, program: str, region: Graph, rule: str = "") -> None:
         text = make_form("region", canonical(region)).text
         row = {"family": family, "program": program, "key": key_of(text), "text": text, "rule": rule}
-        found.setdefault(key_of(text), row)
+        by_case.setdefault(key_of(text), row)
 
     for family, number in families.names():
         try:
@@ -203,12 +203,12 @@ def listed(path: Path, say: Say) -> list[Row]:
             continue
         for region in form.regions:
             add(family, f"{family}/{number}", region.graph)
-    programs = len(found)
+    programs = len(by_case)
     for label in corpus.load().labels:
         regions = partition(label.graph)
         if len(regions) == 1 and not regions[0].is_free and regions[0].root is label.graph.outputs[0]:
             add(label.family, label.program, regions[0].graph)
-    searched = len(found)
+    searched = len(by_case)
     rules = proved_library(None).rules
     for family, number in families.names():
         for rule, form in forms(families.program(family, number).graph(), rules):
@@ -216,10 +216,10 @@ def listed(path: Path, say: Say) -> list[Row]:
                 add(family, f"{family}/{number}", region.graph, rule)
     say(
         f"{programs} regions of programs, {searched - programs} kernels of the search that are one region, "
-        f"{len(found) - searched} regions of forms by rules"
+        f"{len(by_case) - searched} regions of forms by rules"
     )
-    write_lines(path, list(found.values()))
-    return list(found.values())
+    write_lines(path, list(by_case.values()))
+    return list(by_case.values())
 
 
 def timed(chunk: Sequence[Row], worker: Worker) -> list[Row | str]:
@@ -227,21 +227,21 @@ def timed(chunk: Sequence[Row], worker: Worker) -> list[Row | str]:
     graphs = [parse_graph(row["text"]) for row in chunk]
     warm = _pairs(graphs, worker, SETTINGS)
     cold = [i for i, g in enumerate(graphs) if frozen_bytes(g) >= LEAST_FROZEN and not isinstance(warm[i], str)]
-    found = [one if isinstance(one, str) else dict(one) for one in warm]
+    rows = [one if isinstance(one, str) else dict(one) for one in warm]
     for i, one in zip(
         cold, _pairs([graphs[i] for i in cold], worker, replace(SETTINGS, footprint=FOOTPRINT)), strict=True
     ):
-        at = found[i]
+        at = rows[i]
         if not isinstance(at, str) and not isinstance(one, str):
             at |= {"own_cold_s": one["own_s"], "xla_cold_s": one["xla_s"]}
-    return found
+    return rows
 
 
 def _pairs(graphs: Sequence[Graph], worker: Worker, settings: KernelSettings) -> list[Row | str]:
     both = [g for g in graphs for _ in range(2)]
-    found = time_kernels(both, settings=settings, worker=worker, backends=[NATIVE, XLA] * len(graphs))
+    timings = time_kernels(both, settings=settings, worker=worker, backends=[NATIVE, XLA] * len(graphs))
     rows: list[Row | str] = []
-    for own, xla in zip(found[::2], found[1::2], strict=True):
+    for own, xla in zip(timings[::2], timings[1::2], strict=True):
         if not isinstance(own, KernelTiming):
             rows.append(f"own: {own.cause}: {own.detail}"[:200])
         elif not isinstance(xla, KernelTiming):

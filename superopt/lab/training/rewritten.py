@@ -79,13 +79,13 @@ def forms(graph: Graph, rules: Sequence[Rule]) -> Iterator[tuple[str, Candidate]
 
 def _instances(snapshot: Snapshot) -> dict[str, dict[object, dict[int, int]]]:
     """For each rule: instance -> class -> the option that it introduced there; macros go class by class."""
-    found: dict[str, dict[object, dict[int, int]]] = {}
+    instances: dict[str, dict[object, dict[int, int]]] = {}
     for c, row in enumerate(snapshot.options):
         for i, option in enumerate(row):
             if option.origin is not None:
                 key = c if option.form.rule else ("step", option.origin.step)
-                found.setdefault(option.origin.rule, {}).setdefault(key, {}).setdefault(c, i)
-    return found
+                instances.setdefault(option.origin.rule, {}).setdefault(key, {}).setdefault(c, i)
+    return instances
 
 
 def _moves(state: State, instances: dict[object, dict[int, int]]) -> Iterator[Move]:

@@ -74,7 +74,7 @@ def figures(predicted: np.ndarray, labels: ScheduleLabels) -> dict[str, float]:
     single = counts[1][np.searchsorted(counts[0], labels.region)] == 1
     long = (seconds >= LONG_S) & ~single
     error = np.abs(predicted / seconds - 1)
-    found = {
+    scores = {
         "mape": _mean(error[long]), "mape_default": _mean(error[long & labels.first]),
         "median_error": float(np.median(error[long])) if long.any() else 0.0,
         "mape_regions": _mean(error[(seconds >= LONG_S) & single & ~labels.cold]),
@@ -100,11 +100,11 @@ def figures(predicted: np.ndarray, labels: ScheduleLabels) -> dict[str, float]:
                 some.append(float(y[first] / y[best if p[first] > margin * p[best] else first]))
             if labels.exhaustive[at[0]]:
                 sets.append((p, y, float(default[0])))
-    found["tau"] = _mean(np.array(taus))
+    scores["tau"] = _mean(np.array(taus))
     for name, margin in (("best", 1.0), ("clear", CLEARLY)):
-        found[f"{name}_over_default"] = _geomean(gains[margin])
-        found[f"{name}_worse"] = _mean((np.array(gains[margin]) < 1 / (1 + TOP)).astype(float))
-    return found | choices(sets)
+        scores[f"{name}_over_default"] = _geomean(gains[margin])
+        scores[f"{name}_worse"] = _mean((np.array(gains[margin]) < 1 / (1 + TOP)).astype(float))
+    return scores | choices(sets)
 
 
 def clear_tau(p: np.ndarray, y: np.ndarray) -> float | None:
@@ -145,11 +145,11 @@ def floors(labels: ScheduleLabels) -> dict[str, float]:
     if not len(at):
         return {}
     some = labels.part(at)
-    found = figures(some.again_s, some)
+    floor = figures(some.again_s, some)
     return {
-        "floor_mape": found["mape"], "floor_mape_regions": found["mape_regions"], "ceiling_tau": found["tau"],
+        "floor_mape": floor["mape"], "floor_mape_regions": floor["mape_regions"], "ceiling_tau": floor["tau"],
         "second_visits": len(at),
-    } | ({"floor_tile_ape": found["tile_ape"], "floor_sets": found["sets"]} if "tile_ape" in found else {})  # fmt: skip
+    } | ({"floor_tile_ape": floor["tile_ape"], "floor_sets": floor["sets"]} if "tile_ape" in floor else {})  # fmt: skip
 
 
 def evaluate(
@@ -180,20 +180,20 @@ def evaluate(
     result: dict[str, Any] = {"random": {}, "lofo": {}, "floors": floors(labels)}
     for name, model in models.items():
         count = 1 if name == "prior" else seeds
-        found = [by_program(labels, model, seed) for seed in range(count) if seed == 0 or left()]
-        result["random"][name] = _over_seeds(found)
+        splits = [by_program(labels, model, seed) for seed in range(count) if seed == 0 or left()]
+        result["random"][name] = _over_seeds(splits)
         say(f"random, {name}: {_line(result['random'][name]['mean'])}")
     result["learning"] = learning(labels, models["network"], say)
     result["ablation"] = ablation(labels, models["network"], say)
     chosen = sorted(set(labels.families.tolist())) if families is None else list(families)
     for name, model in models.items():
-        found: list[dict[str, float]] = []
+        splits: list[dict[str, float]] = []
         for seed in range(seeds if name == "network" else 1):
             if seed and not left():
                 break
-            found.append(by_family(labels, model, seed, chosen))
-            say(f"family by family, {name}, seed {seed}: {_line(found[-1])}")
-        result["lofo"][name] = _over_seeds(found)
+            splits.append(by_family(labels, model, seed, chosen))
+            say(f"family by family, {name}, seed {seed}: {_line(splits[-1])}")
+        result["lofo"][name] = _over_seeds(splits)
     result["summary"] = summary(result)
     return result
 
@@ -228,7 +228,7 @@ def by_family(labels: ScheduleLabels, model: Predict, seed: int, families: Seque
         predicted[test] = model(labels.part(train), seed, None)(labels.part(test))
     at = np.flatnonzero(~np.isnan(predicted))
     some, p = labels.part(at), predicted[at]
-    found = figures(p, some)
+    scores = figures(p, some)
     error = np.abs(np.log(p / some.seconds))
     inside: list[np.ndarray] = []
     for family in families:
@@ -236,9 +236,9 @@ def by_family(labels: ScheduleLabels, model: Predict, seed: int, families: Seque
         if mine.any() and not mine.all():
             inside.append(error[mine] <= np.quantile(error[~mine], 0.9))
     if inside:
-        found |= {"coverage90": float(np.concatenate(inside).mean()), "interval": float(np.quantile(error, 0.9))}
+        scores |= {"coverage90": float(np.concatenate(inside).mean()), "interval": float(np.quantile(error, 0.9))}
     each = [figures(p[some.families == f], some.part(np.flatnonzero(some.families == f)))["mape"] for f in families]
-    return found | {"mape_families": _mean(np.array(each)), "mape_worst_family": float(np.max(each))}
+    return scores | {"mape_families": _mean(np.array(each)), "mape_worst_family": float(np.max(each))}
 
 
 def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) -> dict[str, dict[str, float]]:
@@ -253,7 +253,7 @@ def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) 
         model: the model to fit.
         say: called with one line per row.
     """
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for k, mine in enumerate(parts):
         train, test = held_out(mine, 0)
         some, unseen = mine.part(test), ~np.isin(mine.programs, mine.programs[test])
@@ -273,9 +273,9 @@ def between_machines(parts: Sequence[ScheduleLabels], model: Predict, say: Say) 
         }
         name = f"machine {k + 1}, {mine.vector_bits} bits"
         for what, predicted in rows.items():
-            found[f"{name}, {what}"] = figures(predicted, some)
-            say(f"{name}, {what}: {_line(found[f'{name}, {what}'])}")
-    return found
+            scores[f"{name}, {what}"] = figures(predicted, some)
+            say(f"{name}, {what}: {_line(scores[f'{name}, {what}'])}")
+    return scores
 
 
 def on_regions(labels: ScheduleLabels, model: Predict, families: Sequence[str]) -> dict[str, float]:
@@ -286,7 +286,7 @@ def on_regions(labels: ScheduleLabels, model: Predict, families: Sequence[str]) 
         )
         for i, (family, program) in enumerate(zip(labels.families, labels.programs, strict=True))
     ]
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     splits = {"lofo": [corpus.by_family(facts, f) for f in families],
               "random": [corpus.by_program(facts, k) for k in range(RANDOM_SPLITS)]}  # fmt: skip
     for name, some in splits.items():
@@ -294,8 +294,8 @@ def on_regions(labels: ScheduleLabels, model: Predict, families: Sequence[str]) 
         for split in some:
             test = labels.part(split.test)
             errors.append(figures(model(labels.part(split.train), 0, None)(test), test)["mape_regions"])
-        found[f"mape_regions_{name}"], found[f"mape_regions_{name}_worst"] = float(np.mean(errors)), max(errors)
-    return found
+        scores[f"mape_regions_{name}"], scores[f"mape_regions_{name}_worst"] = float(np.mean(errors)), max(errors)
+    return scores
 
 
 def regions_figures(
@@ -303,11 +303,11 @@ def regions_figures(
 ) -> dict[str, dict[str, float]]:
     """`on_regions` of the network, fitted to default schedules alone as the graph network is, and of its baselines."""
     chosen = sorted(set(labels.families.tolist())) if families is None else list(families)
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     for name, model in _models(replace(settings, members=1), say).items():
-        found[name] = on_regions(labels, model, chosen)
-        say(f"default schedules, {name}: {found[name]}")
-    return found
+        scores[name] = on_regions(labels, model, chosen)
+        say(f"default schedules, {name}: {scores[name]}")
+    return scores
 
 
 def _models(settings: StagedSettings, say: Say) -> dict[str, Predict]:
@@ -322,56 +322,56 @@ def _models(settings: StagedSettings, say: Say) -> dict[str, Predict]:
 
 def learning(labels: ScheduleLabels, model: Predict, say: Say) -> dict[str, dict[str, float]]:
     """Figures on the programs that seed 0 holds out, by the share of the regions in the fit."""
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     train, _ = held_out(labels, 0)
     for part in _LEARNING:
         regions = len(np.unique(labels.region[train])) // part
-        found[str(regions)] = by_program(labels, model, 0, 1 / part)
-        say(f"{regions} regions: {_line(found[str(regions)])}")
-    return found
+        scores[str(regions)] = by_program(labels, model, 0, 1 / part)
+        say(f"{regions} regions: {_line(scores[str(regions)])}")
+    return scores
 
 
 def ablation(labels: ScheduleLabels, model: Predict, say: Say) -> dict[str, dict[str, float]]:
     """Figures on the programs that seed 0 holds out, without each group of features; `none` also lacks the estimate."""
-    found: dict[str, dict[str, float]] = {}
+    scores: dict[str, dict[str, float]] = {}
     train, test = held_out(labels, 0)
     some = labels.part(test)
     for group, (first, last) in stages.GROUPS.items():
         gone = range(stages.NAMES.index(first), stages.NAMES.index(last) + 1)
         names = [k for k in range(len(stages.NAMES)) if k not in gone]
-        found[group] = figures(model(labels.part(train), 0, names)(some), some)
-        say(f"without {group}: {_line(found[group])}")
-    return found
+        scores[group] = figures(model(labels.part(train), 0, names)(some), some)
+        say(f"without {group}: {_line(scores[group])}")
+    return scores
 
 
 def summary(result: Mapping[str, Any]) -> dict[str, float]:
     """The figures under the names of the acceptance bars."""
     random, lofo = result["random"]["network"], result["lofo"]["network"]
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for name, figures_ in (("random", random), ("lofo", lofo)):
-        found[f"mape_own_{name}"] = figures_["mean"]["mape"]
-        found[f"mape_own_{name}_worst"] = figures_["worst"]["mape"]
+        means[f"mape_own_{name}"] = figures_["mean"]["mape"]
+        means[f"mape_own_{name}_worst"] = figures_["worst"]["mape"]
     for split, figures_ in (("", random), ("_lofo", lofo)):
         mean = figures_["mean"]
-        found[f"tau_schedule{split}"] = mean["tau"]
-        found[f"best_over_default{split}"] = mean["best_over_default"]
-        found[f"clear_over_default{split}"] = mean["clear_over_default"]
+        means[f"tau_schedule{split}"] = mean["tau"]
+        means[f"best_over_default{split}"] = mean["best_over_default"]
+        means[f"clear_over_default{split}"] = mean["clear_over_default"]
         for name in ("top1", "top5"):
             if name in mean:
-                found[f"{name}{split}"] = mean[name]
+                means[f"{name}{split}"] = mean[name]
         if "tile_ape" in mean:
-            found[f"tile_ape{split or '_random'}"] = mean["tile_ape"]
+            means[f"tile_ape{split or '_random'}"] = mean["tile_ape"]
             chance = mean["measurements"] / mean["measurements_by_chance"]
             if split:
-                found["transfer"] = 1 / chance
+                means["transfer"] = 1 / chance
             else:
-                found["measurements_vs_random"] = chance
+                means["measurements_vs_random"] = chance
     if "coverage90" in lofo["mean"]:
-        found["coverage90"] = lofo["mean"]["coverage90"]
+        means["coverage90"] = lofo["mean"]["coverage90"]
     if "trees" in result["random"]:
-        found["vs_trees"] = random["mean"]["tau"] / result["random"]["trees"]["mean"]["tau"]
-        found["vs_trees_lofo"] = lofo["mean"]["tau"] / result["lofo"]["trees"]["mean"]["tau"]
-    return {name: round(value, 4) for name, value in (found | result["floors"]).items()}
+        means["vs_trees"] = random["mean"]["tau"] / result["random"]["trees"]["mean"]["tau"]
+        means["vs_trees_lofo"] = lofo["mean"]["tau"] / result["lofo"]["trees"]["mean"]["tau"]
+    return {name: round(value, 4) for name, value in (means | result["floors"]).items()}
 
 
 _SHOWN = (
@@ -389,19 +389,19 @@ def table(result: Mapping[str, Any]) -> str:
         "| | " + " | ".join(_SHOWN) + " |", "|---|" + "--:|" * len(_SHOWN),
     ]  # fmt: skip
     for split in ("random", "lofo"):
-        for name, found in result[split].items():
-            cells = [f"{found['mean'].get(n, math.nan):.3f} ({found['worst'].get(n, math.nan):.3f})" for n in _SHOWN]
-            lines.append(f"| {split}, {name}, {found['seeds']['count']} seeds | " + " | ".join(cells) + " |")
+        for name, scores in result[split].items():
+            cells = [f"{scores['mean'].get(n, math.nan):.3f} ({scores['worst'].get(n, math.nan):.3f})" for n in _SHOWN]
+            lines.append(f"| {split}, {name}, {scores['seeds']['count']} seeds | " + " | ".join(cells) + " |")
     shown = {"learning": "{} regions", "ablation": "without {}", "machines": "{}"}
     for part, form in shown.items():
-        for name, found in result.get(part, {}).items():
+        for name, scores in result.get(part, {}).items():
             what = form.format(name)
-            lines.append(f"| {what} | " + " | ".join(f"{found.get(n, math.nan):.3f}" for n in _SHOWN) + " |")
+            lines.append(f"| {what} | " + " | ".join(f"{scores.get(n, math.nan):.3f}" for n in _SHOWN) + " |")
     if result.get("regions"):
         columns = list(result["regions"]["network"])
         lines += ["", "| default schedules | " + " | ".join(columns) + " |", "|---|" + "--:|" * len(columns)]
-        for name, found in result["regions"].items():
-            lines.append(f"| {name} | " + " | ".join(f"{found[c]:.3f}" for c in columns) + " |")
+        for name, scores in result["regions"].items():
+            lines.append(f"| {name} | " + " | ".join(f"{scores[c]:.3f}" for c in columns) + " |")
     lines += ["", "| summary | |", "|---|--:|"]
     lines += [f"| `{name}` | {value} |" for name, value in result["summary"].items()]
     return "\n".join(lines)

@@ -89,5 +89,10 @@ def fitted(regions: Sequence[tuple[np.ndarray, np.ndarray]], steps: int = STEPS)
         start = jax.tree.map(jnp.asarray, start)
         run = jax.jit(lambda s: jax.lax.scan(step, (s, optimiser.init(s)), None, length=steps))
         (values, _), _ = run(start)
-    found = {name: np.exp(np.asarray(value)) for name, value in values.items()}
-    return replace(first, lengths=found["lengths"], amplitude=float(found["amplitude"]), noise=float(found["noise"]))
+    values_by_name = {name: np.exp(np.asarray(value)) for name, value in values.items()}
+    return replace(
+        first,
+        lengths=values_by_name["lengths"],
+        amplitude=float(values_by_name["amplitude"]),
+        noise=float(values_by_name["noise"]),
+    )

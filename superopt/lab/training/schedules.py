@@ -121,10 +121,10 @@ def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool
                 labels.write()
                 written = time.monotonic()
                 say(f"{sum(len(r['points']) for r in labels.rows)} labels of {len(labels.rows)} regions")
-        for (_, made), found in ahead(pool, jobs, again, lambda x: (_visited, x[0], [p[0] for p in x[1]["points"]])):
-            made["peak_again_s"] = found.pop(PEAK, [None])[0]
+        for (_, made), visited in ahead(pool, jobs, again, lambda x: (_visited, x[0], [p[0] for p in x[1]["points"]])):
+            made["peak_again_s"] = visited.pop(PEAK, [None])[0]
             for k, point in enumerate(made["points"]):
-                point += [found[k][0]] if k in found else []
+                point += [visited[k][0]] if k in visited else []
     labels.write()
     return summary(labels)
 
@@ -193,12 +193,12 @@ def _labelled(visit: _Visit) -> Row | str:
         space = space_of(program, threads=visit.threads)
         points = every(space) if visit.exhaustive else drawn(space, random.Random(row["key"]))
         traces = _traces(points, space, program, visit.footprint)
-        found = _timed(visit, traces, math.inf if visit.exhaustive else DISTINCT)
+        timings = _timed(visit, traces, math.inf if visit.exhaustive else DISTINCT)
     except (SuperoptError, WorkerDiedError) as error:
         return f"{type(error).__name__}: {error}"[:200]
-    peak_s = found.pop(PEAK, [None])[0]
-    timed = [[traces[k], *found[k]] for k in sorted(found)]
-    if 0 not in found:
+    peak_s = timings.pop(PEAK, [None])[0]
+    timed = [[traces[k], *timings[k]] for k in sorted(timings)]
+    if 0 not in timings:
         return "the default schedule was not timed"
     return {
         "key": row["key"], "family": row["family"], "program": row["program"], "threads": visit.threads,
@@ -240,22 +240,22 @@ def _traces(
     points: Iterator[dict[str, Any]], space: ScheduleSpace, program: LoopProgram, footprint: int = 0
 ) -> list[Steps]:
     """The distinct traces of points that can be applied and are promising."""
-    found: dict[str, Steps] = {}
+    traces: dict[str, Steps] = {}
     most_s = math.inf
     for point in points:
         try:
             trace = space.trace(point)
             key = json.dumps(trace)
-            if key in found:
+            if key in traces:
                 continue
             estimate = estimate_s(stage_rows(apply(program, trace), space.threads, weights=footprint))
         except InputError:
             continue
-        if not found:
+        if not traces:
             most_s = HOPELESS * estimate
         if estimate <= most_s:
-            found[key] = trace
-    return list(found.values())
+            traces[key] = trace
+    return list(traces.values())
 
 
 def _timed(visit: _Visit, traces: Sequence[Steps], most: float = math.inf) -> dict[int, list[Any]]:
@@ -276,7 +276,7 @@ def _timed(visit: _Visit, traces: Sequence[Steps], most: float = math.inf) -> di
                 if event["event"] == "built":
                     built.setdefault(event["digest"], (k, event["spills"]))
         kept = dict(itertools.islice(built.items(), None if most == math.inf else int(most)))
-        found: dict[int, list[Any]] = {}
+        samples: dict[int, list[Any]] = {}
         peaks: list[float] = []
         with _OF["lock"]:
             events = list(builder.time({"digests": list(kept), **TIMING})) if kept else []
@@ -284,7 +284,7 @@ def _timed(visit: _Visit, traces: Sequence[Steps], most: float = math.inf) -> di
             seconds = float(f"{sorted(event['samples_s'])[:2][-1]:.4g}")  # the least but one: pauses fall on few
             if event["digest"] in kept:
                 k, spills = kept[event["digest"]]
-                found[k] = [seconds, spills]
+                samples[k] = [seconds, spills]
             else:
                 peaks.append(seconds)
-        return found | ({PEAK: [float(f"{np.mean(peaks):.5g}")]} if peaks else {})
+        return samples | ({PEAK: [float(f"{np.mean(peaks):.5g}")]} if peaks else {})

@@ -71,19 +71,19 @@ def fresh_speed(model: Model, streams: Sequence[GraphStream]) -> list[Speed]:
 def scoring_speed(model: Model, kernels: Sequence[Graph]) -> dict[str, float]:
     """Kernels of a corpus per second: `whole`, and `network`, which leaves out their encoding."""
     kernels = kernels[:MOST]
-    (found,) = fresh_speed(model, [[kernels[i : i + BATCH] for i in range(0, len(kernels), BATCH)]])
-    return {"whole": round(found.rate), "network": round(found.kernels / (found.seconds - found.encoding_s))}
+    (speed,) = fresh_speed(model, [[kernels[i : i + BATCH] for i in range(0, len(kernels), BATCH)]])
+    return {"whole": round(speed.rate), "network": round(speed.kernels / (speed.seconds - speed.encoding_s))}
 
 
 def _once(stream: GraphStream) -> list[list[Graph]]:
     seen: set[tuple[object, ...]] = set()
-    found: list[list[Graph]] = []
+    batches: list[list[Graph]] = []
     for batch in stream:
         fresh = {k.outputs: k for k in batch if k.outputs not in seen}
         seen.update(fresh)
         if fresh:
-            found.append(list(fresh.values()))
-    return found
+            batches.append(list(fresh.values()))
+    return batches
 
 
 def _bind() -> None:
@@ -96,7 +96,7 @@ def _measure(model: Model, texts: Sequence[Sequence[Sequence[str]]]) -> list[Spe
     streams = [[[parse_graph(text) for text in batch] for batch in stream] for stream in texts]
     for stream in streams[:1]:
         Learned(model, "speed").price(stream[0])  # loads libraries
-    found: list[Speed] = []
+    speeds: list[Speed] = []
     for stream in streams:
         whole: list[float] = []
         encoding: list[float] = []
@@ -112,8 +112,8 @@ def _measure(model: Model, texts: Sequence[Sequence[Sequence[str]]]) -> list[Spe
                 fresh.encode(batch)
             encoding.append(time.perf_counter() - begin)
         kernels = [k for batch in stream for k in batch]
-        found.append(Speed(len(kernels), sum(len(k.nodes()) for k in kernels), len(stream), min(whole), min(encoding)))
-    return found
+        speeds.append(Speed(len(kernels), sum(len(k.nodes()) for k in kernels), len(stream), min(whole), min(encoding)))
+    return speeds
 
 
 class RecordingObjective:
@@ -163,8 +163,8 @@ def main() -> None:
     labels = list({x.key: x.graph for x in corpus.load().labels}.values())
     some = labels[:: max(1, len(labels) // MOST)][:MOST]
     streams.append([some[i : i + BATCH] for i in range(0, len(some), BATCH)])
-    found = fresh_speed(learned_file.read()[0], streams)
-    print(report([(f"{f}/{n}", s) for (f, n), s in zip(PROGRAMS, found, strict=False)], found[-1]))
+    speeds = fresh_speed(learned_file.read()[0], streams)
+    print(report([(f"{f}/{n}", s) for (f, n), s in zip(PROGRAMS, speeds, strict=False)], speeds[-1]))
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
     if len(records) < 2:
         raise InputError(f"{path} holds no labels", hint="collect labels with `superopt train schedules`")
     texts = {row["key"]: row["text"] for row in read_lines(regions.SHIPPED)[1:]}
-    found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
+    arrays: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
         fma_s, known = _fma_s(records), _known(records)
         cpu = _at(fma_s)
@@ -147,8 +147,8 @@ def load(path: Path = schedules.SHIPPED) -> ScheduleLabels:
             weights = record.get("footprint", 0)
             for k, (trace, seconds, _, *again) in enumerate(record["points"]):
                 rows = stages.stage_rows(apply(program, trace), record["threads"], cpu, weights)
-                found.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
-    return _as_arrays(found, records[0]["header"] | {"fma_s": fma_s})
+                arrays.append((rows, (seconds, again[0] if again else np.nan, number, *facts, k == 0, weights > 0)))
+    return _as_arrays(arrays, records[0]["header"] | {"fma_s": fma_s})
 
 
 def _known(records: Sequence[Mapping[str, Any]]) -> bool:
@@ -173,7 +173,7 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
     A default schedule may have changed since: it is the one of this version for the machine of the labels.
     """
     records = read_lines(path)
-    found: list[tuple[np.ndarray, tuple[Any, ...]]] = []
+    arrays: list[tuple[np.ndarray, tuple[Any, ...]]] = []
     with taken(from_dict(records[0]["header"].get("machine"))):
         threads, kind = describe().cores, (describe().features, describe().caches_bytes)
         cpu = _at(next((_fma_s(x) for x in map(read_lines, schedules.shipped()) if _kind(x) == kind), NOMINAL.fma_s))
@@ -186,8 +186,8 @@ def defaults(path: Path = regions.SHIPPED) -> ScheduleLabels:
                     weights = regions.rotated_bytes(graph, records[0]["header"]) if k else 0
                     facts = 2 * number + k, record["family"], record["program"], False, True, weights > 0
                     rows = stages.stage_rows(scheduled, threads, cpu, weights)
-                    found.append((rows, (record[name], record.get(f"{name}_again", np.nan), *facts)))
-    return _as_arrays(found, records[0]["header"])
+                    arrays.append((rows, (record[name], record.get(f"{name}_again", np.nan), *facts)))
+    return _as_arrays(arrays, records[0]["header"])
 
 
 def _kind(records: Sequence[Mapping[str, Any]]) -> tuple[Any, ...] | None:
@@ -226,19 +226,19 @@ def fit(labels: ScheduleLabels, settings: StagedSettings, seed: int, names: Sequ
     families = rng.permutation(np.unique(labels.families))
     fold = {f: k % (2 * settings.members) for k, f in enumerate(families.tolist())}
     folds = np.array([fold[f] for f in labels.families])
-    found: list[dict[str, np.ndarray]] = []
+    members: list[dict[str, np.ndarray]] = []
     errors: list[np.ndarray] = []
     for k in range(settings.members):
         alone = settings.members == 1
         train = np.flatnonzero(folds != k) if not alone else np.arange(len(folds))
         params = _fitted(z, there, base, y, labels.region, train, settings, int(rng.integers(1 << 30)))
-        found.append(params)
+        members.append(params)
         held = np.flatnonzero(folds == k)
         if not alone and len(held):
             some = _predict(params, z[held], there[held], base[held])
             errors.append(np.abs(np.asarray(some) - y[held]))
     interval = float(np.quantile(np.concatenate(errors), 0.9)) if errors else 1.0
-    layers = {name: np.stack([p[name] for p in found]) for name in ("w1", "b1", "w2", "b2", "w3", "b3")}
+    layers = {name: np.stack([p[name] for p in members]) for name in ("w1", "b1", "w2", "b2", "w3", "b3")}
     layers["w1"] *= kept[None, :, None]
     return Staged(mean, std, ranks, **layers, interval=interval)
 
@@ -319,20 +319,20 @@ def _batches(
     """
     order = np.argsort(region, kind="stable")
     _, starts, counts = np.unique(region[order], return_index=True, return_counts=True)
-    found: list[tuple[np.ndarray, np.ndarray]] = []
+    batches: list[tuple[np.ndarray, np.ndarray]] = []
     for epoch in range(settings.epochs):
         at, group, used, number = np.full(settings.batch, -1), np.zeros(settings.batch, np.int64), 0, 0
         for r in rng.permutation(len(starts)):
             some = rng.permutation(counts[r])[: settings.points]
             if used + len(some) > settings.batch:
-                found.append((at, group))
+                batches.append((at, group))
                 at, group, used, number = np.full(settings.batch, -1), np.zeros(settings.batch, np.int64), 0, 0
             at[used : used + len(some)] = order[starts[r] + some]
             group[used : used + len(some)] = number
             used, number = used + len(some), number + 1
-        if 2 * used > settings.batch or len(found) < epoch + 1:
-            found.append((at, group))
-    return found
+        if 2 * used > settings.batch or len(batches) < epoch + 1:
+            batches.append((at, group))
+    return batches
 
 
 # ---- trees
@@ -365,9 +365,9 @@ def fit_trees(labels: ScheduleLabels, seed: int, names: Sequence[int] | None = N
 def _summed(labels: ScheduleLabels, names: Sequence[int] | None) -> np.ndarray:
     """One row per program: its longest stage, the mean of all stages weighted by estimate, and the estimate."""
     kept = list(range(len(stages.NAMES))) if names is None else list(names)
-    found = []
+    sums = []
     for rows in labels.rows:
         share = np.exp2(rows[:, _SECONDS] - rows[:, _SECONDS].max())
         mean = (rows * (share / share.sum())[:, None]).sum(0)
-        found.append(np.concatenate([rows[int(share.argmax())][kept], mean[kept], [np.log(stages.estimate_s(rows))]]))
-    return np.asarray(found, np.float32)
+        sums.append(np.concatenate([rows[int(share.argmax())][kept], mean[kept], [np.log(stages.estimate_s(rows))]]))
+    return np.asarray(sums, np.float32)

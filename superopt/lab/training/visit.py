@@ -152,16 +152,16 @@ class Visited:
 
 def leaf_classes(state: State, c: int) -> list[int]:
     """The classes that the kernel of a class reads from memory."""
-    found: dict[int, None] = {}
+    classes: dict[int, None] = {}
     queue, seen = [c], {c}
     for x in queue:
         for k in state.chosen(x).kids:
             if state.materialised[k]:
-                found[k] = None
+                classes[k] = None
             elif k not in seen:
                 seen.add(k)
                 queue.append(k)
-    return list(found)
+    return list(classes)
 
 
 def _sampled(

@@ -78,11 +78,11 @@ def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row 
     if len(regions) < len(made.regions):
         return "not all of it is in kernels"
     original = original_candidate(imported.graph, closed=imported.closes_over)
-    found = compare(
+    comparison = compare(
         original, [made], imported.live_values, imported.frozen_values, _SETTINGS, worker=worker
     ).candidates[0]
-    if not isinstance(found, Timing):
-        return f"{found.cause}: {found.detail}"
+    if not isinstance(comparison, Timing):
+        return f"{comparison.cause}: {comparison.detail}"
     counts = Counter(region.graph for region in regions)
     kernels = time_kernels(
         list(counts), settings=KernelSettings(footprint=sum(frozen_bytes(region.graph) for region in regions)),
@@ -95,7 +95,7 @@ def _timed(family: str, number: int, maker: KernelMaker, worker: Worker) -> Row 
     ]
     if len(timed) < len(counts):
         return "not all of its kernels were timed"
-    samples = sorted(found.samples_s)
+    samples = sorted(comparison.samples_s)
     return {"seconds": samples[len(samples) // 4], "regions": sorted(timed)}
 
 
@@ -132,5 +132,5 @@ def _fitted(sums: np.ndarray, moved: np.ndarray, seconds: np.ndarray) -> Boundar
     terms = np.stack([np.ones_like(sums), sums, moved], 1) / seconds[:, None]
     scale, apart, ones = terms.max(0), np.eye(len(terms)), np.ones(len(terms))
     bounds = np.block([[terms / scale, -apart], [-terms / scale, -apart]])
-    found = linprog(np.r_[np.zeros(3), ones], A_ub=bounds, b_ub=np.r_[ones, -ones])
-    return Boundary(*(found.x[:3] / scale).tolist())
+    solution = linprog(np.r_[np.zeros(3), ones], A_ub=bounds, b_ub=np.r_[ones, -ones])
+    return Boundary(*(solution.x[:3] / scale).tolist())

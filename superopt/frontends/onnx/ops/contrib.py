@@ -295,14 +295,14 @@ def _simplified_norm(call: Call, x: Any, scale: Any) -> Any:
 
 @ms("SkipLayerNormalization", attributes={"epsilon": 1e-12})
 def _skip_norm(call: Call, x: Any, skip: Any, scale: Any, shift: Any = None, bias: Any = None) -> Any:
-    found = _layer_norm(_total(x, skip, bias), x.dtype, scale, shift, call.attrs["epsilon"], centre=True)
-    return found[: max(call.n_outputs, 1)]
+    normed = _layer_norm(_total(x, skip, bias), x.dtype, scale, shift, call.attrs["epsilon"], centre=True)
+    return normed[: max(call.n_outputs, 1)]
 
 
 @ms("SkipSimplifiedLayerNormalization", attributes={"epsilon": 1e-12})
 def _skip_simplified_norm(call: Call, x: Any, skip: Any, scale: Any, bias: Any = None) -> Any:
-    found = _layer_norm(_total(x, skip, bias), x.dtype, scale, None, call.attrs["epsilon"], centre=False)
-    return found[: max(call.n_outputs, 1)]
+    normed = _layer_norm(_total(x, skip, bias), x.dtype, scale, None, call.attrs["epsilon"], centre=False)
+    return normed[: max(call.n_outputs, 1)]
 
 
 class Embeddings(NamedTuple):

@@ -42,12 +42,12 @@ def window_pads(
         return [(0, 0)] * k
     if auto_pad not in ("SAME_UPPER", "SAME_LOWER"):
         raise InputError(f"auto_pad {auto_pad!r} is not known")
-    found: Pads = []
+    widths: Pads = []
     for size, extent, stride in zip(space, window, strides, strict=True):
         total = max((-(-size // stride) - 1) * stride + extent - size, 0)
         small, large = total // 2, total - total // 2
-        found.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
-    return found
+        widths.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
+    return widths
 
 
 def convolve(call: Call, x: Any, w: Any, accumulate: Any = None) -> Any:
@@ -117,12 +117,12 @@ def _transpose_pads(
         wanted = [d * s for d, s in zip(space, strides, strict=True)]
     if wanted is None:
         return window_pads(auto_pad, call.attrs.get("pads"), space, extent, strides)
-    found: Pads = []
+    pads: Pads = []
     for have, want in zip(full, list(wanted)[-len(full) :], strict=True):
         total = have - want
         half = total // 2
-        found.append((half, total - half) if auto_pad == "SAME_UPPER" else (total - half, half))
-    return found
+        pads.append((half, total - half) if auto_pad == "SAME_UPPER" else (total - half, half))
+    return pads
 
 
 @op("Col2Im", wide=True)

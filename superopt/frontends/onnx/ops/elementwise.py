@@ -204,12 +204,12 @@ def _bit_shift(call: Call, x: Any, by: Any) -> Any:
 
 @op("IsInf")
 def _is_inf(call: Call, x: Any) -> Any:
-    found = jnp.zeros(x.shape, bool)
+    infinite = jnp.zeros(x.shape, bool)
     if call.attrs["detect_positive"]:
-        found = jnp.logical_or(found, x == np.asarray(np.inf, x.dtype))
+        infinite = jnp.logical_or(infinite, x == np.asarray(np.inf, x.dtype))
     if call.attrs["detect_negative"]:
-        found = jnp.logical_or(found, x == np.asarray(-np.inf, x.dtype))
-    return found
+        infinite = jnp.logical_or(infinite, x == np.asarray(-np.inf, x.dtype))
+    return infinite
 
 
 @op("Where", fold=True)

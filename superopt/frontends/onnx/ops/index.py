@@ -194,8 +194,8 @@ def _non_zero(call: Call, x: Any) -> Any:
 def _unique(call: Call, x: Any) -> Any:
     known = call.static(x, "input")
     axis = call.attrs.get("axis")
-    found = np.unique(known, return_index=True, return_inverse=True, return_counts=True, axis=axis)
-    values, first, inverse, counts = found
+    unique = np.unique(known, return_index=True, return_inverse=True, return_counts=True, axis=axis)
+    values, first, inverse, counts = unique
     inverse = inverse.ravel()
     if not call.attrs["sorted"]:
         order = np.argsort(first)

@@ -129,9 +129,9 @@ def _arg(call: Call, x: Any) -> Any:
     axis = axis_of(call.attrs["axis"], x.ndim)
     pick = lax.argmax if call.node.op_type == "ArgMax" else lax.argmin
     last = bool(call.attrs.get("select_last_index", 0))
-    found = pick(lax.rev(x, (axis,)) if last else x, axis, np.int64)
-    found = np.int64(x.shape[axis] - 1) - found if last else found
-    return jnp.expand_dims(found, axis) if call.attrs["keepdims"] else found
+    index = pick(lax.rev(x, (axis,)) if last else x, axis, np.int64)
+    index = np.int64(x.shape[axis] - 1) - index if last else index
+    return jnp.expand_dims(index, axis) if call.attrs["keepdims"] else index
 
 
 @op("CumSum", "CumProd", wide=True)

@@ -26,9 +26,9 @@ def dft(real: Any, imaginary: Any, axis: int, points: int, kept: int, inverse: b
     dtype = real.dtype
     if points > MATRIX_LIMIT:
         value = real if imaginary is None else lax.complex(real, imaginary)
-        found = (jnp.fft.ifft if inverse else jnp.fft.fft)(value, points, axis)
-        found = slice_axis(found, axis, 0, kept)
-        return found.real.astype(dtype), found.imag.astype(dtype)
+        spectrum = (jnp.fft.ifft if inverse else jnp.fft.fft)(value, points, axis)
+        spectrum = slice_axis(spectrum, axis, 0, kept)
+        return spectrum.real.astype(dtype), spectrum.imag.astype(dtype)
     size = min(real.shape[axis], points)
     angle = 2 * np.pi * (np.outer(np.arange(size), np.arange(kept)) % points) / points
     factor = 1 / points if inverse else 1.0

@@ -117,14 +117,14 @@ def _ways(case: str, layers: int, side: int, budget: str, seed: int, folder: Pat
     made = _watched("make", case, str(layers), str(side), str(model))
     if isinstance(made, str):
         return [(way, made) for way in WAYS]
-    found = [
+    ways = [
         ("plain", _watched("optimise", str(model), "", str(seed), str(saved))),
         ("budget", _watched("optimise", str(model), budget, str(seed), "")),
         ("load", _watched("load", str(saved), str(side))),
     ]
     for file in folder.glob(f"{case}{side}.*"):
         file.unlink()
-    return found
+    return ways
 
 
 def _watched(*arguments: str) -> Peak | str:
@@ -176,15 +176,15 @@ def _taken(pid: int) -> tuple[dict[str, int], int]:
 
 
 def _family(pid: int) -> list[int]:
-    found = [pid]
+    members = [pid]
     for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = tasks.read_text(encoding="ascii").split()
         except OSError:  # it has ended
             continue
         for child in children:
-            found += _family(int(child))
-    return found
+            members += _family(int(child))
+    return members
 
 
 def _in_shared_memory(pid: int) -> int:

@@ -50,7 +50,7 @@ def read(path: Path, good: Path) -> str:
     place.mkdir()
     shutil.copyfile(path, place / "store.sqlite")
     with warnings.catch_warnings(action="ignore", category=StoreWarning), Store(place / "store.sqlite") as store:
-        found = {(table, key): value for table in TABLES for key, value in store.items(table)}
+        rows = {(table, key): value for table in TABLES for key, value in store.items(table)}
         for table, key in _expected():
             answer = store.get(table, key)
             if answer is not None and answer != _expected()[table, key]:
@@ -58,7 +58,7 @@ def read(path: Path, good: Path) -> str:
         for table in TABLES:
             if store.get(table, "0" * 32) is not None:
                 return f"an answer of {table} for what was never put"
-    for where, value in found.items():
+    for where, value in rows.items():
         if _expected().get(where) != value:
             return f"another row {where}"
     return ""

@@ -207,8 +207,8 @@ def _modules(names: Sequence[str]) -> Iterator[types.ModuleType]:
     for name in names:
         module = importlib.import_module(name)
         yield module
-        for found in pkgutil.iter_modules(getattr(module, "__path__", ())):
-            yield importlib.import_module(f"{name}.{found.name}")
+        for module_info in pkgutil.iter_modules(getattr(module, "__path__", ())):
+            yield importlib.import_module(f"{name}.{module_info.name}")
 
 
 def _functions(module: types.ModuleType) -> Iterator[str]:

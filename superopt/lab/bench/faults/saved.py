@@ -70,6 +70,7 @@ def _loops(x: Any, n: Any) -> Any:
 
 
 def _rows(x: Any, w: Any) -> Any:
+    """Return a softmax over rows of a product, as a program to save."""
     return jax.nn.softmax(jnp.exp(x @ w) * 0.5 + 1.0)
 
 

@@ -113,13 +113,13 @@ def read(path: Path, good: Path) -> str:
     program = held["program"]
     with Store(memory=True) as store:
         store.put("runs", _KEY, held["entry"])
-        found = recall(store, _KEY, _imported(program))
-    if found is None:
+        recalled = recall(store, _KEY, _imported(program))
+    if recalled is None:
         if path == good and "others" in held:
             return "the entry is not found"
         raise InputError("the entry is a miss")
-    str(found.report)
-    got = np.asarray(found(*_arguments()))
+    str(recalled.report)
+    got = np.asarray(recalled(*_arguments()))
     want = _results(program)
     if got.shape != want.shape or not np.allclose(got, want, rtol=1e-3, atol=1e-3):
         return f"{program} answered by another program"

@@ -112,7 +112,7 @@ _COLUMNS = (
 
 def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
     """Read mutated files of a kind by the functions of its module."""
-    found = _Found(kind)
+    files = _Found(kind)
     with tempfile.TemporaryDirectory(prefix="superopt-faults-") as folder:
         with Worker(ProcessLimits(silence_s=600.0, memory_bytes=3 << 30, processor=True)) as worker:
             list(worker.request(Job("make", f"{_JOBS}:make_corpus", {"module": module, "folder": folder})))
@@ -121,20 +121,20 @@ def _files(kind: str, module: str, count: int, seed: int, say: Say) -> _Found:
                 "kind": kind, "module": module, "folder": folder, "seed": seed,
                 "kept": str(Path.cwd()),
             }  # fmt: skip
-            for event in _events(worker, message, count, found):
-                found.files += 1
-                found.refused += event["refused"]
-                found.seconds = max(found.seconds, event["seconds"])
-                found.bytes = max(found.bytes, event["bytes"])
+            for event in _events(worker, message, count, files):
+                files.files += 1
+                files.refused += event["refused"]
+                files.seconds = max(files.seconds, event["seconds"])
+                files.bytes = max(files.bytes, event["bytes"])
                 for what in FAULTS:
                     if event.get(what):
-                        found.count_fault(event["kept"], what, event[what])
-                if found.files % 1000 == 0:
-                    say(f"{kind}: {found.files} of {count}")
+                        files.count_fault(event["kept"], what, event[what])
+                if files.files % 1000 == 0:
+                    say(f"{kind}: {files.files} of {count}")
         left = sorted(p.name for p in (Path(folder) / "outside").iterdir())
         for name in left:  # by code that is not Python's, which no hook sees
-            found.count_fault("", "outside", f"{name} was written")
-    return found
+            files.count_fault("", "outside", f"{name} was written")
+    return files
 
 
 def _events(worker: Worker, message: Mapping[str, Any], count: int, found: _Found) -> Iterator[Mapping[str, Any]]:
@@ -172,15 +172,15 @@ def _stages(count: int) -> _Found:
     """Put faults into the stages of an optimisation."""
     from superopt.lab.bench.faults import results  # late: the worker, which imports this module, is to stay small
 
-    found = _Found("stages")
+    stages = _Found("stages")
 
     def note(outcome: results.FaultOutcome) -> None:
         if outcome.lost:
-            found.count_fault("", "lost_results", f"{outcome.fault.target}: {outcome.error}: {outcome.lost}")
-        found.files += 1
+            stages.count_fault("", "lost_results", f"{outcome.fault.target}: {outcome.error}: {outcome.lost}")
+        stages.files += 1
 
     results.lost_results(most=count, progress=note)
-    return found
+    return stages
 
 
 __all__ = ["BYTES", "FAULTS", "KINDS", "MODULES", "SECONDS", "keep", "run"]

@@ -65,20 +65,20 @@ def mutated_text(text: str, rng: random.Random, outside: Path) -> str:
 
 
 def _number(text: str, rng: random.Random, _: Path) -> str:
-    found = list(_NUMBER.finditer(text))
-    if not found:
+    numbers = list(_NUMBER.finditer(text))
+    if not numbers:
         return text
-    one, new = rng.choice(found), rng.choice(NUMBERS)
+    one, new = rng.choice(numbers), rng.choice(NUMBERS)
     if rng.random() < 0.3:  # everywhere, so that the rest of the text still agrees
         return re.sub(rf"(?<![\w.]){re.escape(one.group())}(?![\w.])", new, text)
     return text[: one.start()] + new + text[one.end() :]
 
 
 def _word(text: str, rng: random.Random, _: Path) -> str:
-    found = list(_WORD.finditer(text))
-    if not found:
+    words = list(_WORD.finditer(text))
+    if not words:
         return text
-    one, new = rng.choice(found), rng.choice((*(m.group() for m in found), "__import__", "input", "opaque", "x" * 5000))
+    one, new = rng.choice(words), rng.choice((*(m.group() for m in words), "__import__", "input", "opaque", "x" * 5000))
     return text[: one.start()] + new + text[one.end() :]
 
 
@@ -159,15 +159,15 @@ def mutated_json(data: bytes, rng: random.Random, outside: Path) -> bytes:
 
 
 def _holders(root: list[Any]) -> list[tuple[Any, Any]]:
-    found: list[tuple[Any, Any]] = []
+    holders: list[tuple[Any, Any]] = []
     work: list[Any] = [root]
     while work:
         holder = work.pop()
         for key, value in list(holder.items() if isinstance(holder, dict) else enumerate(holder)):
-            found.append((holder, key))
+            holders.append((holder, key))
             if isinstance(value, dict | list):
                 work.append(value)
-    return found
+    return holders
 
 
 def _value(old: Any, rng: random.Random, outside: Path) -> Any:

@@ -91,10 +91,10 @@ def read_mutated(request: Mapping[str, Any]) -> Iterator[Event]:
     for number in range(int(request["first"]), int(request["last"])):
         path, source = _mutated(module, kind, good, seed, number, folder)
         yield {"event": "begin", "number": number, "file": str(path)}
-        found = outcome(module, path, source, watch)
-        if any(what in found for what in FAULTS):
-            found["kept"] = keep(path, kind, seed, number, Path(request["kept"]))
-        yield {"event": "end", "number": number, **found}
+        told = outcome(module, path, source, watch)
+        if any(what in told for what in FAULTS):
+            told["kept"] = keep(path, kind, seed, number, Path(request["kept"]))
+        yield {"event": "end", "number": number, **told}
         if number % 50 == 49:
             _forget()
 
@@ -110,28 +110,28 @@ def _mutated(module: Any, kind: str, good: list[Path], seed: int, number: int, f
 
 def outcome(module: Any, path: Path, source: Path, watch: Watch) -> dict[str, Any]:
     """Read a file under watch; return its result, processor time and memory."""
-    found: dict[str, Any] = {"refused": 0}
+    result: dict[str, Any] = {"refused": 0}
     before, begin = _reset_peak(), time.process_time()
     watch.seen, watch.on = [], True
     try:
         answer = module.read(path, source)
         if answer:
-            found["foreign_answers"] = answer[:300]
+            result["foreign_answers"] = answer[:300]
     except SuperoptError as error:
-        found["refused"] = 1
+        result["refused"] = 1
         if not str(error).split("\n  hint: ")[0].isprintable() or len(str(error)) > _LONGEST:
-            found["untyped"] = f"an error that is not one short line: {str(error)!r}"[:300]
+            result["untyped"] = f"an error that is not one short line: {str(error)!r}"[:300]
     except BaseException as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         where = f"{Path(frame.filename).name}:{frame.lineno}"
-        found["untyped"] = f"{type(error).__name__}: {error} ({where})"[:300]
+        result["untyped"] = f"{type(error).__name__}: {error} ({where})"[:300]
     watch.on = False
     if watch.seen:
-        found["outside"] = "; ".join(dict.fromkeys(watch.seen))[:300]
+        result["outside"] = "; ".join(dict.fromkeys(watch.seen))[:300]
     seconds, grown = time.process_time() - begin, max(0, _status("VmHWM") - before)
     if seconds > SECONDS or grown > BYTES:
-        found["over_limits"] = f"{seconds:.1f} s, {grown / 1e6:.0f} MB"
-    return {**found, "seconds": seconds, "bytes": grown}
+        result["over_limits"] = f"{seconds:.1f} s, {grown / 1e6:.0f} MB"
+    return {**result, "seconds": seconds, "bytes": grown}
 
 
 def _reset_peak() -> int:

@@ -158,11 +158,11 @@ def _dtype(text: str) -> np.dtype | None:
 
 
 def _output_names(node: onnx.NodeProto, schema: Any, variable: str) -> list[str]:
-    found: list[str] = []
+    names: list[str] = []
     for i, name in enumerate(node.output):
         if schema.outputs[min(i, len(schema.outputs) - 1)].type_str == variable and name:
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def _with_type(model: onnx.ModelProto, names: Sequence[str], dtype: np.dtype) -> onnx.ModelProto:
@@ -372,16 +372,16 @@ def check(case: TypeCase, with_runtime: bool) -> TypeRow:
         return row("refused", str(error).splitlines()[0])
     except Exception as error:  # anything but a typed error is a crash of ours
         return row("crash", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}")
-    found = _differences(got, first)
-    if not found:
+    differences = _differences(got, first)
+    if not differences:
         return row("ok")
     if with_runtime and not isinstance(peers["reference"], Exception) and not _differences(got, peers["reference"]):
-        return row("reference", found)
+        return row("reference", differences)
     reason = named(case, got, first)
     if reason:
         return row("named", reason)
     told = peers["reference"] if isinstance(peers["reference"], Exception) else _differences(got, peers["reference"])
-    return row("wrong", f"{found}; reference: {str(told)[:120]}" if with_runtime else found)
+    return row("wrong", f"{differences}; reference: {str(told)[:120]}" if with_runtime else differences)
 
 
 # ---- differences that are none
@@ -411,8 +411,8 @@ def _windows_with_nan(case: TypeCase, got: np.ndarray, _: np.ndarray) -> np.ndar
     ((name, x),) = case.inputs.items()
     if not is_float(x.dtype):
         return np.zeros(got.shape, bool)
-    found = run_model(case.model, {name: np.isnan(x.astype(np.float64)).astype(x.dtype)})[1]
-    return np.asarray(np.asarray(found[0]) > 0)
+    results = run_model(case.model, {name: np.isnan(x.astype(np.float64)).astype(x.dtype)})[1]
+    return np.asarray(np.asarray(results[0]) > 0)
 
 
 def _powers_out_of_range(case: TypeCase, got: np.ndarray, _: np.ndarray) -> np.ndarray:

@@ -52,7 +52,7 @@ def modules(case: PallasCase) -> list[tuple[Any, list[tuple[bytes, int, int]]]]:
     """Triton modules of every schedule of a case, as MLIR bytecode, with warps and pipeline stages."""
     program, _, _ = loop_program(case, [jax.ShapeDtypeStruct(s, jax.numpy.dtype(case.dtype)) for s in case.shapes])
     kinds = [jax.ShapeDtypeStruct(b.shape, jax.numpy.dtype(b.dtype)) for b in program.buffers if b.scope == "input"]
-    found: list[tuple[Any, list[tuple[bytes, int, int]]]] = []
+    listings: list[tuple[Any, list[tuple[bytes, int, int]]]] = []
     for trace in space.candidates(program, "out0", case.precision):
         module = lowered(lower(apply(program, trace), interpret=False), *kinds).compiler_ir()
         kernels: list[tuple[bytes, int, int]] = []
@@ -61,8 +61,8 @@ def modules(case: PallasCase) -> list[tuple[Any, list[tuple[bytes, int, int]]]]:
             settings = op.attributes["mhlo.backend_config"]
             code = settings["ir"].value_bytes
             kernels.append((code, settings["num_warps"].value, settings["num_stages"].value))
-        found.append((trace, kernels))
-    return found
+        listings.append((trace, kernels))
+    return listings
 
 
 def lowered(fn: Callable[..., Any], *kinds: Any) -> jax.stages.Lowered:
@@ -73,15 +73,15 @@ def lowered(fn: Callable[..., Any], *kinds: Any) -> jax.stages.Lowered:
 
 def _calls(operation: Any) -> list[Any]:
     """The calls of Triton kernels in a module."""
-    found: list[Any] = []
+    calls: list[Any] = []
     for region in operation.regions:
         for block in region:
             for op in block:
                 inner = op.operation
                 if inner.name == "stablehlo.custom_call" and inner.attributes["call_target_name"].value == _TARGET:
-                    found.append(inner)
-                found += _calls(inner)
-    return found
+                    calls.append(inner)
+                calls += _calls(inner)
+    return calls
 
 
 def triton_text(code: bytes) -> str:

@@ -113,11 +113,11 @@ def check(case: PallasCase, seed: int, every: bool) -> dict[str, Any]:
     makes = [lambda trace=trace: lower(apply(program, trace)) for trace in options]
     worst, wrong = 0.0, []
     for trace, code in zip(options, all_built(makes, *arrays), strict=True):
-        found = code if isinstance(code, str) else attempt(lambda code=code: code(*arrays))
-        if isinstance(found, str):
-            wrong.append({"trace": trace, "failure": found})
+        value = code if isinstance(code, str) else attempt(lambda code=code: code(*arrays))
+        if isinstance(value, str):
+            wrong.append({"trace": trace, "failure": value})
             continue
-        error = max(_distance(np.asarray(x, np.float64), y) for x, y in zip(found, wanted, strict=True))
+        error = max(_distance(np.asarray(x, np.float64), y) for x, y in zip(value, wanted, strict=True))
         worst = max(worst, error)
         if not error <= case.tolerance:
             wrong.append({"trace": trace, "failure": f"error {error:.2e}"})

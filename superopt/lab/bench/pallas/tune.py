@@ -57,12 +57,12 @@ def chained(fn: Callable[..., Any]) -> Callable[[Sequence[CaseArrays]], Any]:
     fn = jax.jit(fn)  # traced once, not for each set
 
     def call(sets: Sequence[CaseArrays]) -> Any:
-        found: list[Any] = []
+        results: list[Any] = []
         for arrays in sets:
-            if found:
-                arrays, found[-1] = lax.optimization_barrier((arrays, found[-1]))
-            found.append(fn(*arrays))
-        return found
+            if results:
+                arrays, results[-1] = lax.optimization_barrier((arrays, results[-1]))
+            results.append(fn(*arrays))
+        return results
 
     return jax.jit(call)
 
@@ -138,11 +138,11 @@ def tune(
         def whole(option: Trace, name: str = stage.buffer) -> Trace:
             return tuple(step for n, t in chosen.items() for step in (option if n == name else t))
 
-        found = _race([(whole(o), o) for o in options], program, sets, rounds, interpret, clock)
-        trials += [trial for trial, _ in found]
-        alive = [(trial.seconds, option) for trial, option in found if trial.seconds is not None]
+        times = _race([(whole(o), o) for o in options], program, sets, rounds, interpret, clock)
+        trials += [trial for trial, _ in times]
+        alive = [(trial.seconds, option) for trial, option in times if trial.seconds is not None]
         if not alive:
-            raise SuperoptError(f"no schedule of {stage.buffer} runs: {found[0][0].failure}")
+            raise SuperoptError(f"no schedule of {stage.buffer} runs: {times[0][0].failure}")
         chosen[stage.buffer] = min(alive, key=lambda x: x[0])[1]
     return tuple(step for t in chosen.values() for step in t), trials
 

@@ -44,16 +44,16 @@ class OperatorCase:
     def arrays(self, seed: int) -> list[np.ndarray]:
         """Random arrays; weights scaled so that results are of order 1."""
         rng = np.random.default_rng(seed)
-        found: list[np.ndarray] = []
+        arrays: list[np.ndarray] = []
         for i, shape in enumerate(self.shapes):
             dtype = self.dtypes[i] if self.dtypes else "float32"
             if dtype != "float32":
                 low, high = (0, 256) if dtype == "uint8" else (-127, 128)
-                found.append(rng.integers(low, high, shape).astype(dtype))
+                arrays.append(rng.integers(low, high, shape).astype(dtype))
                 continue
             scale = 1 / math.sqrt(math.prod(shape[:-1])) if i in self.frozen and len(shape) > 1 else 1.0
-            found.append((scale * rng.standard_normal(shape)).astype(np.float32))
-        return found
+            arrays.append((scale * rng.standard_normal(shape)).astype(np.float32))
+        return arrays
 
 
 def product(m: int, n: int, k: int) -> OperatorCase:

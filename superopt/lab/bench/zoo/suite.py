@@ -103,8 +103,8 @@ def summarise(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "failed": float(len(rows) - len(good)),
     }
     for part in (OPEN, FROZEN):
-        if found := [row for row in good if row["case"].startswith(f"{part}:")]:
-            summary |= {f"{part}_cases": float(len(found)), **_shares(f"{part}_", found)}
+        if rows_of_part := [row for row in good if row["case"].startswith(f"{part}:")]:
+            summary |= {f"{part}_cases": float(len(rows_of_part)), **_shares(f"{part}_", rows_of_part)}
     return summary
 
 

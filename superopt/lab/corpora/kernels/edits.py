@@ -298,8 +298,8 @@ def off(of: mutants.MadeKernel, parts: list[mutants.KernelPart]) -> bool:
         with MachineCode(of.parts) as right, MachineCode(parts) as changed, np.errstate(all="ignore"):
             for draw in DRAWS:
                 given = drawn(of.before, draw, 1)
-                found = [[run(given)[b.name].astype(np.float64) for b in outputs] for run in (right, changed)]
-                for buffer, a, b in zip(outputs, *found, strict=True):
+                results = [[run(given)[b.name].astype(np.float64) for b in outputs] for run in (right, changed)]
+                for buffer, a, b in zip(outputs, *results, strict=True):
                     a_part = WRONG.get(buffer.dtype, 1e-3)
                     if (np.isfinite(a) & ~(np.abs(a - b) <= a_part * np.abs(a))).any():
                         return True

@@ -106,10 +106,10 @@ _SWAPS = {
 
 def changes(line: str, lines: list[str], rng: random.Random) -> Iterator[str]:
     """Replacements for a line; an empty one deletes it."""
-    for found in _INTEGER.finditer(line):
+    for match in _INTEGER.finditer(line):
         by = rng.choice((-16, -4, -2, -1, 1, 2, 4, 16))
-        number = str(1 - int(found[0])) if line[found.start() - 3 : found.start()] == "i1 " else str(int(found[0]) + by)
-        yield line[: found.start()] + number + line[found.end() :]
+        number = str(1 - int(match[0])) if line[match.start() - 3 : match.start()] == "i1 " else str(int(match[0]) + by)
+        yield line[: match.start()] + number + line[match.end() :]
     for old, new in _SWAPS.items():
         if re.search(rf"\b{old}\b", line):
             yield re.sub(rf"\b{old}\b", new, line, count=1)
@@ -157,10 +157,10 @@ def mutant(parts: list[KernelPart], rng: random.Random) -> tuple[list[KernelPart
     lines = part.text.splitlines()
     inside = [j for j, line in enumerate(lines) if line.startswith("  ") and not line.strip().startswith(";")]
     at = rng.choice(inside)
-    found = [x for x in changes(lines[at], [lines[j] for j in inside], rng) if x != lines[at]]
-    if not found:
+    edits = [x for x in changes(lines[at], [lines[j] for j in inside], rng) if x != lines[at]]
+    if not edits:
         return None
-    new = rng.choice(found)
+    new = rng.choice(edits)
     text = "\n".join([*lines[:at], *([new] if new else []), *lines[at + 1 :]]) + "\n"
     told = f"{lines[at].strip()} -> {new.strip()}"
     return [*parts[:which], part._replace(text=text), *parts[which + 1 :]], told
@@ -179,12 +179,12 @@ def differs(of: MadeKernel, parts: list[KernelPart], seed: int) -> bool:
     }
     try:
         with MachineCode(of.parts) as kernel, MachineCode(parts) as changed:
-            right, found = kernel(arrays), changed(arrays)
+            right, outputs = kernel(arrays), changed(arrays)
     except Unread:  # LLVM refuses the text: it never becomes a kernel
         return False
     for b in of.before.buffers:
         if b.scope == "output":
-            values = [held[b.name].astype(np.float64) for held in (right, found)]
+            values = [held[b.name].astype(np.float64) for held in (right, outputs)]
             bound = SHORT.get(b.dtype, ROUNDING) * max(float(np.abs(values[0]).max()), 1e-30)
             if not np.allclose(*values, rtol=0, atol=bound, equal_nan=True):
                 return True

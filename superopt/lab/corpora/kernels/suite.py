@@ -19,7 +19,7 @@ def kernels_of(case: str) -> Iterator[dict[str, Any]]:
     regions = {r.graph: str(r) for r in in_regions(case, own_form(graph)).regions if Native().can_run(r.graph)}
     for region, name in regions.items():
         try:
-            found = Native().validate(region)
+            verdict = Native().validate(region)
         except InputError:  # no schedule has code: it is no kernel
             continue
-        yield {"region": name, "status": found.status, "cause": found.cause, "seconds": round(found.seconds, 3)}
+        yield {"region": name, "status": verdict.status, "cause": verdict.cause, "seconds": round(verdict.seconds, 3)}

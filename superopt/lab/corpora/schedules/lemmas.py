@@ -89,8 +89,8 @@ def prove(lemma: Lemma) -> tuple[str, tuple[Query, ...]]:
     """The status of a lemma, and the solver queries behind it."""
     ctx = Context(rlimit=RLIMIT, premises=list(lemma.premises))
     with recorded() as asked:
-        found = all(ctx.entails(goal) == YES for goal in lemma.goals)
-    return (PROVED if found else UNKNOWN), tuple(asked)
+        proved = all(ctx.entails(goal) == YES for goal in lemma.goals)
+    return (PROVED if proved else UNKNOWN), tuple(asked)
 
 
 def prove_all(names: Sequence[str] = ()) -> list[dict[str, Any]]:

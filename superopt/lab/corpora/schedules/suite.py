@@ -33,11 +33,11 @@ def _lemmas(names: Sequence[str]) -> list[dict[str, Any]]:
     if not wanted:
         return []
     with Prover() as prover:
-        found = prover.call("superopt.lab.corpora.schedules.lemmas:prove_all", wanted)
+        proved = prover.call("superopt.lab.corpora.schedules.lemmas:prove_all", wanted)
     return [
         {"kind": "lemma", "name": r["name"], "status": r["status"], "ok": r["status"] == PROVED, "ms": r["ms"],
          "says": r["says"]}
-        for r in found
+        for r in proved
     ]  # fmt: skip
 
 
@@ -58,8 +58,8 @@ def _planted(names: Sequence[str], limits: CheckLimits | None) -> list[dict[str,
     for p in planted():
         if _wanted(p.name, names):
             v = check_schedule(p.before, p.after, limits, p.aliases)
-            found = next((f for f in v.findings if f.status == REFUTED and f.obligation == p.obligation), None)
-            ok = found is not None and found.witness is not None
+            finding = next((f for f in v.findings if f.status == REFUTED and f.obligation == p.obligation), None)
+            ok = finding is not None and finding.witness is not None
             row = {"kind": "wrong schedule", "name": p.name, "status": v.status, "ok": ok, "ms": v.seconds * 1e3}
-            rows.append({**row, "says": str(found.witness) if found is not None else v.cause})
+            rows.append({**row, "says": str(finding.witness) if finding is not None else v.cause})
     return rows

@@ -271,7 +271,7 @@ def _laws(kind: str, dtype: str) -> dict[str, tuple[int, StatementBody, Statemen
     def whole(k: Any, x: Array, _: Array) -> Array:
         return k.reduce(kind, x)
 
-    found: dict[str, tuple[int, StatementBody, StatementBody]] = {
+    statements: dict[str, tuple[int, StatementBody, StatementBody]] = {
         "in another order": (0, whole, lambda k, x, _: k.reduce(kind, x[::-1])),
         "axis by axis": (
             0, lambda k, x, _: k.reduce(kind, x, (0, 1)), lambda k, x, _: k.reduce(kind, k.reduce(kind, x, (1,))),
@@ -293,14 +293,14 @@ def _laws(kind: str, dtype: str) -> dict[str, tuple[int, StatementBody, Statemen
         ),
     }  # fmt: skip
     if kind in KINDS[:4] and dtype != "bool":
-        found["the last of the prefixes"] = 1, whole, lambda k, x, _: k.prefix(kind, x)[-1]
+        statements["the last of the prefixes"] = 1, whole, lambda k, x, _: k.prefix(kind, x)[-1]
     if other in ("max", "min") and dtype != "bool":
-        found["negated"] = 0, whole, lambda k, x, _: -k.reduce(other, -x)
+        statements["negated"] = 0, whole, lambda k, x, _: -k.reduce(other, -x)
     if other is not None and (dtype == "bool" or (dtype in INTEGERS and kind in ("and", "or"))):
-        found["inverted"] = 0, whole, lambda k, x, _: ~k.reduce(other, ~x)
+        statements["inverted"] = 0, whole, lambda k, x, _: ~k.reduce(other, ~x)
     if dtype in INTEGERS:
-        found["inverted, in integers"] = 0, whole, lambda k, x, _: ~k.reduce(other or kind, ~x)
-    return found
+        statements["inverted, in integers"] = 0, whole, lambda k, x, _: ~k.reduce(other or kind, ~x)
+    return statements
 
 
 def _claim(
@@ -423,12 +423,12 @@ _SPELLED = (
 @functools.cache
 def words() -> tuple[str, ...]:
     """Every word in the sources of the prover, and the words that it derives from these."""
-    found: dict[str, None] = dict.fromkeys(_SPELLED)
+    spelled: dict[str, None] = dict.fromkeys(_SPELLED)
     for path in sorted(Path(verifier.__file__).parent.glob("equal/*.py")):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and 0 < len(node.value) <= 20:
-                found[node.value] = None
-    return tuple(found)
+                spelled[node.value] = None
+    return tuple(spelled)
 
 
 def _names() -> Iterator[Callable[[str], JudgedClaim]]:

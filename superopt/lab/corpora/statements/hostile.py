@@ -66,16 +66,16 @@ def _around(
             return fn(*args)
 
         def reversed_(*args: Any) -> Any:
-            found = fn(*args)
-            return found[::-1] if found.ndim else found
+            value = fn(*args)
+            return value[::-1] if value.ndim else value
 
         def both(*args: Any) -> Any:
-            found = fn(*args)
-            return found, jnp.expand_dims(found, 0)
+            value = fn(*args)
+            return value, jnp.expand_dims(value, 0)
 
         def negated(*args: Any) -> Any:
-            found = fn(*args)
-            return ~found if found.dtype == bool else -found
+            value = fn(*args)
+            return ~value if value.dtype == bool else -value
 
         return functools.wraps(fn)((plain, reversed_, both, negated)[which])
 

@@ -371,7 +371,7 @@ _MASKS: dict[str, tuple[TensorFunction, TensorFunction, tuple[str, ...], tuple[s
 
 
 def _made() -> list[Statement]:
-    found: list[Statement] = []
+    statements: list[Statement] = []
 
     def add(
         name: str,
@@ -380,7 +380,7 @@ def _made() -> list[Statement]:
         specs: tuple[str, ...],
         constraints: tuple[str, ...] = (),
     ) -> None:
-        found.append(make_statement(name, left, right, specs, {}, constraints, f"{__name__}:{name}"))
+        statements.append(make_statement(name, left, right, specs, {}, constraints, f"{__name__}:{name}"))
 
     for table in (_BITS, _ORDER):
         for name, (left, right, kind) in table.items():
@@ -389,7 +389,7 @@ def _made() -> list[Statement]:
         add(name, left, right, tuple(f"{kind}[n]" for kind in kinds))
     for name, (left, right, specs, constraints) in (_QUANTISED | _MASKS).items():
         add(name, left, right, specs, constraints)
-    return found
+    return statements
 
 
 STATEMENTS = tuple(_made())

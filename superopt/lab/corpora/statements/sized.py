@@ -67,8 +67,8 @@ def _around(rng: np.random.Generator, specs: tuple[str, ...]) -> Callable[[Tenso
     def of(fn: TensorFunction) -> TensorFunction:
         def run(*args: Any) -> Any:
             given = [_BEFORE[before](x) if is_float else x for x, is_float in zip(args, floats, strict=True)]
-            found = fn(*given)
-            return found if found.dtype == bool else _BEHIND[behind](found)
+            value = fn(*given)
+            return value if value.dtype == bool else _BEHIND[behind](value)
 
         return run
 

@@ -26,10 +26,10 @@ def is_frozen(name: str) -> bool:
 
 def load() -> dict[str, Snippet]:
     """All snippets by case: `open` or `frozen` as their file says, the field, and the name, separated by colons."""
-    found: dict[str, Snippet] = {}
+    snippets: dict[str, Snippet] = {}
     for module in sorted((m.name for m in iter_modules(__path__)), key=lambda n: (n.startswith(_PREFIX), n)):
         part = FROZEN if module.startswith(_PREFIX) else OPEN
         for made in vars(import_module(f"{__name__}.{module}")).values():
             if isinstance(made, Snippet):
-                found[f"{part}:{module.removeprefix(_PREFIX)}:{made.name}"] = made
-    return found
+                snippets[f"{part}:{module.removeprefix(_PREFIX)}:{made.name}"] = made
+    return snippets

@@ -131,7 +131,7 @@ def pyramid(rng: random.Random) -> Described:
     width, anchors, classes = rng.choice((32, 40, 64, 112)), rng.choice((2, 3)), rng.choice((4, 9, 20))
 
     def fn(w: WeightSource, *maps: Any) -> Any:
-        found: list[Any] = []
+        levels: list[Any] = []
         above: Any = None
         tower = [w(width, width, 3, 3), w(anchors * (4 + classes), width, 1, 1)]
         for x in maps:
@@ -142,8 +142,8 @@ def pyramid(rng: random.Random) -> Described:
             above = y
             y = L.relu(_same(y, tower[0]))
             y = _same(y, tower[1]).reshape(1, anchors, 4 + classes, -1)
-            found.append(jnp.concatenate([jnp.exp(y[:, :, :4]), L.sigmoid(y[:, :, 4:])], 2))
-        return jnp.concatenate(found, 3)
+            levels.append(jnp.concatenate([jnp.exp(y[:, :, :4]), L.sigmoid(y[:, :, 4:])], 2))
+        return jnp.concatenate(levels, 3)
 
     shapes = [(1, c, size << k, size << k) for k, c in enumerate(widths)]
     return Described(fn, tuple(spec(*shape) for shape in shapes))

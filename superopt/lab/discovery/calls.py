@@ -85,9 +85,9 @@ def load_universe(path: Path) -> Universe:
 def fingerprints(path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Sorted fingerprints of the terms of a universe, and their numbers."""
     u = load_universe(path)
-    found = np.array([digests(u.values[x.number][None], x.type)[0] for x in u.terms], np.uint64)
-    order = np.argsort(found, kind="stable")
-    return found[order], order
+    prints = np.array([digests(u.values[x.number][None], x.type)[0] for x in u.terms], np.uint64)
+    order = np.argsort(prints, kind="stable")
+    return prints[order], order
 
 
 def make(path: Path, job: LevelJob, ops: frozenset[str], folder: Path, partitions: int) -> int:
@@ -98,14 +98,14 @@ def make(path: Path, job: LevelJob, ops: frozenset[str], folder: Path, partition
 def read(path: Path, ops: frozenset[str], folder: Path, partition: int, last: bool) -> Path:
     """Read a partition of a level; return the path of a file with its rows, which may be long."""
     known, numbers = fingerprints(path)
-    found = enumeration.read_partition(load_universe(path), known, numbers, ops, folder, partition, last)
+    rows = enumeration.read_partition(load_universe(path), known, numbers, ops, folder, partition, last)
     there = folder / f"{partition:04d}.rows"
-    there.write_bytes(pickle.dumps(found))
+    there.write_bytes(pickle.dumps(rows))
     return there
 
 
 def rows_at(path: Path) -> PartitionRows:
     """The rows that `read` wrote; the file is removed."""
-    found = pickle.loads(path.read_bytes())
+    rows = pickle.loads(path.read_bytes())
     path.unlink()
-    return found
+    return rows

@@ -1,0 +1,142 @@
+"""Guards of the search: moves that close a cycle or have no price yet, and forms that are not worth measuring."""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+
+import pytest
+
+from rewrites.egraph.convert import import_graph
+from rewrites.egraph.perm import PERM_BITS
+from superopt.ir.graph import Graph, make_input, mk
+from superopt.machine.deadline import Deadline
+from superopt.search.chains import AnnealingChain
+from superopt.search.descent import attempt
+from superopt.search.finalists import Finalist, finalist, rival_kernels
+from superopt.search.meter import Meter
+from superopt.search.moves import Move, neighbours
+from superopt.search.pricing import UNIT_S
+from superopt.search.search import OWN_OPERATIONS, POOL, SearchSettings, _SearchRun
+from superopt.search.snapshot import SHIFT, Selection, Snapshot
+from superopt.search.starts import LocalCosts, dynamic
+from superopt.search.state import RULE, State
+from tests.search.test_search_state import cyclic_problem, snapshot_of
+
+STEPS = Deadline(steps=10)
+
+
+def run() -> _SearchRun:
+    return _SearchRun(cyclic_problem(), SearchSettings(STEPS), Meter(STEPS))
+
+
+def closing(made: _SearchRun) -> list[tuple[int, int]]:
+    """The options, by class, that close the cycle when they are chosen together."""
+    snapshot = made.snapshot
+    inside = {c for c in range(snapshot.size) if snapshot.component_size[snapshot.component[c]] > 1}
+    return [(c, i) for c in sorted(inside) for i, o in enumerate(snapshot.options[c]) if inside & set(o.kids)]
+
+
+def carried(made: _SearchRun, *held: tuple[int, tuple[int, ...]]) -> list[int]:
+    """The options that a search goes on from after a finalist with these classes and e-nodes."""
+    held_in = tuple((cls << SHIFT, enode, RULE) for cls, enode in held)
+    return made._carry(Finalist("", 0.0, Selection((), (), (), ()), (), Counter(), held_in, frozenset())).selection
+
+
+def test_a_carried_selection_is_taken_unless_it_has_a_cycle() -> None:
+    made = run()
+    snapshot, options = made.snapshot, closing(made)
+    held = [(snapshot.class_ids[c], snapshot.options[c][i].enode) for c, i in options]
+    assert len(options) > 1
+    for (c, i), one in zip(options, held, strict=True):
+        assert carried(made, one)[c] == i
+    assert carried(made, *held) == snapshot.original()
+
+
+def test_a_carried_class_that_is_gone_is_left_out() -> None:
+    made = run()
+    eg = made.snapshot.eg
+    fresh = eg.add("neg", eg.roots[0])
+    assert fresh >> SHIFT not in made.snapshot.class_ids
+    assert carried(made, (fresh >> SHIFT, (0,))) == made.snapshot.original()
+
+
+def test_states_with_a_cycle_are_neither_started_from_nor_salvaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run()
+    base = made.snapshot.original()
+    local = LocalCosts(made.problem)
+    local.price_everything()
+    other = [len(row) - 1 for row in made.snapshot.options]
+    made.active_state = State(made.problem)
+    monkeypatch.setattr(Snapshot, "is_acyclic", lambda *_: False)
+    assert dynamic(local, other, cut=False)[0] == other
+    made.salvage()
+    assert "interrupted" not in made.records
+    monkeypatch.undo()
+    assert dynamic(local, other, cut=False)[0] != other
+    made.salvage()
+    assert made.records["interrupted"][1] == base
+
+
+def test_a_form_that_contains_its_own_class_is_no_option() -> None:
+    x = make_input("x", (4,))
+    eg = import_graph(Graph((x,), (mk("exp", mk("tanh", x)),)))
+    top = next(c for c in eg.classes() for node in eg.enodes(c) if eg.op_of(node) == "tanh") << PERM_BITS
+    eg.union(top, eg.add("sin", top), None)
+    eg.rebuild()
+    snapshot = Snapshot(eg)
+    assert {option.form.op for row in snapshot.options for option in row} == {"exp", "tanh", "input"}
+    assert snapshot.cyclic_components == 0
+
+
+def test_a_move_that_closes_a_cycle_changes_nothing() -> None:
+    made = run()
+    state = State(made.problem)
+    before = snapshot_of(state)
+    assert attempt(state, Move(tuple(closing(made)))) is False
+    assert snapshot_of(state) == before
+
+
+def test_neighbours_that_close_a_cycle_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = run()
+    (c, i), *_ = closing(made)
+    state = State(made.problem)
+    assert state.flip([(c, i)]) is not None
+    state.settle()
+    assert any(State.at(made.problem, state.choice()).flip(m.options) is None for m in neighbours(state, made.groups))
+    before = snapshot_of(state)
+    assert rival_kernels(made.problem, finalist(made.problem, made.lowering, "", state.record()), 2.0) is not None
+    monkeypatch.setattr(import_module("superopt.search.search"), "MOST_STATES", 1)
+    made._keep_neighbours(state)
+    assert any(name.startswith("beside") for name in made.records)
+    assert snapshot_of(state) == before
+
+
+def test_a_move_without_a_price_waits() -> None:
+    made = run()
+    state = State(made.problem)
+    before = snapshot_of(state)
+    move = Move((closing(made)[0],))
+    assert attempt(state, move) is None
+    chain = AnnealingChain(state, 0, made.groups)
+    chain.waiting = [move]
+    chain.retry(0.0)
+    assert chain.waiting == [move]
+    assert snapshot_of(state) == before
+    state.memo.flush()
+    chain.retry(0.0)
+    assert chain.waiting == []
+    assert attempt(State(made.problem), move) is not None
+
+
+def test_what_is_measured_is_neither_slower_than_the_original_nor_far_from_the_best() -> None:
+    made = run()
+    cost, *rest = made.records["original"]
+    parts = {"best": 0.5, "again": 0.5, "near": 0.95, "far": 1.02, OWN_OPERATIONS: 1.03, "slower": 1.2}
+    made.records = {name: (int(part * cost), *rest) for name, part in {"original": 1.0, **parts}.items()}
+    pool = [name for _, name in made._pool(cost * UNIT_S)]
+    assert pool == ["best", "near", OWN_OPERATIONS], "the original's own operations are measured whatever the best is"
+    made.records[OWN_OPERATIONS] = (int(1.2 * cost), *rest)
+    assert [name for _, name in made._pool(cost * UNIT_S)] == ["best", "near"]
+    made.records = {f"{k}": (cost - k, *rest) for k in range(POOL + 3)}
+    assert len(made._pool(cost * UNIT_S)) == POOL
