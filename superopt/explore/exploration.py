@@ -189,21 +189,23 @@ class _Exploring:
         self.pricer, self.imported = Pricer(self.model), self.eg.enode_count
         self._saturate()
         self.progress(f"e-graph: {self.growth[0].enodes[-1]} e-nodes, {self.growth[0].stop}")
-        if self.request.rules is None and not self.request.exact:
-            self._contract()
+        self._contract()
 
     def _saturate(self) -> None:
         saturating = [rule for rule in self.rules if rule.mode in ("saturate", "macro")]
         self.growth.append(self._grown(saturating, self.deadline.share()))
 
     def _contract(self) -> None:
-        """Give sums of products their cheapest orders, by rules that are proved now."""
-        made = contraction_rules(self.eg)
+        """Give sums of products their cheapest orders by rules that are proved now; others wait for the next round."""
+        if self.request.rules is not None or self.request.exact:
+            return
+        made = [rule for rule in contraction_rules(self.eg) if rule.name not in self.instances.certificates]
         if made:
-            self.instances = prove_instances(made, self.request.numerics, self.deadline.share())
-            self.rules = (*self.rules, *self.instances.rules)
+            proved = prove_instances(made, self.request.numerics, self.deadline.share())
+            self.instances = self.instances.with_instances(proved)
+            self.rules = (*self.rules, *proved.rules)
             self._saturate()
-            self.progress(f"{len(self.instances.rules)} of {len(made)} orders of sums of products proved")
+            self.progress(f"{len(proved.rules)} of {len(made)} orders of sums of products proved")
 
     @property
     def deadline(self) -> Deadline:
@@ -284,6 +286,7 @@ class _Exploring:
             )
             self.pricer = Pricer(self.model)
         self.growth.append(self._grown(self.rules, self.round_deadline, near=best.classes))
+        self._contract()
 
     def _timing(self) -> Deadline:
         """The deadline of timings after a round: as much as each search and each timing to come, whatever it took."""
