@@ -54,10 +54,10 @@ def mutants(rule: Rule, limit: int | None = None, seed: int = 0) -> list[Mutant]
 
     At most `limit` are drawn, each sort of change about equally often; the same seed draws the same ones.
     """
-    variants: list[Mutant] = []
+    found: list[Mutant] = []
     seen = {rule_key(rule)}
     for n, (kind, what, made) in _drawn(list(enumerate(_changed(rule))), random.Random(f"{rule.name}/{seed}")):
-        if limit is not None and len(variants) >= limit:
+        if limit is not None and len(found) >= limit:
             break
         try:
             text = show(made)
@@ -67,8 +67,8 @@ def mutants(rule: Rule, limit: int | None = None, seed: int = 0) -> list[Mutant]
         key = rule_key(mutant)
         if key not in seen and mutant.lhs != mutant.rhs:
             seen.add(key)
-            variants.append(Mutant(rule.name, kind, what, mutant))
-    return variants
+            found.append(Mutant(rule.name, kind, what, mutant))
+    return found
 
 
 def _drawn(changes: list[_Change], rng: random.Random) -> Iterator[_Change]:

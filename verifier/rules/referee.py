@@ -70,13 +70,13 @@ def exported(
     try:
         with wide_types(x64):
             jitted: Any = jax_jit(lambda *xs: tuple(fn(*xs)), keep_unused=True)  # pyright: ignore
-            lowered = jax.export.export(jitted, platforms=("cpu",))(*types)
+            found = jax.export.export(jitted, platforms=("cpu",))(*types)
     except Exception as error:  # any exception of JAX means that there is no program
         raise UnansweredError(_first(error)) from error
-    if lowered.ordered_effects or lowered.unordered_effects:
+    if found.ordered_effects or found.unordered_effects:
         raise UnansweredError("it has effects: a callback")
-    module, chosen = bytes(lowered.mlir_module_serialized), tuple(sorted((options or {}).items()))
-    shapes = tuple(tuple((x.shape, str(x.dtype)) for x in avals) for avals in (lowered.in_avals, lowered.out_avals))
+    module, chosen = bytes(found.mlir_module_serialized), tuple(sorted((options or {}).items()))
+    shapes = tuple(tuple((x.shape, str(x.dtype)) for x in avals) for avals in (found.in_avals, found.out_avals))
     return RefereeProgram(module, shapes, hashlib.blake2b(module + repr((shapes, chosen)).encode()).hexdigest(), chosen)
 
 

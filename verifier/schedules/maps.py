@@ -174,9 +174,9 @@ class _System:
 
     def remainder(self, x: Size, d: int) -> Size | None:
         """The value of x % d, if it is determined."""
-        divided = self.value(divide(x, d)[1])
-        if divided is not None:
-            return divided
+        found = self.value(divide(x, d)[1])
+        if found is not None:
+            return found
         for other, b in self._remainders():  # x % (a * b) = a * ((x // a) % b) + x % a
             a = d // b
             if d % b == 0 and a > 1 and divide(x, a)[0] == other:

@@ -310,13 +310,13 @@ def differ_by_conversions(pair: Pairing) -> StatementDifference | None:
             if at is None or not (np.isfinite(a[at]) and np.isfinite(b[at])):
                 continue
             try:
-                differing = [results[output] for results in by_jax(pair, values)]
+                found = [results[output] for results in by_jax(pair, values)]
             except Unevaluated:
                 return None
-            one, two = (np.asarray(x)[at][None] for x in differing)
+            one, two = (np.asarray(x)[at][None] for x in found)
             wide = [x.astype(np.float64) if kind in FLOATS else x for x in (one, two)]
             if first_difference(wide[0], wide[1], False, tolerance) is not None:
-                results = (differing[0], differing[1])
+                results = (found[0], found[1])
                 return StatementDifference(sizes, graphs, values, output, at, results, tolerance=tolerance)
     return None
 
