@@ -324,10 +324,10 @@ def builders(workers: Workers) -> list[JobWorker]:
         InputError: no host has the processor and the versions of this machine, whose timings count.
     """
     seats = workers.executor.seats(workers.count, BUILDING)
-    found = [seat.worker for seat in seats if seat.native]
-    if not found:
+    alike = [seat.worker for seat in seats if seat.native]
+    if not alike:
         raise InputError(NONE_ALIKE)
-    return found
+    return alike
 
 
 class CandidateBuilder:

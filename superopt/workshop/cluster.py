@@ -140,10 +140,10 @@ class RayExecutor:
             self._forget()
             if known not in self._known:
                 content = [np.fromfile(x, np.uint8) for x in (path, f"{path}{_MANIFEST}") if os.path.exists(x)]
-                found = hashlib.blake2b(digest_size=16)
+                total = hashlib.blake2b(digest_size=16)
                 for part in content:
-                    found.update(part.data)
-                self._known[known] = found.hexdigest(), [self.ray.put(part) for part in content]
+                    total.update(part.data)
+                self._known[known] = total.hexdigest(), [self.ray.put(part) for part in content]
             digest, references = self._known[known]
             if (node, digest) not in self._placed:
                 at = self._files[node].place.remote(digest, references)
@@ -301,12 +301,12 @@ class _Host:
 
     def more(self, wait_s: float) -> list[Event]:
         """Return the events since the last call, after this time at most."""
-        found: list[Event] = []
+        events: list[Event] = []
         with suppress(queue.Empty):
-            found.append(self._events.get(timeout=wait_s))
+            events.append(self._events.get(timeout=wait_s))
             while True:
-                found.append(self._events.get_nowait())
-        return found
+                events.append(self._events.get_nowait())
+        return events
 
     def _do(self, job: Job, end_s: float) -> None:
         try:
@@ -331,8 +331,8 @@ class _Files:
 
         path = self._folder / digest
         for part, ending in zip(content, ("", _MANIFEST), strict=False):
-            found: Any = ray.get(part)
-            found.tofile(f"{path}{ending}")
+            array: Any = ray.get(part)
+            array.tofile(f"{path}{ending}")
         return str(path)
 
     def drop(self, digest: str) -> None:

@@ -174,9 +174,9 @@ def reduced(
             trials += 1
             if trials > TRIALS or time.monotonic() - begin > REDUCE_S:
                 return case, verdict
-            found = judge(other)
-            if found["status"] == verdict["status"] and _kind(found) == _kind(verdict):
-                case, verdict, again = other, found, True
+            judged = judge(other)
+            if judged["status"] == verdict["status"] and _kind(judged) == _kind(verdict):
+                case, verdict, again = other, judged, True
                 break
     return case, verdict
 
