@@ -149,18 +149,18 @@ class Catalogue:
             entry.kind.number, *[(x.kind.number, leaves.index(x)) for x in leaves],
             *[(source.types[0].shape, order) for source, order in sources],
         )  # fmt: skip
-        found = self._heavy.get(key)
-        if found is None:
+        routine = self._heavy.get(key)
+        if routine is None:
             if node.op in CONTROL:
-                found = self._control(node)
+                routine = self._control(node)
             else:
                 touched: dict[NodeFacts, float] = {}
                 for x, leaf in zip(entry.inputs, leaves, strict=True):
                     touched[leaf] = min(touched.get(leaf, 0.0) + x.kind.size, float(leaf.kind.size))
                 read_bytes = sum([n * x.kind.item for x, n in touched.items() if x.kind.role != LITERAL])
-                found = (self._finished(features.heavy(node, sources, read_bytes)),)
-            self._heavy[key] = found
-        return found
+                routine = (self._finished(features.heavy(node, sources, read_bytes)),)
+            self._heavy[key] = routine
+        return routine
 
     def _control(self, node: Node) -> tuple[int, ...]:
         counts, trips = features.control(node)

@@ -146,10 +146,10 @@ class _RegionReader:
             marked.append((label, mark))
         args: list[RegionPart] = []
         for number, ((child, perm), inner) in enumerate(zip(a.children, layouts, strict=True)):
-            lay = () if not self.space.rank(child) else below(inner, perm)
+            held = below(inner, perm) if self.space.rank(child) else ()
             divisor = kind == "div" and number == 1
-            args.append(RegionPart("leaf", child, lay) if divisor else self.part(child, lay, depth + 1))
-        return RegionPart(kind, cls, own if kind == "leaf" else lay_of(own, a), tuple(args), tuple(marked))
+            args.append(RegionPart("leaf", child, held) if divisor else self.part(child, held, depth + 1))
+        return RegionPart(kind, cls, lay, tuple(args), tuple(marked))
 
     def _square(self, kind: str, cls: Class, lay: Layout, a: Alternative, depth: int) -> RegionPart | None:
         """A square of a sum: its operand is read twice, so that each factor has sums of its own."""
@@ -191,11 +191,6 @@ class _RegionReader:
                 if len(held) == 1:
                     return held[0]
         return None
-
-
-def lay_of(own: Layout, a: Alternative) -> Layout:
-    """Layout of a class in its natural order from that of one of its ops."""
-    return own if a.perm is None else tuple(own[axis] for axis in a.perm)
 
 
 def read(space: EGraphSpace, cls: Class) -> IndexForm | None:

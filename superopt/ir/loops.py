@@ -50,14 +50,17 @@ class LoopParts:
         return list(values[:fixed]), list(values[fixed:carries]), list(values[carries:])
 
     def depends(self) -> dict[Node, int]:
-        """Return the kind of input that each value depends on; control flow and unknown ops count as carried."""
+        """Return the kind of input that each value depends on.
+
+        Control flow and unknown ops over rows count as carried: they are not computed for all trips at once.
+        """
         kinds: dict[Node, int] = {}
         for kind, inputs in enumerate(map(list, self._inputs())):
             kinds |= dict.fromkeys(inputs, kind)
         for node in self.body.nodes():
             if node not in kinds:
                 kind = max((kinds[x] for x in node.inputs), default=FIXED)
-                kinds[node] = CARRIED if _is_stuck(node) else kind
+                kinds[node] = CARRIED if kind == ROW and _is_stuck(node) else kind
         return kinds
 
     def _inputs(self) -> tuple[list[Node], list[Node], list[Node]]:

@@ -31,8 +31,8 @@ def claim_packages() -> None:
                     "rename it"
                 )
             continue
-        found = importlib.machinery.PathFinder.find_spec(name)
-        if found is None or not found.origin or Path(found.origin).resolve() == own:
+        module_spec = importlib.machinery.PathFinder.find_spec(name)
+        if module_spec is None or not module_spec.origin or Path(module_spec.origin).resolve() == own:
             continue
         spec = importlib.util.spec_from_file_location(name, own, submodule_search_locations=[str(own.parent)])
         assert spec is not None

@@ -337,10 +337,10 @@ class _SearchRun:
             kernels = pool.pop(name)
             if min(distance(kernels, t) for t in taken) == 0:
                 continue
-            found = self._finalist(name[1])
+            picked = self._finalist(name[1])
             most = self.settings.max_prepared_bytes
-            if most is None or self.lowering.prepared_bytes(found.selection) <= most:
-                chosen.append(found)
+            if most is None or self.lowering.prepared_bytes(picked.selection) <= most:
+                chosen.append(picked)
                 taken.append(kernels)
         return [*sorted(chosen, key=lambda f: f.predicted_s), original]
 

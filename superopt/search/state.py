@@ -418,8 +418,8 @@ class State:
             if option.needs_current:
                 number, orders = wants.following(option, d, layouts)
             else:
-                found = plain.get(option.fid << SHIFT | d)
-                number, orders = found if found is not None else wants.fixed(option.fid, d)
+                number_of_form = plain.get(option.fid << SHIFT | d)
+                number, orders = number_of_form if number_of_form is not None else wants.fixed(option.fid, d)
             out.append(number)
             for position, k, p in option.live:
                 o = orders[position]

@@ -22,10 +22,12 @@ from costmodel.model.boundary import NOTHING
 from costmodel.model.joint import Joint
 from costmodel.model.measured import Measured, kind
 from rewrites.build.expander import library_expander
+from rewrites.egraph.convert import import_graph
 from superopt.certify.library import proved_library
 from superopt.contest.checks import OriginalRuns, check
 from superopt.explore.exploration import explore
 from superopt.explore.kernel_timer import KernelTimer
+from superopt.explore.trace import make_plan
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import original_program
@@ -318,3 +320,11 @@ def test_work_on_frozen_inputs_alone_is_a_gain() -> None:
     found = explore(imported.graph, LIBRARY.rules, steps(300, TableObjective()))
     best = found.finalists[0]
     assert sum(node.op == "dot_general" for node in found.program(best).hot.nodes()) == 1
+
+
+def test_a_graph_without_proofs_has_a_plan_that_says_so() -> None:
+    graph = product(2, 3, 4)
+    snapshot = SimpleNamespace(eg=import_graph(graph))
+    found = SimpleNamespace(result=SimpleNamespace(problem=SimpleNamespace(snapshot=snapshot)), imported=graph)
+    plan = make_plan(cast("Any", found), cast("Any", None), LIBRARY.rules)
+    assert (plan.instances, plan.note) == ((), "the e-graph kept no proofs")

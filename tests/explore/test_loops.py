@@ -13,6 +13,7 @@ import pytest
 from jax import lax
 from jax import numpy as jnp
 
+from superopt.backends.xla import to_jax
 from superopt.certify.loops import LoopStep, LoopStepError, prove_step, read_step
 from superopt.certify.plan import empty_plan, read_plan
 from superopt.certify.validate import validate
@@ -91,6 +92,10 @@ def chain(p: jax.Array, q: jax.Array, x: jax.Array) -> Any:
         return state[0] @ p, q @ state[1], jnp.tanh(state[2])
 
     return lax.fori_loop(0, 13, step, (p, q, x))
+
+
+def solved(a: jax.Array, x: jax.Array) -> Any:
+    return lax.fori_loop(0, 5, lambda _, x: jnp.linalg.inv(a) @ x + jnp.tanh(x), x)
 
 
 def nothing(x: jax.Array, w: jax.Array) -> Any:
@@ -273,3 +278,22 @@ def test_matrices_are_multiplied_ahead_only_where_the_trips_pay_for_it() -> None
 def test_few_products_of_a_vector_are_no_power() -> None:
     graph = import_function(lambda p, x: lax.fori_loop(0, 4, lambda _, x: p @ x, x), (rand(9, 9), rand(9))).graph
     assert [s.kind for s in opened(graph, Deadline())[1]] == ["counted"]
+
+
+def test_an_opaque_value_that_stays_the_same_is_computed_once() -> None:
+    args = rand(4, 4), rand(4)
+    graph = import_function(solved, args).graph
+    after, steps = opened(graph, Deadline())
+    assert [s.kind for s in steps] == ["counted", "hoisted"]
+    (loop,) = loops_of(after)
+    assert not any(n.op == "opaque" for n in loop["body"].nodes())
+    (want,), (have,) = jax.jit(to_jax(graph))(*args), jax.jit(to_jax(after))(*args)
+    np.testing.assert_allclose(want, have, rtol=1e-5)
+
+
+def test_an_opaque_value_of_rows_stays() -> None:
+    def fn(xs: jax.Array, y: jax.Array) -> Any:
+        return lax.scan(lambda y, x: (jnp.linalg.inv(x) @ y, None), y, xs)[0]
+
+    graph = import_function(fn, (rand(3, 4, 4), rand(4))).graph
+    assert opened(graph, Deadline()) == (graph, ())

@@ -13,8 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from costmodel.model import weights_file
-from costmodel.model.objective import Roofline
 from rewrites import library
 from rewrites.build.expander import expand_macros, library_expander
 from rewrites.egraph import perm
@@ -252,7 +250,7 @@ def test_programs_are_visited_by_workers_and_failures_kept(tmp_path: Path, monke
     assert header["programs"] == ["micro/0"]
     assert list(header["failed"]) == ["no-family/1"]
     assert "KeyError" in header["failed"]["no-family/1"]
-    assert tasks == collect.micro_tasks(Roofline(weights_file.read()[0], "shipped"))
+    assert {task.family for task in tasks} == {"micro"}
     assert collect.visited(path, ONE_WORKER, 600.0, said.append) == tasks
     assert len(said) == 1, "nothing is visited twice"
 

@@ -105,8 +105,8 @@ def _plain(fn: Callable[..., Any], sized: Callable[..., Any] | None = None) -> C
 def _divide(a: Any, b: Any) -> Any:
     if not np.all(b):
         raise InconclusiveDimensionOperation("a quotient by 0")
-    found = a // b
-    return found + ((found * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)  # towards zero
+    floor = a // b
+    return floor + ((floor * b != a) & ((a < 0) != (b < 0))).astype(a.dtype)  # towards zero
 
 
 def _remainder(a: Any, b: Any) -> Any:

@@ -98,13 +98,13 @@ def _dissolved(program: LoopProgram) -> LoopProgram:
 
 def phases(program: LoopProgram) -> list[PallasPhase]:
     """Group the stages into kernels, in order."""
-    found: list[PallasPhase] = []
+    listed: list[PallasPhase] = []
     for stage in program.stages:
-        if found and _joins(found[-1], stage):
-            found[-1] = PallasPhase((*found[-1].stages, stage))
+        if listed and _joins(listed[-1], stage):
+            listed[-1] = PallasPhase((*listed[-1].stages, stage))
         else:
-            found.append(PallasPhase((stage,)))
-    return found
+            listed.append(PallasPhase((stage,)))
+    return listed
 
 
 def _joins(phase: PallasPhase, stage: Stage) -> bool:

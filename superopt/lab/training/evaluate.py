@@ -160,16 +160,16 @@ def run_splits(
     ) as pool:
         for seed in range(seeds):
             jobs = {pool.submit(_score, split, seed, settings): k for k, split in enumerate(splits)}
-            found: dict[int, SplitResult] = {}
+            scored: dict[int, SplitResult] = {}
             for done in as_completed(jobs):
-                result = found[jobs[done]] = done.result()
+                result = scored[jobs[done]] = done.result()
                 figure = result.learned[0]
                 progress(
                     f"seed {seed}, {result.name}: {result.test} kernels, error {figure['mape']:.3f}, roofline "
                     f"{result.prior['mape']:.3f}, tau {figure['tau']:.3f} ({result.prior['tau']:.3f}), outside "
                     f"{result.outside:.2f}, {result.fit_seconds:.0f} s"
                 )
-            results = [_joined(results[k], found[k]) if results else found[k] for k in range(len(splits))]
+            results = [_joined(results[k], scored[k]) if results else scored[k] for k in range(len(splits))]
             spent = time.monotonic() - begin
             if spent * (seed + 2) / (seed + 1) > budget_s:
                 break

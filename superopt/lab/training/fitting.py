@@ -67,23 +67,23 @@ def fit_weights(
     backend: str = XLA,
 ) -> dict[str, Any]:
     """Fit to all labels of a backend and write the weights and their card; returns the card."""
-    found = read_corpus(data, backend)
-    labels = found.labels
+    labelled = read_corpus(data, backend)
+    labels = labelled.labels
     settings = FitSettings()
     begin = time.monotonic()
     say(f"{len(labels)} labels of {len({x.family for x in labels})} families")
-    with machine.taken(machine.from_dict(found.header.get("machine"))):
+    with machine.taken(machine.from_dict(labelled.header.get("machine"))):
         prepared = fit.prepare(labels)
     model = fit.fit(prepared, settings, seed, progress=say)
     seconds = time.monotonic() - begin
     result = predict(model, prepared.table, prepared.structures, prepared.rows)
-    header = found.header
+    header = labelled.header
     card = {
         "machine": header.get("machine") or machine.as_dict(),
         "versions": machine.versions(),
         "date": time.strftime("%Y-%m-%d"),
         "labels": {
-            "digest": found.digest,
+            "digest": labelled.digest,
             "count": len(labels),
             "kernels": len({x.key for x in labels}),
             "families": sorted({x.family for x in labels}),

@@ -169,11 +169,11 @@ def _sampled(
 ) -> list[Task]:
     places = sorted(seen.kernels, key=lambda place: (place[0], sorted(place[1])))
     rng.shuffle(places)
-    found = {place: _forms(seen.kernels[place], objective, expand, rng) for place in places}
+    sampled = {place: _forms(seen.kernels[place], objective, expand, rng) for place in places}
 
     def weight(place: VisitedPlace) -> float:
         """Weight of a task in the sample: it should have several forms, and be long enough to be timed well."""
-        forms = found[place]
+        forms = sampled[place]
         length = max((form.predicted_s for form in forms), default=0.0) / CLEAR_S
         return min(len(forms), 4) * min(1.0, max(length, 0.05)) * rng.uniform(0.3, 1.0)
 
@@ -183,7 +183,7 @@ def _sampled(
     for place in places:
         if len(tasks) >= seen.effort.tasks:
             break
-        forms = [form for form in found[place] if form.key not in taken]
+        forms = [form for form in sampled[place] if form.key not in taken]
         if forms:
             taken.update(form.key for form in forms)
             leaves = hashlib.sha256(repr(sorted(place[1])).encode()).hexdigest()[:6]

@@ -79,19 +79,19 @@ class _Found:
 def run(*, budget: str, cases: Sequence[str], seed: int, say: Say, count: int = 200) -> Result:
     """Read `count` mutated files of every kind whose name contains one of `cases` (ten times as many flips)."""
     del budget
-    found: list[_Found] = []
+    told: list[_Found] = []
     for kind in KINDS:
         if not wanted(kind, cases):
             continue
         files = count * _OFTEN.get(kind, 1)
         if kind == "onnx":
             need("onnx", "reading mutated ONNX models")
-        found.append(_stages(count) if kind == "stages" else _files(kind, MODULES[kind], files, seed, say))
-        say(f"{kind}: {found[-1].files} files, {len(found[-1].faults)} faults told")
-    rows = [x.row() for x in found]
+        told.append(_stages(count) if kind == "stages" else _files(kind, MODULES[kind], files, seed, say))
+        say(f"{kind}: {told[-1].files} files, {len(told[-1].faults)} faults told")
+    rows = [x.row() for x in told]
     fields = ("files", "untyped", "deaths", "outside", "foreign_answers", "lost_results", "over_limits")
     summary = {name: float(sum(row[name] for row in rows)) for name in fields}
-    text = "\n".join([table(rows, _COLUMNS), *(line for x in found for line in x.faults)])
+    text = "\n".join([table(rows, _COLUMNS), *(line for x in told for line in x.faults)])
     return rows, summary, text
 
 
