@@ -34,7 +34,7 @@ from superopt.ir.graph import Graph
 from superopt.ir.text import parse_graph, print_graph
 from superopt.machine import facts as machine
 from superopt.measure import loop
-from superopt.workshop.job import Failure, Job, WorkerDiedError
+from superopt.workshop.job import LOST, Failure, Job, JobWorker, WorkerDiedError
 from superopt.workshop.process import ProcessLimits, Worker
 
 XLA = "xla"
@@ -93,7 +93,7 @@ def time_kernels(
     settings: KernelSettings | None = None,
     budget_s: float = 0.0,
     limits: ProcessLimits | None = None,
-    worker: Worker | None = None,
+    worker: JobWorker | None = None,
     progress: Callable[[int, int], None] | None = None,
     options: Sequence[Mapping[str, Any]] | None = None,
     backends: Sequence[str] | None = None,
@@ -106,6 +106,9 @@ def time_kernels(
     Args:
         options: per graph, options for its backend: those of XLA's compiler, or the schedule of our kernel.
         backends: per graph, the name of a backend; all XLA by default.
+
+    Raises:
+        WorkerDiedError: the worker was lost with its host.
     """
     settings = settings or KernelSettings()
     timings: dict[int, KernelTiming | Failure] = {}
@@ -119,7 +122,7 @@ def time_kernels(
 
 
 def _collect(
-    worker: Worker,
+    worker: JobWorker,
     tasks: Sequence[tuple[Graph, Mapping[str, Any], str]],
     settings: KernelSettings,
     budget_s: float,
@@ -151,6 +154,8 @@ def _collect(
                     if progress is not None and event["event"] != "begin":
                         progress(len(found), len(tasks))
             except WorkerDiedError as death:
+                if death.failure.cause == LOST:
+                    raise
                 found[left[0] if busy is None else busy] = death.failure
                 continue
             return

@@ -18,8 +18,9 @@ from rewrites.build.expander import expand_macros, library_expander
 from rewrites.egraph import perm
 from superopt.ir.graph import Graph, Node, make_input, mk
 from superopt.ir.interp import evaluate
+from superopt.ir.text import print_graph
 from superopt.lab.bench.programs.programs import _JAX
-from superopt.lab.training import collect, families
+from superopt.lab.training import collect, families, regions, schedules
 from superopt.lab.training.collect import LabelFile, distinct, label_of, measure, summary
 from superopt.lab.training.families import layers as L
 from superopt.lab.training.program import Described, describe, spec
@@ -27,10 +28,12 @@ from superopt.lab.training.tasks import KernelForm, Task, canonical, key_of, mak
 from superopt.lab.training.visit import Effort, Visited, explored, leaf_classes, states, visit
 from superopt.measure import KernelTiming
 from superopt.measure.kernels import KernelSettings
+from superopt.schedules.workload import workload
 from superopt.search.emit import ClassEmitter
 from superopt.search.snapshot import Selection
 from superopt.search.state import State
 from superopt.workshop.job import Failure
+from superopt.workshop.scheduler import ONE_WORKER
 from tests.support.search_table import TableObjective
 
 QUICK = Effort(enodes=400, guided_enodes=200, steps=300, states=3, variations=6, tasks=8)
@@ -237,6 +240,48 @@ def test_failures_are_kept_and_not_tried_again(tmp_path: Path, monkeypatch) -> N
     assert asked == [5]
     assert len(labels.rows) == 3
     assert summary(labels, tasks)["failed"] == {"build": 1}
+
+
+def test_programs_are_visited_by_workers_and_failures_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "names", lambda: [("no-family", 1)])
+    path, said = tmp_path / "visited.jsonl.gz", list[str]()
+    tasks = collect.visited(path, ONE_WORKER, 600.0, said.append)
+    header = read_lines(path)[0]["header"]
+    assert header["programs"] == ["micro/0"]
+    assert list(header["failed"]) == ["no-family/1"]
+    assert "KeyError" in header["failed"]["no-family/1"]
+    assert {task.family for task in tasks} == {"micro"}
+    assert collect.visited(path, ONE_WORKER, 600.0, said.append) == tasks
+    assert len(said) == 1, "nothing is visited twice"
+
+
+REGIONS = [
+    {"family": "a", "program": "a/0", "rule": "", "key": str(n), "own_s": 1e-5, "text": print_graph(graph)}
+    for n, graph in enumerate(workload(text) for text in ("dot f32 16x32x16", "softmax f32 8x64"))
+]
+
+
+def test_regions_are_timed_by_both_backends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "regions.jsonl.gz"
+    monkeypatch.setattr(regions, "listed", lambda *_: REGIONS)
+    monkeypatch.setattr(regions, "SETTINGS", KernelSettings(chunk=100, rounds=2, sample_s=1e-4, max_calls=3))
+    assert regions.collect(path, 60.0, len)["labels"] == 2
+    rows = LabelFile.read(path).rows
+    assert sorted(row["key"] for row in rows) == ["0", "1"]
+    assert all(row[f"{backend}_s{when}"] > 0 for row in rows for backend in ("own", "xla") for when in ("", "_again"))
+
+
+def test_schedules_are_built_by_workers_and_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "schedules.jsonl.gz"
+    monkeypatch.setattr(schedules, "order", lambda: REGIONS)
+    for name, value in {"DISTINCT": 3, "TRIES": 6, "EXHAUSTIVE": 4, "SMALL": 0}.items():
+        monkeypatch.setattr(schedules, name, value)
+    figures = schedules.collect(path, 60.0, 1, len)
+    rows = LabelFile.read(path).rows
+    assert (figures["regions"], figures["failed"], figures["exhaustive"]) == (2, 0, 1)
+    assert all(point[1] > 0 for row in rows for point in row["points"])
+    assert all(row["peak_s"] > 0 for row in rows)
+    assert schedules.collect(path, 60.0, 1, len)["labels"] == figures["labels"], "nothing is timed twice"
 
 
 def test_the_command_goes_on_where_the_file_ends(tmp_path: Path, monkeypatch, capsys) -> None:

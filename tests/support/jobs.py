@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from superopt.workshop.job import Event
+from superopt.workshop.cluster import RayExecutor
+from superopt.workshop.job import Event, Failure, Job
+from superopt.workshop.process import ONE_KERNEL
+from superopt.workshop.scheduler import Workers, Workshop
+
+SPANS = 3
 
 
 def square(data: Mapping[str, Any]) -> Iterator[Event]:
@@ -30,3 +36,20 @@ def span(data: Mapping[str, Any]) -> Iterator[Event]:
     begin = time.monotonic()
     time.sleep(data["seconds"])
     yield {"event": "span", "begin": begin, "end": time.monotonic()}
+
+
+def spans(workshop: Workshop) -> list[tuple[float, float]]:
+    """Begin and end of jobs that time, in the order in which they began."""
+    jobs = [Job("time", "tests.support.jobs:span", {"seconds": 0.3}) for _ in range(SPANS)]
+    done = [found for found in workshop.done(jobs).values() if not isinstance(found, Failure)]
+    return sorted((event["begin"], event["end"]) for (event,) in done)
+
+
+def drive(address: str) -> None:
+    """Print `ready`, wait for a line, and print the spans of jobs that time on a cluster."""
+    with RayExecutor(address) as cluster, Workers(1, cluster).workshop(ONE_KERNEL) as workshop:
+        workshop.start()
+        workshop.ready()
+        print("ready", flush=True)
+        input()
+        print(json.dumps(spans(workshop)))

@@ -4,31 +4,41 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from superopt.errors import UsageError
 from superopt.lab.bench.workshop import CLUSTER, WORKERS, _equal, _recovered, _scaling
+from superopt.lab.discovery import discover
+from superopt.lab.discovery.judge import still_new
+from superopt.lab.fuzz import drive
+from superopt.lab.fuzz.case import FuzzCase, FuzzValue
+from superopt.lab.fuzz.corpus import corpus
 from superopt.schedules.tune import ScheduleSearch, builders, tune
 from superopt.schedules.workload import workload
 from superopt.workshop import cluster as clusters
 from superopt.workshop.cluster import RayExecutor, RayNode
-from superopt.workshop.job import LOST, Failure, Job, WorkerDiedError
-from superopt.workshop.process import ONE_KERNEL
-from superopt.workshop.scheduler import LOCAL, Executor, Workers
+from superopt.workshop.job import LOST, Event, Failure, Job, WorkerDiedError
+from superopt.workshop.process import ONE_KERNEL, ProcessLimits
+from superopt.workshop.scheduler import LOCAL, ONE_WORKER, Executor, Seat, Workers
+from tests.support.jobs import SPANS, spans
 
 pytestmark = pytest.mark.skipif(find_spec("ray") is None, reason="Ray is of the extra `superopt[ray]`")
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
 """127.0.0.1, the same in version 6, and ::1 in the tables of the kernel."""
-SQUARE, CONTENT, SPAN = (f"tests.support.jobs:{name}" for name in ("square", "content", "span"))
+SQUARE, CONTENT = "tests.support.jobs:square", "tests.support.jobs:content"
 
 
 @pytest.fixture(scope="module")
@@ -125,17 +135,79 @@ def test_timings_count_only_from_hosts_of_this_processor(cluster: RayExecutor, m
 
 
 def test_one_job_at_a_time_is_timed_on_a_host_whoever_sends_it(cluster: RayExecutor) -> None:
-    """Two workshops know as little of each other as two drivers do."""
-    jobs = [Job("time", SPAN, {"seconds": 0.3}) for _ in range(3)]
+    """Two processes drive workers of one cluster, and neither knows of the other."""
+    address = cluster.ray.get_runtime_context().gcs_address
+    command = [sys.executable, "-c", f"from tests.support.jobs import drive; drive({address!r})"]
     with (
-        Workers(1, cluster).workshop(ONE_KERNEL) as one,
-        Workers(1, cluster).workshop(ONE_KERNEL) as other,
-        ThreadPoolExecutor(2) as drivers,
+        Workers(1, cluster).workshop(ONE_KERNEL) as workshop,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other,
     ):
-        done = [x for found in drivers.map(lambda x: x.done(jobs), (one, other)) for x in found.values()]
-    spans = sorted((result[0]["begin"], result[0]["end"]) for result in done if not isinstance(result, Failure))
-    assert len(spans) == 6
-    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+        workshop.start()
+        workshop.ready()
+        assert other.stdout is not None
+        assert other.stdout.readline() == "ready\n"
+        with ThreadPoolExecutor(1) as reader:
+            theirs = reader.submit(other.communicate, "begin\n")
+            mine = spans(workshop)
+        there = json.loads(theirs.result()[0])
+    assert (len(mine), len(there)) == (SPANS, SPANS)
+    assert max(mine[0][0], there[0][0]) < min(mine[-1][1], there[-1][1]), "they drive at the same time"
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(sorted([*mine, *map(tuple, there)])))
+
+
+class Killing:
+    """A cluster with one worker that is killed in its first job.
+
+    Attributes:
+        victim: the worker.
+    """
+
+    def __init__(self, cluster: RayExecutor) -> None:
+        self._cluster = cluster
+        self.victim: Any = None
+
+    def seats(self, count: int, limits: ProcessLimits, *, inline: bool = False, loads: str = "") -> list[Seat]:
+        seats = self._cluster.seats(count, limits, inline=inline, loads=loads)
+        self.victim = victim = seats[0].worker
+        victim.ready()
+        request, number = victim.request, victim.pid()  # type: ignore[attr-defined]
+
+        def first(job: Job, end_s: float = math.inf) -> Iterator[Event]:
+            victim.request = request
+            threading.Timer(0.02, os.kill, (number, signal.SIGKILL)).start()
+            return request(job, end_s)
+
+        victim.request = first
+        return seats
+
+
+def test_a_discovery_with_a_killed_worker_finds_the_local_rules(
+    cluster: RayExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(discover, "BATCH", 1)  # each worker has a job
+    settings, killing = discover.DiscoverySettings(("dot",), 2, library=False), Killing(cluster)
+    local = discover.discover(settings, tmp_path / "local")
+    found = discover.discover(settings, tmp_path / "cluster", workers=Workers(WORKERS, killing))
+    assert killing.victim.started == 2
+    assert (found.done, found.summary["judged"]) == (True, local.summary["judged"])
+    assert not any(still_new(text, local.rules) for text in found.rules)
+    assert not any(still_new(text, found.rules) for text in local.rules)
+
+
+def test_a_fuzzer_with_a_killed_worker_counts_what_a_local_one_counts(cluster: RayExecutor, tmp_path: Path) -> None:
+    """A program that ends its own process is a crash; a worker that is lost is none."""
+    ending = FuzzValue("v0", (3,), "float32", "__import__('os')._exit(3)")
+    given = FuzzValue("x0", (3,), "float32")
+    cases = [FuzzCase(1, (given,), (ending,), ("v0",), (), "save"), *corpus()[:WORKERS]]
+    killing = Killing(cluster)
+    local, found = (
+        drive.fuzz(300.0, programs=0, corpus=cases, store=tmp_path / name, reduce=False, workers=workers)
+        for name, workers in (("local", ONE_WORKER), ("cluster", Workers(WORKERS, killing)))
+    )
+    assert killing.victim.started == 2
+    assert found.counts == local.counts
+    assert local.counts["crash"] == 1
+    assert sum(local.counts.values()) == len(cases)
 
 
 def test_a_node_with_another_version_is_left_out(cluster: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:

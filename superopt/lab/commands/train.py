@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from superopt.commands.console import JSON, emit, progress
+from superopt.commands.console import JSON, RAY, emit, progress
 from superopt.kernels.choose.specs import NATIVE
 from superopt.lab.training.collect import collect as run
 from superopt.lab.training.fitting import (
@@ -25,6 +25,8 @@ from superopt.lab.training.schedules import collect as time_schedules
 from superopt.lab.training.whole import collect as time_programs
 from superopt.machine.budget import parse_budget
 from superopt.measure.kernels import XLA
+from superopt.workshop.cluster import executor_at
+from superopt.workshop.scheduler import Workers
 
 SCHEDULES = "schedules"  # our own kernels under any schedule
 LABELS = (XLA, NATIVE, SCHEDULES)
@@ -56,28 +58,35 @@ def train() -> None:
 
 
 @train.command()
-@click.option("--jobs", default=2, show_default=True, help="Processes that visit programs.")
+@click.option("--jobs", default=2, show_default=True, help="Processes that visit programs, on each host.")
 @click.option("--visit-only", is_flag=True, help="Visit all programs, time nothing.")
+@RAY
 @_slice
-def collect(out: Path, budget: str, jobs: int, visit_only: bool, as_json: bool) -> None:
+def collect(out: Path, budget: str, jobs: int, visit_only: bool, address: str | None, as_json: bool) -> None:
     """Time kernels that the search visits on the training programs; resumes where the file ends."""
-    _print(run(out, _seconds(budget), jobs=jobs, visit_only=visit_only, say=_say), as_json)
+    with executor_at(address) as executor:
+        workers = Workers(jobs, executor)
+        _print(run(out, _seconds(budget), workers=workers, visit_only=visit_only, say=_say), as_json)
 
 
 @train.command()
+@RAY
 @_slice
-def regions(out: Path, budget: str, as_json: bool) -> None:
+def regions(out: Path, budget: str, address: str | None, as_json: bool) -> None:
     """Time regions as kernels of our own and by XLA; resumes where the file ends."""
-    _print(time_regions(out, _seconds(budget), _say), as_json)
+    with executor_at(address) as executor:
+        _print(time_regions(out, _seconds(budget), _say, executor), as_json)
 
 
 @train.command()
 @click.option("--threads", default=1, show_default=True, help="That run a kernel.")
 @click.option("--exhaustive", is_flag=True, help="Only regions whose least time is found by timing all schedules.")
+@RAY
 @_slice
-def schedules(out: Path, budget: str, threads: int, exhaustive: bool, as_json: bool) -> None:
+def schedules(out: Path, budget: str, threads: int, exhaustive: bool, address: str | None, as_json: bool) -> None:
     """Time regions under many schedules, weights in the caches and not; resumes where the file ends."""
-    _print(time_schedules(out, _seconds(budget), threads, _say, exhaustive), as_json)
+    with executor_at(address) as executor:
+        _print(time_schedules(out, _seconds(budget), threads, _say, exhaustive, executor), as_json)
 
 
 @train.command()

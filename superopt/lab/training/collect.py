@@ -10,14 +10,14 @@ than the minimum.  A share of the tasks of earlier sessions is timed again: the 
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import itertools
 import math
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field
-from multiprocessing import get_context
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 
 from costmodel.model import weights_file
 from costmodel.model.objective import Roofline
+from rewrites.language.term import Rule
 from superopt.certify.library import proved_library
 from superopt.errors import InputError
 from superopt.ir.text import parse_graph
@@ -36,12 +37,17 @@ from superopt.machine import facts as machine
 from superopt.measure import KernelTiming, time_kernels
 from superopt.measure.kernels import MIN_SECONDS, KernelSettings
 from superopt.store import Store
-from superopt.workshop.job import Failure
-from superopt.workshop.process import ProcessLimits, Worker
+from superopt.workshop.job import LOST, Event, Failure, Job, JobWorker
+from superopt.workshop.process import ProcessLimits
+from superopt.workshop.scheduler import ONE_WORKER, Workers
 
 CHUNK = 24  # forms timed together, at least one task
 AGAIN_SHARE = 0.05
 WRITE_EVERY_S = 60.0
+VISITOR_LIMITS = ProcessLimits(silence_s=3600.0)
+"""Limits of a worker that visits: a search says nothing before its end."""
+TIMER_LIMITS = ProcessLimits(silence_s=60.0)
+"""Limits of a worker that times kernels."""
 SETTINGS = KernelSettings(chunk=1_000, rounds=10, sample_s=0.0025, max_calls=40, most_s=0.15)
 NORMALISER = (
     "%0 = input x : f32[256,256]\n%1 = input w : f32[256,256] frozen\n"
@@ -49,6 +55,8 @@ NORMALISER = (
 )
 
 Row = dict[str, Any]
+_Chunk = list[tuple[Task, KernelForm]]
+_Timings = tuple[Mapping[str, KernelTiming | Failure], float | None]
 
 
 @dataclass(slots=True)
@@ -93,14 +101,24 @@ class LabelFile:
         return self.header["failed"]
 
 
-def collect(out: Path, budget_s: float, *, jobs: int = 2, visit_only: bool = False, say: Say) -> dict[str, Any]:
-    """Visit programs that are not visited yet, then time tasks until the budget ends; return a summary."""
+def collect(
+    out: Path, budget_s: float, *, workers: Workers = ONE_WORKER, visit_only: bool = False, say: Say
+) -> dict[str, Any]:
+    """Visit programs that are not visited yet, then time tasks until the budget ends; return a summary.
+
+    Args:
+        out: the corpus.
+        budget_s: time of the run.
+        workers: workers that visit; one of each host times.
+        visit_only: whether nothing is timed.
+        say: called with one line now and then.
+    """
     begin = time.monotonic()
-    tasks = visited(tasks_path(out), jobs, math.inf if visit_only else budget_s, say)
+    tasks = visited(tasks_path(out), workers, math.inf if visit_only else budget_s, say)
     labels = LabelFile.read(out)
     if not visit_only:
         left_s = budget_s - (time.monotonic() - begin)
-        measure(distinct(tasks), labels, left_s, say=say)
+        measure(distinct(tasks), labels, left_s, workers=replace(workers, count=1), say=say)
     return summary(labels, distinct(tasks))
 
 
@@ -112,8 +130,8 @@ def tasks_path(out: Path) -> Path:
     return out.with_name("visited.jsonl.gz")
 
 
-def visited(path: Path, jobs: int, budget_s: float, say: Say) -> list[Task]:
-    """Tasks of every program, visited in processes; those on file are not visited again."""
+def visited(path: Path, workers: Workers, budget_s: float, say: Say) -> list[Task]:
+    """Tasks of every program, visited by workers; those on file are not visited again."""
     records = read_lines(path)
     header = records[0]["header"] if records else {"programs": [], "failed": {}}
     rows = records[1:]
@@ -121,40 +139,41 @@ def visited(path: Path, jobs: int, budget_s: float, say: Say) -> list[Task]:
     missing = [(f, n) for f, n in (("micro", 0), *families.names()) if f"{f}/{n}" not in known]
     end = time.monotonic() + budget_s
     if missing:
-        with ProcessPoolExecutor(jobs, mp_context=get_context("spawn"), initializer=_prepare) as pool:
-            waiting = {pool.submit(_visit, f, n): f"{f}/{n}" for f, n in missing}
-            for count, done in enumerate(as_completed(waiting), 1):
-                name = waiting[done]
-                try:
-                    rows += done.result()
+        todo = [Job("make", f"{__name__}:visit_job", {"family": f, "number": n}) for f, n in missing]
+        with workers.workshop(VISITOR_LIMITS, loads=f"{__name__}:proved_rules") as workshop:
+            done = workshop.each(todo, halted=lambda: time.monotonic() > end)
+            for count, (number, result) in enumerate(done, 1):
+                name = "/".join(map(str, missing[number]))
+                if isinstance(result, Failure):  # data: a program that cannot be visited, kept with its cause
+                    if result.cause == LOST:
+                        continue
+                    header["failed"][name] = f"{result.cause}: {result.detail}"[:300]
+                else:
+                    rows += [event["task"] for event in result]
                     header["programs"].append(name)
-                except Exception as error:  # data: a program that cannot be visited, kept with its cause
-                    header["failed"][name] = f"{type(error).__name__}: {error}"[:300]
                 if count % 20 == 0 or count == len(missing):
                     write_lines(path, [{"header": header}, *rows])
                     say(f"visited {len(known) + count} programs, {len(rows)} tasks, {len(header['failed'])} failed")
-                if time.monotonic() > end:
-                    pool.shutdown(cancel_futures=True)
-                    break
         write_lines(path, [{"header": header}, *rows])
     return [task_of(row) for row in rows]
 
 
-_rules: tuple[Any, ...] = ()
-
-
-def _prepare() -> None:
-    """Load the rules once per process."""
-    global _rules
+@functools.cache
+def proved_rules() -> tuple[Rule, ...]:
+    """The proved rules of the library, loaded once per process."""
     with Store() as store:
-        _rules = proved_library(store).rules
+        return proved_library(store).rules
 
 
-def _visit(family: str, number: int) -> list[dict[str, Any]]:
-    objective = Roofline(weights_file.read()[0], "shipped")
+def visit_job(request: Mapping[str, Any]) -> Iterator[Event]:
+    """Yield the tasks of a program."""
+    objective, family = Roofline(weights_file.read()[0], "shipped"), request["family"]
     if family == "micro":
-        return [task.as_dict() for task in micro_tasks(objective)]
-    return [task.as_dict() for task in visit(families.program(family, number), _rules, objective)]
+        tasks = micro_tasks(objective)
+    else:
+        tasks = visit(families.program(family, request["number"]), proved_rules(), objective)
+    for task in tasks:
+        yield {"event": "task", "task": task.as_dict()}
 
 
 def distinct(tasks: Sequence[Task]) -> list[Task]:
@@ -179,9 +198,13 @@ def measure(
     *,
     settings: KernelSettings = SETTINGS,
     again_share: float = AGAIN_SHARE,
+    workers: Workers = ONE_WORKER,
     say: Say,
 ) -> None:
-    """Time tasks that are not in the corpus yet, after a share of those that were timed in earlier sessions."""
+    """Time tasks that are not in the corpus yet, after a share of those that were timed in earlier sessions.
+
+    All forms of a chunk are timed by one worker.  Chunks whose worker is lost are left to the next session.
+    """
     end = time.monotonic() + budget_s
     session = 1 + max((row["session"] for row in labels.rows), default=0)
     known = {row["key"] for row in labels.rows} | set(labels.failed)
@@ -190,22 +213,23 @@ def measure(
     labels.stamp(settings=asdict(settings), normaliser=NORMALISER)
     began, count = time.monotonic(), len(labels.rows)
     written = began
-    with Worker(ProcessLimits(silence_s=60.0), inline=True) as worker:
-        for chunk in _chunks(again):
-            if time.monotonic() > end:
-                break
-            timings, _ = _timed(chunk, worker, settings)
-            rows = {row["key"]: row for row in labels.rows}
+    with workers.workshop(TIMER_LIMITS, inline=True) as workshop:
+
+        def timed(chunks: Iterator[_Chunk]) -> Iterator[tuple[_Chunk, _Timings]]:
+            some = itertools.takewhile(lambda _: time.monotonic() <= end, chunks)
+            for chunk, result in workshop.dialogues("time", some, lambda seat, x: _timed(x, seat.worker, settings)):
+                if not isinstance(result, Failure):
+                    yield chunk, result
+
+        rows = {row["key"]: row for row in labels.rows}
+        for chunk, (timings, _) in timed(_chunks(again)):
             for _, form in chunk:
                 timing = timings.get(form.key)
                 if isinstance(timing, KernelTiming) and form.key in rows:
                     rows[form.key]["again_s"] = label_of(timing)[0]
-        for chunk in _chunks(left):
-            if time.monotonic() > end:
-                break
-            fresh = [(task, form) for task, form in chunk if form.key not in known]
-            timings, normaliser_s = _timed(fresh, worker, settings)
-            for task, form in fresh:
+        fresh = ([(task, form) for task, form in chunk if form.key not in known] for chunk in _chunks(left))
+        for chunk, (timings, normaliser_s) in timed(fresh):
+            for task, form in chunk:
                 timing = timings[form.key]
                 if isinstance(timing, KernelTiming):
                     labels.rows.append(row_of(task, form, timing, normaliser_s, session))
@@ -261,8 +285,8 @@ def _fastest(rounds: np.ndarray) -> float:
     return float(np.sort(rounds)[: max(1, len(rounds) // 4)].mean())
 
 
-def _chunks(tasks: Sequence[Task]) -> Iterator[list[tuple[Task, KernelForm]]]:
-    chunk: list[tuple[Task, KernelForm]] = []
+def _chunks(tasks: Sequence[Task]) -> Iterator[_Chunk]:
+    chunk: _Chunk = []
     for task in tasks:
         chunk.extend((task, form) for form in task.forms)
         if len(chunk) >= CHUNK:
@@ -272,9 +296,7 @@ def _chunks(tasks: Sequence[Task]) -> Iterator[list[tuple[Task, KernelForm]]]:
         yield chunk
 
 
-def _timed(
-    chunk: Sequence[tuple[Task, KernelForm]], worker: Worker, settings: KernelSettings
-) -> tuple[Mapping[str, KernelTiming | Failure], float | None]:
+def _timed(chunk: _Chunk, worker: JobWorker, settings: KernelSettings) -> _Timings:
     """Timings by key, and the seconds of the reference kernel that every chunk has."""
     graphs = [parse_graph(NORMALISER), *(parse_graph(form.text) for _, form in chunk)]
     first, *rest = time_kernels(graphs, settings=settings, worker=worker)

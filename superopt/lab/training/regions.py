@@ -14,6 +14,7 @@ second time at its end, for the noise floor.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ from superopt.kernels.choose.partition import partition
 from superopt.kernels.choose.specs import NATIVE
 from superopt.lab import Say
 from superopt.lab.training import corpus, families
-from superopt.lab.training.collect import LabelFile, Row, label_of
+from superopt.lab.training.collect import TIMER_LIMITS, LabelFile, Row, label_of
 from superopt.lab.training.corpus import OWN_FORM
 from superopt.lab.training.rewritten import forms
 from superopt.lab.training.tasks import canonical, key_of, make_form, read_lines, write_lines
@@ -40,7 +41,8 @@ from superopt.machine import facts as machine
 from superopt.make.plain import in_regions, own_form
 from superopt.measure import KernelTiming, time_kernels
 from superopt.measure.kernels import XLA, KernelSettings, copies
-from superopt.workshop.process import ProcessLimits, Worker
+from superopt.workshop.job import Failure, JobWorker
+from superopt.workshop.scheduler import LOCAL, Executor, Workers
 
 SETTINGS = KernelSettings(chunk=1_000, rounds=6, sample_s=0.0025, max_calls=40, most_s=0.1)
 FOOTPRINT = 128 << 20  # frozen operands that calls take turns with: more than the last cache of most machines
@@ -51,8 +53,11 @@ WRITE_EVERY_S = 30.0
 SHIPPED = corpus.SHIPPED.with_name("regions.jsonl.gz")
 
 
-def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
-    """Time regions that are not in the file yet until the budget ends; return figures of the file."""
+def collect(out: Path, budget_s: float, say: Say, executor: Executor = LOCAL) -> dict[str, Any]:
+    """Time regions that are not in the file yet until the budget ends; return figures of the file.
+
+    A worker of each host of the executor times.  Chunks whose worker is lost are left to the next run.
+    """
     begin = time.monotonic()
     regions = listed(out.with_name("listed.jsonl.gz"), say)
     labels = LabelFile.read(out)
@@ -61,12 +66,14 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
     left = [row for row in order if row["key"] not in known]
     labels.stamp(footprint=FOOTPRINT)
     end, written, again = begin + budget_s, time.monotonic(), list[Row]()
-    with Worker(ProcessLimits(silence_s=60.0), inline=True) as worker:
-        for first in range(0, len(left), CHUNK):
-            if time.monotonic() > end:
-                break
+    with Workers(1, executor).workshop(TIMER_LIMITS, inline=True) as workshop:
+        begun = itertools.takewhile(lambda _: time.monotonic() <= end, range(0, len(left), CHUNK))
+        for first, rows in workshop.dialogues(
+            "time", begun, lambda seat, first: timed(left[first : first + CHUNK], seat.worker)
+        ):
+            if isinstance(rows, Failure):
+                continue
             chunk = left[first : first + CHUNK]
-            rows = timed(chunk, worker)
             for row, one in zip(chunk, rows, strict=True):
                 if isinstance(one, str):
                     labels.failed[row["key"]] = one
@@ -79,9 +86,9 @@ def collect(out: Path, budget_s: float, say: Say) -> dict[str, Any]:
                 written = time.monotonic()
                 say(f"{len(labels.rows)} labels of {len(order)} regions")
         at = {row["key"]: row for row in labels.rows}
-        for first in range(0, len(again), CHUNK):
-            chunk = again[first : first + CHUNK]
-            for row, one in zip(chunk, timed(chunk, worker), strict=True):
+        chunks = [again[first : first + CHUNK] for first in range(0, len(again), CHUNK)]
+        for chunk, rows in workshop.dialogues("time", chunks, lambda seat, chunk: timed(chunk, seat.worker)):
+            for row, one in () if isinstance(rows, Failure) else zip(chunk, rows, strict=True):
                 if not isinstance(one, str):
                     at[row["key"]] |= {f"{k}_again": v for k, v in one.items() if k.endswith("_s")}
     labels.write()
@@ -222,7 +229,7 @@ def listed(path: Path, say: Say) -> list[Row]:
     return list(by_case.values())
 
 
-def timed(chunk: Sequence[Row], worker: Worker) -> list[Row | str]:
+def timed(chunk: Sequence[Row], worker: JobWorker) -> list[Row | str]:
     """Times of regions in both backends, interleaved; for a region without times, the reason."""
     graphs = [parse_graph(row["text"]) for row in chunk]
     warm = _pairs(graphs, worker, SETTINGS)
@@ -237,7 +244,7 @@ def timed(chunk: Sequence[Row], worker: Worker) -> list[Row | str]:
     return rows
 
 
-def _pairs(graphs: Sequence[Graph], worker: Worker, settings: KernelSettings) -> list[Row | str]:
+def _pairs(graphs: Sequence[Graph], worker: JobWorker, settings: KernelSettings) -> list[Row | str]:
     both = [g for g in graphs for _ in range(2)]
     timings = time_kernels(both, settings=settings, worker=worker, backends=[NATIVE, XLA] * len(graphs))
     rows: list[Row | str] = []

@@ -17,20 +17,17 @@ second minimum of a set bounds the gain that a choice can show.  A row names its
 
 from __future__ import annotations
 
-import collections
 import hashlib
 import itertools
 import json
 import math
 import random
+import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
-from multiprocessing.util import Finalize
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -49,8 +46,9 @@ from superopt.lab.training.tasks import read_lines
 from superopt.machine.facts import usable_cores
 from superopt.schedules.candidates import save_problem
 from superopt.schedules.space import ScheduleSpace, Steps, space_of
-from superopt.schedules.tune import CandidateBuilder, builders
-from superopt.workshop.job import WorkerDiedError
+from superopt.schedules.tune import BUILDING, CandidateBuilder
+from superopt.workshop.job import LOST, Failure, WorkerDiedError
+from superopt.workshop.scheduler import LOCAL, Executor, Seat, Workers
 
 SHIPPED = corpus.SHIPPED.with_name("schedules.jsonl.gz")
 LEAST_S, MOST_S = 8e-6, 2e-3  # range of the time of the region's default schedule, as it is on file
@@ -63,7 +61,6 @@ PEAK = -1  # key among trace numbers for independent multiply-adds in the same r
 FOOTPRINT = 64 << 20  # frozen operands that calls take turns with: twice the last cache of the labelling machines
 HOPELESS = 16.0  # factor over the default's estimate beyond which a schedule, maybe of seconds, is not timed
 _FIRST = ("tile", "block", "pack_b", "pack_a", "unroll")  # decisions that an exhaustive set spans, in this order
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +85,9 @@ class _Visit:
         return f"{self.row['key']} {self.threads}{' cold' if self.footprint else ''}"
 
 
-def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool = False) -> dict[str, Any]:
+def collect(
+    out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool = False, executor: Executor = LOCAL
+) -> dict[str, Any]:
     """Time schedules of regions that are not in the file yet until the budget ends; return figures of the file.
 
     Args:
@@ -97,6 +96,7 @@ def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool
         threads: threads that run a kernel.
         say: called with one line now and then.
         exhaustive: only regions that are timed exhaustively.
+        executor: source of the workers, as many a host as have the cores for it.
 
     Raises:
         InputError: the file has labels of another machine.
@@ -107,10 +107,12 @@ def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool
     known = {_Visit(row, 0, row["threads"], row.get("footprint", 0)).name for row in labels.rows} | {*labels.failed}
     visits = (v for v in _visits(order(), threads) if v.name not in known and (v.exhaustive or not exhaustive))
     written, again = time.monotonic(), list[tuple[_Visit, Row]]()
-    jobs, context = max(1, usable_cores() // threads), get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(context.Lock(),)) as pool:
+    with Workers(max(1, usable_cores() // threads), executor).workshop(BUILDING) as workshop:
+        locks = {seat.host: threading.Lock() for seat in workshop.seats}
         some = itertools.takewhile(lambda _: time.monotonic() < end, visits)
-        for visit, made in ahead(pool, jobs, some, lambda v: (_labelled, v)):
+        for visit, made in workshop.dialogues("make", some, lambda seat, v: _labelled(v, _Bench(seat, locks))):
+            if isinstance(made, Failure):
+                continue
             if isinstance(made, str):
                 labels.failed[visit.name] = made
                 continue
@@ -121,7 +123,11 @@ def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool
                 labels.write()
                 written = time.monotonic()
                 say(f"{sum(len(r['points']) for r in labels.rows)} labels of {len(labels.rows)} regions")
-        for (_, made), visited in ahead(pool, jobs, again, lambda x: (_visited, x[0], [p[0] for p in x[1]["points"]])):
+        for (_, made), visited in workshop.dialogues(
+            "make", again, lambda seat, x: _visited(x[0], [p[0] for p in x[1]["points"]], _Bench(seat, locks))
+        ):
+            if isinstance(visited, Failure):
+                continue
             made["peak_again_s"] = visited.pop(PEAK, [None])[0]
             for k, point in enumerate(made["points"]):
                 point += [visited[k][0]] if k in visited else []
@@ -129,27 +135,12 @@ def collect(out: Path, budget_s: float, threads: int, say: Say, exhaustive: bool
     return summary(labels)
 
 
-def ahead(
-    pool: ProcessPoolExecutor, jobs: int, items: Iterable[T], call: Callable[[T], tuple[Any, ...]]
-) -> Iterator[tuple[T, Any]]:
-    """Items and the results of the call for each, in their order; one call waits for each that runs."""
-    waiting = collections.deque[tuple[T, Future[Any]]]()
-    for item in items:
-        waiting.append((item, pool.submit(*call(item))))
-        if len(waiting) >= 2 * jobs:
-            first, done = waiting.popleft()
-            yield first, done.result()
-    for first, done in waiting:
-        yield first, done.result()
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """A worker, and for each host the lock that it takes while it times."""
 
-
-_OF: dict[str, Any] = {}  # state of a labelling process: its worker, and the lock that it takes while it times
-
-
-def _begin(lock: Any) -> None:
-    worker = _OF["worker"] = builders(1)[0]
-    _OF["lock"] = lock
-    Finalize(None, worker.close, exitpriority=1)
+    seat: Seat
+    locks: Mapping[str, threading.Lock]
 
 
 def shipped() -> list[Path]:
@@ -185,7 +176,7 @@ def summary(labels: LabelFile) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _labelled(visit: _Visit) -> Row | str:
+def _labelled(visit: _Visit, bench: _Bench) -> Row | str:
     """A row of the file, whose first point is the default schedule; or the reason why there is none."""
     row = visit.row
     try:
@@ -193,8 +184,10 @@ def _labelled(visit: _Visit) -> Row | str:
         space = space_of(program, threads=visit.threads)
         points = every(space) if visit.exhaustive else drawn(space, random.Random(row["key"]))
         traces = _traces(points, space, program, visit.footprint)
-        timings = _timed(visit, traces, math.inf if visit.exhaustive else DISTINCT)
+        timings = _timed(visit, traces, bench, math.inf if visit.exhaustive else DISTINCT)
     except (SuperoptError, WorkerDiedError) as error:
+        if isinstance(error, WorkerDiedError) and error.failure.cause == LOST:
+            raise
         return f"{type(error).__name__}: {error}"[:200]
     peak_s = timings.pop(PEAK, [None])[0]
     timed = [[traces[k], *timings[k]] for k in sorted(timings)]
@@ -206,10 +199,10 @@ def _labelled(visit: _Visit) -> Row | str:
     } | ({"footprint": visit.footprint} if visit.footprint else {})  # fmt: skip
 
 
-def _visited(visit: _Visit, traces: Sequence[Steps]) -> dict[int, list[Any]]:
+def _visited(visit: _Visit, traces: Sequence[Steps], bench: _Bench) -> dict[int, list[Any]]:
     """As `_timed`; empty where the worker died."""
     try:
-        return _timed(visit, traces)
+        return _timed(visit, traces, bench)
     except (SuperoptError, WorkerDiedError):
         return {}
 
@@ -258,14 +251,14 @@ def _traces(
     return list(traces.values())
 
 
-def _timed(visit: _Visit, traces: Sequence[Steps], most: float = math.inf) -> dict[int, list[Any]]:
+def _timed(visit: _Visit, traces: Sequence[Steps], bench: _Bench, most: float = math.inf) -> dict[int, list[Any]]:
     """Seconds and spills of the traces with code of their own, at most `most`, by number; under `PEAK`, the clock."""
     graph = parse_graph(visit.row["text"])
     size = int(sum(type_bytes(n.type) for n in (*graph.inputs, *graph.outputs)))
     with scratch_folder(size) as folder:
         problem = Path(folder) / "problem"
         save_problem(problem, graph, 0)
-        builder = CandidateBuilder(_OF["worker"], graph, visit.threads, problem, visit.footprint)
+        builder = CandidateBuilder(bench.seat.worker, graph, visit.threads, problem, visit.footprint)
         builder.open()
         built: dict[str, tuple[int, int]] = {}
         first = 0
@@ -278,7 +271,7 @@ def _timed(visit: _Visit, traces: Sequence[Steps], most: float = math.inf) -> di
         kept = dict(itertools.islice(built.items(), None if most == math.inf else int(most)))
         samples: dict[int, list[Any]] = {}
         peaks: list[float] = []
-        with _OF["lock"]:
+        with bench.locks[bench.seat.host]:
             events = list(builder.time({"digests": list(kept), **TIMING})) if kept else []
         for event in events:
             seconds = float(f"{sorted(event['samples_s'])[:2][-1]:.4g}")  # the least but one: pauses fall on few
