@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from rewrites.egraph import perm
 from superopt.search.layout import backward, forward
+from superopt.search.meter import Meter
 from superopt.search.state import FORBID, FORCE, RULE, Problem, State, Undo
 
 MAX_GROUP = 64  # classes that flip together; from 8 to 1,000, results of five training programs stay within 0.2 %
@@ -215,8 +216,11 @@ def _draw(state: State, classes: list[int], rng: random.Random) -> int:
     return -1
 
 
-def every_state(start: State, most: int) -> tuple[list[State], bool]:
-    """All states reachable by single options and layouts, each program once; False if there are more than `most`."""
+def every_state(start: State, most: int, meter: Meter | None = None) -> tuple[list[State], bool]:
+    """All states reachable by single options and layouts, each program once.
+
+    The flag is False where there are more than `most`, or where the time of the meter ends before.
+    """
     problem = start.problem
     programs = {_program(start): start}
     queue = [start]
@@ -230,7 +234,7 @@ def every_state(start: State, most: int) -> tuple[list[State], bool]:
                     continue
                 key = _program(state)
                 if key not in programs:
-                    if len(programs) >= most:
+                    if len(programs) >= most or (meter is not None and meter.is_late):
                         state.undo(change)
                         return queue, False
                     programs[key] = State(problem, state.selection, state.layouts, state.bits)

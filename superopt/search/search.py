@@ -190,7 +190,7 @@ class _SearchRun:
         if warm is not None:
             self._keep("warm", self._carry(warm))
         local = LocalCosts(self.problem)
-        local.price_everything()
+        local.price_everything(self.meter)
         base = greedy(local)
         self._keep("greedy", State(self.problem, base))
         for name, cut in (("dynamic", False), ("dynamic-cut", True)):
@@ -294,14 +294,13 @@ class _SearchRun:
 
     def _keep_neighbours(self, state: State) -> None:
         """Record all states of a very small program, else those one move away from this one, overrides excepted."""
-        limit = SMALL_WITHIN * state.cost
-        everything, complete = every_state(state, MOST_STATES)
+        limit, beyond = SMALL_WITHIN * state.cost, self._beyond()
+        everything, complete = every_state(state, MOST_STATES, beyond)
         if complete:
             for i, other in enumerate(everything):
                 if other.cost <= limit:
                     self._keep(f"state {i}", other)
             return
-        beyond = self._beyond()
         for i, move in enumerate(itertools.islice(neighbours(state, self.groups), MOST_NEIGHBOURS)):
             if beyond.is_late:
                 return

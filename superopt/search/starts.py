@@ -19,8 +19,10 @@ from typing import Any
 
 from rewrites.egraph import perm
 from superopt.ir.graph import Node, make_input
+from superopt.machine.deadline import HALF
 from superopt.search.emit import build, frozen_operand, is_free, numbered_inputs, transpose_node
 from superopt.search.graphs import cheapest
+from superopt.search.meter import CHECK_EVERY, Meter
 from superopt.search.pricing import Pricer
 from superopt.search.snapshot import Option, Snapshot
 from superopt.search.state import Problem
@@ -105,8 +107,14 @@ class LocalCosts:
             self._moves[key] = transpose_node(self.snapshot, c, lies, want)
         return self._moves[key]
 
-    def price_everything(self) -> None:
-        """Request the prices of all rows and all transposes in a few batches."""
+    def price_everything(self, meter: Meter | None = None) -> None:
+        """Request the prices of all rows and all transposes, the program's own first, until the meter is half spent.
+
+        A kernel without a price is one that no start chooses.
+        """
+        own = self.snapshot.original()
+        rows = (self.rows(c, own[c], self.problem.home[c]) for c in range(self.snapshot.size))
+        self.pricer.price(entry.node for row in rows for entry in row if entry.node is not None)
         wanted: dict[Node, None] = {}
         for c, row in enumerate(self.snapshot.options):
             for i in range(len(row)):
@@ -121,11 +129,15 @@ class LocalCosts:
                                 node = self.move(k, have, want)
                                 if node is not None:
                                     wanted[node] = None
-        self.pricer.price(wanted)
+        nodes, clock = list(wanted), None if meter is None or meter.seconds is None else meter
+        for start in range(0, len(nodes), CHECK_EVERY if clock else max(1, len(nodes))):
+            if clock is not None and clock.spent() >= HALF:
+                return
+            self.pricer.price(nodes[start : start + CHECK_EVERY] if clock else nodes)
 
     def price(self, node: Node | None) -> float:
-        """Price of a kernel requested before, in units."""
-        return 0.0 if node is None else float(self.pricer.by_node[node])
+        """Price of a kernel in units, infinite for one that there was no time to price."""
+        return 0.0 if node is None else float(self.pricer.by_node.get(node, math.inf))
 
     def own(self, option: Option, node: Node | None) -> float:
         """Additive cost of an option: its kernel, discounted where it would be fused."""
@@ -207,7 +219,8 @@ def dynamic(local: LocalCosts, base: Sequence[int], *, cut: bool) -> tuple[list[
         for _ in range(rounds):
             if not sum(improve(c) for c in group):
                 break
-    selection, layouts = list(base), [min(best[c], key=lambda l: best[c][l]) for c in range(snapshot.size)]
+    selection = list(base)
+    layouts = [min(best[c], key=lambda l: (best[c][l], l != local.problem.home[c])) for c in range(snapshot.size)]
     seen: dict[int, None] = dict.fromkeys(sorted(snapshot.root_classes))
     queue = list(seen)
     for c in queue:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from importlib import import_module
 
@@ -15,11 +16,11 @@ from superopt.search.chains import AnnealingChain
 from superopt.search.descent import attempt
 from superopt.search.finalists import Finalist, finalist, rival_kernels
 from superopt.search.meter import Meter
-from superopt.search.moves import Move, neighbours
+from superopt.search.moves import Move, every_state, neighbours
 from superopt.search.pricing import UNIT_S
 from superopt.search.search import OWN_OPERATIONS, POOL, SearchSettings, _SearchRun
 from superopt.search.snapshot import SHIFT, Selection, Snapshot
-from superopt.search.starts import LocalCosts, dynamic
+from superopt.search.starts import LocalCosts, dynamic, greedy
 from superopt.search.state import RULE, State
 from tests.search.test_search_state import cyclic_problem, snapshot_of
 
@@ -140,3 +141,28 @@ def test_what_is_measured_is_neither_slower_than_the_original_nor_far_from_the_b
     assert [name for _, name in made._pool(cost * UNIT_S)] == ["best", "near"]
     made.records = {f"{k}": (cost - k, *rest) for k in range(POOL + 3)}
     assert len(made._pool(cost * UNIT_S)) == POOL
+
+
+def test_starts_without_time_know_the_program_itself() -> None:
+    made = run()
+    local = LocalCosts(made.problem)
+    over = Meter(Deadline.within(1e-3))
+    while not over.is_late:
+        pass
+    local.price_everything(over)
+    priced = len(made.problem.pricer.by_node)
+    base = greedy(local)
+    assert made.snapshot.is_acyclic(base)
+    assert all(local.price(entry.node) < math.inf for entry in local.rows(0, made.snapshot.original()[0], 0))
+    selection, layouts = dynamic(local, base, cut=True)
+    assert State(made.problem, selection, layouts).cost > 0
+    local.price_everything()
+    assert len(made.problem.pricer.by_node) > priced
+
+
+def test_all_states_are_not_looked_at_beyond_the_time() -> None:
+    made = run()
+    over = Meter(Deadline.within(1e-3))
+    while not over.is_late:
+        pass
+    assert every_state(State(made.problem), 300, over)[1] is False
