@@ -283,4 +283,4 @@ def _stacked(loop: Node, values: Sequence[Node], depends: dict[Node, int]) -> tu
 
 
 def _sizes(node: Node) -> tuple[int, ...]:
-    return tuple(map(int, node.shape))  # pyright: ignore[reportArgumentType] -- sizes are concrete here
+    return tuple([n for n in node.shape if isinstance(n, int)])  # a loop's operands have no symbolic sizes here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from superopt.search.meter import Meter
 from superopt.search.search import SMALL, SMALL_WITHIN, SearchResult, SearchSettings, search
 from tests.support.search_cases import case
 
+module = import_module("superopt.search.search")
 OPTIMISM, DOUBT = 1.7, 6.0
 
 
@@ -69,18 +71,22 @@ def test_doubting_the_model_further_finds_more() -> None:
 @pytest.mark.parametrize("late", [False, True])
 def test_forms_next_to_the_best_are_kept_as_long_as_there_is_time(late: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Meter, "is_late", late)
+    monkeypatch.setattr(module, "SMALL", 2 * SMALL)  # the program has 42 classes
     settings = SearchSettings(Deadline(steps=500), finalists=13)
     result = search(case("linear", "library").eg, OneDearKind("dot", 1.6), settings)
     assert any(f.name.startswith("beside") for f in result.finalists) != late
 
 
 @pytest.mark.parametrize(("price", "measured"), [(1.6, True), (40.0, False)])
-def test_forms_next_to_the_best_of_a_small_program_are_finalists(price: float, measured: bool) -> None:
+def test_forms_next_to_the_best_of_a_small_program_are_finalists(
+    price: float, measured: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A model that prices one form up to twice as high as another does not keep it from being measured."""
+    monkeypatch.setattr(module, "SMALL", 2 * SMALL)  # the program has 42 classes
     result = search(
         case("linear", "library").eg, OneDearKind("dot", price), SearchSettings(Deadline(steps=500), finalists=13)
     )
-    assert result.statistics.live_classes <= SMALL
+    assert result.statistics.live_classes <= 2 * SMALL
     others = [f for f in result.finalists if not f.original]
     assert all(f.predicted_s <= SMALL_WITHIN * result.best.predicted_s for f in others)
     assert "dot" not in {kind(kernel) for kernel, _ in result.best.kernels}

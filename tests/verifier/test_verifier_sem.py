@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from rewrites.language.entries import ENTRIES, POSITION, TermEntry
+from rewrites.language.kinds import kind_of
 from rewrites.language.parse import parse_many
 from rewrites.language.shapes import shape
 from rewrites.language.term import Rule, Term, stem, subterms
@@ -144,6 +145,10 @@ def test_entries_have_the_types_of_terms_and_are_known_to_digests(monkeypatch: p
     def apply(self: Meaning[Any], entry: TermEntry, t: Term, ix: Any) -> Any:
         named.setdefault(t.op, set()).add(entry.op)
         types = [self.typed(a, labels) for a, labels in zip(t.args, entry.operands, strict=True)]
+        kinds = [kind_of(self.env.rule.kinds, a, {}) for a in t.args]
+        others = {x.dtype for kind, x in zip(kinds, types, strict=True) if kind != "number"}
+        if entry.op in ("eq", "lt") and len(others) == 1:  # an iota is a number of any type, as a literal is
+            types = [TensorType(x.shape, *others) for x in types]
         types += [TensorType((), POSITION)] * len(entry.positions)
         found = infer(entry.op, types, canonical(entry.op, entry.attrs))
         assert found == (self.typed(t, entry.out),), f"{entry.op} of {t}"
