@@ -130,7 +130,7 @@ def _prove(rule: Rule, done: Proof) -> ValidityDomain:
     for premise in rule.given:
         done.assume(f"given: {text(rule, premise)}")
     return ValidityDomain(
-        rule.numerics or ORDER[done.laws], ranks, _dtypes(rule, done), tuple(map(readable, done.assumptions or ())),
+        max(rule.numerics or ORDER[0], ORDER[done.laws], key=ORDER.index), ranks, _dtypes(rule, done), tuple(map(readable, done.assumptions or ())),
         done.sizes,
     )  # fmt: skip
 
