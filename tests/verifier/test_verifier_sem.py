@@ -145,9 +145,10 @@ def test_entries_have_the_types_of_terms_and_are_known_to_digests(monkeypatch: p
     def apply(self: Meaning[Any], entry: TermEntry, t: Term, ix: Any) -> Any:
         named.setdefault(t.op, set()).add(entry.op)
         types = [self.typed(a, labels) for a, labels in zip(t.args, entry.operands, strict=True)]
+        # an iota is a number of any type, as a literal is
         kinds = [kind_of(self.env.rule.kinds, a, {}) for a in t.args]
         others = {x.dtype for kind, x in zip(kinds, types, strict=True) if kind != "number"}
-        if entry.op in ("eq", "ne", "lt", "le", "gt", "ge") and len(others) == 1:  # an iota is a number of any type, as a literal is
+        if entry.op in ("eq", "ne", "lt", "le", "gt", "ge") and len(others) == 1:
             types = [TensorType(x.shape, *others) for x in types]
         types += [TensorType((), POSITION)] * len(entry.positions)
         found = infer(entry.op, types, canonical(entry.op, entry.attrs))

@@ -129,10 +129,9 @@ def _prove(rule: Rule, done: Proof) -> ValidityDomain:
         done.assume(FINITE)
     for premise in rule.given:
         done.assume(f"given: {text(rule, premise)}")
-    return ValidityDomain(
-        max(rule.numerics or ORDER[0], ORDER[done.laws], key=ORDER.index), ranks, _dtypes(rule, done), tuple(map(readable, done.assumptions or ())),
-        done.sizes,
-    )  # fmt: skip
+    exactness = max(rule.numerics or ORDER[0], ORDER[done.laws], key=ORDER.index)
+    assumptions = tuple(map(readable, done.assumptions or ()))
+    return ValidityDomain(exactness, ranks, _dtypes(rule, done), assumptions, done.sizes)
 
 
 def _dtypes(rule: Rule, done: Proof) -> tuple[str, ...]:
