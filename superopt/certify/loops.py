@@ -16,6 +16,7 @@ from superopt.errors import InputError, SuperoptError
 from superopt.files.reading import Allowance
 from superopt.ir.graph import Graph, Node, make_input, mk, topological
 from superopt.ir.index import Poly, symbol
+from superopt.ir.inline import STEPS
 from superopt.ir.loops import (
     LoopParts,
     adds_row,
@@ -133,6 +134,8 @@ def prove_step(step: LoopStep, numerics: str = "real") -> LoopProof:
         LoopStepError: it is not proved.
     """
     if step.kind == "unrolled":
+        if LoopParts(step.loop).length > STEPS:  # of a file: its trips would be written out
+            raise LoopStepError(f"a loop of more than {STEPS} trips is not unrolled")
         return LoopProof("exact")
     if step.kind in _CARRIES:
         return _prove_carry(step, numerics)

@@ -37,7 +37,7 @@ from superopt.ir.loops import (
     value_bytes,
     with_results,
 )
-from superopt.ir.ops.table import VIEWS, lookup
+from superopt.ir.ops.table import CONTRACTIONS, PRODUCTS, VIEWS, lookup
 from superopt.ir.program import replace
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import beyond_caches
@@ -90,14 +90,14 @@ def _steps(graph: Graph, products: bool) -> Iterator[LoopStep]:
 
 
 def _is_product(node: Node) -> bool:
-    return lookup(node.op).family == "contraction"
+    return node.op in CONTRACTIONS
 
 
 def _splits(graph: Graph, loop: Node) -> Iterator[LoopStep]:
     """Products with a concatenation of parts, some of which depend on a carry and others do not."""
     depends = LoopParts(loop).depends()
     for node in loop["body"].nodes():
-        if not _is_product(node) or "window_strides" in dict(node.attrs) or depends[node] != CARRIED:
+        if node.op not in PRODUCTS or depends[node] != CARRIED:
             continue
         for side in (0, 1):
             joined, other = node.inputs[side], node.inputs[1 - side]
@@ -152,7 +152,7 @@ def _folds(graph: Graph, loop: Node) -> Iterator[LoopStep]:
 
 def _is_plain(node: Node) -> bool:
     """Whether a node is a product over one axis of each operand, with no axis that both share."""
-    if not _is_product(node) or "window_strides" in dict(node.attrs):
+    if node.op not in PRODUCTS:
         return False
     contracted, batch = node["dimension_numbers"]
     return len(contracted[0]) == 1 and not batch[0]

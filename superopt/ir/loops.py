@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from superopt.ir.graph import Graph, Node, literal, make_input, mk, topological
 from superopt.ir.index import Size
 from superopt.ir.inline import steps
-from superopt.ir.ops.table import lookup
+from superopt.ir.ops.table import PRODUCTS
 from superopt.ir.program import replace, type_bytes
 
 _COUNTERS = ("int32", "int64", "uint32", "uint64")  # a number of trips fits these
@@ -139,6 +139,15 @@ def _loop(loop: Node, outputs: Sequence[Node], fixed: _Given, carries: _Given, r
     return tuple([outside[i] for i in range(len(outputs))])
 
 
+def _without_carry(
+    loop: Node, number: int, result: Node, fixed: _Given, carries: _Given, rows: _Given
+) -> tuple[Node, ...]:
+    """The results of a loop in which one carry is not computed; its result is given, the other carries are as here."""
+    outputs = loop["body"].outputs
+    others = _loop(loop, (*outputs[:number], *outputs[number + 1 :]), fixed, carries, rows)
+    return (*others[:number], result, *others[number:])
+
+
 def counters(loop: Node) -> tuple[int, ...]:
     """The carries of a loop that grow by an integer literal each trip."""
     parts = LoopParts(loop)
@@ -167,10 +176,8 @@ def counted(loop: Node, number: int) -> tuple[Node, ...]:
         trips = mk("sub", _filled(literal(length - 1, dtype), length), trips)
     sequence = mk("add", _filled(first, length), mk("mul", _filled(literal(growth, dtype), length), trips))
     rows.append((carry, sequence))
-    outputs = parts.body.outputs
-    results = list(_loop(loop, (*outputs[:number], *outputs[number + 1 :]), fixed, carries, rows))
     last = mk("add", first, literal(_wrapped(growth * length, dtype), dtype))
-    return (*results[:number], last, *results[number:])
+    return _without_carry(loop, number, last, fixed, carries, rows)
 
 
 def _wrapped(value: int, dtype: str) -> int:
@@ -219,8 +226,7 @@ def summed(loop: Node, number: int) -> tuple[Node, ...]:
     outputs = parts.body.outputs
     row = next(x for x in outputs[number].inputs if x is not carry)
     total = mk("add", first, mk("reduce_sum", dict(rows)[row], axes=(0,)))
-    results = list(_loop(loop, (*outputs[:number], *outputs[number + 1 :]), fixed, carries, rows))
-    return (*results[:number], total, *results[number:])
+    return _without_carry(loop, number, total, fixed, carries, rows)
 
 
 def powers(loop: Node) -> tuple[int, ...]:
@@ -230,7 +236,7 @@ def powers(loop: Node) -> tuple[int, ...]:
     outputs, nodes = parts.body.outputs, parts.body.nodes()
 
     def is_power(carry: Node, result: Node) -> bool:
-        if lookup(result.op).family != "contraction" or "window_strides" in dict(result.attrs):
+        if result.op not in PRODUCTS:
             return False
         left, right = result.inputs
         if carry is right and left in fixed:
@@ -263,8 +269,7 @@ def powered(loop: Node, number: int) -> tuple[Node, ...]:
         trips //= 2
         if trips:
             power = mk(step.op, power, power, **square)
-    results = list(_loop(loop, (*outputs[:number], *outputs[number + 1 :]), fixed, carries, rows))
-    return (*results[:number], result, *results[number:])
+    return _without_carry(loop, number, result, fixed, carries, rows)
 
 
 def unrolled(loop: Node) -> tuple[Node, ...]:

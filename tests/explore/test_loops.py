@@ -297,3 +297,9 @@ def test_an_opaque_value_of_rows_stays() -> None:
 
     graph = import_function(fn, (rand(3, 4, 4), rand(4))).graph
     assert opened(graph, Deadline()) == (graph, ())
+
+
+def test_a_file_cannot_have_a_long_loop_unrolled() -> None:
+    (long,) = steps_of("nothing")
+    with pytest.raises(LoopStepError, match="unrolled"):
+        prove_step(replace(long, kind="unrolled"))
