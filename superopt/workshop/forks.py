@@ -229,8 +229,7 @@ def _served() -> tuple[int, dict[str, str], set[int]]:
 def main(number: int) -> None:
     """Load modules, then fork a worker for each message until the parent is gone and all workers have ended."""
     mine = socket.socket(fileno=number)
-    for name in LOADED:
-        importlib.import_module(name)
+    _load(mine)
     gc.freeze()
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
@@ -256,6 +255,33 @@ def main(number: int) -> None:
             for descriptor in descriptors[:-1]:
                 os.close(descriptor)
             status[pid] = descriptors[-1]
+
+
+def _load(parent: socket.socket) -> None:
+    """Import the modules of workers; where the parent ends meanwhile, so does this process.
+
+    Importing takes seconds in which the main thread looks at nothing else.  The thread that does is gone before the
+    first fork.
+    """
+    loaded, loading = os.pipe()
+    watch = threading.Thread(target=_end_with, args=(parent, loaded))
+    watch.start()
+    try:
+        for name in LOADED:
+            importlib.import_module(name)
+    finally:
+        os.close(loading)
+        watch.join()
+        os.close(loaded)
+
+
+def _end_with(parent: socket.socket, loaded: int) -> None:
+    """End the process when its parent's end of the socket closes; return when the pipe of `loaded` does."""
+    both = select.poll()
+    both.register(parent, 0)  # no event but the hang-up, which is always told
+    both.register(loaded, 0)
+    if any(descriptor == parent.fileno() for descriptor, _ in both.poll()):
+        os._exit(0)
 
 
 def _reap(status: dict[int, int]) -> None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,3 +91,22 @@ def test_a_forked_worker_leads_its_group_as_soon_as_it_is_known() -> None:
                 stream.close()
             os.close(mine)
             os.close(theirs)
+
+
+def test_a_forking_process_that_still_loads_ends_with_its_parent(tmp_path: Path) -> None:
+    (tmp_path / "slow_module.py").write_text("import time\ntime.sleep(300.0)\n")
+    mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    load = "forks.LOADED = ('slow_module',); forks.main(int(sys.argv[1]))"
+    program = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from superopt.workshop import forks; {load}"
+    with theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-c", program, str(theirs.fileno())], pass_fds=(theirs.fileno(),)
+        )  # fmt: skip
+    try:
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)  # as long as its parent is there, it loads
+        mine.close()
+        assert process.wait(60.0) == 0
+    finally:
+        process.kill()
+        process.wait()
