@@ -120,7 +120,9 @@ def _of_search(found: Exploration, choice: Chosen, library: ProvedLibrary, fallb
         else dict(Counter(s.kind for s in found.loops)),
         "growth": found.growth,
         "search": statistics,
-        "not_chosen": fallback.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
+        "not_chosen": ()
+        if fallback.interrupted
+        else fallback.around("the rules that were not chosen", lambda: not_chosen(found, shown), ()),
     }
 
 

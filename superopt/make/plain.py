@@ -112,13 +112,14 @@ class KernelMaker:
         seconds = self.model.program_s([r.graph for r in form.regions], form.chosen, form.apart_s)
         return replace(form, predicted_s=seconds)
 
-    def rows(self, form: Candidate) -> tuple[NativeKernel, ...]:
-        """The regions of a program for the report."""
+    def rows(self, form: Candidate, priced: bool = True) -> tuple[NativeKernel, ...]:
+        """The regions of a program for the report, with the model's prices if requested."""
         rows = {**self._made, **self._searched.get(form.form, {})}
         for region in form.regions:
             if region.graph not in rows:
                 rows[region.graph] = _made(region, self._why_not(region))
-        return report_rows(form.regions, form.chosen, rows, self.backend.name, self.model or self._known)
+        model = (self.model or self._known) if priced else None
+        return report_rows(form.regions, form.chosen, rows, self.backend.name, model)
 
     def refuse(self, regions: Sequence[Region], cause: str) -> None:
         """Mark the kernels of some regions as unusable."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from threading import Event
+from typing import TypeVar
 
 from superopt.candidates.ledger import ChoiceReason, Chosen, Rejected, Validated, Why
 from superopt.certify.kernels import MOST_VALIDATION_S
@@ -16,6 +17,7 @@ from superopt.pipeline import validating
 from superopt.pipeline.session import Session
 from superopt.pipeline.state import RunState, is_cut
 
+T = TypeVar("T")
 AFTER_S = 0.5  # after Ctrl-C, for what is left to do for the program at hand
 
 
@@ -61,6 +63,7 @@ class _Checks:
         if checked is None or not checked.candidate.kernels:
             halted.set()
             return checked or original_after_failure(session.imported, session.fallback)
+        interrupted = interrupted or session.fallback.interrupted
         end_s = self.cut_s + AFTER_S if interrupted else math.inf
         code = session.fallback.around("the validation of machine code", lambda: validated.by(end_s), None)
         halted.set()
@@ -72,6 +75,15 @@ class _Checks:
         refuted = len(set(code.refuted.values()))
         session.ledger.add(Validated(checked.candidate, code.proved, code.unknown, refuted))
         return checked
+
+    def _waited(self, work: BackgroundCall[T], end_s: float) -> T:
+        """The result of a check by this instant; after Ctrl-C it goes on for a moment."""
+        try:
+            return work.result(end_s)
+        except KeyboardInterrupt:
+            self.session.fallback.interrupted = True
+            self.cut_s = min(self.cut_s, now_s())
+            return work.result(min(end_s, self.cut_s + AFTER_S))
 
     def _settled(self, choice: Chosen, interrupted: bool) -> Chosen | None:
         """The choice after its check; None where that fails.
@@ -87,7 +99,7 @@ class _Checks:
 
         def check() -> Chosen:
             try:
-                found = BackgroundCall(lambda: compare_with_original(choice.candidate, runs)).result(end_s)
+                found = self._waited(BackgroundCall(lambda: compare_with_original(choice.candidate, runs)), end_s)
             except OriginalLostError as error:
                 why = Why(ChoiceReason.ORIGINAL_LOST, str(error))
             except TimeOverError:

@@ -83,7 +83,8 @@ def _plan(session: Session, state: RunState, choice: Chosen) -> Plan:
 
 def _report(session: Session, state: RunState, choice: Chosen, name: str) -> Report:
     def rows(candidate: Candidate) -> tuple[NativeKernel, ...]:
-        return () if session.maker is None else session.maker.rows(candidate)
+        priced = not session.fallback.interrupted  # the user waits
+        return () if session.maker is None else session.maker.rows(candidate, priced)
 
     def report() -> Report:
         return make_report(

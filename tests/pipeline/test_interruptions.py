@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import jax
@@ -112,3 +114,17 @@ def test_an_ignored_ctrl_c_is_heeded_by_commands() -> None:
     command.send_signal(signal.SIGINT)
     _, told = command.communicate(timeout=30)
     assert (command.returncode, told) == (130, "superopt: interrupted\n")
+
+
+def test_an_interruption_of_the_check_keeps_the_program_that_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = checking.compare_with_original
+
+    def interrupted(*args: Any) -> Any:
+        time.sleep(0.1)  # the main thread waits by then
+        os.kill(os.getpid(), signal.SIGINT)
+        return compared(*args)
+
+    monkeypatch.setattr(checking, "compare_with_original", interrupted)
+    report = run(kernels=False).report
+    assert not report.original_returned
+    assert not report.not_chosen  # the user waits
