@@ -17,7 +17,7 @@ from rewrites.match.matching import Match, MatchStats, matches
 from rewrites.match.space import IRSpace
 from rewrites.match.walk import Walk, WalkState, patterns_of
 from superopt.ir.graph import Node, literal, mk
-from tests.support.rules_numeric import arrays_of, dot, egraph, error, node_of_ref, spread, values, var
+from tests.support.rules_numeric import NCHW, arrays_of, dot, egraph, error, node_of_ref, spread, values, var
 
 
 def found(rule: Rule, *roots: Node, stats: MatchStats | None = None, **options: Any) -> list[Match]:
@@ -151,6 +151,24 @@ def test_positions_are_integers_that_hold_every_position(dtype: str, count: int)
     ones, none = (spread(literal(n, "float64"), (4, 4)) for n in (1.0, 0.0))
     root = dot(mk("select_n", mk("ge", rows, columns), none, ones), var("x", 4))
     assert len(found(rule, root, prefer=False)) == count
+
+
+def test_windows_with_holes_are_not_said_by_rules() -> None:
+    x = var("x", 1, 7, 7, 4)
+    for hole, count in ((1, 1), (2, 0)):
+        root = mk(
+            "reduce_window_max", x, window_dimensions=(1, 3, 3, 1), window_strides=(1, 1, 1, 1),
+            padding=((0, 0),) * 4, window_dilation=(1, hole, hole, 1),
+        )  # fmt: skip
+        assert bool(found(by_name("wmax-shifts"), root, prefer=False)) == bool(count)
+
+
+def test_groups_of_batches_are_not_said_by_rules() -> None:
+    x, w = var("x", 4, 3, 4, 4), var("w", 4, 3, 1, 1)
+    attrs = {"window_strides": (1, 1), "padding": ((0, 0),) * 2, "dimension_numbers": NCHW}
+    rule = by_name("conv-pointwise")
+    assert found(rule, mk("conv_general_dilated", x, w, **attrs), prefer=False)
+    assert not found(rule, mk("conv_general_dilated", x, w, **attrs, batch_group_count=2), prefer=False)
 
 
 # -- the last checks of a binding
