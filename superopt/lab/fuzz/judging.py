@@ -180,14 +180,14 @@ def warm() -> Any:
         def close(self) -> None:
             """Do nothing, so that the pool stays for the next call."""
 
-    own, pool = (optimizer.Worker, optimizer.TrialPool), KeptPool(processes=1)
+    own, pool = (optimizer.sole_worker, optimizer.TrialPool), KeptPool(processes=1)
     kept = {inline: KeptWorker(inline=inline) for inline in (False, True)}
-    optimizer.Worker = lambda *_, inline=False: kept[inline]  # type: ignore[assignment, misc]
+    optimizer.sole_worker = lambda *_, inline=False: kept[inline]  # type: ignore[assignment, misc]
     optimizer.TrialPool = lambda **_: pool  # type: ignore[assignment, misc]
     try:
         yield
     finally:
-        optimizer.Worker, optimizer.TrialPool = own
+        optimizer.sole_worker, optimizer.TrialPool = own
         for worker in kept.values():
             Worker.close(worker)
         TrialPool.close(pool)
