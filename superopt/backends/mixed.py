@@ -26,7 +26,7 @@ from superopt.backends.protocol import Backend, CompiledRegion, KernelCall, Opti
 from superopt.backends.xla import XlaExecutable, to_jax
 from superopt.errors import InputError
 from superopt.ir import opaque
-from superopt.ir.graph import Graph, Node, make_input, mk, topological
+from superopt.ir.graph import Graph, Node, bodies_of, make_input, mk, topological
 from superopt.ir.program import Program, map_nodes, original_program, replace
 from superopt.ir.types import TensorType
 from superopt.kernels.choose.regions import Region, region_of
@@ -179,15 +179,10 @@ class _Assembly:
         while any(name.startswith(self.stem) for name in taken):
             self.stem += "_"
         self.packed: dict[Node, Node] = {}  # packed tensor of the prepare part -> input of the hot part
-        self.done: dict[Node, Node] = {}
 
     def program(self) -> Program:
         """Return the mixed program."""
-        for root in topological(self.plain.hot.outputs):
-            if root in self.kernels:
-                self.done = map_nodes(self._operands(*self.kernels[root]), given=self.done)
-                self.done[root] = self._call(*self.kernels[root])
-        outputs = replace(self.plain.hot.outputs, self.done)
+        outputs = self._assembled(self.plain.hot.outputs)
         if self.plain.prepare is None:
             return Program(None, Graph(self.plain.hot.inputs, outputs))
         used = {node for node in topological(outputs) if node.op == "input"}
@@ -198,16 +193,39 @@ class _Assembly:
         inputs = (*self.plain.live_inputs, *kept, *packed.values())
         return Program(Graph(prepare.inputs, results, prepare.constants), Graph(inputs, outputs))
 
+    def _assembled(self, outputs: Sequence[Node]) -> tuple[Node, ...]:
+        """Return the nodes with all regions below them, those in bodies included, computed by their kernels."""
+        done: dict[Node, Node] = {}
+        for node in topological(outputs):
+            if node in self.kernels:
+                done = map_nodes(self._operands(*self.kernels[node]), given=done)
+                done[node] = self._call(*self.kernels[node], done)
+            elif bodies_of(node):
+                done = map_nodes(node.inputs, given=done)
+                attrs = {name: self._in_bodies(value) for name, value in node.attrs}
+                done[node] = mk(node.op, *(done[x] for x in node.inputs), **attrs)
+        return replace(outputs, done)
+
+    def _in_bodies(self, value: Any) -> Any:
+        """Return an attribute with the bodies that it holds assembled."""
+        if isinstance(value, Graph):
+            return Graph(value.inputs, self._assembled(value.outputs), value.constants)
+        if isinstance(value, tuple) and any(isinstance(x, Graph) for x in value):  # pyright: ignore[reportUnknownVariableType]
+            return tuple(map(self._in_bodies, value))  # pyright: ignore[reportUnknownArgumentType]
+        return value
+
     def _operands(self, region: Region, kernel: CompiledRegion) -> list[Node]:
         """Return the nodes that the call of a region reads, packed tensors left out."""
         named = _named(region)
         return [named[b.name] for b in kernel.hot.operands if b.name in named]
 
-    def _call(self, region: Region, kernel: CompiledRegion) -> Node:
+    def _call(self, region: Region, kernel: CompiledRegion, done: Mapping[Node, Node]) -> Node:
         named = _named(region)
-        operands = {name: self.done[x] for name, x in named.items() if x in self.done}
+        operands = {name: done[x] for name, x in named.items() if x in done}
         if kernel.prepare is not None:
             frozen = {name: self.source[x] for name, x in named.items() if x in self.source}
+            if not frozen.keys() >= {b.name for b in kernel.prepare.operands}:
+                raise InputError(f"the kernel of {region} packs what is not frozen")
             sources = [frozen[b.name] for b in kernel.prepare.operands]
             for b, tensor in zip(kernel.prepare.outputs, _call_nodes(kernel.prepare, sources, None), strict=True):
                 known = self.packed.get(tensor)
