@@ -105,7 +105,8 @@ def hoisted(loop: Node, values: Sequence[Node], stacks: Sequence[Node]) -> tuple
     for value, stack in zip(values, stacks, strict=True):
         name = next(f"h{k}" for k in range(len(taken) + 1) if f"h{k}" not in taken)
         taken.add(name)
-        fresh[value] = make_input(name, value.shape, value.dtype)
+        known = all(x["frozen"] for x in topological((value,)) if x.op == "input")
+        fresh[value] = make_input(name, value.shape, value.dtype, frozen=known and depends[value] == FIXED)
         (rows if depends[value] == ROW else fixed).append((fresh[value], stack))
     return _loop(loop, replace(parts.body.outputs, fresh), fixed, carries, rows)
 

@@ -17,7 +17,7 @@ from superopt.backends import mixed
 from superopt.errors import InputError
 from superopt.frontends.jax.jaxpr import import_function
 from superopt.ir.graph import Graph, make_input, mk
-from superopt.ir.program import original_program
+from superopt.ir.program import frozen_cut, original_program, split
 from superopt.ir.text import parse_graph, print_graph
 from superopt.kernels.choose.partition import partition_bodies
 from superopt.kernels.choose.regions import region_of
@@ -113,7 +113,41 @@ def test_what_is_computed_of_scalars_stays_with_xla() -> None:
     assert not partition_bodies(graph)
 
 
-def test_a_kernel_in_a_body_packs_nothing() -> None:
+V = np.random.default_rng(3).standard_normal((128, 128)).astype(np.float32) / 12
+H = np.random.default_rng(4).standard_normal((128, 128)).astype(np.float32)
+
+
+def in_scan(h: Any, v: Any) -> Any:
+    return lax.scan(lambda h, _: (jnp.tanh(h @ v.T) + v, None), h, None, length=3)[0]
+
+
+def in_two_loops(h: Any, v: Any) -> Any:
+    def outer(_: Any, h: Any) -> Any:
+        return lax.while_loop(lambda h: jnp.sum(h @ v.T) > 1e9, lambda h: h, jnp.tanh(h @ v.T)) - in_scan(h, v)
+
+    return lax.fori_loop(0, 2, outer, h)
+
+
+def in_branches(h: Any, v: Any) -> Any:
+    return [lax.cond(h[0, 0] > n, lambda h: h @ v.T, lambda h: h - 1.0, h) for n in (-9.0, 9.0)]
+
+
+@pytest.mark.parametrize("fn", [in_scan, in_two_loops, in_branches])
+def test_weights_of_bodies_are_packed_ahead(fn: Any) -> None:
+    imported = import_function(fn, (H, V), frozen=1)
+    program = split(imported.graph, frozen_cut(imported.graph))
+    regions = [region for region in partition_bodies(program.hot) if not region.is_free]
+    specs = specs_of(program.hot, [(region, None) for region in regions])
+    executable = mixed.build(program, imported.frozen_values, kernels=specs)
+    assert executable.packed
+    assert not executable.refused
+    for values in (V, -V):
+        given = executable.run(H, *executable.prepare([values]))
+        for got, wanted in zip(given, jax.tree.leaves(jax.jit(fn)(H, values)), strict=True):
+            np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_not_known_ahead_is_left_to_xla() -> None:
     x, w = make_input("x", (128, 128)), make_input("w", (128, 128), frozen=True)
     product = mk("dot_general", x, w, dimension_numbers=(((1,), (1,)), ((), ())))
     loop = mk(
@@ -121,9 +155,9 @@ def test_a_kernel_in_a_body_packs_nothing() -> None:
         num_carry=1, length=3, reverse=False, unroll=1,
     )  # fmt: skip
     program = original_program(Graph(loop.inputs, (loop,)))
-    spec = specs_of(program.hot, [(region_of(product, (x, w)), None)])
-    with pytest.raises(InputError, match="packs what is not frozen"):
-        mixed.mixed(program, spec)
+    executable = mixed.build(program, (), kernels=specs_of(program.hot, [(region_of(product, (x, w)), None)]))
+    assert [*executable.refused.values()] == ["it packs what is not known ahead"]
+    np.testing.assert_allclose(executable(V, H)[0], ((H @ V.T) @ V.T) @ V.T, rtol=1e-3, atol=1e-3)
 
 
 def test_loops_are_optimised_saved_and_transformed(tmp_path: Path) -> None:
