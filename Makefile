@@ -10,7 +10,7 @@ demo: venv
 	$(BIN)/superopt demo
 
 test: venv
-	$(BIN)/python -m pytest -n $(XDIST)
+	$(BIN)/python -m pytest -n $(XDIST) --dist loadfile
 
 slow: venv
 	$(BIN)/python -m pytest -n $(XDIST) -m slow

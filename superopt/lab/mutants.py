@@ -222,7 +222,7 @@ def tried(
         for name in COPIED:
             source = ROOT / name
             if source.is_dir():
-                shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, copy / name)  # with what is compiled
             else:
                 shutil.copy2(source, copy / name)
         for mutant in mutants:

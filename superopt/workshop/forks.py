@@ -213,7 +213,8 @@ def _nursery() -> _Nursery:
             other.close()
             _LEFT.append(other)
     _LEFT[:] = [other for other in _LEFT if other.alive]
-    _AT_WORK[:] = [(key, _Nursery(str(Path(__file__).resolve().parents[2]), key[1]))]
+    _AT_WORK.clear()  # of the one that was closed, should no other start
+    _AT_WORK.append((key, _Nursery(str(Path(__file__).resolve().parents[2]), key[1])))
     return _AT_WORK[0][1]
 
 

@@ -60,10 +60,11 @@ def test_a_worker_is_started_where_what_forked_the_last_one_is_dead() -> None:
 
 
 def test_a_worker_is_started_where_none_can_be_forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> None:
+    def none(*_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(forks, "_nursery", none)
+    monkeypatch.setenv("SUPEROPT_TEST", "another process that forks is needed")
+    monkeypatch.setattr(socket, "socketpair", none)
     with Worker() as worker:
         assert parent_of(started(worker)) == os.getpid()
 
