@@ -177,7 +177,7 @@ def _guards(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def drawn(rooms: Sequence[str], count: int, seed: int, *, guards: bool = False) -> list[OperatorMutant]:
-    """A random sample of `count` mutants of each room, of operators or guards; those of the lab only where it is named."""
+    """A random sample of `count` mutants of each room, of operators or of guards; the lab is left out unless named."""
     mutants: list[OperatorMutant] = []
     for room in rooms:
         files = sorted((ROOT / room).rglob("*.py")) if (ROOT / room).is_dir() else [ROOT / room]
