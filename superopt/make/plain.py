@@ -13,7 +13,6 @@ region that no default can make, or for which there is no time, is left to XLA.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,8 +27,8 @@ from superopt.certify.kernels import was_validated
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, Node
 from superopt.ir.program import Program, frozen_cut, split
-from superopt.kernels.choose.partition import cost_of, partition
-from superopt.kernels.choose.regions import Region
+from superopt.kernels.choose.partition import cost_of, partition, partition_bodies
+from superopt.kernels.choose.regions import Region, runs_of
 from superopt.kernels.choose.relayout import channels_last
 from superopt.kernels.choose.specs import KernelSpec, regions_of, specs_of
 from superopt.machine.background import BackgroundCall
@@ -109,7 +108,7 @@ class KernelMaker:
         """The program with its predicted time, if there is a model."""
         if self.model is None:
             return form
-        seconds = self.model.program_s([r.graph for r in form.regions], form.chosen, form.apart_s)
+        seconds = self.model.program_s(form.runs, form.chosen, form.apart_s)
         return replace(form, predicted_s=seconds)
 
     def rows(self, form: Candidate, priced: bool = True) -> tuple[NativeKernel, ...]:
@@ -213,7 +212,7 @@ class KernelMaker:
 
     def _compile(self, regions: Sequence[Region], deadline: Deadline) -> None:
         """Make the missing kernels, a batch at a time; prove the schedules of one batch while the next is made."""
-        count = Counter(region.graph for region in regions if region.graph not in self._made)
+        count = runs_of(region for region in regions if region.graph not in self._made)
         example = {region.graph: region for region in regions if region.graph in count}
         seconds = self._seconds(list(count))
         order = [example[g] for g in sorted(count, key=lambda g: -count[g] * seconds[g])]
@@ -292,8 +291,13 @@ def in_regions(name: str, program: Program) -> Candidate:
 
 
 def cut(form: Candidate, program: Program, stored: Set[Node]) -> Candidate:
-    """The form with this program, cut into regions at the stored nodes and wherever a cut is unavoidable."""
-    return replace(form, program=program, regions=tuple(r for r in partition(program.hot, stored) if not r.is_free))
+    """The form with this program, cut into regions at the stored nodes and wherever a cut is unavoidable.
+
+    The regions of bodies of control flow are among them.
+    """
+    outer = {region.root: region for region in partition(program.hot, stored)}
+    inner = {region.root: region for region in partition_bodies(program.hot)}
+    return replace(form, program=program, regions=tuple(r for r in {**inner, **outer}.values() if not r.is_free))
 
 
 def _made(region: Region, found: OptionalTrace | str) -> Trial:

@@ -8,7 +8,6 @@ proved, and run between guard bands of memory.  Then it is timed in rounds with 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -26,7 +25,7 @@ from superopt.errors import InputError
 from superopt.explore.request import Request
 from superopt.ir.graph import Graph
 from superopt.ir.program import frozen_bytes, original_program
-from superopt.kernels.choose.regions import Region
+from superopt.kernels.choose.regions import Region, runs_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.budget import LEAST_S, WORTH
 from superopt.machine.deadline import Deadline
@@ -73,7 +72,7 @@ class ScheduleStage:
         kernels = dict(made)
         example = {r.graph: r for r in regions}
         weights = sum(frozen_bytes(r.graph) for r in regions)
-        cost = {g: n * seconds[g] for g, n in Counter(example[r.graph].graph for r in regions).items() if g in made}
+        cost = {g: n * seconds[g] for g, n in runs_of(regions).items() if g in made}
         with ExitStack() as stack:
             every = builders(Workers(min(MOST_PROCESSES, usable_cores()), self.executor))
             processes = [stack.enter_context(worker) for worker in every]

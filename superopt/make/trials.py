@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import threading
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from superopt.backends.protocol import OptionalTrace as OptionalTrace
 from superopt.ir.counters import Cost
 from superopt.ir.graph import Graph
 from superopt.ir.text import print_graph
-from superopt.kernels.choose.regions import Region, key_of
+from superopt.kernels.choose.regions import Region, key_of, runs_of
 from superopt.kernels.schedule.trace import trace as frozen_trace
 from superopt.machine.background import BackgroundCall, TimeOverError
 from superopt.machine.deadline import Deadline
@@ -192,7 +191,8 @@ def report_rows(
         model: prices them.
     """
     rows: list[NativeKernel] = []
-    graphs = list(dict.fromkeys(region.graph for region in regions))
+    runs = runs_of(regions)
+    graphs = list(runs)
     known = {} if model is None or not graphs else model.by_backend(graphs, timed=False)
     predicted_ms = {
         name: {g: 1e3 * s for g, s in zip(graphs, seconds.tolist(), strict=True) if s < math.inf}
@@ -204,7 +204,7 @@ def report_rows(
         name: {g: 1e3 * s for g in graphs if (s := timed.seconds.get(g.outputs[0], math.inf)) < math.inf}
         for name, timed in ({} if model is None else model.models).items()
     }
-    for graph, n in Counter(region.graph for region in regions).items():
+    for graph, n in runs.items():
         trial = tried.get(graph)
         if trial is None:
             continue

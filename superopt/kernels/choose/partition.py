@@ -17,12 +17,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Set
+from dataclasses import replace
 from math import inf, prod
 
 from superopt.ir.counters import Cost, block_cost
 from superopt.ir.denote import TooLarge
 from superopt.ir.expr import block
-from superopt.ir.graph import Graph, Node
+from superopt.ir.graph import Graph, Node, bodies_of
 from superopt.ir.ops import table
 from superopt.ir.ops.table import lookup
 from superopt.ir.program import type_bytes
@@ -62,6 +63,25 @@ def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]
         if not twice:
             return regions
         lying |= twice
+
+
+def partition_bodies(graph: Graph, runs: int = 1) -> tuple[Region, ...]:
+    """Partition the bodies of a graph's control flow into regions; what is computed of scalars stays with XLA.
+
+    Args:
+        graph: a graph of concrete sizes.
+        runs: how often a call runs it.
+    """
+    found: dict[Node, Region] = {}
+    for node in graph.nodes():
+        times = runs * int(node["length"]) if node.op == "scan" else runs
+        for body in bodies_of(node):
+            for region in (*partition(body), *partition_bodies(body)):
+                if any(x.shape for x in (region.root, *region.reads)):
+                    before = found.get(region.root)
+                    more = region.runs * times
+                    found[region.root] = replace(before or region, runs=more + (0 if before is None else before.runs))
+    return tuple(found.values())
 
 
 def work(cost: Cost) -> float:
