@@ -18,7 +18,7 @@ from superopt.lab.bench.programs.layers import Net
 Params = dict[str, Any]
 
 
-class _Draw:
+class _Normal:
     """Normal values with a fixed seed."""
 
     def __init__(self, seed: int) -> None:
@@ -30,7 +30,7 @@ class _Draw:
 
 def gru(steps: int = 64, batch: int = 1, width: int = 128, hidden: int = 256) -> Net:
     """A gated recurrent unit over a sequence."""
-    draw = _Draw(1)
+    draw = _Normal(1)
 
     def fn(p: Params, xs: jax.Array) -> jax.Array:
         def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -47,7 +47,7 @@ def gru(steps: int = 64, batch: int = 1, width: int = 128, hidden: int = 256) ->
 
 def lstm(steps: int = 64, batch: int = 4, width: int = 128, hidden: int = 256) -> Net:
     """A long short-term memory over a sequence."""
-    draw = _Draw(2)
+    draw = _Normal(2)
 
     def fn(p: Params, xs: jax.Array) -> jax.Array:
         def step(state: Any, x: jax.Array) -> Any:
@@ -78,12 +78,12 @@ def sinkhorn(size: int = 512, rounds: int = 100) -> Net:
         u, v = lax.fori_loop(0, rounds, body, (jnp.ones(size), jnp.ones(size)))
         return jnp.sum(u[:, None] * kernel * v[None] * cost)
 
-    return Net(fn, {}, (mass, mass, np.abs(_Draw(3)(size, size))))
+    return Net(fn, {}, (mass, mass, np.abs(_Normal(3)(size, size))))
 
 
 def leapfrog(points: int = 2000, width: int = 20, steps: int = 32) -> Net:
     """Leapfrog steps of Hamiltonian Monte Carlo on a logistic regression."""
-    draw = _Draw(4)
+    draw = _Normal(4)
 
     def density(w: jax.Array, p: Params) -> jax.Array:
         score = p["x"] @ w
@@ -104,7 +104,7 @@ def leapfrog(points: int = 2000, width: int = 20, steps: int = 32) -> Net:
 
 def neural_ode(batch: int = 32, width: int = 16, hidden: int = 64, steps: int = 100) -> Net:
     """Steps of Runge and Kutta through a small network."""
-    draw = _Draw(5)
+    draw = _Normal(5)
 
     def fn(p: Params, y: jax.Array) -> jax.Array:
         def slope(y: jax.Array) -> jax.Array:
@@ -127,7 +127,7 @@ def neural_ode(batch: int = 32, width: int = 16, hidden: int = 64, steps: int = 
 
 def kalman(states: int = 16, observed: int = 8, steps: int = 100) -> Net:
     """A Kalman filter over a sequence."""
-    draw = _Draw(6)
+    draw = _Normal(6)
 
     def fn(p: Params, ys: jax.Array) -> jax.Array:
         def step(state: Any, y: jax.Array) -> Any:
@@ -155,7 +155,7 @@ def _laplacian(u: jax.Array) -> jax.Array:
 def heat(size: int = 256, steps: int = 200) -> Net:
     """Diffusion on a periodic grid."""
     return Net(
-        lambda p, u: lax.fori_loop(0, steps, lambda _, u: u + 0.1 * _laplacian(u), u), {}, (_Draw(7)(size, size),)
+        lambda p, u: lax.fori_loop(0, steps, lambda _, u: u + 0.1 * _laplacian(u), u), {}, (_Normal(7)(size, size),)
     )
 
 
@@ -170,12 +170,12 @@ def wave(size: int = 256, steps: int = 200) -> Net:
 
         return lax.scan(step, (u, jnp.zeros_like(u)), None, length=steps)
 
-    return Net(fn, {}, (_Draw(8)(size, size),))
+    return Net(fn, {}, (_Normal(8)(size, size),))
 
 
 def value_iteration(states: int = 256, actions: int = 8, rounds: int = 50) -> Net:
     """Values of a Markov decision process."""
-    draw = _Draw(9)
+    draw = _Normal(9)
 
     def fn(p: Params, reward: jax.Array) -> jax.Array:
         def body(_: Any, values: jax.Array) -> jax.Array:
@@ -189,7 +189,7 @@ def value_iteration(states: int = 256, actions: int = 8, rounds: int = 50) -> Ne
 
 def conjugate_gradients(size: int = 400, most: int = 200) -> Net:
     """Conjugate gradients until the residual is small."""
-    draw = _Draw(10)
+    draw = _Normal(10)
     matrix = draw(size, size)
 
     def fn(p: Params, b: jax.Array) -> jax.Array:
@@ -211,7 +211,7 @@ def conjugate_gradients(size: int = 400, most: int = 200) -> Net:
 
 def k_means(points: int = 4000, width: int = 16, centres: int = 32, rounds: int = 10) -> Net:
     """Lloyd's algorithm."""
-    data = _Draw(11)(points, width)
+    data = _Normal(11)(points, width)
 
     def fn(p: Params, x: jax.Array) -> jax.Array:
         def body(_: Any, c: jax.Array) -> jax.Array:
@@ -226,7 +226,7 @@ def k_means(points: int = 4000, width: int = 16, centres: int = 32, rounds: int 
 
 def decoding(tokens: int = 64, width: int = 256, heads: int = 4) -> Net:
     """Decoding through one layer of a transformer with a cache of keys and values."""
-    draw, each = _Draw(12), width // heads
+    draw, each = _Normal(12), width // heads
 
     def fn(p: Params, x: jax.Array) -> jax.Array:
         def step(state: Any, i: jax.Array) -> Any:
@@ -261,12 +261,12 @@ def spectral(size: int = 128, steps: int = 50) -> Net:
 
         return lax.fori_loop(0, steps, body, u)
 
-    return Net(fn, {}, (_Draw(13)(size, size),))
+    return Net(fn, {}, (_Normal(13)(size, size),))
 
 
 def training(points: int = 512, width: int = 64, hidden: int = 128, steps: int = 30) -> Net:
     """Steps of Adam on a small network."""
-    draw = _Draw(14)
+    draw = _Normal(14)
 
     def loss(w: Any, p: Params) -> jax.Array:
         return jnp.mean((jnp.tanh(p["x"] @ w["in"] + w["b"]) @ w["out"] - p["y"]) ** 2)
@@ -289,7 +289,7 @@ def training(points: int = 512, width: int = 64, hidden: int = 128, steps: int =
 
 def viterbi(states: int = 128, steps: int = 100) -> Net:
     """The best path of a hidden Markov model, forwards."""
-    draw = _Draw(15)
+    draw = _Normal(15)
 
     def fn(p: Params, emitted: jax.Array) -> Any:
         def step(best: jax.Array, row: jax.Array) -> Any:
@@ -303,7 +303,7 @@ def viterbi(states: int = 128, steps: int = 100) -> Net:
 
 def n_body(bodies: int = 256, steps: int = 20) -> Net:
     """Gravitation between all pairs of bodies."""
-    draw = _Draw(16)
+    draw = _Normal(16)
 
     def fn(p: Params, x: jax.Array, v: jax.Array) -> Any:
         def pull(x: jax.Array) -> jax.Array:
