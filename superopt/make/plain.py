@@ -145,7 +145,7 @@ class KernelMaker:
         Args:
             worker: the process in which kernels are timed.
         """
-        if not self.backend.searches:
+        if not self.backend.tuner:
             return None
         regions = regions_of(form.program.hot, form.kernels)
         pairs = zip(regions, form.kernels, strict=True)

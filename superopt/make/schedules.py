@@ -31,9 +31,9 @@ from superopt.machine.budget import LEAST_S, WORTH
 from superopt.machine.deadline import Deadline
 from superopt.machine.facts import usable_cores
 from superopt.make.trials import MOST_PROCESSES, OptionalTrace, Trial, TrialPool
-from superopt.schedules.tune import ScheduleSearch, builders, tune
+from superopt.schedules.tune import ScheduleSearch, TunedSchedule, builders
 from superopt.store import Store
-from superopt.workshop.job import JobWorker, WorkerDiedError
+from superopt.workshop.job import JobWorker, WorkerDiedError, resolve
 from superopt.workshop.process import ended_by_interrupts
 from superopt.workshop.scheduler import LOCAL, Executor, Workers, again_where_lost
 from verifier.schedules.ledger import ScheduleLedger
@@ -99,7 +99,8 @@ class ScheduleStage:
         self, region: Region, default: Trial, how: ScheduleSearch, processes: Sequence[JobWorker], deadline: Deadline
     ) -> Trial:
         """The kernel of a region with the schedule that a search of its own finds, else the default one."""
-        tuned = tune(region.graph, how, processes=processes, store=self.store)
+        tune = resolve(self.pool.backend.tuner)
+        tuned: TunedSchedule = tune(region.graph, how, processes=processes, store=self.store)
         default = replace(default, candidates=tuned.candidates)
         self.say(
             f"{default.name}: {tuned.candidates} schedules, {1e6 * tuned.seconds:.4g} us;"

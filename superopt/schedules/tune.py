@@ -240,7 +240,8 @@ def tune(
 def _begun(search: _Search, pool: _Pool) -> _Search:
     """Measure the default schedule, and return the search."""
     pool.open()
-    measured = _measure(search, pool, [_proposal(search, search.space.start)])
+    start = search.space.start
+    measured = _measure(search, pool, [_proposal(search, start, search.space.trace(start))])
     search.default = measured[0] if measured else None
     return search
 
@@ -258,10 +259,9 @@ def _step(search: _Search, pool: _Pool) -> None:
         _measure(search, pool, proposals)
 
 
-def _proposal(search: _Search, point: dict[str, Any]) -> Proposal:
+def _proposal(search: _Search, point: dict[str, Any], trace: Steps) -> Proposal:
     """Return a point with its trace and features."""
     space = search.space
-    trace = space.trace(point)
     x = features(apply(space.unscheduled, trace), space.threads, search.how.footprint)
     return Proposal(point, trace, x)
 
@@ -274,17 +274,17 @@ def _proposed(search: _Search, count: int) -> list[Proposal]:
     wanted = _POOL if guided else count
     misses = 0
     while len(fresh) < wanted and misses < 2 * wanted and not (fresh and search.deadline.is_over):
-        point = _point(search, parents)
-        key = json.dumps(search.space.trace(point))
-        if key in search.seen or key in fresh:
-            misses += 1
-            continue
+        point, key = _point(search, parents), ""
         try:
-            fresh[key] = _proposal(search, point)
+            trace = search.space.trace(point)
+            key = json.dumps(trace)
+            if key not in search.seen and key not in fresh:
+                fresh[key] = _proposal(search, point, trace)
+                continue
         except InputError as error:
-            misses += 1
             search.seen.add(key)
             search.refuse(f"refused: {error}")
+        misses += 1
     keys = list(fresh)
     if guided and keys:
         known = prior()

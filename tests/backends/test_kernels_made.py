@@ -104,5 +104,10 @@ def test_the_key_holds_what_code_depends_on(monkeypatch: pytest.MonkeyPatch) -> 
     graph, other = region(), region(frozen=False)
     trace = default_trace(graph)
     keys = {made.key_of(graph, trace), made.key_of(graph, ()), made.key_of(other, trace)}
-    monkeypatch.setattr(made, "_surroundings", lambda: ["other sources"])
-    assert len({*keys, made.key_of(graph, trace)}) == 4
+    for name, value in (("host", "another processor"), ("usable_cores", 1 << 20)):
+        made._surroundings.cache_clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(made, name, lambda value=value: value)
+            keys.add(made.key_of(graph, trace))
+    made._surroundings.cache_clear()
+    assert len(keys) == 5
