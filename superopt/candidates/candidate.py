@@ -5,13 +5,14 @@ What happens to a candidate (its timings, its check, the reason why it was chose
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from superopt.ir.graph import Graph, every_node
 from superopt.ir.program import Program, original_program
-from superopt.kernels.choose.regions import Region, is_inside
+from superopt.kernels.choose.regions import Region, is_inside, runs_of
 from superopt.kernels.choose.specs import KernelSpec, regions_of
 
 _LEAVES = ("input", "literal")
@@ -70,6 +71,11 @@ class Candidate:
     def changes_nothing(self) -> bool:
         """Whether this is the original itself: no kernel in it, and nothing moved to the prepare part."""
         return self.origin is not Provenance.SEARCH and not self.kernels and not self.program.computes_ahead
+
+    @property
+    def runs(self) -> Counter[Graph]:
+        """How often a call runs each region."""
+        return runs_of(self.regions)
 
     @property
     def form(self) -> str:

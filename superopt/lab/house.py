@@ -133,7 +133,7 @@ UNTUNED = {
 LIMITS = {
     "loose": 3,
     "largest_room": 25,
-    "repeated": 7,
+    "repeated": 2,
     "late": 27,
     "file_circles": 0,
     "type_circles": 3,

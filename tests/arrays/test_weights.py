@@ -26,7 +26,7 @@ from superopt.frontends.onnx.frontend import import_model, load_model
 from superopt.ir.graph import Graph, make_input, mk
 from superopt.ir.program import Program
 from superopt.kernels.runtime.pages import PAGE, map_file
-from superopt.measure.compare import _request
+from superopt.measure.compare import _job
 from superopt.measure.session import ComparisonSettings
 from superopt.pipeline.weights import LEAST_BYTES, Shelf
 
@@ -172,8 +172,8 @@ def test_mapped_files(tmp_path: Path) -> None:
 def test_requests_name_placed_weights_and_hold_the_others(tmp_path: Path) -> None:
     values = placing.place(tmp_path, matrices(1))
     x = np.ones((2, 3), np.float32)
-    request = _request(prepared_program(1), [], [x], values, ComparisonSettings(), "", tmp_path)
-    assert list(request["placed"].values()) == [placing.place_of(values["w0"])]
+    job = _job(prepared_program(1), [], [x], values, ComparisonSettings(), "", tmp_path)
+    assert [(job.files[file], *at) for file, *at in job.data["placed"].values()] == [placing.place_of(values["w0"])]
     assert os.path.getsize(tmp_path / "arrays") == x.nbytes
 
 

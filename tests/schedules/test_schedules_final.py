@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,12 @@ from support.quantised import OTHERS, quantised
 from superopt.errors import InputError
 from superopt.ir.graph import Graph, literal, mk
 from superopt.ir.text import print_graph
+from superopt.kernels.choose.decisions import SchedulePoint
 from superopt.kernels.loops.program import from_graph
 from superopt.kernels.loops.stage import Buffer
 from superopt.kernels.runtime import kernel as runtime
 from superopt.kernels.runtime.kernel import GuardError, Room
+from superopt.kernels.schedule.trace import Steps
 from superopt.machine import facts as machine
 from superopt.machine.deadline import Deadline
 from superopt.measure.exact import neighbours_of_kernel
@@ -82,6 +85,23 @@ def test_the_default_is_returned_unless_it_is_slower_beyond_noise() -> None:
     assert _final(_candidates([2.0, 1.0, 1.2]), third).digest == "2"
     assert _final(_candidates([2.0, 1.0, 1.2]), level, judged=True).digest == "1", "the caller judges it"
     assert _final(_candidates([2.0, 1.0, 1.2]), third, judged=True).digest == "2"
+
+
+def test_a_point_that_has_no_steps_is_refused_and_others_are_proposed() -> None:
+    """A step that does not fit is found while the steps of a point are made, too."""
+    space = space_of(from_graph(workload("softmax f32 5x33").outputs, name="kernel"), threads=2)
+    (part,) = space.stages
+
+    def steps(point: SchedulePoint) -> Steps:
+        if point["vectors"] != 4:
+            raise InputError("no such vectors")
+        return part.steps(point)
+
+    space = replace(space, stages=(replace(part, steps=steps),))
+    state = search._Search(space, search.ScheduleSearch(1.0, strategy="random"), random.Random(0), Rows.empty())
+    assert {proposal.point["out0.vectors"] for proposal in search._proposed(state, 5)} == {4}
+    assert all("no such vectors" in why for why in state.refused)
+    assert state.refused
 
 
 def test_no_point_is_proposed_and_none_is_built_where_the_time_is_over() -> None:

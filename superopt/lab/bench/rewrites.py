@@ -29,13 +29,12 @@ import jax
 
 from superopt.lab.bench import NO_SEARCH, Result, Say, geomean, in_own_process, table
 from superopt.lab.bench.programs import rewrites_conv, rewrites_dense
-from superopt.lab.bench.timing import interleaved, median
+from superopt.lab.bench.timing import NOT_SLOWER, interleaved, median
 from superopt.machine.speedup import Speedup
 from superopt.measure.stats import paired_ratio
 from superopt.pipeline.optimizer import optimize
 
 PART = 0.85
-NOT_SLOWER = 0.98
 LEAST_GAIN = 1.05  # a hand-made gain under this, or within the noise, is none
 _ROUNDS, _MOST_ROUNDS = 31, 155
 _SAMPLE_S = 0.02
