@@ -170,7 +170,7 @@ def prepared_bytes(program: Program, specs: Sequence[KernelSpec]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scope:
+class _Place:
     """Where nodes stand: in the program itself, or in a body of control flow.
 
     Attributes:
@@ -181,10 +181,10 @@ class _Scope:
     source: Mapping[Node, Node]
     packed: dict[Node, None] = field(default_factory=dict[Node, None])
 
-    def within(self, inputs: Sequence[Node], operands: Sequence[Node]) -> _Scope:
+    def within(self, inputs: Sequence[Node], operands: Sequence[Node]) -> _Place:
         """Return the scope of a body whose inputs stand for these operands, the same on each run of it."""
         pairs = zip(inputs, operands, strict=True)
-        return _Scope({x: self.source[operand] for x, operand in pairs if operand in self.source})
+        return _Place({x: self.source[operand] for x, operand in pairs if operand in self.source})
 
 
 class _Assembly:
@@ -207,7 +207,7 @@ class _Assembly:
 
     def program(self) -> Program:
         """Return the mixed program."""
-        outputs = self._assembled(self.plain.hot.outputs, _Scope(self.source))
+        outputs = self._assembled(self.plain.hot.outputs, _Place(self.source))
         if self.plain.prepare is None:
             return Program(None, Graph(self.plain.hot.inputs, outputs))
         used = {node for node in topological(outputs) if node.op == "input"}
@@ -218,7 +218,7 @@ class _Assembly:
         inputs = (*self.plain.live_inputs, *kept, *packed.values())
         return Program(Graph(prepare.inputs, results, prepare.constants), Graph(inputs, outputs))
 
-    def _assembled(self, outputs: Sequence[Node], scope: _Scope) -> tuple[Node, ...]:
+    def _assembled(self, outputs: Sequence[Node], scope: _Place) -> tuple[Node, ...]:
         """Return the nodes with all regions below them, those in bodies included, computed by their kernels."""
         done: dict[Node, Node] = {}
         for node in topological(outputs):
@@ -230,7 +230,7 @@ class _Assembly:
                 done[node] = self._control(node, [done[x] for x in node.inputs], scope)
         return replace(outputs, done)
 
-    def _packs(self, region: Region, kernel: CompiledRegion, scope: _Scope) -> bool:
+    def _packs(self, region: Region, kernel: CompiledRegion, scope: _Place) -> bool:
         """Whether what a kernel reads packed is known ahead where it stands."""
         named = _named(region)
         packs = kernel.prepare is None or all(named[b.name] in scope.source for b in kernel.prepare.operands)
@@ -238,7 +238,7 @@ class _Assembly:
             self.unpacked.add(region.root)
         return packs
 
-    def _control(self, node: Node, operands: Sequence[Node], scope: _Scope) -> Node:
+    def _control(self, node: Node, operands: Sequence[Node], scope: _Place) -> Node:
         """Return control flow over these operands with its bodies assembled."""
         attrs = dict(node.attrs)
         if node.op == "scan":
@@ -263,7 +263,7 @@ class _Assembly:
         return mk(node.op, *operands, *packed, **attrs)
 
     def _body(
-        self, body: Graph, fixed: Sequence[Node], operands: Sequence[Node], scope: _Scope
+        self, body: Graph, fixed: Sequence[Node], operands: Sequence[Node], scope: _Place
     ) -> tuple[Graph, list[Node]]:
         """Return the assembled body of a loop, and the operands that are the same on each trip.
 
@@ -287,7 +287,7 @@ class _Assembly:
         named = _named(region)
         return [named[b.name] for b in kernel.hot.operands if b.name in named]
 
-    def _call(self, region: Region, kernel: CompiledRegion, done: Mapping[Node, Node], scope: _Scope) -> Node:
+    def _call(self, region: Region, kernel: CompiledRegion, done: Mapping[Node, Node], scope: _Place) -> Node:
         named = _named(region)
         operands = {name: done[x] for name, x in named.items() if x in done}
         if kernel.prepare is not None:

@@ -41,7 +41,7 @@ from superopt.search.finalists import Finalist
 from superopt.search.pricing import Pricer
 from superopt.search.search import LEAST_STEPS, SMALL, SearchResult, SearchSettings, Statistics, search
 from superopt.search.snapshot import Forms
-from superopt.workshop.process import Worker
+from superopt.workshop.job import JobWorker
 
 _MATCHES = 15_000  # matches per growth without a clock, about 1 ms each; DenseNet-121 has 13,000
 _LEAST_NODE_S = 1e-3  # seconds per node of a body: import, one pass of the rules and a descent take that long
@@ -105,7 +105,7 @@ def explore(
     rules: Sequence[Rule],
     request: Request,
     progress: Callable[[str], None] = lambda line: None,
-    worker: Worker | None = None,
+    worker: JobWorker | None = None,
     made: Sequence[Graph] = (),
     meanwhile: Meanwhile | None = None,
     begun: Begun | None = None,

@@ -38,7 +38,7 @@ from superopt.make.schedules import ScheduleStage, proved
 from superopt.make.trials import OptionalTrace, Trial, TrialPool, report_rows
 from superopt.report.data import NativeKernel
 from superopt.store import Store
-from superopt.workshop.process import Worker
+from superopt.workshop.job import JobWorker
 from superopt.workshop.scheduler import LOCAL, Executor
 
 _ROUGH = Roofline(uncalibrated(), "uncalibrated")  # orders regions before anything is known of them
@@ -56,9 +56,12 @@ class _Taken:
         """The sums after further kernels."""
         return _Taken(self.operations + operations, self.made_s + made_s, self.proved_s + proved_s)
 
-    def seconds(self, operations: int, processes: int) -> float:
-        """Estimated seconds to make kernels of `operations` ops in so many worker processes, proofs included."""
-        cores = usable_cores()
+    def seconds(self, operations: int, processes: int, here: bool = True) -> float:
+        """Estimated seconds to make kernels of `operations` ops in so many worker processes, proofs included.
+
+        Processes of this machine share its cores with the proofs.
+        """
+        cores = usable_cores() if here else processes + 1
         each_s = max(self.made_s / min(processes, cores), self.proved_s, (self.made_s + self.proved_s) / cores)
         return operations * each_s / max(1, self.operations)
 
@@ -136,7 +139,7 @@ class KernelMaker:
             return f"{self.backend.name} has no code for it"
         return "no kernel of it could be timed" if self.model and self.model.refused(region.graph) else "faster there"
 
-    def searched(self, form: Candidate, deadline: Deadline, worker: Worker, seed: int) -> Candidate | None:
+    def searched(self, form: Candidate, deadline: Deadline, worker: JobWorker, seed: int) -> Candidate | None:
         """The program with searched schedules where these beat the defaults; None where no searched one does.
 
         Args:
@@ -187,7 +190,8 @@ class KernelMaker:
         """
         model, left = self.model, [region for region in self._left(form) if region.graph not in self._written]
         fresh = [region for region in left if model is None or not model.was_made(region.graph)]
-        return self._taken.seconds(sum(len(region.nodes) for region in fresh), self._pool.batch)
+        operations = sum(len(region.nodes) for region in fresh)
+        return self._taken.seconds(operations, self._pool.batch, self._pool.is_here)
 
     @contextmanager
     def meanwhile(self, regions: Sequence[Graph]) -> Iterator[None]:

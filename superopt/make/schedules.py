@@ -34,8 +34,8 @@ from superopt.make.trials import MOST_PROCESSES, OptionalTrace, Trial, TrialPool
 from superopt.schedules.tune import ScheduleSearch, TunedSchedule, builders
 from superopt.store import Store
 from superopt.workshop.job import JobWorker, WorkerDiedError, resolve
-from superopt.workshop.process import Worker, ended_by_interrupts
-from superopt.workshop.scheduler import LOCAL, Executor, Workers
+from superopt.workshop.process import ended_by_interrupts
+from superopt.workshop.scheduler import LOCAL, Executor, Workers, again_where_lost
 from verifier.schedules.ledger import ScheduleLedger
 
 
@@ -51,7 +51,7 @@ class ScheduleStage:
     """
 
     pool: TrialPool
-    worker: Worker
+    worker: JobWorker
     seed: int = 0
     store: Store | None = None
     say: Callable[[str], None] = lambda line: None
@@ -77,7 +77,7 @@ class ScheduleStage:
             every = builders(Workers(min(MOST_PROCESSES, usable_cores()), self.executor))
             processes = [stack.enter_context(worker) for worker in every]
             with ThreadPoolExecutor(len(processes)) as executor, ended_by_interrupts(processes):
-                list(executor.map(lambda worker: worker.ready(), processes))
+                list(executor.map(lambda worker: again_where_lost(worker.ready), processes))
             count = int(deadline.left_s / LEAST_S)
             order = sorted(cost, key=lambda g: -cost[g])[:count]
             for place, graph in enumerate(order):

@@ -65,23 +65,18 @@ def partition(graph: Graph, kept: Set[Node] = frozenset()) -> tuple[Region, ...]
         lying |= twice
 
 
-def partition_bodies(graph: Graph, runs: int = 1) -> tuple[Region, ...]:
-    """Partition the bodies of a graph's control flow into regions; what is computed of scalars stays with XLA.
-
-    Args:
-        graph: a graph of concrete sizes.
-        runs: how often a call runs it.
-    """
-    found: dict[Node, Region] = {}
+def partition_bodies(graph: Graph) -> tuple[Region, ...]:
+    """Partition the bodies of a graph's control flow into regions; what is computed of scalars stays with XLA."""
+    regions: dict[Node, Region] = {}
     for node in graph.nodes():
-        times = runs * int(node["length"]) if node.op == "scan" else runs
+        trips = int(node["length"]) if node.op == "scan" else 1
         for body in bodies_of(node):
             for region in (*partition(body), *partition_bodies(body)):
                 if any(x.shape for x in (region.root, *region.reads)):
-                    before = found.get(region.root)
-                    more = region.runs * times
-                    found[region.root] = replace(before or region, runs=more + (0 if before is None else before.runs))
-    return tuple(found.values())
+                    known = regions.get(region.root)
+                    more = 0 if known is None else known.runs
+                    regions[region.root] = replace(known or region, runs=trips * region.runs + more)
+    return tuple(regions.values())
 
 
 def work(cost: Cost) -> float:

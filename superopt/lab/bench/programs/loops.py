@@ -15,10 +15,10 @@ from jax import lax
 
 from superopt.lab.bench.programs.layers import Net
 
-Params = dict[str, Any]
+NetParams = dict[str, Any]
 
 
-class _Draw:
+class _Normal:
     """Normal values with a fixed seed."""
 
     def __init__(self, seed: int) -> None:
@@ -30,9 +30,9 @@ class _Draw:
 
 def gru(steps: int = 64, batch: int = 1, width: int = 128, hidden: int = 256) -> Net:
     """A gated recurrent unit over a sequence."""
-    draw = _Draw(1)
+    draw = _Normal(1)
 
-    def fn(p: Params, xs: jax.Array) -> jax.Array:
+    def fn(p: NetParams, xs: jax.Array) -> jax.Array:
         def step(h: jax.Array, x: jax.Array) -> tuple[jax.Array, jax.Array]:
             a, c = jnp.split(x @ p["w"] + p["b"], 3, -1), jnp.split(h @ p["u"], 3, -1)
             z, r = jax.nn.sigmoid(a[0] + c[0]), jax.nn.sigmoid(a[1] + c[1])
@@ -47,9 +47,9 @@ def gru(steps: int = 64, batch: int = 1, width: int = 128, hidden: int = 256) ->
 
 def lstm(steps: int = 64, batch: int = 4, width: int = 128, hidden: int = 256) -> Net:
     """A long short-term memory over a sequence."""
-    draw = _Draw(2)
+    draw = _Normal(2)
 
-    def fn(p: Params, xs: jax.Array) -> jax.Array:
+    def fn(p: NetParams, xs: jax.Array) -> jax.Array:
         def step(state: Any, x: jax.Array) -> Any:
             h, c = state
             i, f, o, u = jnp.split(x @ p["w"] + h @ p["u"] + p["b"], 4, -1)
@@ -68,7 +68,7 @@ def sinkhorn(size: int = 512, rounds: int = 100) -> Net:
     """Optimal transport by scaling rows and columns."""
     mass = np.full(size, 1 / size, np.float32)
 
-    def fn(p: Params, a: jax.Array, b: jax.Array, cost: jax.Array) -> jax.Array:
+    def fn(p: NetParams, a: jax.Array, b: jax.Array, cost: jax.Array) -> jax.Array:
         kernel = jnp.exp(-cost / 0.5)
 
         def body(_: Any, state: Any) -> Any:
@@ -78,18 +78,18 @@ def sinkhorn(size: int = 512, rounds: int = 100) -> Net:
         u, v = lax.fori_loop(0, rounds, body, (jnp.ones(size), jnp.ones(size)))
         return jnp.sum(u[:, None] * kernel * v[None] * cost)
 
-    return Net(fn, {}, (mass, mass, np.abs(_Draw(3)(size, size))))
+    return Net(fn, {}, (mass, mass, np.abs(_Normal(3)(size, size))))
 
 
 def leapfrog(points: int = 2000, width: int = 20, steps: int = 32) -> Net:
     """Leapfrog steps of Hamiltonian Monte Carlo on a logistic regression."""
-    draw = _Draw(4)
+    draw = _Normal(4)
 
-    def density(w: jax.Array, p: Params) -> jax.Array:
+    def density(w: jax.Array, p: NetParams) -> jax.Array:
         score = p["x"] @ w
         return jnp.sum(p["y"] * score - jnp.logaddexp(0.0, score)) - 0.5 * jnp.sum(w * w)
 
-    def fn(p: Params, w: jax.Array, m: jax.Array) -> Any:
+    def fn(p: NetParams, w: jax.Array, m: jax.Array) -> Any:
         def body(_: Any, state: Any) -> Any:
             w, m = state
             m = m + 0.005 * jax.grad(density)(w, p)
@@ -104,9 +104,9 @@ def leapfrog(points: int = 2000, width: int = 20, steps: int = 32) -> Net:
 
 def neural_ode(batch: int = 32, width: int = 16, hidden: int = 64, steps: int = 100) -> Net:
     """Steps of Runge and Kutta through a small network."""
-    draw = _Draw(5)
+    draw = _Normal(5)
 
-    def fn(p: Params, y: jax.Array) -> jax.Array:
+    def fn(p: NetParams, y: jax.Array) -> jax.Array:
         def slope(y: jax.Array) -> jax.Array:
             return jnp.tanh(y @ p["a"] + p["b"]) @ p["c"]
 
@@ -127,9 +127,9 @@ def neural_ode(batch: int = 32, width: int = 16, hidden: int = 64, steps: int = 
 
 def kalman(states: int = 16, observed: int = 8, steps: int = 100) -> Net:
     """A Kalman filter over a sequence."""
-    draw = _Draw(6)
+    draw = _Normal(6)
 
-    def fn(p: Params, ys: jax.Array) -> jax.Array:
+    def fn(p: NetParams, ys: jax.Array) -> jax.Array:
         def step(state: Any, y: jax.Array) -> Any:
             m, v = state
             m, v = p["a"] @ m, p["a"] @ v @ p["a"].T + p["q"]
@@ -155,14 +155,14 @@ def _laplacian(u: jax.Array) -> jax.Array:
 def heat(size: int = 256, steps: int = 200) -> Net:
     """Diffusion on a periodic grid."""
     return Net(
-        lambda p, u: lax.fori_loop(0, steps, lambda _, u: u + 0.1 * _laplacian(u), u), {}, (_Draw(7)(size, size),)
+        lambda p, u: lax.fori_loop(0, steps, lambda _, u: u + 0.1 * _laplacian(u), u), {}, (_Normal(7)(size, size),)
     )
 
 
 def wave(size: int = 256, steps: int = 200) -> Net:
     """The wave equation on a periodic grid, with its energy at each step."""
 
-    def fn(p: Params, u: jax.Array) -> Any:
+    def fn(p: NetParams, u: jax.Array) -> Any:
         def step(state: Any, _: Any) -> Any:
             u, v = state
             v = v + 0.1 * _laplacian(u)
@@ -170,14 +170,14 @@ def wave(size: int = 256, steps: int = 200) -> Net:
 
         return lax.scan(step, (u, jnp.zeros_like(u)), None, length=steps)
 
-    return Net(fn, {}, (_Draw(8)(size, size),))
+    return Net(fn, {}, (_Normal(8)(size, size),))
 
 
 def value_iteration(states: int = 256, actions: int = 8, rounds: int = 50) -> Net:
     """Values of a Markov decision process."""
-    draw = _Draw(9)
+    draw = _Normal(9)
 
-    def fn(p: Params, reward: jax.Array) -> jax.Array:
+    def fn(p: NetParams, reward: jax.Array) -> jax.Array:
         def body(_: Any, values: jax.Array) -> jax.Array:
             return jnp.max(reward + 0.9 * jnp.einsum("ast,t->as", p["moves"], values), 0)
 
@@ -189,10 +189,10 @@ def value_iteration(states: int = 256, actions: int = 8, rounds: int = 50) -> Ne
 
 def conjugate_gradients(size: int = 400, most: int = 200) -> Net:
     """Conjugate gradients until the residual is small."""
-    draw = _Draw(10)
+    draw = _Normal(10)
     matrix = draw(size, size)
 
-    def fn(p: Params, b: jax.Array) -> jax.Array:
+    def fn(p: NetParams, b: jax.Array) -> jax.Array:
         def body(state: Any) -> Any:
             x, r, d, square, k = state
             image = p["a"] @ d
@@ -211,9 +211,9 @@ def conjugate_gradients(size: int = 400, most: int = 200) -> Net:
 
 def k_means(points: int = 4000, width: int = 16, centres: int = 32, rounds: int = 10) -> Net:
     """Lloyd's algorithm."""
-    data = _Draw(11)(points, width)
+    data = _Normal(11)(points, width)
 
-    def fn(p: Params, x: jax.Array) -> jax.Array:
+    def fn(p: NetParams, x: jax.Array) -> jax.Array:
         def body(_: Any, c: jax.Array) -> jax.Array:
             apart = jnp.sum(x**2, 1)[:, None] - 2 * x @ c.T + jnp.sum(c**2, 1)
             member = jax.nn.one_hot(jnp.argmin(apart, 1), centres)
@@ -226,9 +226,9 @@ def k_means(points: int = 4000, width: int = 16, centres: int = 32, rounds: int 
 
 def decoding(tokens: int = 64, width: int = 256, heads: int = 4) -> Net:
     """Decoding through one layer of a transformer with a cache of keys and values."""
-    draw, each = _Draw(12), width // heads
+    draw, each = _Normal(12), width // heads
 
-    def fn(p: Params, x: jax.Array) -> jax.Array:
+    def fn(p: NetParams, x: jax.Array) -> jax.Array:
         def step(state: Any, i: jax.Array) -> Any:
             x, keys, values = state
             q, k, v = [(x @ p[name]).reshape(heads, each) for name in ("q", "k", "v")]
@@ -251,7 +251,7 @@ def decoding(tokens: int = 64, width: int = 256, heads: int = 4) -> Net:
 def spectral(size: int = 128, steps: int = 50) -> Net:
     """Steps of a spectral method for a nonlinear wave."""
 
-    def fn(p: Params, u: jax.Array) -> jax.Array:
+    def fn(p: NetParams, u: jax.Array) -> jax.Array:
         wave_numbers = jnp.fft.fftfreq(size) * size
         decay = jnp.exp(-1e-4 * (wave_numbers[:, None] ** 2 + wave_numbers[None] ** 2))
 
@@ -261,17 +261,17 @@ def spectral(size: int = 128, steps: int = 50) -> Net:
 
         return lax.fori_loop(0, steps, body, u)
 
-    return Net(fn, {}, (_Draw(13)(size, size),))
+    return Net(fn, {}, (_Normal(13)(size, size),))
 
 
 def training(points: int = 512, width: int = 64, hidden: int = 128, steps: int = 30) -> Net:
     """Steps of Adam on a small network."""
-    draw = _Draw(14)
+    draw = _Normal(14)
 
-    def loss(w: Any, p: Params) -> jax.Array:
+    def loss(w: Any, p: NetParams) -> jax.Array:
         return jnp.mean((jnp.tanh(p["x"] @ w["in"] + w["b"]) @ w["out"] - p["y"]) ** 2)
 
-    def fn(p: Params, w: Any) -> Any:
+    def fn(p: NetParams, w: Any) -> Any:
         zero = jax.tree.map(jnp.zeros_like, w)
 
         def body(_: Any, state: Any) -> Any:
@@ -289,9 +289,9 @@ def training(points: int = 512, width: int = 64, hidden: int = 128, steps: int =
 
 def viterbi(states: int = 128, steps: int = 100) -> Net:
     """The best path of a hidden Markov model, forwards."""
-    draw = _Draw(15)
+    draw = _Normal(15)
 
-    def fn(p: Params, emitted: jax.Array) -> Any:
+    def fn(p: NetParams, emitted: jax.Array) -> Any:
         def step(best: jax.Array, row: jax.Array) -> Any:
             paths = best[:, None] + p["moves"]
             return jnp.max(paths, 0) + row, jnp.argmax(paths, 0)
@@ -303,9 +303,9 @@ def viterbi(states: int = 128, steps: int = 100) -> Net:
 
 def n_body(bodies: int = 256, steps: int = 20) -> Net:
     """Gravitation between all pairs of bodies."""
-    draw = _Draw(16)
+    draw = _Normal(16)
 
-    def fn(p: Params, x: jax.Array, v: jax.Array) -> Any:
+    def fn(p: NetParams, x: jax.Array, v: jax.Array) -> Any:
         def pull(x: jax.Array) -> jax.Array:
             apart = x[None] - x[:, None]
             return jnp.sum(p["mass"][None, :, None] * apart * (jnp.sum(apart**2, -1) + 1e-2)[..., None] ** -1.5, 1)
