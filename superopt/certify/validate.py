@@ -43,7 +43,7 @@ from verifier.record.ledger import Certificate, Ledger, require_proved, unusable
 from verifier.rules.instances import NotAnInstance, sides
 from verifier.verdict import EXACTNESS
 
-_PASSES = 60
+_PASSES = 60  # programs and plans of the tests take two; files of strangers have to come to an end
 _SEEN_BITS = 27  # bits of a label that index a table of 128 MB
 
 
